@@ -1,0 +1,58 @@
+"""bertkit: fine-tune BERT-family encoders from one recipe, with one decode path."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from bertkit.errors import DataError, ModelError, RecipeError, UserError
+    from bertkit.evaluation.evaluate import evaluate
+    from bertkit.evaluation.hf_metrics import as_evaluate_metric
+    from bertkit.inference import Predictor, load
+    from bertkit.recipe import Recipe, load_recipe
+    from bertkit.run import Run
+    from bertkit.training.train import train
+
+_HOMES = {
+    "DataError": "errors",
+    "ModelError": "errors",
+    "Predictor": "inference",
+    "Recipe": "recipe",
+    "RecipeError": "errors",
+    "Run": "run",
+    "UserError": "errors",
+    "as_evaluate_metric": "evaluation.hf_metrics",
+    "evaluate": "evaluation.evaluate",
+    "load": "inference",
+    "load_recipe": "recipe",
+    "train": "training.train",
+}
+
+__all__ = [
+    "DataError",
+    "ModelError",
+    "Predictor",
+    "Recipe",
+    "RecipeError",
+    "Run",
+    "UserError",
+    "as_evaluate_metric",
+    "evaluate",
+    "load",
+    "load_recipe",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: `import bertkit` itself stays cheap."""
+    if name in _HOMES:
+        return getattr(import_module(f"bertkit.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

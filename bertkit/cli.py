@@ -1,0 +1,222 @@
+"""The command line: it parses, calls the API, prints. Heavy libraries are imported by the command that needs them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bertkit import __version__
+from bertkit.errors import Problem, UserError
+from bertkit.shipped import shipped_recipes
+
+RECIPE = "a shipped recipe's name, or a file"
+OVERRIDES = "key=value (a YAML value), or ~key to delete; such as training.num_train_epochs=1"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns 0, or 2 for what the user can put right; a bug is a traceback and 1."""
+    args = _parser().parse_args(argv)
+    _talk()
+    try:
+        result: int = args.run(args) or 0
+        sys.stdout.flush()
+        return result
+    except UserError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertkit", description="Fine-tune BERT-family encoders from one recipe."
+    )
+    parser.add_argument("--version", action="version", version=f"bertkit {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    command = commands.add_parser("recipes", help="the shipped recipes: task, encoder, expected score")
+    command.set_defaults(run=_recipes)
+
+    command = commands.add_parser("show", help="a recipe, fully resolved; itself a valid recipe")
+    command.add_argument("recipe", nargs="?", help=RECIPE)
+    command.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
+    command.add_argument("--schema", action="store_true", help="the recipe's JSON Schema, for editors")
+    command.set_defaults(run=_show)
+
+    command = commands.add_parser("copy", help="start a recipe of your own from a shipped one")
+    command.add_argument("recipe", help=RECIPE)
+    command.add_argument("file", type=Path)
+    command.set_defaults(run=_copy)
+
+    command = commands.add_parser("check", help="look at recipe and data before anything is trained")
+    command.add_argument("recipe", help=RECIPE)
+    command.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
+    command.set_defaults(run=_check)
+
+    command = commands.add_parser("train", help="train a recipe into a run folder")
+    command.add_argument("recipe", help=RECIPE)
+    command.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
+    command.add_argument("--output-dir", type=Path, required=True, metavar="RUN")
+    command.add_argument("--resume", action="store_true", help="go on with an interrupted run")
+    command.set_defaults(run=_train)
+
+    command = commands.add_parser("evaluate", help="score a model on a split or a file")
+    command.add_argument("source", metavar="RUN", help="a run folder, a model folder or a Hub id")
+    command.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="of data, such as data.columns.text=sentence"
+    )
+    command.add_argument("--split", help="train, validation or test; default: test, else validation")
+    command.add_argument(
+        "--data", type=Path, metavar="FILE", help="labelled rows in the layout of the run's data"
+    )
+    command.add_argument("--task", help="what a model is for that bertkit did not make")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(run=_evaluate)
+
+    command = commands.add_parser("predict", help="answers for texts, or for any number of rows")
+    command.add_argument("source", metavar="RUN", help="a run folder, a model folder or a Hub id")
+    command.add_argument("texts", nargs="*", metavar="TEXT")
+    command.add_argument(
+        "--input", metavar="FILE", help="csv, tsv, json, jsonl or parquet; - reads jsonl from stdin"
+    )
+    command.add_argument(
+        "--output", type=Path, metavar="FILE", help=".jsonl or .csv; default: jsonl to stdout"
+    )
+    command.add_argument(
+        "--column", action="append", default=[], metavar="text=NAME", help="where the input's names differ"
+    )
+    command.add_argument("--task", help="what a model is for that bertkit did not make")
+    command.add_argument("--json", action="store_true", help="print JSON lines for TEXTs too")
+    command.set_defaults(run=_predict)
+    return parser
+
+
+def _talk() -> None:
+    """Send bertkit's own messages to stderr, plainly."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger = logging.getLogger("bertkit")
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
+
+
+def _quiet_libraries() -> None:
+    """Bars and notices of the libraries below; ours say what matters."""
+    import datasets
+    import transformers
+
+    datasets.disable_progress_bars()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+
+def _recipes(args: argparse.Namespace) -> None:
+    found = shipped_recipes()
+    try:
+        from bertkit.recipe import load_recipe
+        from bertkit.report.table import columns
+    except ModuleNotFoundError as error:  # installed without dependencies: names are still an answer
+        print("\n".join(f"{name}  ({path.parent.name})" for name, path in sorted(found.items())))
+        print(f"\nEncoders and scores need {error.name}: pip install bertkit", file=sys.stderr)
+        return
+    rows = [["recipe", "task", "encoder", "expected"]]
+    for name, path in sorted(found.items(), key=lambda item: (item[1].parent.name, item[0])):
+        recipe = load_recipe(path, check_files=False)
+        expected = {k: v for k, v in (recipe.expected or {}).items() if isinstance(v, list)}
+        shown = ", ".join(f"{k} {v[0]}–{v[1]}" for k, v in expected.items()) or "not measured"
+        rows.append([name, recipe.task.name, recipe.model.name, shown])
+    print(columns(rows))
+
+
+def _show(args: argparse.Namespace) -> None:
+    from bertkit.recipe import dump, json_schema, load_recipe
+
+    if args.schema:
+        print(json.dumps(json_schema(), indent=2))
+    elif args.recipe is None:
+        raise UserError(Problem("", "which recipe?", "bertkit recipes lists the shipped ones."))
+    else:
+        print(dump(load_recipe(args.recipe, args.overrides)), end="")
+
+
+def _copy(args: argparse.Namespace) -> None:
+    from bertkit.files import write_text
+    from bertkit.recipe import recipe_path
+
+    source = recipe_path(args.recipe)
+    if args.file.exists():
+        raise UserError(Problem(str(args.file), "is there already", "Name another file."))
+    write_text(args.file, source.read_text(encoding="utf-8"))
+    print(f"{args.file} is yours. Next: bertkit check {args.file}")
+
+
+def _check(args: argparse.Namespace) -> None:
+    from bertkit.recipe import load_recipe
+
+    recipe = load_recipe(args.recipe, args.overrides)
+    _quiet_libraries()
+    from bertkit.encoder import find
+    from bertkit.training.train import inspect, prepare
+
+    task, data = prepare(recipe, find(recipe.model))
+    print(f"{task.name}: {task.describe()}")
+    features = inspect(task, data, None)
+    print(f"first row as the model reads it: {task.tokenizer.decode(features[0]['input_ids'])}")
+    print("nothing stands in the way of training")
+
+
+def _train(args: argparse.Namespace) -> None:
+    from bertkit.recipe import load_recipe
+
+    recipe = load_recipe(args.recipe, args.overrides)
+    _quiet_libraries()
+    from bertkit.report.table import after_training
+    from bertkit.training.train import train
+
+    run = train(recipe, args.output_dir, args.resume)
+    if run.finished and int(os.environ.get("RANK", 0)) == 0:
+        print(after_training(run.folder, run.results))
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+    from bertkit.evaluation.evaluate import evaluate
+    from bertkit.report.table import scores_table
+
+    _quiet_libraries()
+    scores = evaluate(args.source, split=args.split, file=args.data, overrides=args.overrides, task=args.task)
+    print(json.dumps(scores, indent=2) if args.json else scores_table(scores))
+
+
+def _predict(args: argparse.Namespace) -> None:
+    from bertkit.predict import predict_file, shown
+    from bertkit.recipe import parse_pairs
+
+    if bool(args.texts) == bool(args.input):
+        raise UserError(
+            Problem("", "predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
+        )
+    _quiet_libraries()
+    from bertkit.inference import load
+
+    predictor = load(args.source, task=args.task)
+    if args.input:
+        count = predict_file(predictor, args.source, args.input, args.output, parse_pairs(args.column))
+        print(f"{count:,} rows" + (f" in {args.output}" if args.output else ""), file=sys.stderr)
+        return
+    for text, answer in zip(args.texts, predictor.stream(args.texts), strict=True):
+        print(
+            json.dumps({"text": text, "answer": answer}, ensure_ascii=False)
+            if args.json
+            else shown(text, answer)
+        )

@@ -1,0 +1,18 @@
+"""Data: from the `data:` section of a recipe to checked rows in canonical columns."""
+
+from bertkit.data.checks import check
+from bertkit.data.columns import choose_columns, convert, label_names
+from bertkit.data.loading import Data, fingerprint, load
+from bertkit.data.readers import read_rows, read_stream
+
+__all__ = [
+    "Data",
+    "check",
+    "choose_columns",
+    "convert",
+    "fingerprint",
+    "label_names",
+    "load",
+    "read_rows",
+    "read_stream",
+]

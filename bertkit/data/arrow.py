@@ -1,0 +1,85 @@
+"""Rows from parquet files and from `datasets`, with the names of ClassLabel columns put for their numbers."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from bertkit.data.table import Problems
+from bertkit.errors import DataError, Problem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from datasets import Features
+
+
+def parquet_rows(name: str, source: IO[bytes] | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Stream a parquet file as (row counted from 1, {column: value}); DataError where it can not be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(source) as file:
+            if not file.metadata.num_rows:
+                raise DataError(Problem(name, "holds no rows"))
+            names = _schema_names(name, file.schema_arrow)
+            rows = (row for batch in file.iter_batches(1000) for row in batch.to_pylist())
+            yield from named_rows(rows, names, f"{name}, row ")
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(Problem(name, f"can not be read as parquet: {error}")) from error
+
+
+def parquet_names(name: str, source: IO[bytes] | Path) -> dict[str, list[str]]:
+    """`class_names` of a parquet file that `datasets` wrote; empty for any other."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(source) as file:
+        return _schema_names(name, file.schema_arrow)
+
+
+def class_names(features: Features) -> dict[str, list[str]]:
+    """Column -> the names that its whole numbers stand for (ClassLabel, or a list of it), in their order."""
+    from datasets import ClassLabel, LargeList, List
+
+    inner = {c: f.feature if isinstance(f, List | LargeList) else f for c, f in features.items()}
+    return {column: list(f.names) for column, f in inner.items() if isinstance(f, ClassLabel) and f.names}
+
+
+def named_rows(
+    rows: Iterable[dict[str, Any]], names: Mapping[str, Sequence[str]], prefix: str
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number rows from 1 and put names for the numbers of ClassLabel columns; -1 (unlabelled) becomes None.
+
+    Raises DataError for numbers without a name, found at `prefix` + number.
+    """
+    problems = Problems()
+    for number, row in enumerate(rows, 1):
+        for column, known in names.items():
+            value = row[column]
+            ids = value if isinstance(value, list) else [value]
+            if any(i is not None and not -1 <= i < len(known) for i in ids):
+                problems.add(f"{prefix}{number}", f"`{column}` holds {value}, but has only {len(known)} names")
+                continue
+            found = [None if i is None or i == -1 else known[i] for i in ids]
+            row[column] = found if isinstance(value, list) else found[0]
+        if not problems:
+            yield number, row
+    problems.finish()
+
+
+def _schema_names(name: str, schema: pa.Schema) -> dict[str, list[str]]:
+    if b"huggingface" not in (schema.metadata or {}):
+        return {}
+    from datasets import Features
+
+    try:
+        return class_names(Features.from_arrow_schema(schema))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(Problem(name, f"its Hugging Face features can not be read: {error}")) from error
+
+
+def in_memory(stream: IO[bytes]) -> io.BytesIO:
+    """A compressed stream, whole: parquet is read from its end."""
+    return io.BytesIO(stream.read())

@@ -1,0 +1,198 @@
+"""`load`: from the `data:` section of a recipe to checked rows in canonical columns."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.columns import choose_columns, convert
+from bertkit.data.sources import Part, open_source
+from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows
+from bertkit.data.table import Origin, Table, rows_named
+from bertkit.errors import DataError, Problem
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from bertkit.recipe import DataSpec
+    from bertkit.tasks.base import Column, Finding, Task
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows by split, in canonical columns: text and label are str, labels a list of str, numbers float."""
+
+    rows: dict[str, Dataset]  # in the order train, validation, test
+    columns: dict[str, Column]  # the canonical columns that at least one split has
+    target: str | None  # the one of them that is to be predicted
+    class_names: list[str]  # the data set's own names and order of the target (ClassLabel); empty if it has none
+    fingerprints: dict[str, str]  # split -> sha256 of its column names, values and their order
+    findings: list[Finding]  # what loading left out or noticed
+    origins: dict[str, Origin]  # origins["train"][0] is where the first row stood, such as "train.csv:2"
+
+
+def load(
+    spec: DataSpec,
+    task: type[Task],
+    *,
+    splits: Collection[str] | None = None,
+    known_labels: Collection[str] | None = None,
+) -> Data:
+    """Read the rows that a recipe names, check every value, and part them into splits.
+
+    spec: the recipe's `data:` section.
+    task: its `columns` are the canonical ones. One of its `inputs` (sets of columns) must be there in full,
+        and in train and validation one of its `targets`; a test split that lacks it comes without it.
+    splits: those to give back; None: all there are, and train has to be among them.
+    known_labels: what `data.unseen_labels` goes by; None: the labels of train, where train is read.
+
+    Raises DataError: a source, columns or values that will not do, everything of one kind in one message.
+    """
+    columns, targets = task.columns, task.targets
+    inputs = [[name for name in columns if name in alternative] for alternative in task.inputs]
+    share = spec.validation if splits is None or "validation" in splits or "train" in splits else None
+    opened = splits if splits is None or share is None else {*splits, "train"} - {"validation"}
+    parts = open_source(spec, opened, {spec.columns.get(name, name) for name in columns})
+    if splits is None and "train" not in parts:
+        raise DataError(Problem(str(spec.source), f"no train split; there is: {', '.join(parts)}"))
+    mapped = _map_columns(parts, spec, columns, inputs, targets)
+    tables = {split: _read(parts[split], mapped[split], columns) for split in parts}
+    findings = [note for split in tables for note in _drop_unlabelled(tables[split], split, targets)]
+    target = next((name for name in targets if any(name in t.values for t in tables.values())), None)
+    if share is not None:
+        train, validation = hold_out(tables["train"], share, spec.seed, target)
+        tables = {**tables, "train": train, "validation": validation}
+        findings.append(_note(f"validation: {len(validation):,} of {len(train) + len(validation):,} rows of train"))
+    tables, notes = _limit(tables, spec)
+    findings += notes
+    if target is not None and columns[target].holds != "number":
+        known = labels_of(tables["train"], target) if known_labels is None and "train" in tables else known_labels
+        if known is not None:
+            tables, notes = known_only(tables, target, known, spec.unseen_labels)
+            findings += notes
+    tables = {s: tables[s] for s in SPLITS if s in tables and (splits is None or s in splits)}
+    return Data(
+        rows={split: _dataset(table, columns) for split, table in tables.items()},
+        columns={name: c for name, c in columns.items() if any(name in t.values for t in tables.values())},
+        target=target,
+        class_names=_class_names(parts, mapped, target),
+        fingerprints={split: fingerprint(table.values) for split, table in tables.items()},
+        findings=findings,
+        origins={split: table.origin for split, table in tables.items()},
+    )
+
+
+def fingerprint(values: Mapping[str, Sequence[Any]]) -> str:
+    """sha256 (hex) of columns: their names, every value, and the order of both."""
+    write = json.JSONEncoder(ensure_ascii=False).encode
+    digest = hashlib.sha256(write(list(values)).encode())
+    for row in zip(*values.values(), strict=True):
+        digest.update(b"\n" + write(row).encode())
+    return digest.hexdigest()
+
+
+def _map_columns(
+    opened: Mapping[str, Sequence[Part]],
+    spec: DataSpec,
+    columns: Mapping[str, Column],
+    inputs: Sequence[Sequence[str]],
+    targets: Sequence[str],
+) -> dict[str, list[dict[str, str]]]:
+    """Split -> for each part, canonical column -> column there. All parts get the same inputs and target."""
+    mapped: dict[str, list[dict[str, str]]] = {split: [] for split in opened}
+    problems: list[Problem] = []
+    for split, parts in opened.items():
+        for part in parts:
+            try:
+                chosen = choose_columns(
+                    part.columns,
+                    spec,
+                    columns,
+                    inputs=inputs,
+                    targets=targets,
+                    where=part.name,
+                    needs_target=split != "test",
+                )
+            except DataError as error:
+                problems += [problem for problem in error.problems if problem not in problems]
+                continue
+            mapped[split].append(chosen)
+            inputs = [alternative for alternative in inputs if chosen.keys() >= set(alternative)]
+            targets = [name for name in targets if name in chosen]
+    if problems:
+        raise DataError(problems)
+    return mapped
+
+
+def _read(parts: Sequence[Part], mapped: Sequence[Mapping[str, str]], columns: Mapping[str, Column]) -> Table:
+    names = [name for name in columns if any(name in mapping for mapping in mapped)]
+    table = Table({name: [] for name in names}, Origin([part.prefix for part in parts]))
+    for index, (part, mapping) in enumerate(zip(parts, mapped, strict=True)):
+        wanted = [(table.values[name].append, mapping.get(name, "")) for name in names]
+        for number, row in part.rows:
+            for append, source in wanted:
+                append(row.get(source))
+            table.origin.file.append(index)
+            table.origin.number.append(number)
+    for name in names:
+        table.values[name] = convert(table.values[name], name, columns[name], table.origin)
+    return table
+
+
+def _note(what: str) -> Finding:
+    from bertkit.tasks.base import Finding
+
+    return Finding("note", what)
+
+
+def _drop_unlabelled(table: Table, split: str, targets: Sequence[str]) -> list[Finding]:
+    """Take targets that no row has out of a test split; DataError where some rows, or train, lack theirs."""
+    notes = []
+    for name in [name for name in targets if name in table.values]:
+        missing = [index for index, value in enumerate(table.values[name]) if value is None]
+        if split == "test" and len(missing) == len(table):
+            del table.values[name]
+            notes.append(_note(f"{split} has no `{name}`: it can be predicted, but not scored"))
+        elif missing:
+            what = f"{len(missing):,} of {len(table):,} rows of {split} have no `{name}`"
+            where = rows_named(table.origin, missing)
+            raise DataError(Problem("", f"{what}: {where}", "fill it in, or remove these rows"))
+    return notes
+
+
+def _limit(tables: Mapping[str, Table], spec: DataSpec) -> tuple[dict[str, Table], list[Finding]]:
+    limits = dict.fromkeys(tables, spec.limit) if isinstance(spec.limit, int) else {**(spec.limit or {})}
+    limited, notes = dict(tables), []
+    for split, limit in limits.items():
+        if split in tables and len(tables[split]) > limit:
+            limited[split] = limit_rows(tables[split], limit, spec.seed, split)
+            notes.append(_note(f"{split}: limited to {limit:,} of {len(tables[split]):,} rows"))
+    return limited, notes
+
+
+def _class_names(
+    opened: Mapping[str, Sequence[Part]],
+    mapped: Mapping[str, Sequence[Mapping[str, str]]],
+    target: str | None,
+) -> list[str]:
+    for split, parts in opened.items():
+        for part, mapping in zip(parts, mapped[split], strict=True):
+            names = part.class_names.get(mapping.get(target or "", ""))
+            if names:
+                return names
+    return []
+
+
+def _dataset(table: Table, columns: Mapping[str, Column]) -> Dataset:
+    import pyarrow as pa
+    from datasets import Dataset, Features, List, Value
+    from datasets.table import InMemoryTable
+
+    types = {"text": Value("string"), "label": Value("string"), "number": Value("float64")}
+    features = Features({n: types.get(columns[n].holds) or List(Value("string")) for n in table.values})
+    return Dataset(
+        InMemoryTable(pa.table(table.values, schema=features.arrow_schema))
+    )  # from_dict looks at each value again

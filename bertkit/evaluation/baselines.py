@@ -1,0 +1,98 @@
+"""What a fine-tuned model has to beat: the majority answer, and a linear model over TF-IDF."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bertkit.evaluation.metrics import Floats, Ints, Kind, Scores, multi_label, regression, single_label
+
+FEATURES = 100_000  # the most frequent 1- and 2-grams kept: bounds time and memory for many labels
+
+
+def baselines(
+    kind: Kind,
+    train_texts: Sequence[str],
+    train_targets: ArrayLike,
+    texts: Sequence[str],
+    targets: ArrayLike,
+    labels: Sequence[str],
+) -> dict[str, Scores]:
+    """Scores of simple models on the evaluation rows, by the functions of `metrics`; deterministic.
+
+    majority: the most frequent label (multi-label: what most rows say of each label), with the shares in
+    train as probabilities, which is scikit-learn's DummyClassifier(strategy="prior"); regression: the mean.
+
+    tfidf: 1- and 2-grams, sublinear TF-IDF, then logistic regression (multi-label: one per label, given from
+    0.5 on) or ridge regression. Left out where it can not be fitted: no text has a word, or all targets of
+    train are the same.
+
+    Args:
+        kind: What `targets` are.
+        train_texts: (train rows,) texts; of a pair, both in one string.
+        train_targets: (train rows,) label ids or numbers; multi-label: (train rows, labels) of 0 and 1.
+        texts: (rows,) texts to score on.
+        targets: Their targets, as `train_targets`.
+        labels: Names, by id; ignored for regression.
+
+    Returns:
+        "majority" and, where fitted, "tfidf" -> scores.
+
+    Raises:
+        ValueError: There is no row, or a shape does not fit.
+    """
+    # One fit for every kind: regression is a column of numbers, classification columns of probabilities.
+    if kind == "regression":
+        train = np.asarray(train_targets, dtype=np.float64)[:, None]
+    elif kind == "multi-label":
+        train = np.asarray(train_targets, dtype=np.float64)
+    else:
+        train = np.eye(len(labels))[np.asarray(train_targets, dtype=np.int64)]
+    if len(train) != len(train_texts) or not len(train):
+        raise ValueError(f"{len(train_texts)} train texts but {len(train)} targets")
+    share = train.mean(axis=0)
+    answers = {"majority": np.tile(share, (len(texts), 1))}
+    features = _tfidf(train_texts, texts) if (train != train[0]).any() else None
+    if features is not None:
+        answers["tfidf"] = _linear(kind, features[0], train, features[1])
+    return {name: _scores(kind, targets, answer, labels) for name, answer in answers.items()}
+
+
+def _tfidf(train_texts: Sequence[str], texts: Sequence[str]) -> tuple[Any, Any] | None:
+    """Sparse features (train rows, n-grams) and (rows, n-grams); None where no train text has a word."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=FEATURES)
+    words = vectorizer.build_analyzer()
+    if not any(words(text) for text in train_texts):
+        return None
+    return vectorizer.fit_transform(train_texts), vectorizer.transform(texts)
+
+
+def _linear(kind: Kind, train_features: Any, train: Floats, features: Any) -> Floats:
+    """Numbers (rows, 1) or probabilities (rows, labels) of linear models fitted to such targets."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    if kind == "regression":
+        return np.asarray(Ridge().fit(train_features, train[:, 0]).predict(features))[:, None]
+    probabilities = np.tile(train.mean(axis=0), (features.shape[0], 1))
+    if kind == "single-label":
+        model = LogisticRegression(max_iter=1000).fit(train_features, train.argmax(axis=1))
+        probabilities[:, model.classes_] = model.predict_proba(features)
+        return probabilities
+    for column in np.flatnonzero((train != train[0]).any(axis=0)):  # a label that never varies stays as it is
+        model = LogisticRegression(max_iter=1000).fit(train_features, train[:, column])
+        probabilities[:, column] = model.predict_proba(features)[:, 1]
+    return probabilities
+
+
+def _scores(kind: Kind, targets: ArrayLike, answer: Floats, labels: Sequence[str]) -> Scores:
+    if kind == "regression":
+        return regression(targets, answer[:, 0])
+    if kind == "single-label":
+        return single_label(targets, answer, labels)
+    given: Ints = (answer >= 0.5).astype(np.int64)
+    return multi_label(targets, answer, given, labels)

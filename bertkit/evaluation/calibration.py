@@ -1,0 +1,218 @@
+"""Probabilities that mean what they say: temperatures, per-label thresholds and the calibration error.
+
+The temperature and the calibration error follow Guo et al. 2017, "On Calibration of Modern Neural Networks".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+BINS = 15  # as in Guo et al.
+COLDEST, HOTTEST = 0.05, 20.0  # bounds of a fitted temperature: separable data has no finite minimum
+
+
+class Bin(TypedDict):
+    """One bar of a reliability diagram: the rows whose confidence is in (low, high]."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float | None  # mean confidence; None where no row is
+    accuracy: float | None  # share of right rows; None where no row is
+
+
+def bin_of(confidence: Floats, bins: int = BINS) -> Ints:
+    """The equal-width bin of each confidence: bin i holds (i / bins, (i + 1) / bins], bin 0 also 0 itself."""
+    return np.digitize(confidence, np.linspace(0, 1, bins + 1)[1:-1], right=True).astype(np.int64)
+
+
+def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> list[Bin]:
+    """What a reliability diagram shows: confidence against accuracy, in bins of equal width.
+
+    Args:
+        confidence: (decisions,) probability in [0, 1] that the model gave to its decision.
+        correct: (decisions,) whether that decision was right.
+        bins: Number of bins.
+
+    Raises:
+        ValueError: There is no decision, or the shapes differ.
+    """
+    confidences, corrects = _decisions(confidence, correct)
+    which = bin_of(confidences, bins)
+    counts = np.bincount(which, minlength=bins)
+    confidence_sums = np.bincount(which, weights=confidences, minlength=bins)
+    correct_sums = np.bincount(which, weights=corrects, minlength=bins)
+    return [
+        Bin(
+            low=i / bins,
+            high=(i + 1) / bins,
+            count=int(count),
+            confidence=float(confidence_sums[i] / count) if count else None,
+            accuracy=float(correct_sums[i] / count) if count else None,
+        )
+        for i, count in enumerate(counts)
+    ]
+
+
+def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
+    """Mean over decisions of |confidence - accuracy| of their bin (Guo et al. 2017, equation 3), in [0, 1].
+
+    Args:
+        confidence: (decisions,) probability in [0, 1] that the model gave to its decision.
+        correct: (decisions,) whether that decision was right.
+        bins: Number of bins of equal width.
+
+    Raises:
+        ValueError: There is no decision, or the shapes differ.
+    """
+    confidences, corrects = _decisions(confidence, correct)
+    gaps = np.bincount(bin_of(confidences, bins), weights=confidences - corrects, minlength=bins)
+    return float(np.abs(gaps).sum() / len(confidences))
+
+
+def fit_temperature_softmax(probabilities: ArrayLike, references: ArrayLike) -> float:
+    """The temperature T that minimises the negative log likelihood of softmax(logits / T).
+
+    Args:
+        probabilities: (rows, labels) as softmax gave them at the temperature in use, which the result
+            multiplies. The logits are their logarithms: softmax does not see the shift that is lost.
+        references: (rows,) label ids.
+
+    Returns:
+        T in [0.05, 20]; 1.0 where no T is better than leaving the probabilities as they are.
+
+    Raises:
+        ValueError: There is no row, or the shapes do not fit.
+    """
+    from scipy.special import logsumexp
+
+    given, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.int64)
+    if given.ndim != 2 or not given.size or truth.shape != given.shape[:1]:
+        raise ValueError(f"expected (rows, labels) and (rows,), not {given.shape} and {truth.shape}")
+    logits = np.log(np.maximum(given, np.finfo(np.float64).tiny))
+    chosen = logits[np.arange(len(truth)), truth]
+
+    def loss(temperature: float) -> float:
+        return float(np.mean(logsumexp(logits / temperature, axis=1) - chosen / temperature))
+
+    return _best_temperature(loss)
+
+
+def fit_temperature_sigmoid(probabilities: ArrayLike, references: ArrayLike) -> float:
+    """The temperature T, one for all labels, that minimises the binary cross-entropy of sigmoid(logits / T).
+
+    Args:
+        probabilities: (rows, labels) as the sigmoid gave them at the temperature in use, which the result
+            multiplies.
+        references: (rows, labels) of 0 and 1.
+
+    Returns:
+        T in [0.05, 20]; 1.0 where no T is better than leaving the probabilities as they are.
+
+    Raises:
+        ValueError: There is no row, or the shapes do not fit.
+    """
+    from scipy.special import logit
+
+    given, truth = _label_matrices(probabilities, references)
+    # 1 itself would be an infinite logit; the float64 below it is as near as a sigmoid can tell.
+    logits = logit(np.clip(given, np.finfo(np.float64).tiny, np.nextafter(1, 0)))
+
+    def loss(temperature: float) -> float:
+        scaled = logits / temperature
+        return float(np.mean(np.logaddexp(0, scaled) - truth * scaled))
+
+    return _best_temperature(loss)
+
+
+def apply_temperature_softmax(logits: ArrayLike, temperature: float) -> Floats:
+    """Probabilities (..., labels) from logits (..., labels): softmax(logits / temperature).
+
+    Raises:
+        ValueError: The temperature is not above 0.
+    """
+    from scipy.special import softmax
+
+    return np.asarray(softmax(_cooled(logits, temperature), axis=-1), dtype=np.float64)
+
+
+def apply_temperature_sigmoid(logits: ArrayLike, temperature: float) -> Floats:
+    """Probabilities from logits, elementwise in their shape: sigmoid(logits / temperature).
+
+    Raises:
+        ValueError: The temperature is not above 0.
+    """
+    from scipy.special import expit
+
+    return np.asarray(expit(_cooled(logits, temperature)), dtype=np.float64)
+
+
+def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[float]:
+    """Per label, the threshold that maximises its F1; a label is given where probability >= threshold.
+
+    Candidates lie midway between neighbouring distinct probabilities, 0 counting as one of them. Of equally
+    good ones the nearest to 0.5 is taken, then the lower. A label without a positive row keeps 0.5.
+
+    Args:
+        probabilities: (rows, labels) in [0, 1].
+        references: (rows, labels) of 0 and 1.
+
+    Raises:
+        ValueError: There is no row, or the shapes do not fit.
+    """
+    given, truth = _label_matrices(probabilities, references)
+    return [_best_threshold(given[:, label], truth[:, label]) for label in range(given.shape[1])]
+
+
+def _best_threshold(scores: Floats, truth: Floats) -> float:
+    if not truth.any():
+        return 0.5
+    distinct, group = np.unique(scores, return_inverse=True)
+    below = np.concatenate([[0.0], distinct[:-1]])
+    midway = (below + distinct) / 2
+    # Between two neighbouring floats there is no midpoint: it rounds to one of them, maybe the lower.
+    candidates = np.where(midway > below, midway, distinct)
+    given = np.cumsum(np.bincount(group)[::-1])[::-1]  # rows at or above each candidate
+    hits = np.cumsum(np.bincount(group, weights=truth)[::-1])[::-1]
+    f1 = 2 * hits / (given + truth.sum())
+    best = candidates[f1 == f1.max()]
+    return float(best[np.argmin(np.abs(best - 0.5))])
+
+
+def _best_temperature(loss: Callable[[float], float]) -> float:
+    from scipy.optimize import minimize_scalar
+
+    # The loss is convex in 1 / T, so it has one valley in log T too, and a bounded search finds it.
+    found = minimize_scalar(
+        lambda log_t: loss(math.exp(log_t)), bounds=(math.log(COLDEST), math.log(HOTTEST)), method="bounded"
+    )
+    temperature = math.exp(float(found.x))
+    return temperature if loss(temperature) < loss(1.0) - 1e-12 else 1.0  # a smaller gain is rounding
+
+
+def _cooled(logits: ArrayLike, temperature: float) -> Floats:
+    if not temperature > 0:
+        raise ValueError(f"a temperature is above 0, not {temperature}")
+    return np.asarray(logits, dtype=np.float64) / temperature
+
+
+def _decisions(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
+    confidences, corrects = np.asarray(confidence, dtype=np.float64), np.asarray(correct, dtype=np.float64)
+    if confidences.ndim != 1 or not confidences.size or confidences.shape != corrects.shape:
+        raise ValueError(f"expected twice (decisions,), not {confidences.shape} and {corrects.shape}")
+    return confidences, corrects
+
+
+def _label_matrices(probabilities: ArrayLike, references: ArrayLike) -> tuple[Floats, Floats]:
+    given, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.float64)
+    if given.ndim != 2 or not given.size or given.shape != truth.shape:
+        raise ValueError(f"expected twice (rows, labels), not {given.shape} and {truth.shape}")
+    return given, truth

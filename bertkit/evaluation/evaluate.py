@@ -1,0 +1,82 @@
+"""Scoring a model on labelled rows: the same for training's last evaluation and for `bertkit evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit import data as sources
+from bertkit.errors import DataError, Problem, RecipeError
+from bertkit.inference import Predictor, load
+from bertkit.recipe import load_recipe, parse_data_spec
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from bertkit.tasks.base import Answer
+
+
+def score(
+    predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()
+) -> tuple[list[Answer], dict[str, Any]]:
+    """The answers for these rows, and `rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details.
+
+    metrics: a user's own `evaluate.Metric` objects; their scores stand beside the task's.
+    """
+    task = predictor.task
+    answers = list(task.answer(rows, predictor.predict_features))
+    scores = task.score(answers, rows)
+    for metric in metrics:
+        scores |= task.user_score(metric, answers, rows)
+    details = task.details(answers, rows)
+    return answers, {
+        "rows": len(rows),
+        "metrics": scores,
+        "intervals": task.intervals(answers, rows),
+        **details,
+    }
+
+
+def evaluate(
+    source: str | Path,
+    *,
+    split: str | None = None,
+    file: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    task: str | None = None,
+    metrics: Sequence[Any] = (),
+) -> dict[str, Any]:
+    """Score a run, a model folder or a Hub model on a split of the run's data, or on a file in their layout.
+
+    overrides: of the data's settings, such as `data.columns.text=sentence`. task, metrics: as for `load`
+    and `score`. Returns `split` and what `score` says. Raises ModelError, RecipeError or DataError.
+    """
+    strangers = [override for override in overrides if not override.lstrip("~").startswith("data.")]
+    if strangers:
+        what = "only `data.` settings can be changed here; the rest is the model's"
+        raise RecipeError([Problem(f"override {override}", what) for override in strangers])
+    predictor = load(source, task=task)
+    kept = Path(source).expanduser() / "recipe.yaml"
+    if kept.is_file():
+        spec = load_recipe(kept, overrides, check_files=file is None).data
+    elif file is None:
+        raise DataError(
+            Problem(str(source), "a model folder has no data of its own", "Name a file: --data FILE")
+        )
+    else:
+        spec = parse_data_spec({"source": {"test": str(file)}, "columns": dict(predictor.columns)}, overrides)
+    if file is not None:
+        whole = {"source": {"test": str(file)}, "validation": None, "limit": None, "splits": None}
+        spec, split = spec.model_copy(update=whole), "test"
+    data = sources.load(
+        spec,
+        type(predictor.task),
+        splits=None if file is None else {"test"},
+        known_labels=None if file is None else predictor.task.known_labels,
+    )
+    split = split or next((name for name in ("test", "validation") if name in data.rows), "train")
+    if split not in data.rows:
+        fix = f"They have {', '.join(data.rows)}."
+        raise DataError(Problem(f"--split {split}", "the run's data have no such split", fix))
+    return {"split": split, **score(predictor, data.rows[split], metrics)[1]}

@@ -1,0 +1,235 @@
+"""From a model folder to answers: the only way to answer, whatever asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from bertkit.encoder import Encoder, fetch, load_tokenizer
+from bertkit.errors import DataError, ModelError, Problem
+from bertkit.files import read_json
+from bertkit.tasks import TASKS, get_task
+from bertkit.tasks.base import Answer, Task
+
+if TYPE_CHECKING:
+    import torch
+    from datasets import Dataset
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from bertkit.tasks.base import Predict
+
+Precision = Literal["fp32", "bf16"]
+Row = str | Mapping[str, Any]
+
+
+def best_precision(device: torch.device) -> Precision:
+    """bf16 where this device multiplies it in hardware (CUDA from Ampere on; CPUs with AVX512-BF16 or AMX), else fp32."""
+    import torch
+
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    if device.type == "cpu":
+        able = torch.cpu.get_capabilities()
+        return "bf16" if able.get("avx512_bf16") or able.get("amx_bf16") else "fp32"
+    return "fp32"
+
+
+def best_device() -> torch.device:
+    """This process's accelerator, or the CPU."""
+    import torch
+
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return torch.device("cpu")
+    return torch.device(accelerator.type, int(os.environ.get("LOCAL_RANK", 0)))
+
+
+def predictor(
+    task: Task, device: torch.device, precision: Precision, batch_size: int
+) -> Callable[[Any], Predict]:
+    """A model -> the function that `Task.answer` is given: features -> what the task keeps of them, in their order.
+
+    Features are batched by length, longest first, so that memory runs out at once or never.
+    """
+    import torch
+
+    from bertkit.training.batching import Collator, batches_by_length
+
+    collate = Collator.of(task.tokenizer, task.padding)
+
+    def predict_with(model: Any) -> Predict:
+        def predict(features: Dataset) -> Sequence[Any]:
+            kept: list[Any] = [None] * len(features)
+            inputs = features.select_columns([c for c in features.column_names if c not in ("labels",)])
+            model.eval()
+            with (
+                torch.inference_mode(),
+                torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"),
+            ):
+                for indices in batches_by_length(features["length"][:], batch_size):
+                    batch = {k: v.to(device) for k, v in collate(inputs[indices]).items()}
+                    outputs = task.forward(model, batch)
+                    for index, item in zip(indices, task.keep(outputs, batch), strict=True):
+                        kept[index] = item
+            return kept
+
+        return predict
+
+    return predict_with
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A trained model and its task: answers for texts, rows, streams of rows, and scores for labelled rows.
+
+    columns: canonical column -> column of the user's rows, as the recipe mapped them.
+    """
+
+    task: Task
+    model: PreTrainedModel
+    device: torch.device
+    precision: Precision
+    batch_size: int
+    columns: Mapping[str, str]
+
+    @property
+    def predict_features(self) -> Predict:
+        """Features -> what the task keeps of them, in their order."""
+        return predictor(self.task, self.device, self.precision, self.batch_size)(self.model)
+
+    def __call__(self, rows: Row | Sequence[Row]) -> Answer | list[Answer]:
+        """The answer to one text or row, or the list of answers to several."""
+        if isinstance(rows, str | Mapping):
+            return next(self.stream([rows]))
+        return list(self.stream(rows))
+
+    def stream(self, rows: Iterable[Row]) -> Iterator[Answer]:
+        """Answers in the rows' order, in constant memory. Raises DataError on a row without the task's columns."""
+        source, start = iter(rows), 0
+        while chunk := list(islice(source, self.task.chunk)):
+            yield from self.task.answer(self._canonical(chunk, start), self.predict_features)
+            start += len(chunk)
+
+    def _canonical(self, rows: Sequence[Row], start: int) -> Dataset:
+        """The task's input columns of these rows, under their canonical names."""
+        from datasets import Dataset
+
+        plain = [{"text": row} if isinstance(row, str) else row for row in rows]
+        wanted = next((names for names in self.task.inputs if self._has(plain[0], names)), None)
+        if wanted is None:
+            needed = " or ".join(", ".join(sorted(names)) for names in self.task.inputs)
+            what = f"no {needed} in this row; it has {', '.join(map(str, plain[0])) or 'nothing'}"
+            raise DataError(
+                Problem(f"row {start + 1}", what, "Map the columns, e.g.  data.columns.text=sentence")
+            )
+        problems: list[Problem] = []
+        table: dict[str, list[str]] = {name: [] for name in wanted}
+        for number, row in enumerate(plain, start + 1):
+            for name in wanted:
+                value = row.get(self.columns.get(name, name), row.get(name))
+                if isinstance(value, str):
+                    table[name].append(clean(value))
+                else:
+                    problems.append(Problem(f"row {number}", f"{name} must be text, found {value!r:.60}"))
+        if problems:
+            raise DataError(problems[:20])
+        return Dataset.from_dict(table)
+
+    def _has(self, row: Mapping[str, Any], names: Iterable[str]) -> bool:
+        return all(name in row or self.columns.get(name) in row for name in names)
+
+
+def clean(text: str) -> str:
+    """The text with lone surrogates, which no encoding can hold, as U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def model_folder(source: str | Path, revision: str | None = None) -> Path:
+    """The model folder of a run folder, a model folder, or a Hub id. Raises ModelError."""
+    path = Path(source).expanduser()
+    for folder in (path / "model", path):
+        if (folder / "config.json").is_file():
+            return folder
+    if path.exists():
+        if (path / "recipe.yaml").is_file():
+            what, fix = (
+                "this run has no model yet",
+                f"Finish it: bertkit train {path}/recipe.yaml --output-dir {path} --resume",
+            )
+            raise ModelError(Problem(str(source), what, fix))
+        raise ModelError(Problem(str(source), "neither a run nor a model folder", "It has no config.json."))
+    if str(source).count("/") > 1 or str(source).startswith((".", "/", "~")):
+        raise ModelError(Problem(str(source), "no such folder"))
+    return fetch(str(source), revision)
+
+
+def load(
+    source: str | Path,
+    *,
+    revision: str | None = None,
+    task: str | None = None,
+    precision: Precision | None = None,
+    batch_size: int | None = None,
+) -> Predictor:
+    """The predictor of a run folder, a model folder or a Hub id.
+
+    task: for a model that bertkit did not make, the task whose documented defaults it gets.
+    precision: by default bf16 where this machine gains by it. batch_size: by default the run's.
+    Raises ModelError when it can not be loaded safely.
+    """
+    folder = model_folder(source, revision)
+    settings = _settings(folder, task)
+    kind, tokenizer = get_task(settings["task"]["name"]), load_tokenizer(folder)
+    limit = longest(folder, tokenizer, settings.get("max_length"))
+    if "version" in settings:
+        built = kind.restore(settings["task"], tokenizer, limit)
+    else:
+        from transformers import AutoConfig
+
+        built = kind.from_config(AutoConfig.from_pretrained(folder, local_files_only=True), tokenizer, limit)
+    model = built.model(Encoder(str(source), folder, "folder"), new_head=False)
+    device = best_device()
+    return Predictor(
+        built,
+        model.to(device).eval(),
+        device,
+        precision or best_precision(device),
+        batch_size or settings.get("batch_size", 32),
+        settings.get("columns", {}),
+    )
+
+
+def longest(folder: Path, tokenizer: PreTrainedTokenizerBase, wanted: int | None) -> int:
+    """Word pieces per window: what is wanted, or else all that model and tokenizer allow. Raises ModelError."""
+    positions = read_json(folder / "config.json").get("max_position_embeddings", 512)
+    limit = min(int(positions), int(tokenizer.model_max_length))
+    if wanted is not None and wanted > limit:
+        raise ModelError(
+            Problem("model.max_length", f"{wanted}, but {folder} reads at most {limit} word pieces")
+        )
+    return wanted or limit
+
+
+def _settings(folder: Path, task: str | None) -> dict[str, Any]:
+    """What bertkit saved in this model's config.json, or the least that a foreign model needs."""
+    try:
+        settings = read_json(folder / "config.json").get("bertkit")
+    except (ValueError, AttributeError) as error:
+        raise ModelError(Problem(f"{folder}/config.json", f"not a JSON object: {error}")) from error
+    if settings is None and task is None:
+        fix = f"Say what it is for, e.g.  task.name=text-classification. Known: {', '.join(t.name for t in TASKS)}."
+        raise ModelError(Problem(str(folder), "bertkit did not make this model", fix))
+    if settings is None:
+        return {"task": {"name": task}}
+    if task is not None and task != settings["task"]["name"]:
+        what = f"this model was trained for {settings['task']['name']}, not {task}"
+        raise ModelError(Problem(str(folder), what))
+    return dict(settings)

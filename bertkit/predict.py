@@ -1,0 +1,112 @@
+"""Answers for files of any length: rows are read, answered and written a chunk at a time, in their order."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from bertkit.data.readers import read_rows, read_stream
+from bertkit.errors import DataError, Problem
+from bertkit.files import written_aside
+from bertkit.recipe import DataSpec, load_recipe
+
+if TYPE_CHECKING:
+    from bertkit.inference import Predictor
+    from bertkit.tasks.base import Answer
+
+
+def predict_file(
+    predictor: Predictor, source: str, file: str, output: Path | None, columns: Mapping[str, str]
+) -> int:
+    """Write `{…the row's own columns, "answer": {…}}` for each row of `file`; returns how many.
+
+    source: the run, whose data's layout `file` has. file: a path, or - for jsonl from stdin.
+    output: .jsonl, or .csv with columns such as `answer.label`; None: jsonl to stdout.
+    columns: canonical column -> column of the file. Raises DataError, and then leaves no output.
+    """
+    suffix = output.suffix if output else ".jsonl"
+    if suffix not in (".jsonl", ".csv"):
+        raise DataError(
+            Problem(str(output), f"can not write {suffix or 'without a suffix'}", "Name a .jsonl or .csv.")
+        )
+    predictor = replace(predictor, columns={**predictor.columns, **columns})
+    pending: deque[dict[str, Any]] = deque()
+
+    def feed() -> Iterator[dict[str, Any]]:
+        for _, row in _rows(source, file):
+            if "answer" in row and suffix == ".jsonl":
+                raise DataError(Problem(file, "the rows have a column `answer` already", "Rename it."))
+            pending.append(row)
+            yield row
+
+    count = 0
+    with written_aside(output) if output else nullcontext(sys.stdout) as out:
+        write = _Csv(out) if suffix == ".csv" else _Jsonl(out)
+        for count, answer in enumerate(predictor.stream(feed()), 1):
+            write(pending.popleft(), answer)
+    return count
+
+
+def _rows(source: str, file: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    kept = Path(source).expanduser() / "recipe.yaml"
+    spec = load_recipe(kept, check_files=False).data if kept.is_file() else DataSpec(source="")
+    if file == "-":
+        return read_stream(sys.stdin.buffer, "stdin", spec.model_copy(update={"format": "jsonl"}))
+    if any(suffix in (".jsonl", ".json", ".parquet") for suffix in Path(file).suffixes[-2:]):
+        spec = spec.model_copy(update={"format": None, "header": True})
+    return read_rows(Path(file), spec)
+
+
+class _Jsonl:
+    def __init__(self, file: IO[str]) -> None:
+        self.file = file
+
+    def __call__(self, row: Mapping[str, Any], answer: Answer) -> None:
+        self.file.write(json.dumps({**row, "answer": answer}, ensure_ascii=False, default=str) + "\n")
+
+
+class _Csv:
+    def __init__(self, file: IO[str]) -> None:
+        self.file = file
+        self.writer: csv.DictWriter[str] | None = None
+
+    def __call__(self, row: Mapping[str, Any], answer: Answer) -> None:
+        flat = {**row, **dict(_flat("answer", answer))}
+        if self.writer is None:
+            self.writer = csv.DictWriter(self.file, list(flat))
+            self.writer.writeheader()
+        strangers = set(flat) - set(self.writer.fieldnames)
+        if strangers:
+            what = f"a row has columns that the first row has not: {', '.join(sorted(strangers))}"
+            raise DataError(Problem("csv output", what, "Write .jsonl, where rows may differ."))
+        self.writer.writerow(flat)
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Nested answers as flat columns: answer.label, answer.scores.positive."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(f"{name}.{key}", inner)
+    else:
+        yield name, "|".join(value) if isinstance(value, list) else value
+
+
+def shown(text: str, answer: Answer) -> str:
+    """An answer for people, on one line, such as `positive  0.98  a text`."""
+    given = answer.get("label", answer.get("labels"))
+    given = ", ".join(given) or "none" if isinstance(given, list) else given
+    score = answer.get("score")
+    parts = [
+        given,
+        None if score is None else f"{score:.3f}",
+        text,
+        "(cut)" if answer.get("truncated") else None,
+    ]
+    return "  ".join(part for part in parts if part)

@@ -1,0 +1,274 @@
+"""The recipe: what to train, on what, and how. Types, loading, overriding, resolving and writing."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.representer import SafeRepresenter
+
+from bertkit.errors import Problem, RecipeError
+from bertkit.overrides import apply_overrides
+from bertkit.recipe_checks import check_settings, resolve_paths, without
+from bertkit.recipe_errors import Found, Report, did_you_mean, explain, found_value
+from bertkit.shipped import shipped_recipes
+from bertkit.tasks import TASKS
+from bertkit.tasks.base import TaskOptions
+from bertkit.tasks.text_classification import TextClassificationOptions
+from bertkit.training_fields import check_training, training_fields, training_schema
+from bertkit.yaml12 import MAX_BYTES, KeyPath, parse, plain, printable, shown
+
+TASK_OPTIONS: tuple[type[TaskOptions], ...] = tuple(task.Options for task in TASKS)
+
+Split = Literal["train", "validation", "test"]
+Text = Annotated[str, Field(min_length=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what numpy takes
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ModelSpec(_Section):
+    """The pretrained encoder."""
+
+    name: Text = Field(description="A Hub id, or a folder with config.json, model.safetensors and a tokenizer.")
+    revision: str | None = Field(None, description="Commit, tag or branch on the Hub. Pin a commit to repeat a run.")
+    max_length: int = Field(128, ge=8, description="Word pieces per window, special tokens included.")
+
+
+class DataSpec(_Section):
+    """Where the rows come from and what their columns mean."""
+
+    source: Text | Annotated[dict[str, Text | Annotated[list[Text], Field(min_length=1)]], Field(min_length=1)] = Field(
+        description="A Hub id, a folder of split files, one file, sample:NAME, or {split: file or files}."
+    )
+    revision: str | None = Field(None, description="Commit, tag or branch of a Hub data set.")
+    subset: str | None = Field(None, description="Configuration of a Hub data set, such as `cola` of nyu-mll/glue.")
+    splits: dict[Split, str] | None = Field(None, description="Split -> its name at the source, where it differs.")
+    columns: dict[str, str] = Field(default_factory=dict, description="Canonical column -> column at the source.")
+    format: Literal["csv", "tsv", "json", "jsonl", "parquet"] | None = Field(
+        None, description="null: from the file's name (.gz and .xz are looked through)."
+    )
+    header: bool | list[str] = Field(True, description="csv/tsv: true, or the column names of files without a header.")
+    delimiter: str | None = Field(None, min_length=1, max_length=1, description="csv/tsv; null: comma, or tab for tsv.")
+    quoting: bool | None = Field(None, description="csv/tsv: do quotes group fields? null: yes for csv, no for tsv.")
+    extra_fields: Literal["error", "ignore"] = Field("error", description="csv/tsv rows with more fields than columns.")
+    validation: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="Share of train to hold out, stratified by label, where the source has no validation split.",
+    )
+    seed: Seed = Field(42, description="Seed of the hold-out and of `limit`.")
+    limit: Annotated[int, Field(ge=1)] | dict[Split, Annotated[int, Field(ge=1)]] | None = Field(
+        None, description="At most so many rows per split, drawn with `seed`, for quick runs."
+    )
+    unseen_labels: Literal["error", "ignore"] = Field(
+        "error", description="Labels that train does not have: stop, or leave those rows out and report them."
+    )
+
+
+class EarlyStopping(_Section):
+    """Stop when the headline metric has not risen for a while."""
+
+    patience: int = Field(ge=1, description="Evaluations without a gain before training stops.")
+    threshold: float = Field(0.0, ge=0, description="A smaller gain does not count.")
+
+
+class Lora(_Section):
+    """LoRA (Hu et al. 2021), by peft; names are LoraConfig's. The head is always trained and saved."""
+
+    r: int = Field(8, ge=1)
+    lora_alpha: int = Field(16, ge=1)
+    lora_dropout: float = Field(0.0, ge=0, lt=1)
+    target_modules: list[str] | None = Field(None, description="null: peft's choice for this architecture.")
+
+
+class Freeze(_Section):
+    """Parts of the encoder that keep their pretrained weights."""
+
+    embeddings: bool = False
+    layers: int = Field(0, ge=0, description="The first so many encoder layers.")
+
+
+class Recipe(_Section):
+    """One run, complete: task, encoder, data, training. Immutable; every default is filled in."""
+
+    task: TextClassificationOptions  # of two tasks: Annotated[A | B, Field(discriminator="name")]
+    model: ModelSpec
+    data: DataSpec
+    training: dict[str, Any] = Field(default_factory=dict, description="TrainingArguments fields of transformers.")
+    seeds: list[Seed] = Field(default_factory=lambda: [42], min_length=1)
+    early_stopping: EarlyStopping | None = None
+    peft: Lora | None = None
+    freeze: Freeze | None = None
+    verify: bool = Field(True, description="Reload the saved model in a fresh process and compare its answers.")
+    expected: dict[str, Any] | None = Field(None, description="What was measured: {metric: [low, high], ...}.")
+
+
+def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, check_files: bool = True) -> Recipe:
+    """Read, override, check and complete a recipe.
+
+    source: a file, or the name of a shipped recipe. overrides: `key.sub=value` (YAML values) and `~key.sub`.
+    Paths in a recipe file start from its folder, those in overrides and shipped recipes from the working
+    directory; in the result all are absolute. check_files: whether data files and model folders must be there.
+
+    Raises RecipeError with everything that is wrong.
+    """
+    shipped = shipped_recipes()
+    file = shipped.get(str(source)) or Path(os.path.expanduser(source))
+    report = Report(printable(str(file)))
+    data = _read_file(file, shipped, report)
+    apply_overrides(data, overrides, report)
+    home = Path.cwd() if file in shipped.values() else file.absolute().parent
+    clean = _check(data, report)
+    for found in resolve_paths(clean, _start(home, report), must_exist=check_files):
+        report.add(found)
+    report.raise_if_any()
+    return Recipe.model_validate(clean)
+
+
+def parse_data_spec(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> DataSpec:
+    """A `data:` section from plain data and `data.key=value` overrides. Raises RecipeError like load_recipe."""
+    section = {"data": dict(data)}
+    report = Report("")
+    apply_overrides(section, overrides, report)
+    found = _validate(_DataOnly, section, {"": _DataOnly, "data": DataSpec}, {})
+    clean = without(section, {each.path for each in found})
+    for each in [*found, *resolve_paths(clean, _start(Path.cwd(), report))]:
+        report.add(each)
+    report.raise_if_any()
+    return _DataOnly.model_validate(clean).data
+
+
+def dump(recipe: Recipe) -> str:
+    """The recipe as YAML text with every default written: load_recipe of it gives an equal recipe."""
+    writer = YAML(typ="safe", pure=True)
+    writer.Representer = _Plain
+    writer.default_flow_style = False
+    writer.representer.sort_base_mapping_type_on_output = False
+    writer.width = 2**31
+    text = io.StringIO()
+    writer.dump(recipe.model_dump(), text)
+    return text.getvalue()
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a recipe, with the training fields of the installed transformers."""
+    schema = Recipe.model_json_schema()
+    about = schema["properties"]["training"]["description"]
+    schema["properties"]["training"] = {**training_schema(), "description": about}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+class _DataOnly(_Section):
+    data: DataSpec
+
+
+class _Plain(SafeRepresenter):
+    """Writes text so that our reader takes it for text, and writes a value out wherever it stands."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_str(self, data: str) -> ScalarNode:
+        style = None if data.isprintable() and isinstance(plain(data), str) else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+
+_Plain.add_representer(str, _Plain.represent_str)
+
+
+def _read_file(file: Path, shipped: Mapping[str, Path], report: Report) -> dict[str, Any]:
+    try:
+        with open(file, "rb") as stream:
+            document = parse(stream.read(MAX_BYTES + 1))
+    except FileNotFoundError:
+        near = [path.name for path in file.absolute().parent.glob("*.y*ml")]
+        close = get_close_matches(file.name, [*shipped, *near], n=3)
+        what = "no such recipe" + (f"; did you mean {' or '.join(map(repr, close))}?" if close else "")
+        fix = f"shipped recipes: {', '.join(shipped) or 'none'}"
+        raise RecipeError(Problem(printable(str(file)), what, fix)) from None
+    except OSError as error:
+        raise RecipeError(Problem(printable(str(file)), f"can not be read: {error.strerror}")) from None
+    except ValueError:
+        raise RecipeError(Problem(printable(str(file)), "no file can have this name")) from None
+    report.read(document)
+    data: Any = document.data
+    if isinstance(data, dict):
+        return data
+    if not document.faults:
+        what = "the recipe is empty" if data is None else f"expected a mapping, found {found_value(data)}"
+        report.add(Found((), what, "start with `task:`, `model:` and `data:`; `bertkit copy sst2 my.yaml` makes one"))
+    report.raise_if_any()
+    return {}
+
+
+def _start(home: Path, report: Report) -> Callable[[KeyPath], Path]:
+    return lambda path: Path.cwd() if report.is_overridden(path) else home
+
+
+def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
+    """Report everything that is wrong with the values; what is right comes back."""
+    options, found = _options(data)
+    sections: dict[str, type[BaseModel]] = {
+        "": Recipe, "task": options or TaskOptions, "model": ModelSpec, "data": DataSpec,
+        "early_stopping": EarlyStopping, "peft": Lora, "freeze": Freeze,
+    }  # fmt: skip
+    homes = {key: name for name, section in sections.items() if name for key in section.model_fields}
+    homes = {key: name for key, name in homes.items() if key not in ("name", "revision", "seed")}
+    known = training_fields()
+    invalid = _validate(Recipe, data, sections, {**dict.fromkeys(known, "training"), **homes})
+    # without a task there is nothing to hold its options against
+    found += [each for each in invalid if not found or each.path[:1] != ("task",)]
+    if isinstance(data.get("training"), dict):
+        found += check_training(data["training"], homes)
+    bad = {each.path for each in found} | ({("task",)} if options is None else set())
+    clean: dict[str, Any] = without(data, bad)
+    settings = {
+        **clean,
+        "model": _filled(ModelSpec, clean.get("model", {})),
+        "task": _filled(options or TaskOptions, clean.get("task", {})),
+    }
+    found += [each for each in check_settings(settings, options.metrics if options else None) if each.path not in bad]
+    for each in found:
+        report.add(each)
+    if best := clean.get("training", {}).get("metric_for_best_model"):
+        clean["training"]["metric_for_best_model"] = best.removeprefix("eval_")
+    return clean
+
+
+def _validate(
+    model: type[BaseModel], data: Any, sections: Mapping[str, type[BaseModel]], homes: Mapping[str, str]
+) -> list[Found]:
+    try:
+        model.model_validate(data)
+    except ValidationError as error:
+        return explain(error, data, sections, homes)
+    return []
+
+
+def _options(data: Mapping[str, Any]) -> tuple[type[TaskOptions] | None, list[Found]]:
+    """The options type that `task.name` names, or what is wrong with the name."""
+    task = data.get("task")
+    if not isinstance(task, dict):
+        return None, []
+    by_name = {get_args(options.model_fields["name"].annotation)[0]: options for options in TASK_OPTIONS}
+    name = task.get("name")
+    if isinstance(name, str) and name in by_name:
+        return by_name[name], []
+    what = f"no task {shown(name)}{did_you_mean(name, by_name)}" if isinstance(name, str) else "missing"
+    if "name" in task and not isinstance(name, str):
+        what = f"expected text, found {found_value(name)}"
+    return None, [Found(("task", "name"), what, f"known: {', '.join(by_name)}")]
+
+
+def _filled(section: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = {name: field.default for name, field in section.model_fields.items() if not field.is_required()}
+    return {**defaults, **values}

@@ -1,0 +1,75 @@
+"""What `train` and `evaluate` print: short tables of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+SHOWN = 6  # overall metrics per table
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as aligned columns; the first row is the header."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def against_baselines(results: Mapping[str, Any], split: str) -> str:
+    """The model's overall metrics on a split, with intervals, beside those of the simple models."""
+    scores = results["splits"][split]
+    names = [n for n in _overall(scores["metrics"]) if n != "ece"]
+    names = [results["headline"], *(n for n in names if n != results["headline"])][:SHOWN]
+    simple = results["baselines"].get(split, {})
+    header = [f"{split} ({scores['rows']:,} rows)", "this model", "95 % interval", *simple]
+    rows = [header]
+    for name in names:
+        rows.append(
+            [name, number(scores["metrics"][name]), interval(scores["intervals"].get(name))]
+            + [number(other.get(name)) for other in simple.values()]
+        )
+    return columns(rows)
+
+
+def scores_table(scores: Mapping[str, Any]) -> str:
+    """All metrics of one evaluation with their intervals."""
+    rows = [[f"{scores['split']} ({scores['rows']:,} rows)", "score", "95 % interval"]]
+    for name, value in scores["metrics"].items():
+        rows.append([name, number(value), interval(scores["intervals"].get(name))])
+    return columns(rows)
+
+
+def number(value: float | None) -> str:
+    """Four decimals, or a dash."""
+    return "–" if value is None else f"{value:.4f}"
+
+
+def interval(bounds: Sequence[float] | None) -> str:
+    """Such as 0.8812 … 0.9263, or nothing."""
+    return f"{bounds[0]:.4f} … {bounds[1]:.4f}" if bounds else ""
+
+
+def _overall(metrics: Mapping[str, float | None]) -> list[str]:
+    return [name for name, value in metrics.items() if "/" not in name and value is not None]
+
+
+def after_training(folder: Path, results: Mapping[str, Any]) -> str:
+    """What `train` says at the end: scores against simple models, where the run is, what to type next."""
+    parts = [against_baselines(results, split) for split in results["splits"]]
+    if len(results["seeds"]) > 1:
+        name = results["headline"]
+        over = [
+            f"{split} {m[name]['mean']:.4f} ± {m[name]['sd']:.4f}"
+            for split, m in results["over_seeds"].items()
+        ]
+        parts.append(f"{name} over {len(results['seeds'])} seeds (mean ± sd): {', '.join(over)}")
+    parts.append(
+        f"The run is in {folder}, trained and scored in {results['seconds']:.0f} s. What to type next:\n"
+        f"  bertkit predict {folder} 'a text of yours'\n"
+        f"  bertkit evaluate {folder} --json\n"
+        f"  less {folder}/model/README.md"
+    )
+    return "\n" + "\n\n".join(parts)

@@ -1,0 +1,152 @@
+"""The run folder: where everything about one training lies, and how it is read back."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import Problem, RecipeError, UserError
+from bertkit.files import read_json, write_text
+from bertkit.recipe import dump, load_recipe
+
+if TYPE_CHECKING:
+    from bertkit.inference import Predictor
+    from bertkit.recipe import Recipe
+
+LIBRARIES = (
+    "bertkit",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "datasets",
+    "accelerate",
+    "peft",
+    "numpy",
+    "scikit-learn",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder. See docs/architecture.md for its files."""
+
+    folder: Path
+
+    @property
+    def model(self) -> Path:
+        """What push uploads, and what loads without bertkit."""
+        return self.folder / "model"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "results.json").is_file()
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """Metrics per split and seed, intervals, baselines. Raises OSError before the run is finished."""
+        return dict(read_json(self.folder / "results.json"))
+
+    @property
+    def recipe(self) -> Recipe:
+        return load_recipe(self.folder / "recipe.yaml")
+
+    def load(self) -> Predictor:
+        """The run's predictor."""
+        from bertkit.inference import load
+
+        return load(self.folder)
+
+
+def open_run(recipe: Recipe, folder: Path, resume: bool) -> Run:
+    """A new run folder with its recipe in it, or an unfinished one to go on with. Raises UserError."""
+    run, text = Run(folder), dump(recipe)
+    kept = folder / "recipe.yaml"
+    if folder.is_file():
+        raise UserError(Problem(str(folder), "is a file", "Name a folder with --output-dir."))
+    if not resume and folder.exists() and any(folder.iterdir()):
+        what = "holds a finished run" if run.finished else "is not empty"
+        fix = (
+            "Name another --output-dir."
+            if run.finished
+            else "Name another --output-dir, or go on with --resume."
+        )
+        raise UserError(Problem(str(folder), what, fix))
+    if resume and kept.is_file() and kept.read_text(encoding="utf-8") != text:
+        ours, theirs = text.splitlines(), kept.read_text(encoding="utf-8").splitlines()
+        changed = [line.strip() for line in ours if line not in theirs]
+        what = f"the recipe is not the one this run was started with; now: {'; '.join(changed[:5]) or 'lines are gone'}"
+        raise RecipeError(
+            Problem(str(kept), what, "Give the same recipe and overrides, or another --output-dir.")
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(kept, text)
+    return run
+
+
+@contextmanager
+def only_writer(run: Run) -> Iterator[None]:
+    """Refuse a second process that trains into the same folder. The lock goes with the process that holds it."""
+    import fcntl
+
+    with (run.folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            what = "another process is training into this folder"
+            raise UserError(
+                Problem(str(run.folder), what, "Wait for it, or name another --output-dir.")
+            ) from error
+        yield
+
+
+def environment(device: str, precision: str) -> dict[str, Any]:
+    """Versions, hardware and the working copy's commit, for environment.json."""
+    import torch
+
+    versions = {}
+    for name in LIBRARIES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": versions,
+        "device": torch.cuda.get_device_name() if device.startswith("cuda") else _processor(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "processes": int(os.environ.get("WORLD_SIZE", 1)),
+        "precision": precision,
+        "git_commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
+
+
+def _commit() -> str | None:
+    """The commit of the folder that bertkit was started in, if that is a git checkout."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

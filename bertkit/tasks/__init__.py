@@ -1,0 +1,19 @@
+"""The tasks of bertkit: one file each, listed in TASKS."""
+
+from __future__ import annotations
+
+from bertkit.errors import Problem, RecipeError
+from bertkit.tasks.base import Task
+from bertkit.tasks.text_classification import TextClassification
+
+TASKS: tuple[type[Task], ...] = (TextClassification,)
+
+
+def get_task(name: str) -> type[Task]:
+    """The task of this name. Raises RecipeError."""
+    for task in TASKS:
+        if task.name == name:
+            return task
+    raise RecipeError(
+        Problem("task.name", f"no task {name!r}", f"Known: {', '.join(task.name for task in TASKS)}.")
+    )

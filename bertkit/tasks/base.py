@@ -1,0 +1,198 @@
+"""The contract of a task: everything bertkit has to know to train, score, predict and export it.
+
+A task is a final, immutable class in one file of this folder. It turns rows (the user's examples, in
+canonical columns) into features (model inputs), and what the model says about features into answers.
+Training-time evaluation, `evaluate`, `predict` and export all go through the same `keep` and `decode`.
+
+Heavy libraries are imported inside the methods that need them, so that recipes can be read without them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+from pydantic import BaseModel, ConfigDict
+
+from bertkit.errors import UserError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from torch import Tensor
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+    from bertkit.encoder import Encoder
+
+Answer: TypeAlias = dict[str, Any]  # one row's answer, as JSON writes it
+Batch: TypeAlias = "dict[str, Tensor]"
+Predict: TypeAlias = "Callable[[Dataset], Sequence[Any]]"  # features -> what `keep` kept, in their order
+
+
+class Column(NamedTuple):
+    """What a canonical column must hold.
+
+    text: a string. label: one class (text, whole number or bool). labels: several classes (a list, or
+    `a|b`). number: a float.
+    """
+
+    holds: Literal["text", "label", "labels", "number"]
+    about: str
+
+
+class Finding(NamedTuple):
+    """Something `check` has to say about the data. A `fail` stops `train` before a model is built."""
+
+    level: Literal["note", "warn", "fail"]
+    what: str
+    fix: str = ""
+
+
+class TaskOptions(BaseModel):
+    """The `task:` section of a recipe. Each task adds its own fields and fixes `name` with a Literal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    name: str
+    metrics: ClassVar[frozenset[str]] = frozenset()  # what `score` may emit, for `metric_for_best_model`
+
+
+class Task(ABC):
+    """One use of an encoder. Immutable: `fit` and friends return a new task.
+
+    Subclasses are frozen dataclasses with exactly the three fields of `__init__`.
+    """
+
+    Options: ClassVar[type[TaskOptions]]
+    name: ClassVar[str]  # the Hub's pipeline tag
+    columns: ClassVar[Mapping[str, Column]]  # canonical column -> what it must hold
+    inputs: ClassVar[Sequence[frozenset[str]]]  # alternatives: one of these sets of columns must be there
+    targets: ClassVar[Sequence[str]]  # alternatives: one of these columns, in rows that are learned or scored
+    chunk: ClassVar[int] = 4096  # rows answered at a time; the same everywhere, so that batches are the same
+
+    padding: ClassVar[
+        Mapping[str, int]
+    ] = {}  # token-level columns besides the tokenizer's own -> what pads them
+
+    def __init__(self, options: Any, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
+        """Written by `dataclass` in each task."""
+
+    # --- before there is a model -------------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def prepare(
+        cls,
+        options: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int,
+        rows: Dataset,
+        class_names: list[str],
+    ) -> Task:
+        """Settle from the training rows what the recipe left open (kind, labels, weights).
+
+        Raises DataError where rows and options contradict each other.
+        """
+
+    @classmethod
+    @abstractmethod
+    def from_config(
+        cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int
+    ) -> Task:
+        """The task of a model that bertkit did not make, with this task's documented defaults."""
+
+    @classmethod
+    def restore(cls, options: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, max_length: int) -> Task:
+        """The task that a model's config.json describes. Raises pydantic's ValidationError on a damaged one."""
+        return cls(cls.Options.model_validate(options), tokenizer, max_length)
+
+    @property
+    @abstractmethod
+    def headline(self) -> str:
+        """The metric that picks the checkpoint: higher is better, always."""
+
+    @abstractmethod
+    def check(self, features: Dataset, split: str) -> Iterator[Finding]:
+        """What is wrong with these features, before the accelerator is paid for."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for people: what was inferred, such as `single-label, 2 labels: negative, positive`."""
+
+    @property
+    def known_labels(self) -> frozenset[str] | None:
+        """The values that a target column may hold; None where targets are not labels."""
+        return None
+
+    # --- text -> features -> model -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def encode(self, rows: Dataset) -> Dataset:
+        """Rows -> features. A row may give several; column `row` says which row a feature came from.
+
+        Columns named in `tokenizer.model_input_names` go to the model; `length` counts word pieces.
+        """
+
+    def units(self, features: Dataset) -> Sequence[int]:
+        """For each feature the unit that must not be torn apart between training batches (itself)."""
+        return range(len(features))
+
+    @abstractmethod
+    def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
+        """The pretrained encoder with this task's head, in fp32; without `new_head` every tensor must be there."""
+
+    def forward(self, model: Any, batch: Batch) -> Any:
+        """Run the model on what it knows of the batch."""
+        return model(**{name: batch[name] for name in self.tokenizer.model_input_names if name in batch})
+
+    @abstractmethod
+    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """The SUM of the losses of this batch, in nats, fp32, `()`; the trainer divides by the whole step's `count`."""
+
+    @abstractmethod
+    def count(self, batch: Batch) -> float:
+        """How many terms `loss` sums for this batch."""
+
+    # --- model -> answers ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def keep(self, outputs: Any, batch: Batch) -> Sequence[Any]:
+        """On the device: outputs -> the little that `decode` needs, one item per feature, as numpy."""
+
+    @abstractmethod
+    def decode(self, kept: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
+        """What was kept -> one answer per row, in the rows' order."""
+
+    @abstractmethod
+    def fit(self, answers: Sequence[Answer], rows: Dataset) -> Task:
+        """This task with what validation answers can settle (temperature, thresholds) and the recipe left open."""
+
+    @abstractmethod
+    def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
+        """Metrics of these answers against the rows' targets; None where one is not defined."""
+
+    @abstractmethod
+    def intervals(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, tuple[float, float] | None]:
+        """Bootstrap 95 % intervals of `score`'s metrics."""
+
+    def user_score(self, metric: Any, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
+        """Scores of a user's own metric object, which has `compute(predictions=…, references=…)`."""
+        raise UserError(f"{self.name} takes no metrics of your own")
+
+    def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
+        """What else results.json should say of these answers, such as a confusion matrix."""
+        return {}
+
+    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
+        """Scores of simple models that this one must beat, by name."""
+        return {}
+
+    def answer(self, rows: Dataset, predict: Predict) -> Iterator[Answer]:
+        """Answers for any number of rows, a chunk at a time: the one path of training, evaluation and prediction."""
+        for start in range(0, len(rows), self.chunk):
+            part = rows.select(range(start, min(start + self.chunk, len(rows))))
+            features = self.encode(part)
+            yield from self.decode(predict(features), features, part)
+
+    def evaluate(self, rows: Dataset, predict: Predict) -> dict[str, float | None]:
+        """Score the model behind `predict`. Only retrieval, whose rows are not independent, overrides it."""
+        return self.score(list(self.answer(rows, predict)), rows)

@@ -1,0 +1,332 @@
+"""The program: one recipe and some data in, one run folder out. Read it from top to bottom."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from statistics import fmean, stdev
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from transformers import EarlyStoppingCallback, TrainingArguments, set_seed
+
+from bertkit import data as sources
+from bertkit.encoder import Encoder, find, freeze, load_tokenizer, with_lora
+from bertkit.errors import DataError, ModelError, Problem, RecipeError
+from bertkit.evaluation.evaluate import score
+from bertkit.files import read_json, write_json, write_text, written_aside
+from bertkit.inference import best_device, best_precision, load, longest, predictor
+from bertkit.report.card import card
+from bertkit.run import Run, environment, only_writer, open_run
+from bertkit.tasks import get_task
+from bertkit.training.checkpoint import newest_whole
+from bertkit.training.progress import MetricsLog, Progress
+from bertkit.training.trainer import TaskTrainer
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from bertkit.data import Data
+    from bertkit.inference import Precision, Predictor
+    from bertkit.recipe import Recipe
+    from bertkit.tasks.base import Finding, Task
+
+logger = logging.getLogger(__name__)
+DEFAULTS = {"per_device_train_batch_size": 32, "per_device_eval_batch_size": 32, "warmup_steps": 0.1, "weight_decay": 0.01, "eval_strategy": "epoch", "save_strategy": "epoch", "save_total_limit": 2, "logging_steps": 20}
+
+
+def train(
+    recipe: Recipe, output_dir: str | Path, resume: bool = False, *, metrics: Sequence[Any] = ()
+) -> Run:
+    """Train, choose, calibrate, save, reload, score: everything a run folder holds.
+
+    resume: go on with an interrupted run of the same recipe and data, from its newest whole checkpoint.
+    metrics: your own `evaluate.Metric` objects, scored at the end beside the task's own.
+    Raises RecipeError, DataError or ModelError before anything is trained, and leaves nothing half-written.
+    """
+    started = time.monotonic()
+    first = int(os.environ.get("RANK", 0)) == 0  # under torchrun, one process writes
+    run = open_run(recipe, Path(output_dir), resume) if first else Run(Path(output_dir))
+    with only_writer(run) if first else nullcontext():
+        if resume and run.finished:
+            logger.info("%s is finished; there is nothing to resume", run.folder)
+            return run
+        encoder = find(recipe.model)
+        logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
+        task, data = prepare(recipe, encoder)
+        logger.info("task: %s, %s", task.name, task.describe())
+        features = inspect(task, data, run if first else None)
+        outcomes = [train_seed(recipe, seed, run, encoder, task, data, features) for seed in recipe.seeds]
+        if not first:
+            return run
+        best = max(outcomes, key=lambda outcome: outcome["headline"])
+        publish(run, best["seed"])
+        finish(recipe, run, data, outcomes, metrics, started)
+    return run
+
+
+def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
+    """The rows of every split, and the task as they settle it."""
+    kind = get_task(recipe.task.name)
+    tokenizer = load_tokenizer(encoder.folder)
+    limit = longest(encoder.folder, tokenizer, recipe.model.max_length)
+    data = sources.load(recipe.data, kind)
+    return kind.prepare(recipe.task, tokenizer, limit, data.rows["train"], data.class_names), data
+
+
+def inspect(task: Task, data: Data, run: Run | None) -> Any:
+    """Check all splits, write data.json, stop on failures; returns the training features. Raises DataError."""
+    features = {split: task.encode(rows) for split, rows in data.rows.items()}
+    findings: list[Finding] = [*sources.check(data)]
+    for split, encoded in features.items():
+        findings += task.check(encoded, split)
+    for finding in findings:
+        logger.log(
+            logging.INFO if finding.level == "note" else logging.WARNING,
+            "%s: %s",
+            finding.level,
+            finding.what,
+        )
+    if run is not None:
+        facts = {
+            "fingerprints": data.fingerprints,
+            "rows": {split: len(rows) for split, rows in data.rows.items()},
+        }
+        known = run.folder / "data.json"
+        if known.is_file() and read_json(known)["fingerprints"] != data.fingerprints:
+            what = "the data are not those this run was started with (their sha256 differs)"
+            raise DataError(Problem(str(known), what, "Bring the old data back, or start a new run."))
+        write_json(known, facts | {"findings": [finding._asdict() for finding in findings]})
+    failed = [Problem("data", finding.what, finding.fix) for finding in findings if finding.level == "fail"]
+    if failed:
+        raise DataError(failed)
+    return features["train"]
+
+
+def train_seed(
+    recipe: Recipe, seed: int, run: Run, encoder: Encoder, task: Task, data: Data, features: Any
+) -> dict[str, Any]:
+    """Train one seed to its best checkpoint, calibrate it, save it whole; returns what done.json says of it."""
+    folder = run.checkpoints / f"seed-{seed}"
+    done = folder / "done.json"
+    if done.is_file():
+        return dict(read_json(done))
+    validation = data.rows.get("validation")
+    set_seed(seed)
+    model: Any = task.model(encoder)
+    model = freeze(model, recipe.freeze) if recipe.freeze else model
+    model = with_lora(model, recipe.peft) if recipe.peft else model
+    args = arguments(recipe, task, folder, seed, evaluates=validation is not None)
+    settings = model_settings(recipe, args)
+    answering = predictor(task, args.device, settings["precision"], settings["batch_size"])
+    headline = str(args.metric_for_best_model or task.headline)
+    title = f"seed {seed}" if len(recipe.seeds) > 1 else "training"
+    callbacks: list[Any] = [Progress(title, headline), MetricsLog(run.folder / "metrics.jsonl", seed)]
+    if recipe.early_stopping:
+        stop = recipe.early_stopping
+        callbacks.append(EarlyStoppingCallback(stop.patience, stop.threshold))
+    trainer = TaskTrainer(
+        task=task,
+        model=model,
+        args=args,
+        features=features,
+        validation=validation,
+        predict=answering,
+        callbacks=callbacks,
+    )
+    start, damaged = newest_whole(folder)
+    for bad in damaged:
+        logger.warning("%s is damaged and is left out", bad)
+    started = time.monotonic()
+    trainer.train(resume_from_checkpoint=str(start) if start else None)
+    seconds = time.monotonic() - started
+    model = trainer.model
+    if not args.should_save:
+        return {}
+    if recipe.peft:
+        model.save_pretrained(folder / "adapter")
+        model = model.merge_and_unload()
+    predict = answering(model)
+    if validation is not None:
+        task = task.fit(list(task.answer(validation, predict)), validation)
+    save(model, task, folder / "model", settings)
+    scores = {split: task.evaluate(rows, predict) for split, rows in data.rows.items() if split != "train"}
+    outcome = {
+        "seed": seed,
+        "headline": scores["validation"][headline] if "validation" in scores else 0.0,
+        "metrics": scores,
+        "steps": trainer.state.global_step,
+        "seconds": seconds,
+        "best_step": trainer.state.best_global_step,
+    }
+    write_json(done, outcome)
+    return outcome
+
+
+def arguments(recipe: Recipe, task: Task, folder: Path, seed: int, *, evaluates: bool) -> TrainingArguments:
+    """Hugging Face's arguments for one seed. Raises RecipeError where transformers refuses them."""
+    given = {**DEFAULTS, **recipe.training}
+    device = best_device()
+    own: dict[str, Any] = {
+        "output_dir": str(folder),
+        "seed": seed,
+        "use_cpu": device.type == "cpu",
+        "remove_unused_columns": False,
+        "restore_callback_states_from_checkpoint": True,
+        "logging_nan_inf_filter": False,
+        "disable_tqdm": True,
+        "load_best_model_at_end": evaluates,
+    }
+    if "bf16" not in given and not given.get("fp16"):
+        own["bf16"] = best_precision(device) == "bf16"
+    if evaluates:
+        own["metric_for_best_model"] = str(given.pop("metric_for_best_model", task.headline)).removeprefix(
+            "eval_"
+        )
+        own["greater_is_better"] = True
+    else:
+        given["eval_strategy"] = "no"
+    try:
+        return TrainingArguments(**{**own, **given})
+    except (ValueError, TypeError, ImportError) as error:
+        raise RecipeError(Problem("training", str(error).strip())) from error
+
+
+def model_settings(recipe: Recipe, args: TrainingArguments) -> dict[str, Any]:
+    """What the predictor has to know beside the task; it goes into the model's config.json."""
+    from bertkit import __version__
+
+    precision: Precision = "fp32" if recipe.training.get("bf16") is False else best_precision(args.device)
+    return {
+        "version": __version__,
+        "precision": precision,
+        "batch_size": args.per_device_eval_batch_size,
+        "columns": dict(recipe.data.columns),
+    }
+
+
+def save(model: Any, task: Task, folder: Path, settings: dict[str, Any]) -> None:
+    """A model folder that transformers loads by itself, and that bertkit reads its own settings from."""
+    aside = folder.with_name(f".{folder.name}.writing")
+    shutil.rmtree(aside, ignore_errors=True)
+    model.config.bertkit = {
+        **settings,
+        "max_length": task.max_length,
+        "task": task.options.model_dump(mode="json"),
+    }
+    model.save_pretrained(aside)
+    task.tokenizer.save_pretrained(aside)
+    shutil.rmtree(folder, ignore_errors=True)
+    aside.replace(folder)
+
+
+def publish(run: Run, seed: int) -> None:
+    """The chosen seed's model becomes RUN/model, its LoRA adapter RUN/adapter."""
+    for name in ("model", "adapter"):
+        source, target = run.checkpoints / f"seed-{seed}" / name, run.folder / name
+        if source.is_dir():
+            aside = target.with_name(f".{name}.writing")
+            shutil.rmtree(aside, ignore_errors=True)
+            shutil.copytree(source, aside)
+            shutil.rmtree(target, ignore_errors=True)
+            aside.replace(target)
+
+
+def finish(
+    recipe: Recipe,
+    run: Run,
+    data: Data,
+    outcomes: list[dict[str, Any]],
+    metrics: Sequence[Any],
+    started: float,
+) -> None:
+    """Score what was saved, compare it with simple models and with a fresh process; results.json comes last."""
+    predictor = load(run.folder)
+    splits, baselines = {}, {}
+    for split in [name for name in data.rows if name != "train"] or ["train"]:
+        rows = data.rows[split]
+        answers, splits[split] = score(predictor, rows, metrics)
+        baselines[split] = predictor.task.baselines(data.rows["train"], rows)
+        with written_aside(run.folder / "predictions" / f"{split}.jsonl") as file:
+            for row, answer in zip(rows, answers, strict=True):
+                file.write(json.dumps({**row, "answer": answer}, ensure_ascii=False) + "\n")
+    if recipe.verify:
+        verify(run, predictor, data.rows[split])
+    device = predictor.device.type
+    write_json(run.folder / "environment.json", environment(device, predictor.precision))
+    headline = str(recipe.training.get("metric_for_best_model", predictor.task.headline)).removeprefix(
+        "eval_"
+    )
+    results = {
+        "task": {"name": predictor.task.name, "description": predictor.task.describe()},
+        "headline": headline,
+        "splits": splits,
+        "baselines": baselines,
+        "seeds": outcomes,
+        "over_seeds": over_seeds(outcomes),
+        "seconds": time.monotonic() - started,
+        "verified": recipe.verify,
+    }
+    write_text(run.model / "README.md", card(recipe, results))
+    write_json(run.folder / "results.json", results)
+
+
+def over_seeds(outcomes: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """split -> metric -> mean and sample standard deviation over the seeds, where each seed has the metric."""
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    for split, scores in outcomes[0]["metrics"].items():
+        table[split] = {}
+        for name in scores:
+            values = [outcome["metrics"][split][name] for outcome in outcomes]
+            if "/" not in name and None not in values:
+                table[split][name] = {"mean": fmean(values), "sd": stdev(values) if len(values) > 1 else 0.0}
+    return table
+
+
+def verify(run: Run, predictor: Predictor, rows: Dataset) -> None:
+    """Load the saved model in a fresh process, and hold its answers against this process's. Raises ModelError."""
+    inputs = set().union(*predictor.task.inputs)
+    probe = [
+        {name: row[name] for name in inputs if name in row} for row in rows.select(range(min(len(rows), 64)))
+    ]
+    with TemporaryDirectory() as room:
+        asked, told = Path(room) / "asked.jsonl", Path(room) / "told.jsonl"
+        write_text(asked, "".join(json.dumps(row) + "\n" for row in probe))
+        command = [
+            sys.executable,
+            "-m",
+            "bertkit",
+            "predict",
+            str(run.model),
+            "--input",
+            str(asked),
+            "--output",
+            str(told),
+        ]
+        alone = {
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
+        }
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=alone)
+        if done.returncode:
+            raise ModelError(
+                Problem(str(run.model), f"does not load in a fresh process:\n{done.stderr.strip()}")
+            )
+        fresh = [json.loads(line)["answer"] for line in told.read_text(encoding="utf-8").splitlines()]
+    ours = list(predictor.stream(probe))
+    different = [index for index, pair in enumerate(zip(ours, fresh, strict=True)) if pair[0] != pair[1]]
+    if different:
+        what = f"a fresh process answers {len(different)} of {len(ours)} rows differently, first row {different[0] + 1}"
+        raise ModelError(
+            Problem(str(run.model), what, "This is a bug of bertkit; please report it with the recipe.")
+        )
+    logger.info("verified: a fresh process gives the same %d answers", len(ours))

@@ -1,0 +1,72 @@
+"""One Case per way to use each task: eight rows, and the options that make the case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from bertkit.encoder import Encoder, load_tokenizer
+from bertkit.tasks import get_task
+from bertkit.tasks.base import Task
+
+TEXTS = [
+    "the cat was good",
+    "a dog was awful",
+    "it is very fine !",
+    "the mat was bad , not good",
+    "yes",
+    "no , it was very very awful and bad",
+    "one good cat sat on a blue mat",
+    "two bad dog s ran down",
+]
+SIDES = [0, 1, 0, 1, 0, 1, 0, 1]  # what each text is about; learnable
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task, its options and eight rows that it can learn by heart."""
+
+    id: str
+    options: dict[str, Any]
+    columns: dict[str, list[Any]]
+    max_length: int = 32
+    class_names: list[str] = field(default_factory=list)
+
+    def rows(self) -> Dataset:
+        return Dataset.from_dict(self.columns)
+
+    def task(self, encoder: Path) -> Task:
+        """The task, prepared from the rows."""
+        kind = get_task(self.options["name"])
+        options = kind.Options.model_validate(self.options)
+        return kind.prepare(options, load_tokenizer(encoder), self.max_length, self.rows(), self.class_names)
+
+
+def encoder(folder: Path) -> Encoder:
+    """The folder as an encoder."""
+    return Encoder(str(folder), folder, "folder")
+
+
+NAME = {"name": "text-classification"}
+LABELS = ["good" if side == 0 else "bad" for side in SIDES]
+LONG = [text + " and the mat was red , the dog sat up" * 3 for text in TEXTS]
+
+CASES = [
+    Case("single-label", NAME, {"text": TEXTS, "label": LABELS}),
+    Case("class-weights", {**NAME, "class_weights": {"good": 3.0}}, {"text": TEXTS, "label": LABELS}),
+    Case(
+        "pair",
+        NAME,
+        {"text_a": TEXTS, "text_b": TEXTS[::-1], "label": ["same" if side else "other" for side in SIDES]},
+    ),
+    Case(
+        "multi-label",
+        {**NAME, "pos_weight": "auto"},
+        {"text": TEXTS, "labels": [["good"] if s == 0 else ["bad", "long"] for s in SIDES]},
+    ),
+    Case("regression", NAME, {"text": TEXTS, "score": [2.5 - 5 * s + i / 10 for i, s in enumerate(SIDES)]}),
+    Case("windows", {**NAME, "overflow": "window", "stride": 4}, {"text": LONG, "label": LABELS}, max_length=16),
+]

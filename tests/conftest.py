@@ -1,0 +1,74 @@
+"""Offline, deterministic, and with models that are built here in memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import datasets
+import pytest
+import torch
+import transformers
+
+WORDS = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat ran on mat good bad fine awful not very and but it was is "
+    "one two three four five yes no up down red blue green . , ! ? ##s ##ing"
+).split()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quiet_libraries() -> None:
+    """Bars off; one thread per worker, since the tests run in two processes."""
+    datasets.disable_progress_bars()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+
+
+def build_encoder(folder: Path, seed: int = 0, dropout: float = 0.0, layers: int = 2) -> Path:
+    """A BERT folder as the Hub would give it: hidden 16, 2 heads, 45 word pieces, 64 positions."""
+    tokenizer = transformers.BertTokenizer(vocab={word: index for index, word in enumerate(WORDS)}, model_max_length=64)
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(seed)
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    transformers.BertModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny BERT without dropout."""
+    return build_encoder(tmp_path_factory.mktemp("tiny-bert"))
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder_with_dropout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny BERT with dropout 0.1, for what has to repeat random numbers."""
+    return build_encoder(tmp_path_factory.mktemp("tiny-bert-dropout"), dropout=0.1)
+
+
+def shared_data() -> Path:
+    """The folder of real data beside the checkout; tests that use it skip where it is absent."""
+    root = Path(__file__).resolve().parent.parent
+    for folder in (root.parent / "shared" / "data", root / "shared" / "data"):
+        if folder.is_dir():
+            return folder
+    pytest.skip("no ../shared/data beside the checkout")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """See `shared_data`."""
+    return shared_data()

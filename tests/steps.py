@@ -1,0 +1,93 @@
+"""The first optimizer step of a case under given settings; also a program, for torchrun."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from cases import CASES, Case, encoder
+from safetensors.torch import save_file
+from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
+
+from bertkit.inference import predictor
+from bertkit.training.trainer import TaskTrainer
+
+
+class FirstStep(TrainerCallback):
+    """Keeps the gradients of the first step."""
+
+    def __init__(self) -> None:
+        self.gradients: dict[str, torch.Tensor] = {}
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        if not self.gradients:
+            named = model.named_parameters()
+            self.gradients = {n.removeprefix("module."): p.grad.clone() for n, p in named if p.grad is not None}
+
+
+def arguments(folder: Path, batch: int, accumulate: int) -> TrainingArguments:
+    return TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=accumulate,
+        max_steps=1,
+        max_grad_norm=1e9,
+        logging_steps=1,
+        save_strategy="no",
+        use_cpu=True,
+        seed=5,
+        disable_tqdm=True,
+        remove_unused_columns=False,
+    )
+
+
+def first_step(case: Case, folder: Path, out: Path, batch: int, accumulate: int) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradients of the first step by `TaskTrainer`."""
+    task = case.task(folder)
+    set_seed(5)
+    step = FirstStep()
+    args = arguments(out, batch, accumulate)
+    trainer = TaskTrainer(
+        task=task,
+        model=task.model(encoder(folder)),
+        args=args,
+        features=task.encode(case.rows()),
+        validation=None,
+        predict=predictor(task, args.device, "fp32", 8),
+        callbacks=[step],
+    )
+    trainer.train()
+    return next(e["loss"] for e in trainer.state.log_history if "loss" in e), step.gradients
+
+
+def stock_first_step(case: Case, folder: Path, out: Path, batch: int, accumulate: int) -> dict[str, torch.Tensor]:
+    """Gradients of the first step by transformers' own Trainer on the same model and rows."""
+    task = case.task(folder)
+    set_seed(5)
+    step = FirstStep()
+    features = task.encode(case.rows()).select_columns(["input_ids", "token_type_ids", "labels"])
+    trainer = Trainer(
+        model=task.model(encoder(folder)),
+        args=arguments(out, batch, accumulate),
+        train_dataset=features,
+        processing_class=task.tokenizer,
+        callbacks=[step],
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer.train()
+    return step.gradients
+
+
+if __name__ == "__main__":
+    identifier, folder, out, batch = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+    torch.set_num_threads(1)
+    chosen = next(case for case in CASES if case.id == identifier)
+    loss, gradients = first_step(chosen, folder, out / "run", batch, 1)
+    if torch.distributed.get_rank() == 0:
+        save_file(gradients, out / "gradients.safetensors")
+        (out / "loss.json").write_text(json.dumps(loss))

@@ -1,0 +1,517 @@
+"""`load`: sources, columns, values, labels, hold-out, limit, unseen labels, fingerprints; and `check`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bertkit.data import check, label_names, load
+from bertkit.data import sources as sources_module
+from bertkit.errors import DataError
+from bertkit.recipe import DataSpec
+from bertkit.tasks.base import Column
+
+TASK: Any = SimpleNamespace(
+    columns={
+        "text": Column("text", "the text"),
+        "text_a": Column("text", "the first text"),
+        "text_b": Column("text", "the second text"),
+        "label": Column("label", "one class"),
+        "labels": Column("labels", "several classes"),
+        "score": Column("number", "a number"),
+    },
+    inputs=(frozenset({"text"}), frozenset({"text_a", "text_b"})),
+    targets=("label", "labels", "score"),
+)
+
+
+def get(source, **settings):
+    arguments = {name: settings.pop(name) for name in ("splits", "known_labels") if name in settings}
+    source = str(source) if isinstance(source, Path) else source
+    return load(DataSpec.model_validate({"source": source, **settings}), TASK, **arguments)
+
+
+def fails(source, **settings):
+    with pytest.raises(DataError) as caught:
+        get(source, **settings)
+    return str(caught.value)
+
+
+def write(path, rows):
+    """jsonl from dicts, or text as it is."""
+    path.write_text(rows if isinstance(rows, str) else "".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def labelled(*labels):
+    return [{"text": f"text {i}", "label": label} for i, label in enumerate(labels)]
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+def test_only_canonical_columns_come_back_and_know_where_they_stood(tmp_path):
+    data = get(write(tmp_path / "t.csv", "id,review,label\n7,good,1\n8,bad,0\n"), columns={"text": "review"})
+    assert list(data.rows["train"]) == [{"text": "good", "label": "1"}, {"text": "bad", "label": "0"}]
+    assert data.origins["train"][1] == f"{tmp_path / 't.csv'}:3"
+    assert data.target == "label"
+    assert list(data.columns) == ["text", "label"]
+
+
+def test_one_source_column_may_be_two_canonical_ones(tmp_path):
+    path = write(tmp_path / "t.csv", "x,label\ngood,1\nbad,0\n")
+    data = get(path, columns={"text_a": "x", "text_b": "x"})
+    assert data.rows["train"][0] == {"text_a": "good", "text_b": "good", "label": "1"}
+
+
+MISSING = [
+    ("Text,label\na,b\n", {}, ["needs a column `text`, or `text_a` and `text_b`", "columns: {text: Text}"]),
+    ("id,sentence,label\n1,a,b\n", {}, ["found: 'id', 'sentence', 'label'", "columns: {text: sentence}"]),
+    ("text,lable\na,b\n", {}, ["needs a column `label`, or `labels`, or `score`", "columns: {label: lable}"]),
+    ("text,my label\na,b\n", {}, ['columns: {label: "my label"}']),
+    ("text_a,second,label\na,b,c\n", {}, ["columns: {text_b: second}"]),
+    ("text\tlabel\na\tb\n", {}, [r'delimiter: "\t"']),
+    ("text,label\na,b\n", {"columns": {"text": "txet"}}, ["no column `txet`", "columns: {text: text}"]),
+    ("text,label\na,b\n", {"columns": {"txt": "text"}}, ["no column `txt` (did you mean `text`?)"]),
+    ("a,b,label\na,b,c\n", {"columns": {"text": "a", "text_b": "b"}}, ["`text` and `text_b` do not go together"]),
+    ("text,label,score\na,b,1\n", {}, ["`label`, or `score`: only one", "columns: {label: label}"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "settings", "parts"), MISSING)
+def test_a_missing_column_says_what_was_found_and_what_to_write(tmp_path, content, settings, parts):
+    message = fails(write(tmp_path / "t.csv", content), **settings)
+    assert all(part in message for part in parts), message
+
+
+def test_a_mapped_target_goes_before_one_that_has_the_name(tmp_path):
+    path = write(tmp_path / "t.csv", "text,label,stars\na,b,1\nc,d,2.5\n")
+    data = get(path, columns={"score": "stars"})
+    assert data.rows["train"].column_names == ["text", "score"]
+
+
+def test_columns_are_checked_in_all_splits_before_rows_are_read(tmp_path):
+    write(tmp_path / "train.csv", "txt,label\na,b\na\n")
+    write(tmp_path / "dev.csv", "txt,label\na,b\na\n")
+    message = fails(tmp_path)
+    assert message.count("needs a column") == 2
+    assert "fields" not in message
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+VALUES = [
+    ("label", ["b", "a"], ["b", "a"]),
+    ("label", [1, 0], ["1", "0"]),
+    ("label", [True, False], ["true", "false"]),
+    ("label", [1.0, 0.0], ["1", "0"]),
+    ("labels", [["a", "b"], []], [["a", "b"], []]),
+    ("labels", [[1, 2], [3]], [["1", "2"], ["3"]]),
+    ("labels", ["a|b ", ""], [["a", "b"], []]),
+    ("score", [1, 2.5], [1.0, 2.5]),
+    ("score", ["1", " -2.5e0"], [1.0, -2.5]),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "expected"), VALUES)
+def test_values_become_what_their_column_holds(tmp_path, name, given, expected):
+    data = get(write(tmp_path / "t.jsonl", [{"text": "x", name: value} for value in given]))
+    assert data.rows["train"][name][:] == expected
+    assert data.target == name
+
+
+BAD_VALUES = [
+    ("label", ["a", None], "1 of 2 rows of train have no `label`: {}:2"),
+    ("label", ["a", "  "], "1 of 2 rows of train have no `label`: {}:2"),
+    ("label", [None, None], "2 of 2 rows of train have no `label`"),
+    ("label", [1, 3.8], "{}:2: `label` holds numbers such as 3.8\n    for regression map the column as the score"),
+    ("label", ["1.0", "3.8"], "{}:2: `label` holds numbers such as '3.8'"),
+    ("label", ["a|b", "a"], "{}:1: `label` holds several labels, 'a|b'; map the column as `labels`"),
+    ("label", ["a", ["b"]], "{}:2: `label` holds several labels"),
+    ("label", ["a", {"b": 1}], "{}:2: `label` holds {{'b': 1}}, where a class"),
+    ("labels", [["a"], None], "1 of 2 rows of train have no `labels`: {}:2"),
+    ("labels", [["a"], 3], "{}:2: `labels` holds 3, where a list"),
+    ("labels", [["a"], [0, 0, 1]], "{}:2: `labels` holds [0, 0, 1], with a label twice"),
+    ("labels", [[0.0, 1.0], ["a"]], "{}:1: `labels` holds [0.0, 1.0]; write the names"),
+    ("labels", [["a"], ["a", ""]], "{}:2: `labels` holds ['a', ''], with an empty label"),
+    ("score", [1, "high"], "{}:2: `score` holds 'high', where a number is expected"),
+    ("score", [1, float("nan")], "{}:2: `score` holds nan, which is not a finite number"),
+    ("score", [1, "inf"], "{}:2: `score` holds 'inf', which is not a finite number"),
+    ("score", [1, "1_0"], "{}:2: `score` holds '1_0', where a number is expected"),
+    ("score", [1, True], "{}:2: `score` holds True, where a number is expected"),
+    ("score", [1, 10**400], "{}:2: `score` holds 1000"),
+    ("score", [1, None], "1 of 2 rows of train have no `score`: {}:2"),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "message"), BAD_VALUES)
+def test_a_bad_value_is_named_with_its_row(tmp_path, name, given, message):
+    path = write(tmp_path / "t.jsonl", [{"text": "x", name: value} for value in given])
+    assert message.format(path) in fails(path)
+
+
+def test_text_must_be_text_and_nothing_is_dropped(tmp_path):
+    path = write(tmp_path / "t.jsonl", [{"text": 5, "label": "a"}, {"text": ["x"], "label": "b"}])
+    message = fails(path)
+    assert f"{path}:1: `text` holds 5, where text is expected" in message
+    assert f"{path}:2: `text` holds ['x']" in message
+    data = get(write(path, [{"text": None, "label": "a"}, {"label": "b", "text": " "}, {"label": "b"}]))
+    assert data.rows["train"]["text"][:] == ["", " ", ""]
+    assert any("3 rows with an empty `text`" in finding.what for finding in check(data))
+
+
+def test_a_test_split_may_lack_labels_but_not_some_of_them(tmp_path):
+    write(tmp_path / "train.jsonl", labelled("a", "b"))
+    write(tmp_path / "test.jsonl", [{"text": "x", "label": None}, {"text": "y"}])
+    data = get(tmp_path)
+    assert data.rows["test"].column_names == ["text"]
+    assert "test has no `label`" in data.findings[0].what
+    write(tmp_path / "test.jsonl", [{"text": "x"}, {"text": "y", "label": "a"}])
+    assert "1 of 2 rows of test have no `label`" in fails(tmp_path)
+    write(tmp_path / "test.jsonl", [{"text": "x"}])
+    write(tmp_path / "validation.jsonl", [{"text": "x"}])
+    assert "validation.jsonl: needs a column `label`" in fails(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "names", "order"),
+    [
+        (["b", "a", "b"], [], ["a", "b"]),
+        (["10", "9", "-1"], [], ["-1", "9", "10"]),
+        (["1", "x", "10"], [], ["1", "10", "x"]),
+        (["neg", "pos"], ["pos", "neg", "none"], ["pos", "neg", "none"]),
+        (["new"], ["pos"], ["pos", "new"]),
+        ([], [], []),
+    ],
+)
+def test_label_names_have_one_order(values, names, order):
+    assert label_names(values, names) == order
+
+
+# --- sources ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_packaged_sample():
+    data = get("sample:sentiment")
+    assert list(data.rows) == ["train", "validation", "test"]
+    assert not [finding for finding in check(data) if finding.level == "fail"]
+    assert "did you mean 'sentiment'" in fails("sample:sentimant")
+
+
+def test_a_folder_of_split_files(tmp_path):
+    write(tmp_path / "train.csv", "text,label\na,x\nb,y\n")
+    write(tmp_path / "dev.jsonl", labelled("x"))
+    write(tmp_path / "README.md", "not data")
+    assert {s: len(r) for s, r in get(tmp_path).rows.items()} == {"train": 2, "validation": 1}
+    assert list(get(tmp_path, splits=["validation"]).rows) == ["validation"]
+    assert "no test split" in fails(tmp_path, splits=["test"])
+    write(tmp_path / "val.csv", "text,label\na,x\n")
+    assert "two names for validation: val, dev" in fails(tmp_path)
+
+
+def test_two_files_for_one_split_and_shards(tmp_path):
+    write(tmp_path / "train-00000-of-00002.jsonl", labelled("x"))
+    write(tmp_path / "train-00001-of-00002.jsonl", labelled("y"))
+    data = get(tmp_path)
+    assert data.rows["train"]["label"][:] == ["x", "y"]
+    assert data.origins["train"][1] == f"{tmp_path}/train-00001-of-00002.jsonl:1"
+    for name in os.listdir(tmp_path):
+        (tmp_path / name).unlink()
+    write(tmp_path / "train.jsonl", labelled("x"))
+    write(tmp_path / "train.csv", "text,label\na,x\n")
+    assert "two files for train: train.csv, train.jsonl" in fails(tmp_path)
+
+
+def test_split_names_can_be_mapped(tmp_path):
+    for name in ("train", "dev_matched", "dev_mismatched"):
+        write(tmp_path / f"{name}.jsonl", labelled("x", "y"))
+    spec = DataSpec.model_validate({"source": str(tmp_path), "splits": {"validation": "dev_matched"}})
+    assert list(load(spec, TASK).rows) == ["train", "validation"]
+    spec = DataSpec.model_validate({"source": str(tmp_path), "splits": {"validation": "dev_mached"}})
+    with pytest.raises(DataError, match="did you mean 'dev_matched'"):
+        load(spec, TASK)
+
+
+def test_files_by_split(tmp_path):
+    a, b = write(tmp_path / "a.jsonl", labelled("x")), write(tmp_path / "b.csv", "label,text\ny,b\n")
+    data = get({"train": [str(a), str(b)], "test": str(b)})
+    assert data.rows["train"]["label"][:] == ["x", "y"]
+    assert data.rows["test"][0] == {"text": "b", "label": "y"}
+    message = fails({"train": "nowhere.csv", "test": str(tmp_path), "dev": str(a)})
+    assert "nowhere.csv: no such file" in message
+    assert "is a folder; a file is needed" in message
+    assert "no split 'dev'; did you mean validation?" in message
+    assert "no train split; there is: test" in fails({"test": str(b)})
+    assert list(get({"test": str(b)}, splits=["test"]).rows) == ["test"]
+
+
+@pytest.mark.parametrize("source", ["./nope", "nope.csv", "a/b/c", "/nope", "nope.csv.gz"])
+def test_what_looks_like_a_path_is_not_looked_for_on_the_hub(source):
+    assert "no such file or folder (looked from" in fails(source)
+
+
+def test_a_folder_without_split_files_lists_what_it_holds(tmp_path):
+    write(tmp_path / "sts-train.csv", "x")
+    message = fails(tmp_path)
+    assert "the folder holds: sts-train.csv" in message
+    assert "data: {source: {train: FILE}}" in message
+
+
+# --- the Hub ---------------------------------------------------------------------------------------------------------
+
+
+def hub(monkeypatch, answer):
+    import datasets
+
+    def load_dataset(path, name=None, revision=None):
+        assert (path, name, revision) == ("some/data", "cola", "abc")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+
+
+HUB = {"source": "some/data", "subset": "cola", "revision": "abc"}
+
+
+@pytest.fixture
+def named():
+    from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+
+    features = Features({"idx": Value("int64"), "sentence": Value("string"), "label": ClassLabel(names=["no", "go"])})
+    rows = {"idx": [0, 1, 2, 3], "sentence": ["a", "b", "c", "d"], "label": [1, 0, 1, 0]}
+    train = Dataset.from_dict(rows, features=features)
+    test = Dataset.from_dict({"idx": [0, 1], "sentence": ["x", "y"], "label": [-1, -1]}, features=features)
+    return DatasetDict({"train": train, "dev": train.select([0, 1]), "test": test, "unsupervised": test})
+
+
+def test_a_hub_data_set_keeps_its_names(monkeypatch, named):
+    hub(monkeypatch, named)
+    data = get(**HUB, columns={"text": "sentence"})
+    assert data.class_names == ["no", "go"]
+    assert data.rows["train"]["label"][:] == ["go", "no", "go", "no"]
+    assert list(data.rows) == ["train", "validation", "test"]
+    assert data.rows["test"].column_names == ["text"]
+    assert data.origins["validation"][1] == "some/data, dev, row 2"
+    assert "found: 'idx', 'sentence', 'label'" in fails(**HUB)
+    assert "no extra split; the splits there: train, dev, test, unsupervised" in fails(**HUB, splits=["extra"])
+
+
+def test_some_unlabelled_rows_are_an_error(monkeypatch, named):
+    from datasets import concatenate_datasets
+
+    named["train"] = concatenate_datasets([named["train"], named["test"]])
+    hub(monkeypatch, named)
+    message = fails(**HUB, columns={"text": "sentence"})
+    assert "2 of 6 rows of train have no `label`: some/data, train, row 5, some/data, train, row 6" in message
+
+
+def test_parquet_that_datasets_wrote_keeps_its_names(tmp_path, named):
+    import datasets
+
+    shown = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    named["train"].to_parquet(tmp_path / "train.parquet")
+    if not shown:
+        datasets.enable_progress_bars()
+    data = get(tmp_path, columns={"text": "sentence"})
+    assert data.class_names == ["no", "go"]
+    assert data.rows["train"]["label"][:] == ["go", "no", "go", "no"]
+
+
+@pytest.mark.parametrize(
+    ("error", "part"),
+    [
+        (ConnectionError("Couldn't reach https://u:p@hf.co/x?sig=1 with hf_SECRET"), "the Hub can not be reached"),
+        (RuntimeError("Dataset scripts are no longer supported, but found glue.py"), "refs/convert/parquet"),
+        (FileNotFoundError("Dataset 'some/data' doesn't exist"), "nor a data set on the Hub"),
+        (ValueError("BuilderConfig 'x' not found. Available: ['cola'] hf_SECRET"), "pick one"),
+        (ValueError("is a gated dataset on the Hub"), "hf auth login"),
+    ],
+)
+def test_hub_errors_are_told_in_one_message_without_secrets(monkeypatch, error, part):
+    hub(monkeypatch, error)
+    message = fails(**HUB)
+    assert message.startswith("some/data: ")
+    assert part in message
+    assert not any(secret in message for secret in ("hf_SECRET", "sig=1", "u:p"))
+
+
+def test_offline_is_an_error_at_once(tmp_path):
+    code = (
+        "from bertkit.data import load; from bertkit.errors import DataError; from bertkit.recipe import DataSpec\n"
+        "from bertkit.tasks.text_classification import TextClassification\n"
+        "try: load(DataSpec.model_validate({'source': 'nobody/nothing'}), TextClassification)\n"
+        "except DataError as error: print(error)\n"
+    )
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert "the Hub can not be reached" in done.stdout
+
+
+def test_a_name_that_the_hub_does_not_allow():
+    assert "nor a name that the Hub allows" in fails("what is this?")
+
+
+# --- hold-out, limit, unseen labels ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def skewed(tmp_path):
+    return write(tmp_path / "t.jsonl", labelled(*["common"] * 80, *["rare"] * 20, *["twice"] * 2, "once"))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_the_hold_out_is_stratified_seeded_and_disjoint(skewed, share):
+    data = get(skewed, validation=share, splits=["train", "validation"])
+    train, held = data.rows["train"], data.rows["validation"]
+    assert sorted([*train["text"], *held["text"]]) == sorted(f"text {i}" for i in range(103))
+    counts, left = Counter(held["label"]), Counter(train["label"])
+    assert abs(counts["common"] - 80 * share) <= 1
+    assert abs(counts["rare"] - 20 * share) <= 1
+    assert left["twice"] >= 1
+    assert left["once"] == 1
+    assert held["text"][:] == sorted(held["text"], key=lambda text: int(text.split()[1]))
+    again = get(skewed, validation=share)
+    assert again.fingerprints == data.fingerprints
+    assert get(skewed, validation=share, seed=1).fingerprints != data.fingerprints
+    assert list(get(skewed, validation=share, splits=["validation"]).rows) == ["validation"]
+    assert any("rows of train" in finding.what for finding in data.findings)
+
+
+def test_the_hold_out_is_the_same_on_every_machine(skewed):
+    held = get(skewed, validation=0.05).rows["validation"]["text"][:]
+    assert held == ["text 1", "text 9", "text 12", "text 19", "text 89"]
+
+
+def test_a_hold_out_of_numbers_is_spread_over_them(tmp_path):
+    path = write(tmp_path / "t.jsonl", [{"text": str(i), "score": i / 10} for i in range(100)])
+    held = get(path, validation=0.2).rows["validation"]["score"][:]
+    assert Counter(int(score) for score in held) == dict.fromkeys(range(10), 2)
+
+
+def test_a_label_that_only_comes_second_keeps_a_row_in_train(tmp_path):
+    rows = [{"text": str(i), "labels": ["a", "b"] if i < 2 else ["a"]} for i in range(40)]
+    for seed in range(20):
+        data = get(write(tmp_path / "t.jsonl", rows), validation=0.5, seed=seed)
+        assert any("b" in labels for labels in data.rows["train"]["labels"])
+
+
+def test_a_hold_out_contradicts_a_validation_split_and_needs_rows(tmp_path):
+    write(tmp_path / "train.jsonl", labelled("a"))
+    assert "can not be held out" in fails(tmp_path, validation=0.5)
+    write(tmp_path / "dev.jsonl", labelled("a"))
+    assert "remove `validation:`" in fails(tmp_path, validation=0.5)
+
+
+def test_limit_is_seeded_and_keeps_the_order(skewed):
+    data = get(skewed, limit=30)
+    kept = [int(text.split()[1]) for text in data.rows["train"]["text"]]
+    assert len(kept) == 30
+    assert kept == sorted(kept)
+    assert get(skewed, limit=30).fingerprints == data.fingerprints
+    assert get(skewed, limit=30, seed=1).fingerprints != data.fingerprints
+    assert any("limited to 30 of 103 rows" in finding.what for finding in data.findings)
+    both = get(skewed, limit={"validation": 5}, validation=0.2, unseen_labels="ignore")
+    assert len(both.rows["validation"]) == 5
+    assert len(both.rows["train"]) == 82
+    assert len(get(skewed, limit=1000).rows["train"]) == 103
+
+
+def test_unseen_labels_stop_or_are_left_out(tmp_path):
+    write(tmp_path / "train.jsonl", labelled("a", "b"))
+    write(tmp_path / "dev.jsonl", labelled("a", "c", "c"))
+    write(tmp_path / "test.jsonl", labelled("a", "d"))
+    message = fails(tmp_path)
+    assert f"{tmp_path}/dev.jsonl:2: validation has 2 rows with the label 'c', which train does not have" in message
+    assert f"{tmp_path}/test.jsonl:2: test has 1 rows with the label 'd'" in message
+    assert "unseen_labels: ignore" in message
+    data = get(tmp_path, unseen_labels="ignore")
+    assert {split: len(rows) for split, rows in data.rows.items()} == {"train": 2, "validation": 1, "test": 1}
+    assert [f.level for f in data.findings] == ["warn", "warn"]
+    assert "2 rows with the label 'c'" in data.findings[0].what
+    assert len(get(tmp_path, splits=["test"]).rows["test"]) == 2
+    assert "the label 'd'" in fails(tmp_path, splits=["test"], known_labels=["a", "b"])
+    assert len(get(tmp_path, known_labels="abcd").rows["test"]) == 2
+    write(tmp_path / "test.jsonl", labelled("d"))
+    assert "test: no row is left" in fails(tmp_path, unseen_labels="ignore")
+
+
+# --- fingerprints and checks -----------------------------------------------------------------------------------------
+
+
+def test_the_fingerprint_knows_every_value_and_the_order(tmp_path):
+    rows = labelled("a", "b", "a")
+    path = tmp_path / "t.jsonl"
+    first = get(write(path, rows)).fingerprints["train"]
+    assert first == "22e52a889a63914d69dbb3ee1042575bdc0a9bba53f61eb12ab938e569cc0c81"
+    assert get(write(tmp_path / "u.csv", "label,text\na,text 0\nb,text 1\na,text 2\n")).fingerprints["train"] == first
+    changed = [[*rows[1:], rows[0]], rows[:2], labelled("a", "b", "b"), [*rows[:2], {"text": "text 2 ", "label": "a"}]]
+    prints = {get(write(path, other)).fingerprints["train"] for other in changed}
+    assert len(prints | {first}) == 5
+    two = get(write(path, [{"text_a": "x", "text_b": "yz", "label": "a"}]))
+    other = get(write(path, [{"text_a": "xy", "text_b": "z", "label": "a"}]))
+    assert two.fingerprints != other.fingerprints
+
+
+def says(data, level):
+    return [finding.what for finding in check(data) if finding.level == level]
+
+
+def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
+    rows = [*labelled(*"ab" * 10), {"text": " TEXT 1", "label": "a"}, {"text": "text 2", "label": "a"}]
+    write(tmp_path / "train.jsonl", [*rows, {"text": "", "label": "Ab"}, {"text": " ", "label": "ab "}])
+    write(tmp_path / "test.jsonl", [{"text": "text 3 ", "label": "a"}, {"text": "new", "label": "a"}])
+    data = get(tmp_path)
+    warnings = says(data, "warn")
+    train, test = f"{tmp_path}/train.jsonl", f"{tmp_path}/test.jsonl"
+    assert warnings == [
+        f"train: 2 rows with an empty `text`: {train}:23, {train}:24",
+        "train: labels with fewer than 10 rows: Ab 1, ab  1",
+        "train: the labels 'Ab' and 'ab ' differ only in case or blanks",
+        f"train: 2 rows repeat an earlier row; e.g. {train}:21 and {train}:2",
+        f"train: 1 rows repeat an earlier text with another target; e.g. {train}:21 and {train}:2",
+        f"test: 1 of 2 rows (50.0%) are in train too; e.g. {test}:1 is {train}:4",
+    ]
+    assert says(data, "note")[:2] == ["train: 24 rows", "train: a 12 (50.0%), b 10 (41.7%), Ab 1 (4.2%), ab  1 (4.2%)"]
+    assert not says(data, "fail")
+
+
+@pytest.mark.parametrize(
+    ("rows", "part"),
+    [
+        (labelled("a", "a"), "every row has the label 'a'"),
+        ([{"text": "x", "labels": []}, {"text": "y", "labels": []}], "no row has a label"),
+        ([{"text": "x", "score": 1}, {"text": "y", "score": 1}], "every row has the number 1"),
+    ],
+)
+def test_nothing_to_learn_is_a_failure(tmp_path, rows, part):
+    data = get(write(tmp_path / "t.jsonl", rows))
+    assert any(part in what for what in says(data, "fail"))
+
+
+def test_one_label_of_several_can_be_learned(tmp_path):
+    data = get(write(tmp_path / "t.jsonl", [{"text": "x", "labels": ["a"]}, {"text": "y", "labels": []}]))
+    assert not says(data, "fail")
+
+
+def test_importing_data_is_cheap():
+    code = (
+        "import sys, bertkit.data; print({'datasets', 'pyarrow', 'torch', 'transformers', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_samples_are_found_where_the_package_is():
+    assert (sources_module.samples_folder() / "sentiment").is_dir()

@@ -1,0 +1,105 @@
+"""Whatever bytes stand in a file: rows or a DataError, nothing else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bertkit.data import check, label_names, load, read_rows
+from bertkit.errors import DataError
+from bertkit.recipe import DataSpec
+from bertkit.tasks.base import Column
+
+TASK: Any = SimpleNamespace(
+    columns={
+        "text": Column("text", "the text"),
+        "label": Column("label", "one class"),
+        "labels": Column("labels", "several classes"),
+        "score": Column("number", "a number"),
+    },
+    inputs=(frozenset({"text"}),),
+    targets=("label", "labels", "score"),
+)
+QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+tricky = st.sampled_from(
+    [b'"', b",", b"\t", b"\n", b"\r", b"\r\n", b"\0", b"\xef\xbb\xbf", b"\xff\xfe", b"\xe9", b"text", b"label", b"a|b",
+     b"1.5", b"NaN", b"{", b"}", b"[", b"]", b":", b'{"text": "a", "label": 1}', b'"\\ud83d"', b"null", b"\xc2\x85"]
+)  # fmt: skip
+some_bytes = st.one_of(st.binary(max_size=200), st.lists(tricky, max_size=40).map(b"".join))
+some_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def read(path: Path, content: bytes, **recipe: Any) -> None:
+    path.write_bytes(content)
+    try:
+        for number, row in read_rows(path, DataSpec.model_validate({"source": "unused", **recipe})):
+            assert number > 0
+            json.dumps(row, ensure_ascii=False).encode()
+    except DataError:
+        pass
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.json", "t.jsonl", "t.parquet"])
+@given(
+    content=some_bytes,
+    quoting=st.none() | st.booleans(),
+    extra=st.sampled_from(["error", "ignore"]),
+    mark=st.none() | st.characters(exclude_categories=["Cs"]),
+)
+@QUICK
+def test_any_bytes(tmp_path, name, content, quoting, extra, mark):
+    read(tmp_path / name, content, quoting=quoting, extra_fields=extra, delimiter=mark)
+
+
+@pytest.mark.parametrize("name", ["t.csv.gz", "t.jsonl.gz", "t.jsonl.xz", "t.parquet.gz"])
+@given(content=some_bytes, cut=st.integers(0, 60), flip=st.none() | st.integers(0, 255))
+@QUICK
+def test_any_archive(tmp_path, name, content, cut, flip):
+    packed = bytearray(gzip.compress(content) if name.endswith(".gz") else lzma.compress(content))
+    if flip is not None:
+        packed[cut % len(packed)] = flip
+    read(tmp_path / name, bytes(packed if flip is not None else packed[: len(packed) - cut]))
+
+
+@given(
+    rows=st.lists(
+        st.fixed_dictionaries({}, optional=dict.fromkeys(("text", "label", "labels", "score"), some_json)), max_size=5
+    ),
+    validation=st.none() | st.floats(0.01, 0.99),
+)
+@QUICK
+def test_any_values(tmp_path, rows, validation):
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    try:
+        data = load(DataSpec.model_validate({"source": str(path), "validation": validation}), TASK)
+    except DataError:
+        return
+    assert sum(map(len, data.rows.values())) == len(rows)
+    assert check(data)
+    if data.target == "label":
+        names = label_names(data.rows["train"]["label"])
+        assert sorted(names) == sorted(set(data.rows["train"]["label"]))
+
+
+@given(rows=st.lists(st.tuples(st.text(max_size=20), st.sampled_from(["a", "b", "c"])), min_size=1, max_size=12))
+@QUICK
+def test_rows_come_back_as_they_were_written(tmp_path, rows):
+    path = tmp_path / "t.jsonl"
+    rows = [(text.encode(errors="ignore").decode(), label) for text, label in rows]
+    path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
+    data = load(DataSpec.model_validate({"source": str(path)}), TASK)
+    assert [(row["text"], row["label"]) for row in data.rows["train"]] == rows

@@ -1,0 +1,219 @@
+"""Every reader on files that are fine, and on files that are not: rows, or a DataError that says where."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import itertools
+import json
+import lzma
+from typing import Any
+
+import pytest
+
+from bertkit.data import read_rows, read_stream
+from bertkit.data.readers import MAX_LINE
+from bertkit.errors import DataError
+from bertkit.recipe import DataSpec
+
+
+def spec(**settings: Any) -> DataSpec:
+    return DataSpec.model_validate({"source": "unused", **settings})
+
+
+def read(tmp_path, name, content, **settings):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return list(read_rows(path, spec(**settings)))
+
+
+def fails(tmp_path, name, content, **settings):
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, name, content, **settings)
+    return str(caught.value).replace(str(tmp_path / name), name)
+
+
+AB = [(2, {"text": "a", "label": "x"}), (3, {"text": "b", "label": "y"})]
+FINE = [
+    ("plain", "t.csv", "text,label\na,x\nb,y\n", {}, AB),
+    ("no newline at the end", "t.csv", "text,label\na,x\nb,y", {}, AB),
+    ("Windows lines", "t.csv", "text,label\r\na,x\r\nb,y\r\n", {}, AB),
+    ("byte order mark", "t.csv", b"\xef\xbb\xbftext,label\na,x\nb,y\n", {}, AB),
+    ("byte order mark inside quotes", "t.csv", b'\xef\xbb\xbf"text",label\na,x\nb,y\n', {}, AB),
+    ("blanks around names", "t.csv", " text , label\na,x\nb,y\n", {}, AB),
+    ("blank lines", "t.csv", "text,label\na,x\nb,y\n\n\n", {}, AB),
+    ("semicolons", "t.csv", "text;label\na;x\nb;y\n", {"delimiter": ";"}, AB),
+    ("tabs", "t.tsv", "text\tlabel\na\tx\nb\ty\n", {}, AB),
+    ("tabs in .csv", "t.csv", "text\tlabel\na\tx\nb\ty\n", {"format": "tsv"}, AB),
+    ("no header", "t.csv", "a,x\n", {"header": ["text", "label"]}, [(1, {"text": "a", "label": "x"})]),
+    ("fields beyond the names", "t.csv", "text\na,1,2\n", {"extra_fields": "ignore"}, [(2, {"text": "a"})]),
+    ("one column: a blank line is a row", "t.csv", "a\nx\n\n", {}, [(2, {"a": "x"}), (3, {"a": ""})]),
+    ("text stays text", "t.csv", "a,b,c,d\nNA,null,1.0,\n", {}, [(2, {"a": "NA", "b": "null", "c": "1.0", "d": ""})]),
+    ("quotes", "t.csv", 'a,b\n"x, ""y""",z\n', {}, [(2, {"a": 'x, "y"', "b": "z"})]),
+    ("lines inside quotes", "t.csv", 'a\n"x\ny"\nz\n', {}, [(2, {"a": "x\ny"}), (4, {"a": "z"})]),
+    ("a quote inside a plain field", "t.csv", 'a,b\n5" pipe,z\n', {}, [(2, {"a": '5" pipe', "b": "z"})]),
+    ("quotes are text in tsv", "t.tsv", 'a\tb\n"x\ty"\n', {}, [(2, {"a": '"x', "b": 'y"'})]),
+    ("quotes in tsv on demand", "t.tsv", 'a\tb\n"x\ty"\tz\n', {"quoting": True}, [(2, {"a": "x\ty", "b": "z"})]),
+    ("unusual line separators are text", "t.tsv", "a\nx\u2028\x85y\x0c\n", {}, [(2, {"a": "x\u2028\x85y\x0c"})]),
+    ("json lines", "t.jsonl", '{"a": 1}\n\n{"a": [true, null]}\n', {}, [(1, {"a": 1}), (3, {"a": [True, None]})]),
+    ("a surrogate pair", "t.jsonl", r'{"a": "\ud83d\ude00"}', {}, [(1, {"a": "😀"})]),
+    ("json list", "t.json", '[{"a": 1},\n {"a": 2}]', {}, [(1, {"a": 1}), (2, {"a": 2})]),
+    ("json data", "t.json", '{"version": [1], "data": [{"a": 1}]}', {}, [(1, {"a": 1})]),
+    ("json, one list", "t.json", '{"version": "1", "rows": [{"a": 1}]}', {}, [(1, {"a": 1})]),
+    ("json lines in .json", "t.json", '{"a": 1}\n{"a": 2}\n', {"format": "jsonl"}, [(1, {"a": 1}), (2, {"a": 2})]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pack", [None, gzip.compress, lzma.compress], ids=["plain", "gz", "xz"])
+@pytest.mark.parametrize(("name", "content", "settings", "rows"), [case[1:] for case in FINE], ids=[c[0] for c in FINE])
+def test_reads(tmp_path, name, content, settings, rows, pack):
+    content = content if isinstance(content, bytes) else content.encode()
+    if pack:
+        name, content = f"{name}.{'gz' if pack is gzip.compress else 'xz'}", pack(content)
+    assert read(tmp_path, name, content, **settings) == rows
+
+
+SAD = [
+    ("bad byte", "t.csv", "text\na\ncafé".encode("latin-1"), {}, ["t.csv:3: byte 0xE9 at column 4 is not UTF-8; save"]),
+    ("UTF-16", "t.csv", "text\na\n".encode("utf-16"), {}, ["UTF-16"]),
+    ("too few fields", "t.csv", "a,b\nx,y\nz\n", {}, ["t.csv:3: 1 fields where 2 are expected"]),
+    ("too few is never fine", "t.csv", "a,b\nz\n", {"extra_fields": "ignore"}, ["t.csv:2: 1 fields"]),
+    ("too many fields", "t.csv", "a,b\nx,y,z\n", {}, ["t.csv:2: 3 fields where 2", "extra_fields: ignore"]),
+    ("two bad rows", "t.csv", "a,b\nx\ny\nz,z\n", {}, ["t.csv:2:", "t.csv:3:"]),
+    ("empty", "t.csv", "", {}, ["t.csv: the file is empty"]),
+    ("header only", "t.csv", "a,b\n", {}, ["t.csv: holds no rows"]),
+    ("header twice", "t.csv", "a,b\nx,y\n", {"header": ["a", "b"]}, ["t.csv:1: the first row repeats"]),
+    ("header without names", "t.csv", "x,y\n", {"header": False}, ["needs the names of its columns", "header: ["]),
+    ("same name twice", "t.csv", "a, a,b\n1,2,3\n", {}, ["t.csv:1: columns that stand twice in the header: a"]),
+    ("NUL", "t.csv", "a,b\nx,\0\n", {}, ["t.csv:2: a NUL byte at column 3"]),
+    ("unclosed quote", "t.csv", 'a,b\nx,y\n"z,y\nx,y\n', {}, ["t.csv:3: a quote that opens in this row is never"]),
+    ("text after a quote", "t.csv", 'a,b\n"x"z,y\n', {}, ["t.csv:2: text follows a closing quote"]),
+    ("old Mac lines", "t.csv", "a,b\rx,y\r", {}, ["t.csv:1: a carriage return"]),
+    ("empty jsonl", "t.jsonl", " \n\n", {}, ["t.jsonl: holds no rows"]),
+    ("cut json line", "t.jsonl", '{"a": 1}\n{"a": x\n', {}, ["t.jsonl:2: not JSON: Expecting value at column 7"]),
+    ("list line", "t.jsonl", "[1]\n", {}, ["t.jsonl:1: a list, where an object"]),
+    ("number line", "t.jsonl", "17\n", {}, ["t.jsonl:1: 17, where an object"]),
+    ("half a surrogate", "t.jsonl", r'{"a": "\ud83d"}', {}, ["t.jsonl:1: half of a surrogate pair"]),
+    ("deep", "t.jsonl", "[" * 200_000, {}, ["t.jsonl:1: not JSON that can be read"]),
+    ("long number", "t.jsonl", '{"a": ' + "9" * 5000 + "}", {}, ["t.jsonl:1: not JSON that can be read"]),
+    ("empty json", "t.json", "", {}, ["t.json:1: the file is empty"]),
+    ("empty json list", "t.json", "[]", {}, ["t.json: holds no rows"]),
+    ("json lines in .json", "t.json", '{"a": 1}\n{"a": 2}\n', {}, ["t.json:2: not JSON", "format: jsonl"]),
+    ("bad byte in json", "t.json", b'[\n"caf\xe9"]', {}, ["t.json:2: byte 0xE9 at column 5"]),
+    ("json item", "t.json", '[{"a": 1}, 2]', {}, ["t.json, row 2: 2, where an object"]),
+    ("json without a list", "t.json", '{"a": 1}', {}, ["expected a list of objects"]),
+    ("json with two lists", "t.json", '{"a": [], "b": []}', {}, ["expected a list of objects"]),
+    ("not parquet", "t.parquet", "PAR1 or so", {}, ["can not be read as parquet"]),
+    ("unknown suffix", "t.txt", "x", {}, [".csv, .tsv, .json, .jsonl, .parquet", "format:"]),
+    ("not gzip", "t.csv.gz", "text\na\n", {}, ["archive is broken"]),
+    ("not xz", "t.csv.xz", "text\na\n", {}, ["archive is broken"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "settings", "parts"), [c[1:] for c in SAD], ids=[c[0] for c in SAD])
+def test_says_what_is_wrong(tmp_path, name, content, settings, parts):
+    message = fails(tmp_path, name, content, **settings)
+    assert all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
+def test_a_cut_archive_is_an_error_and_not_fewer_rows(tmp_path, suffix, pack):
+    whole = pack("".join(f'{{"text": "row {i * 7919}"}}\n' for i in range(5000)).encode())
+    assert "broken or cut short" in fails(tmp_path, f"t.jsonl.{suffix}", whole[: len(whole) // 2])
+
+
+def test_a_folder_and_a_missing_file(tmp_path):
+    (tmp_path / "d.csv").mkdir()
+    with pytest.raises(DataError, match="this is a folder"):
+        next(read_rows(tmp_path / "d.csv", spec()))
+    with pytest.raises(DataError, match="No such file"):
+        next(read_rows(tmp_path / "none.csv", spec()))
+
+
+def test_problems_are_gathered_and_end_at_twenty(tmp_path):
+    message = fails(tmp_path, "t.csv", "a,b\n" + "x\n" * 50)
+    assert message.count("fields where") == 20
+    assert "t.csv:21:" in message
+    assert "and perhaps more" in message
+
+
+def test_an_unclosed_quote_does_not_swallow_a_large_file(tmp_path):
+    text = 'a,b\n"x,y\n' + f"{'x' * 1000},y\n" * (MAX_LINE // 500)
+    before = csv.field_size_limit()
+    message = fails(tmp_path, "t.csv", text)
+    assert message.startswith("t.csv:2: a quote that opens in this row is not closed within")
+    assert csv.field_size_limit() == before
+
+
+def test_a_long_quoted_text_is_read_and_an_endless_line_is_not(tmp_path):
+    long = "word " * 100_000
+    assert read(tmp_path, "t.csv", f'a,b\n"{long}",y\n') == [(2, {"a": long, "b": "y"})]
+    assert "t.jsonl:1: the line is longer than" in fails(tmp_path, "t.jsonl", "x" * (MAX_LINE + 1))
+
+
+def test_reading_streams():
+    class Endless(io.RawIOBase):
+        given = 0
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            line = b'{"text": "a"}\n'
+            buffer[: len(line)] = line
+            self.given += 1
+            return len(line)
+
+    endless = Endless()
+    rows = list(itertools.islice(read_stream(io.BufferedReader(endless), "stdin", spec()), 10))
+    assert rows[-1] == (10, {"text": "a"})
+    assert endless.given < 2000
+
+
+def test_a_stream_of_each_text_format():
+    for file_format, content in (
+        ("jsonl", b'{"a": "x"}'),
+        ("csv", b"a\nx\n"),
+        ("tsv", b"a\nx\n"),
+        ("json", b'[{"a": "x"}]'),
+    ):
+        assert [row for _, row in read_stream(io.BytesIO(content), "stdin", spec(format=file_format))] == [{"a": "x"}]
+    with pytest.raises(DataError, match="stdin:1: not JSON"):
+        list(read_stream(io.BytesIO(b"hello"), "stdin", spec()))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+def test_parquet(tmp_path, suffix):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"text": ["a", None], "n": [1, 2]}), buffer)
+    pack = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix]
+    rows = read(tmp_path, f"t.parquet{suffix}", pack(buffer.getvalue()))
+    assert rows == [(1, {"text": "a", "n": 1}), (2, {"text": None, "n": 2})]
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), buffer)
+    assert "holds no rows" in fails(tmp_path, f"u.parquet{suffix}", pack(buffer.getvalue()))
+
+
+def test_parquet_with_class_names(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    label = {"names": ["neg", "pos"], "_type": "ClassLabel"}
+    info = {"info": {"features": {"label": label, "all": {"feature": label, "_type": "List"}}}}
+    table = pa.table({"label": [1, -1, None], "all": [[0, 1], [], None]})
+    path = tmp_path / "t.parquet"
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(info)}), path)
+    assert [row for _, row in read_rows(path, spec())] == [
+        {"label": "pos", "all": ["neg", "pos"]},
+        {"label": None, "all": []},
+        {"label": None, "all": None},
+    ]
+    pq.write_table(
+        pa.table({"label": [1, 7], "all": [[], []]}).replace_schema_metadata({"huggingface": json.dumps(info)}), path
+    )
+    with pytest.raises(DataError, match=r"row 2: `label` holds 7, but has only 2 names"):
+        list(read_rows(path, spec()))

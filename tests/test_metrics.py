@@ -1,0 +1,256 @@
+"""Scores are exactly scikit-learn's and scipy's; what is undefined is None; HF metrics say the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics as sk
+
+from bertkit.errors import ModelError, UserError
+from bertkit.evaluation import hf_metrics, metrics
+
+LABELS = ["a", "b", "c"]
+
+
+def softmax_rows(rng: np.random.Generator, rows: int, labels: int) -> np.ndarray:
+    scores = np.exp(2 * rng.normal(size=(rows, labels)))
+    return scores / scores.sum(axis=1, keepdims=True)
+
+
+def json_ready(scores: metrics.Scores) -> bool:
+    json.dumps(scores, allow_nan=False)
+    return all(value is None or type(value) is float for value in scores.values())
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_single_label_is_scikit_learns(count):
+    rng = np.random.default_rng(count)
+    probabilities, truth = softmax_rows(rng, 200, count), rng.integers(0, count, 200)
+    labels, chosen = [f"l{i}" for i in range(count)], probabilities.argmax(axis=1)
+    scores = metrics.single_label(truth, probabilities, labels)
+    assert list(scores) == metrics.metric_names("single-label", labels)
+    assert json_ready(scores)
+    area = sk.roc_auc_score(truth, probabilities[:, 1] if count == 2 else probabilities, multi_class="ovr")
+    expected = {
+        "accuracy": sk.accuracy_score(truth, chosen),
+        "f1_macro": sk.f1_score(truth, chosen, average="macro"),
+        "f1_micro": sk.f1_score(truth, chosen, average="micro"),
+        "f1_weighted": sk.f1_score(truth, chosen, average="weighted"),
+        "precision_macro": sk.precision_score(truth, chosen, average="macro"),
+        "recall_macro": sk.recall_score(truth, chosen, average="macro"),
+        "matthews_correlation": sk.matthews_corrcoef(truth, chosen),
+    }
+    assert {name: scores[name] for name in expected} == expected
+    assert scores["roc_auc"] == pytest.approx(area, abs=1e-12)
+    assert scores["neg_log_loss"] == pytest.approx(-sk.log_loss(truth, probabilities), abs=1e-12)
+    report = sk.classification_report(truth, chosen, target_names=labels, output_dict=True)
+    for label in labels:
+        for ours, theirs in [("f1", "f1-score"), ("support", "support"), ("recall", "recall")]:
+            assert scores[f"{ours}/{label}"] == report[label][theirs]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_multi_label_is_scikit_learns(count):
+    rng = np.random.default_rng(count)
+    probabilities, truth = rng.random((150, count)), rng.integers(0, 2, (150, count))
+    chosen, labels = (probabilities > 0.4).astype(int), [f"l{i}" for i in range(count)]
+    scores = metrics.multi_label(truth, probabilities, chosen, labels)
+    assert list(scores) == metrics.metric_names("multi-label", labels)
+    assert json_ready(scores)
+    columns = range(count)
+    f1 = [sk.f1_score(truth[:, i], chosen[:, i]) for i in columns]
+    assert [scores[f"f1/{label}"] for label in labels] == f1
+    assert scores["f1_macro"] == np.mean(f1)
+    assert scores["f1_micro"] == sk.f1_score(truth.ravel(), chosen.ravel())
+    assert scores["f1_weighted"] == pytest.approx(np.average(f1, weights=truth.sum(axis=0)), abs=1e-15)
+    assert scores["precision_macro"] == np.mean([sk.precision_score(truth[:, i], chosen[:, i]) for i in columns])
+    assert scores["subset_accuracy"] == np.mean((truth == chosen).all(axis=1))
+    assert scores["roc_auc"] == np.mean([sk.roc_auc_score(truth[:, i], probabilities[:, i]) for i in columns])
+    losses = [sk.log_loss(truth[:, i], probabilities[:, i]) for i in columns]
+    assert scores["neg_log_loss"] == pytest.approx(-np.mean(losses), abs=1e-12)
+    if count > 1:
+        assert scores["f1_weighted"] == sk.f1_score(truth, chosen, average="weighted")
+        assert scores["roc_auc"] == sk.roc_auc_score(truth, probabilities)
+
+
+def test_regression_is_scipys():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 6, 100).astype(float)  # ties
+    given = truth + rng.normal(size=100)
+    scores = metrics.regression(truth, given)
+    assert list(scores) == metrics.metric_names("regression", LABELS)
+    assert json_ready(scores)
+    assert scores == {
+        "pearson": stats.pearsonr(truth, given).statistic,
+        "spearman": stats.spearmanr(truth, given).statistic,
+        "neg_mean_squared_error": -sk.mean_squared_error(truth, given),
+        "neg_mean_absolute_error": -sk.mean_absolute_error(truth, given),
+    }
+
+
+@pytest.mark.parametrize(
+    ("truth", "given"),
+    [([1.0], [2.0]), ([1, 2, 3], [2, 2, 2]), ([0, 0], [1, 2]), ([0.1] * 7, range(7)), (range(7), [0.1] * 7)],
+)
+def test_correlations_of_constants_are_none(truth, given):
+    scores = metrics.regression(truth, given)
+    assert scores["pearson"] is None
+    assert scores["spearman"] is None
+    assert scores["neg_mean_squared_error"] is not None
+
+
+def test_correlation_of_rounding_noise_is_none_and_two_rows_correlate():
+    assert metrics.regression([1, 2, 3], 1e9 + np.array([0, 1e-7, 0]))["pearson"] is None
+    assert metrics.regression([1, 2], [4, 3])["pearson"] == -1.0
+
+
+def test_a_label_without_rows_counts_as_zero():
+    scores = metrics.single_label([0, 0, 1], np.eye(3)[[0, 0, 1]], LABELS)
+    assert scores["accuracy"] == 1
+    assert scores["f1_macro"] == pytest.approx(2 / 3)
+    assert scores["support/c"] == 0
+    assert scores["roc_auc"] == 1  # over a and b, which alone have both classes
+
+
+@pytest.mark.parametrize("labels", [["a"], ["a", "b"], LABELS])
+def test_one_class_only(labels):
+    scores = metrics.single_label([0, 0], np.eye(len(labels))[[0, 0]], labels)
+    assert scores["roc_auc"] is None
+    assert scores["matthews_correlation"] == 0
+    assert scores["accuracy"] == scores["recall/a"] == 1
+    assert scores["neg_log_loss"] == pytest.approx(0, abs=1e-15)
+
+
+def test_multi_label_without_any_positive():
+    nothing = np.zeros((3, 2), dtype=int)
+    scores = metrics.multi_label(nothing, nothing, nothing, ["a", "b"])
+    assert scores["subset_accuracy"] == 1
+    assert scores["f1_micro"] == scores["f1_macro"] == scores["f1_weighted"] == scores["ece"] == 0
+    assert scores["roc_auc"] is None
+
+
+def test_ece_is_of_the_decision():
+    assert metrics.single_label([0, 1], [[0.7, 0.3], [0.7, 0.3]], ["a", "b"])["ece"] == pytest.approx(0.2)
+    multi = metrics.multi_label([[0], [0]], [[0.1], [0.3]], [[0], [0]], ["a"])
+    assert multi["ece"] == pytest.approx((0.1 + 0.3) / 2)
+
+
+def test_confusion():
+    assert metrics.confusion_matrix([0, 1, 1], [0, 0, 1], 3) == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
+    truth, chosen = np.array([[1, 0], [1, 1], [0, 1]]), np.array([[1, 1], [0, 1], [0, 1]])
+    ours = metrics.multi_label_confusion_matrices(truth, chosen)
+    assert ours == sk.multilabel_confusion_matrix(truth, chosen).tolist()
+    assert type(ours[0][0][0]) is int
+
+
+def test_misuse_is_refused():
+    with pytest.raises(ValueError, match="are they logits"):
+        metrics.single_label([0, 1], [[3.0, -1], [0, 2]], ["a", "b"])
+    with pytest.raises(ValueError, match=r"0\.\.1, not 0\.\.2"):
+        metrics.single_label([0, 2], np.eye(2), ["a", "b"])
+    with pytest.raises(ValueError, match="expected label ids"):
+        metrics.single_label([0], np.eye(2), ["a", "b"])
+    with pytest.raises(ValueError, match="expected probabilities"):
+        metrics.single_label([], np.zeros((0, 2)), ["a", "b"])
+    with pytest.raises(ValueError, match="rows"):
+        metrics.regression([], [])
+    with pytest.raises(ValueError, match="not finite"):
+        metrics.regression([1, np.nan], [1, 2])
+
+
+def test_a_diverged_model_is_named():
+    with pytest.raises(ModelError, match=r"row 1.*\n.*diverged"):
+        metrics.single_label([0, 1], [[1, 0], [np.nan, np.nan]], ["a", "b"])
+    with pytest.raises(ModelError, match="predictions"):
+        metrics.regression([1, 2], [1, np.inf])
+
+
+@pytest.fixture
+def evaluate(tmp_path, monkeypatch):
+    """The library, with its cache in a temporary folder."""
+    evaluate = pytest.importorskip("evaluate")
+    monkeypatch.setattr(evaluate.config, "HF_METRICS_CACHE", tmp_path)
+    return evaluate
+
+
+def test_evaluate_metrics_say_the_same(evaluate):
+    rng = np.random.default_rng(0)
+    probabilities, truth = softmax_rows(rng, 60, 3), rng.integers(0, 3, 60)
+    chosen = probabilities.argmax(axis=1)
+    scores = metrics.single_label(truth, probabilities, LABELS)
+    hard = ["accuracy", "f1_macro", "matthews_correlation", "f1/b", "support/c"]
+    combined = evaluate.combine([hf_metrics.as_evaluate_metric(name, LABELS) for name in hard])
+    assert combined.compute(predictions=chosen, references=truth) == {name: scores[name] for name in hard}
+    for name in hf_metrics.FROM_PROBABILITIES:
+        metric = hf_metrics.as_evaluate_metric(name)
+        metric.add_batch(predictions=probabilities[:20], references=truth[:20])
+        metric.add_batch(predictions=probabilities[20:], references=truth[20:])
+        assert metric.compute() == {name: scores[name]}
+
+
+def test_evaluate_metrics_of_the_other_kinds(evaluate):
+    pearson = hf_metrics.as_evaluate_metric("pearson")
+    assert pearson.compute(predictions=[1, 2, 3.5], references=[1, 2, 3]) == {
+        "pearson": metrics.regression([1, 2, 3], [1, 2, 3.5])["pearson"]
+    }
+    assert pearson.compute(predictions=[1, 1], references=[1, 2]) == {"pearson": None}
+    truth, given = [[1, 0], [1, 1]], [[0.9, 0.6], [0.2, 0.8]]
+    chosen = [[1, 1], [0, 1]]
+    scores = metrics.multi_label(truth, given, chosen, ["a", "b"])
+    for name in ["subset_accuracy", "f1_micro", "ece", "neg_log_loss"]:
+        metric = hf_metrics.as_evaluate_metric(name, kind="multi-label")
+        predictions = given if name in hf_metrics.FROM_PROBABILITIES else chosen
+        assert metric.compute(predictions=predictions, references=truth) == {name: scores[name]}
+
+
+def test_evaluate_metric_without_labels_averages_over_what_occurs(evaluate):
+    f1 = hf_metrics.as_evaluate_metric("f1_macro").compute(predictions=[0, 5, 5], references=[0, 5, 0])
+    assert f1 == {"f1_macro": sk.f1_score([0, 5, 0], [0, 5, 5], average="macro")}
+
+
+def test_unknown_evaluate_metric():
+    with pytest.raises(UserError, match=r"'f1'[\s\S]*f1_macro"):
+        hf_metrics.as_evaluate_metric("f1")
+
+
+def test_without_evaluate_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "evaluate", None)
+    with pytest.raises(UserError, match=r'pip install "bertkit\[evaluate\]"'):
+        hf_metrics.as_evaluate_metric("accuracy")
+
+
+class Mine:
+    def __init__(self, result):
+        self.result = result
+
+    def compute(self, *, predictions, references):
+        return self.result
+
+
+def test_user_metric():
+    found = hf_metrics.compute_user_metric(Mine({"a": np.float32(0.5), "b": 1, "c": np.nan}), [1], [1])
+    assert found == {"a": 0.5, "b": 1.0, "c": None}
+    assert json_ready(found)
+    for wrong in [None, 0.5, {"a": [1, 2]}, {"a": "1"}, {1: 1.0}]:
+        with pytest.raises(UserError, match="the metric returned"):
+            hf_metrics.compute_user_metric(Mine(wrong), [1], [1])
+
+
+def test_user_metric_of_evaluate(evaluate):
+    metric = hf_metrics.as_evaluate_metric("accuracy")
+    assert hf_metrics.compute_user_metric(metric, [0, 1], [0, 0]) == {"accuracy": 0.5}
+
+
+def test_importing_is_cheap():
+    heavy = "{m.split('.')[0] for m in sys.modules} & {'sklearn', 'scipy', 'evaluate', 'datasets', 'torch'}"
+    names = "metrics, intervals, calibration, baselines, hf_metrics"
+    code = f"import sys; from bertkit.evaluation import {names}; print({heavy})"
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,290 @@
+"""Recipes are read, overridden, completed and written; what ships is valid."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import jsonschema
+import pytest
+import transformers
+
+from bertkit import shipped
+from bertkit.data.readers import COMPRESSIONS, FORMATS
+from bertkit.errors import RecipeError
+from bertkit.recipe import TASK_OPTIONS, Recipe, dump, json_schema, load_recipe, parse_data_spec
+from bertkit.recipe_checks import _DATA_FILE
+from bertkit.shipped import shipped_recipes
+from bertkit.training_fields import DECIDED, REMOVED, training_fields
+from bertkit.yaml12 import parse
+
+REPOSITORY = Path(__file__).parents[1]
+SHIPPED = shipped_recipes()
+
+MINIMAL = """\
+task: {name: text-classification}
+model: {name: some/model}
+data:
+  source: sample:sentiment
+"""
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    file = tmp_path / "my.yaml"
+    file.write_text(MINIMAL)
+    return file
+
+
+def test_numbers_and_words_are_those_of_yaml_12() -> None:
+    text = "[2e-5, 1e3, .5, 1., 0o17, 0x1F, 010, -3, on, no, yes, True, ~, 1_000, 12:30, 2026-11-01, '2e-5', =]"
+    assert parse(text).data == [
+        *(2e-5, 1000.0, 0.5, 1.0, 15, 31, 10, -3, "on", "no", "yes", True, None),
+        *("1_000", "12:30", "2026-11-01", "2e-5", "="),
+    ]
+
+
+def test_keys_keep_their_text() -> None:
+    assert parse("{0: a, true: b, 007: c, 1.5: d, '': e, null: f}").data == {
+        **{"0": "a", "true": "b", "007": "c", "1.5": "d", "": "e", "null": "f"}
+    }
+
+
+def test_lines_of_keys_and_items() -> None:
+    lines = parse("a: 1\nb:\n  c: [x,\n    y]\n\n  # comment\n  d: 2\n").lines
+    expected = {("a",): 1, ("b",): 2, ("b", "c"): 3, ("b", "c", 0): 3, ("b", "c", 1): 4, ("b", "d"): 7}
+    assert lines == expected
+
+
+@pytest.mark.parametrize("text", ["", MINIMAL])
+def test_a_byte_order_mark_is_no_text(text: str) -> None:
+    assert parse(b"\xef\xbb\xbf" + text.encode()) == parse(text)
+
+
+def test_defaults_are_filled_in(recipe_file: Path) -> None:
+    recipe = load_recipe(recipe_file)
+    assert recipe.model.max_length == 128
+    assert recipe.seeds == [42]
+    assert recipe.verify
+    assert recipe.training == {}
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("data.limit=5", 5),
+        ("data.limit={train: 3, test: 4}", {"train": 3, "test": 4}),
+        ("data.limit=null", None),
+        ("data.limit=", None),
+        ("data.limit.train=7", 7),
+        ("data.delimiter==", "="),
+        ("data.subset=a=b", "a=b"),
+        ("data.subset='a: b'", "a: b"),
+        ("data.subset=é 😀", "é 😀"),
+        ("training.learning_rate=2e-5", 2e-5),
+        ("training.eval_strategy=no", "no"),
+        ("seeds=[1, 2]", [1, 2]),
+        (" data.columns.text = review", "review"),
+    ],
+)
+def test_overrides(recipe_file: Path, override: str, value: object) -> None:
+    found: object = load_recipe(recipe_file, [override]).model_dump()
+    for key in override.partition("=")[0].strip().split("."):
+        assert isinstance(found, dict)
+        found = found[key]
+    assert found == value
+
+
+def test_overrides_go_from_left_to_right(recipe_file: Path) -> None:
+    overrides = ["early_stopping.patience=2", "early_stopping.threshold=0.1", "seeds=[3]", "seeds=[4]", "~verify"]
+    with pytest.raises(RecipeError, match="verify: not in the recipe"):
+        load_recipe(recipe_file, overrides)
+    recipe = load_recipe(
+        recipe_file, [*overrides[:-1], "verify=false", "~verify", "model.revision=a", "~model.revision"]
+    )
+    assert recipe.early_stopping is not None
+    assert (recipe.early_stopping.patience, recipe.early_stopping.threshold) == (2, 0.1)
+    assert recipe.seeds == [4]
+    assert recipe.verify
+    assert recipe.model.revision is None
+
+
+def test_paths_in_a_file_start_from_its_folder_and_overrides_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    for folder in (there, here):
+        (folder / "encoder").mkdir(parents=True)
+        for name in ("a.csv", "b.jsonl.gz", "plain"):
+            (folder / name).touch()
+    monkeypatch.chdir(here)
+    file = there / "my.yaml"
+
+    def source(text: str, *overrides: str) -> object:
+        file.write_text(MINIMAL.replace("sample:sentiment", text))
+        return load_recipe(file, overrides).data.source
+
+    assert source("a.csv") == str(there / "a.csv")
+    assert source("./plain") == source("plain") == str(there / "plain")
+    assert source(".") == str(there)
+    assert source(str(here / "a.csv")) == str(here / "a.csv")
+    assert source("stanfordnlp/sst2") == "stanfordnlp/sst2"
+    assert source("sample:sentiment") == "sample:sentiment"
+    assert source("{train: a.csv, test: [b.jsonl.gz, ../here/a.csv]}") == {
+        **{"train": str(there / "a.csv"), "test": [str(there / "b.jsonl.gz"), str(here / "a.csv")]}
+    }
+    assert source("x", "data.source=a.csv") == str(here / "a.csv")
+    assert source("{train: a.csv}", "data.source.test=a.csv") == {
+        **{"train": str(there / "a.csv"), "test": str(here / "a.csv")}
+    }
+
+    file.write_text(MINIMAL.replace("some/model", "encoder"))
+    assert load_recipe(file).model.name == str(there / "encoder")
+    assert load_recipe(file, ["model.name=./encoder"]).model.name == str(here / "encoder")
+    assert load_recipe(os.path.relpath(file), ["model.name=~/x"], check_files=False).model.name == os.path.expanduser(
+        "~/x"
+    )
+
+
+def test_the_home_folder(recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.csv").touch()
+    assert load_recipe(recipe_file, ["data.source=~/a.csv"]).data.source == str(tmp_path / "a.csv")
+
+
+def test_files_need_not_be_there_when_nobody_reads_them(recipe_file: Path, tmp_path: Path) -> None:
+    overrides = ["data.source=/nowhere/a.csv", "model.name=./gone"]
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(recipe_file, overrides)
+    assert len(caught.value.problems) == 2
+    assert load_recipe(recipe_file, overrides, check_files=False).data.source == "/nowhere/a.csv"
+
+
+@pytest.mark.parametrize("suffix", [form + more for form in FORMATS for more in ("", *COMPRESSIONS)])
+def test_what_the_readers_read_looks_like_a_file(suffix: str) -> None:
+    assert _DATA_FILE.fullmatch(f"x.{suffix}")
+
+
+def test_a_leading_eval_is_stripped_from_the_metric(recipe_file: Path) -> None:
+    recipe = load_recipe(recipe_file, ["training.metric_for_best_model=eval_f1_macro"])
+    assert recipe.training["metric_for_best_model"] == "f1_macro"
+    assert load_recipe(recipe_file, ["training.metric_for_best_model=f1/positive"])
+
+
+def test_data_spec_from_plain_data(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").touch()
+    spec = parse_data_spec({"source": {"test": str(tmp_path / "x.txt")}, "columns": {"text": "t"}}, ["data.format=csv"])
+    assert (spec.format, spec.columns) == ("csv", {"text": "t"})
+    with pytest.raises(RecipeError) as caught:
+        parse_data_spec({"source": {"test": "./gone"}}, ["data.fromat=csv", "data.format=xls"])
+    assert {problem.where for problem in caught.value.problems} == {
+        *("", "override data.fromat=csv", "override data.format=xls"),
+    }
+
+
+# What ships
+
+
+def test_recipes_are_found_once_each() -> None:
+    files = sorted((REPOSITORY / "recipes").glob("*/*.yaml"))
+    assert files, "a glob that finds nothing must fail"
+    assert sorted(SHIPPED.values()) == files, "two shipped recipes have the same name"
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_recipe_is_valid_and_its_dump_says_the_same(name: str, tmp_path: Path) -> None:
+    recipe = load_recipe(name, check_files=False)
+    assert recipe.task.name == SHIPPED[name].parent.name
+    resolved = tmp_path / "resolved.yaml"
+    resolved.write_text(dump(recipe))
+    assert load_recipe(resolved, check_files=False) == recipe
+    assert dump(load_recipe(resolved, check_files=False)) == resolved.read_text()
+    jsonschema.validate(parse(SHIPPED[name].read_text()).data, json_schema())
+
+
+def test_shipped_recipes_need_the_standard_library_only() -> None:
+    tree = ast.parse(Path(shipped.__file__).read_text())
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported <= {"__future__", "pathlib"}
+
+
+def test_recipes_are_read_without_the_heavy_libraries() -> None:
+    code = f"""
+import sys
+from bertkit.recipe import load_recipe
+load_recipe({next(iter(SHIPPED))!r}, check_files=False)
+print([name for name in ("torch", "transformers", "datasets", "scipy", "sklearn") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert done.stdout.strip() == "[]"
+
+
+# The installed transformers
+
+
+def test_fields_are_those_of_the_class() -> None:
+    fields = training_fields()
+    real = transformers.TrainingArguments.__dataclass_fields__
+    assert fields.keys() == real.keys()
+    assert all(field.types for field in fields.values())
+    assert {field.name for field in fields.values() if field.default == "False"} == {
+        name for name, field in real.items() if field.default is False
+    }
+    assert set(fields["lr_scheduler_type"].choices) == {kind.value for kind in transformers.SchedulerType}
+    optimizers = {kind.value for kind in transformers.training_args.OptimizerNames}
+    assert set(fields["optim"].choices) == optimizers
+
+
+def test_no_name_that_works_is_called_removed() -> None:
+    assert not REMOVED.keys() & training_fields().keys()
+    for name in REMOVED:
+        with pytest.raises(TypeError):
+            transformers.TrainingArguments(**{name: None})
+
+
+def test_what_bertkit_decides_is_still_there_to_be_decided() -> None:
+    assert DECIDED.keys() <= training_fields().keys()
+
+
+def test_every_training_default_is_accepted(recipe_file: Path) -> None:
+    given = {name: ast.literal_eval(field.default) for name, field in training_fields().items() if _plain_default(name)}
+    assert len(given) > 60
+    recipe = load_recipe(recipe_file, [f"training.{name}={_yaml(value)}" for name, value in given.items()])
+    assert recipe.training == given
+
+
+def _plain_default(name: str) -> bool:
+    return name not in DECIDED and training_fields()[name].default not in ("", "default_optim")
+
+
+def _yaml(value: object) -> str:
+    return "null" if value is None else repr(value).lower() if isinstance(value, bool) else repr(value)
+
+
+# The schema and the types
+
+
+def test_the_schema_is_a_schema_and_knows_the_training_fields() -> None:
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    recipe = parse(MINIMAL).data
+    jsonschema.validate({**recipe, "training": {"learning_rate": 2e-5, "optim": "adafactor"}}, schema)
+    for wrong in ({"learning_rat": 1}, {"learning_rate": "x"}, {"optim": "x"}, {"output_dir": "x"}, {"report_to": 1}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**recipe, "training": wrong}, schema)
+
+
+def test_every_task_is_a_choice_of_the_recipe() -> None:
+    annotation = Recipe.model_fields["task"].annotation
+    assert set(get_args(annotation) or (annotation,)) == set(TASK_OPTIONS)
+    assert all(options.metrics for options in TASK_OPTIONS)
+
+
+def test_a_recipe_is_immutable(recipe_file: Path) -> None:
+    recipe = load_recipe(recipe_file)
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.verify = False  # type: ignore[misc]

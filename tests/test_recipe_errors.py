@@ -1,0 +1,324 @@
+"""The error table: what is wrong in a recipe is said with its line, in plain words, all at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertkit.errors import RecipeError
+from bertkit.recipe import load_recipe
+from bertkit.training_fields import DECIDED, REMOVED
+
+HEAD = """\
+task: {name: text-classification}
+model: {name: some/model}
+data: {source: "sample:sentiment"}
+"""  # three lines: what follows starts in line 4
+
+
+def problems(tmp_path: Path, content: str | bytes, *overrides: str) -> list[tuple[int | str, str]]:
+    """(line or override, message and fix) of everything that is wrong."""
+    file = tmp_path / "my.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(file, overrides)
+    found = []
+    for where, what, fix in caught.value.problems:
+        line = where.removeprefix(f"{file}:")
+        found.append((int(line) if line != where else where, f"{what}\n{fix}"))
+    return found
+
+
+def expect(found: list[tuple[int | str, str]], *expected: tuple[int | str, str]) -> None:
+    assert len(found) == len(expected), found
+    for (place, text), (wanted_place, fragment) in zip(found, expected, strict=True):
+        assert (place, fragment in text) == (wanted_place, True), (text, fragment)
+
+
+SYNTAX = {
+    "no colon": ("task\nmodel: x\n", (2, "a missing `:` in the line above")),
+    "tab": ("task:\n\tname: x\n", (2, "indent with blanks")),
+    "two colons": ("task: {name: text-classification}\nmodel: name: x\n", (2, "quotes around text that holds `: `")),
+    "open bracket": (HEAD + "seeds: [1,\n", (5, "the end of the text")),
+    "open quote": (HEAD + "expected: 'x\n", (5, "it began in line 4")),
+    "duplicate": (HEAD + "seeds: [1]\nverify: true\nseeds: [2]\n", (6, "seeds: written twice, in lines 4 and 6")),
+    "duplicate below": (HEAD + "training:\n  max_steps: 1\n  max_steps: 1\n", (6, "training.max_steps: written twice")),
+    "object": (HEAD + "expected: !!python/object/apply:os.system [ls]\n", (4, "tag !!python/object/apply:os.system")),
+    "any tag": (HEAD + "seeds: !mine [1]\n", (4, "tag !mine: a recipe is data")),
+    "anchor": (HEAD + "seeds: &a [1]\n", (4, "anchor &a: recipes have no aliases")),
+    "alias": (HEAD + "verify: *a\n", (4, "alias *a: recipes have no aliases")),
+    "merge": (HEAD + "<<: *a\n", (4, "alias *a")),
+    "list as key": (HEAD + "? [a]\n: 1\n", (4, "a key is a list or a mapping")),
+    "no key": (HEAD + ": 1\n", (4, "a key is empty")),
+    "deep": (HEAD + "expected: " + "{a: " * 20 + "}" * 20, (4, "more than 20 levels deep")),
+    "deeper": ("[" * 100_000, (1, "more than 20 levels deep")),
+    "big": (b"#" * 300_000, (1, "more than 256 KB")),
+    "bad utf-8": (HEAD.encode() + b"a: \xff", (4, "byte 0xff is not UTF-8")),
+    "utf-16": (HEAD.encode("utf-16"), (1, "byte 0xff is not UTF-8")),
+    "control character": (HEAD + "a: \x07", (4, "control character U+0007")),
+    "nul": (HEAD + 'expected: {a: "\\0"}', (4, "control character U+0000")),
+    "surrogate": (HEAD + 'expected: {a: "\\ud800"}', (4, "control character U+D800")),
+    "beyond unicode": (HEAD + 'expected: {a: "\\U00110000"}', (4, "YAML syntax")),
+    "two documents": (HEAD + "---\n" + HEAD, (4, "a second document")),
+    "yaml 1.1": ("%YAML 1.1\n---\n" + HEAD, (2, "recipes are YAML 1.2")),
+    "list": ("- a\n", (1, "expected a mapping, found a list")),
+    "word": ("hello", (1, "expected a mapping, found text 'hello'")),
+    "empty": ("", (1, "the recipe is empty")),
+    "only comments": ("# nothing\n\n", (1, "the recipe is empty")),
+    "infinite": (HEAD + "training: {max_grad_norm: .inf}", (4, "'.inf' is not a finite number")),
+    "not a number": (HEAD + "training: {max_grad_norm: .nan}", (4, "'.nan' is not a finite number")),
+    "overflow": (HEAD + "training: {max_grad_norm: 1e999}", (4, "'1e999' is not a finite number")),
+    "many digits": (HEAD + "seeds: [" + "9" * 5000 + "]", (4, "a number of 5000 digits")),
+}
+
+
+@pytest.mark.parametrize("name", SYNTAX)
+def test_text_that_is_no_recipe(tmp_path: Path, name: str) -> None:
+    content, expected = SYNTAX[name]
+    expect(problems(tmp_path, content), expected)
+
+
+# one line each, in line 4 (or instead of one of the lines 1 to 3)
+VALUES = [
+    ("modle: {name: x}", 4, "modle: unknown key; did you mean 'model'?"),
+    ("bogus: 1", 4, "known here: data, early_stopping"),
+    ("learning_rate: 2e-5", 4, "it belongs under `training:`"),
+    ("max_length: 2", 4, "it belongs under `model:`"),
+    ("model: {name: x, max_lenght: 128}", 2, "model.max_lenght: unknown key; did you mean 'max_length'?"),
+    ("model: {max_length: 128}", 2, "model.name: missing"),
+    ("model: {name: x, max_length: 4}", 2, "model.max_length: must be at least 8, found 4"),
+    ("model: {name: x, max_length: 128.0}", 2, "expected a whole number, found the number 128.0"),
+    ("model: {name: x, max_length: '128'}", 2, "write 128 without quotes"),
+    ("model: {name: x, max_length: 1_000}", 2, "write 1000"),
+    ("model: {name: x, revision: 12345678}", 2, 'put quotes around it: "12345678"'),
+    ("model: {name: ''}", 2, "model.name: must not be empty"),
+    ("model: x", 2, "model: expected a mapping, found text 'x'"),
+    ("model: {name: ./gone}", 2, "model.name: no folder"),
+    ("model:", 2, "model: expected a mapping, found nothing"),
+    ("task: {name: text-clasification}", 1, "no task 'text-clasification'; did you mean 'text-classification'?"),
+    ("task: {name: translation}", 1, "known: text-classification"),
+    ("task: {name: 3}", 1, "task.name: expected text, found the number 3"),
+    ("task: {}", 1, "task.name: missing"),
+    ("task: 1", 1, "task: expected a mapping, found the number 1"),
+    ("task: {name: text-classification, kind: multi}", 1, "expected 'single-label', 'multi-label' or 'regression'"),
+    ("task: {name: text-classification, kind: multilabel}", 1, "did you mean 'multi-label'?"),
+    ("task: {name: text-classification, labels: [a, 0]}", 1, 'task.labels[1]: expected text, found the number 0'),
+    ("task: {name: text-classification, labels: {0: 1}}", 1, 'task.labels.0: expected text, found the number 1'),
+    ("task: {name: text-classification, labels: [a, a]}", 1, "task.labels: 'a' is there 2 times"),
+    ("task: {name: text-classification, class_weights: none}", 1, "expected 'auto' or a mapping, found text 'none'"),
+    ("task: {name: text-classification, class_weights: {a: 0}}", 1, "class_weights.a: must be more than 0, found 0"),
+    ("task: {name: text-classification, labels: [positive], pos_weight: {postive: 2}}", 1, "did you mean 'positive'?"),
+    ("task: {name: text-classification, temperature: 1e-400}", 1, "must be more than 0, found 0.0"),
+    ("task: {name: text-classification, kind: regression, thresholds: 0.5}", 1, "has no meaning for kind regression"),
+    ("task: {name: text-classification, kind: single-label, pos_weight: auto}", 1, "write class_weights"),
+    ("task: {name: text-classification, kind: multi-label, class_weights: auto}", 1, "write pos_weight"),
+    ("task: {name: text-classification, overflow: window, stride: 126}", 1, "write at most 125"),
+    ("data: {source: 5}", 3, "data.source: expected text or a mapping, found the number 5"),
+    ("data: {source: ''}", 3, "data.source: must not be empty"),
+    ("data: {source: {}}", 3, "data.source: must not be empty"),
+    ("data: {source: {train: []}}", 3, "data.source.train: must not be empty"),
+    ("data: {source: {train: {a: 1}}}", 3, "data.source.train: expected text or a list, found a mapping"),
+    ("data: {source: {train: [1]}}", 3, "data.source.train[0]: expected text"),
+    ("data: {source: gone.csv}", 3, "data.source: no file or folder"),
+    ("data: {source: {train: gone}}", 3, "data.source.train: no file or folder"),
+    ("data: {source: ./my.yml}", 3, "did you mean 'my.yaml'?"),
+    ("data: {source: x, limit: many}", 3, "data.limit: expected a whole number or a mapping, found text 'many'"),
+    ("data: {source: x, limit: 0}", 3, "data.limit: must be at least 1, found 0"),
+    ("data: {source: x, limit: {dev: 3}}", 3, "data.limit.dev: unknown key"),
+    ("data: {source: x, splits: {validatoin: x}}", 3, "did you mean 'validation'?"),
+    ("data: {source: x, validation: 1}", 3, "data.validation: must be less than 1, found 1"),
+    ("data: {source: x, header: no}", 3, "write false: in YAML 1.2 this word is text"),
+    ("data: {source: x, delimiter: ab}", 3, "must be at most 1 character"),
+    ("data: {source: x, format: json, header: [a]}", 3, "json files name their own columns"),
+    ("verify: yes", 4, "write true: in YAML 1.2 this word is text"),
+    ("seeds: []", 4, "seeds: must not be empty"),
+    ("seeds: [1, -1]", 4, "seeds[1]: must be at least 0, found -1"),
+    ("seeds: [1, 2, 1]", 4, "seeds: 1 is there 2 times"),
+    ("seeds: [true]", 4, "seeds[0]: expected a whole number, found true"),
+    ("seeds: 1", 4, "seeds: expected a list, found the number 1"),
+    ("early_stopping: {}", 4, "early_stopping.patience: missing"),
+    ("peft: {lora_dropout: 1}", 4, "must be less than 1, found 1"),
+    ("freeze: {embedding: true}", 4, "did you mean 'embeddings'?"),
+    ("training: 3", 4, "training: expected a mapping, found the number 3"),
+    ("training: {learning_rat: 1}", 4, "did you mean 'learning_rate'?"),
+    ("training: {max_length: 1}", 4, "it belongs under `model:`"),
+    ("training: {learning_rate: '2e-5'}", 4, "write 2e-5 without quotes"),
+    ("training: {learning_rate: fast}", 4, "expected a number, found text 'fast'"),
+    ("training: {learning_rate: 0}", 4, "must be more than 0, found 0"),
+    ("training: {learning_rate: -1e-5}", 4, "must be more than 0, found -1e-05"),
+    ("training: {per_device_train_batch_size: 0}", 4, "must be more than 0, found 0"),
+    ("training: {per_device_train_batch_size: 8.5}", 4, "expected a whole number, found the number 8.5"),
+    ("training: {num_train_epochs: 0}", 4, "must be more than 0, found 0"),
+    ("training: {num_train_epochs: null}", 4, "expected a number, found nothing"),
+    ("training: {weight_decay: -1}", 4, "must be at least 0, found -1"),
+    ("training: {label_smoothing_factor: 1}", 4, "must be less than 1"),
+    ("training: {bf16: 1}", 4, "expected true or false, found the number 1"),
+    ("training: {bf16: on}", 4, "write true"),
+    ("training: {eval_strategy: false}", 4, "known here: no, steps, epoch"),
+    ("seeds: [99999999999]", 4, "must be less than 4294967296"),
+    ("data: {source: x, format: 3}", 3, "'jsonl' or 'parquet', found the number 3"),
+    ("training: {eval_strategy: epochs}", 4, "unknown value 'epochs'; did you mean 'epoch'?"),
+    ("training: {lr_scheduler_type: cosin}", 4, "did you mean 'cosine'?"),
+    ("training: {optim: adamw}", 4, "known here: adamw_torch"),
+    ("training: {debug: [nan]}", 4, "unknown value 'nan'"),
+    ("training: {report_to: [1]}", 4, "expected null or text or a list of texts, found a list"),
+    ("training: {bf16: true, fp16: true}", 4, "bf16 and fp16 are both on"),
+    ("training: {metric_for_best_model: loss}", 4, "write neg_log_loss, or neg_mean_squared_error for regression"),
+    ("training: {metric_for_best_model: eval_loss}", 4, "higher is better, always"),
+    ("training: {metric_for_best_model: f1_marco}", 4, "did you mean 'f1_macro'?"),
+    ("training: {metric_for_best_model: eval_acc}", 4, "known here: accuracy"),
+    ("training: {metric_for_best_model: 3}", 4, "expected text or null"),
+    ("training: {greater_is_better: false}", 4, "higher is better, always"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "number", "fragment"), VALUES, ids=[value[0][:60] for value in VALUES])
+def test_values_that_can_not_be_run(tmp_path: Path, line: str, number: int, fragment: str) -> None:
+    lines = HEAD.splitlines()
+    lines[number - 1 : number] = [line]
+    expect(problems(tmp_path, "\n".join(lines)), (number, fragment))
+
+
+PAIRS = [
+    ("early_stopping: {patience: 1}\ntraining: {eval_strategy: no}", 5, "early_stopping needs evaluations"),
+    ("early_stopping: {patience: 1}\ntraining: {save_strategy: no}", 5, "early_stopping needs evaluations"),
+    ("early_stopping: {patience: 1}\ntraining: {load_best_model_at_end: false}", 5, "keeps the best checkpoint"),
+    ("peft: {}\nfreeze: {layers: 2}", 5, "`peft` already freezes the whole encoder"),
+]
+
+
+@pytest.mark.parametrize(("lines", "number", "fragment"), PAIRS)
+def test_sections_that_contradict_each_other(tmp_path: Path, lines: str, number: int, fragment: str) -> None:
+    expect(problems(tmp_path, HEAD + lines), (number, fragment))
+
+
+def test_label_smoothing_is_for_single_labels(tmp_path: Path) -> None:
+    smooth = HEAD + "training: {label_smoothing_factor: 0.1}"
+    for kind in ("multi-label", "regression"):
+        expect(problems(tmp_path, smooth, f"task.kind={kind}"), (4, f"has no meaning for task.kind {kind}"))
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_what_bertkit_decides(tmp_path: Path, name: str) -> None:
+    ((line, text),) = problems(tmp_path, HEAD + f"training: {{{name}: 1}}")
+    assert line == 4
+    assert f"training.{name}: bertkit decides this" in text
+    assert "{" not in text
+    assert len(text.splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_names_of_transformers_4(tmp_path: Path, name: str) -> None:
+    ((line, text),) = problems(tmp_path, HEAD + f"training:\n  {name}: 0.25")
+    assert line == 5
+    assert f"training.{name}: the installed transformers has no such field" in text
+    assert "{value}" not in text
+    assert "{name}" not in text
+
+
+def test_the_new_name_takes_the_old_value(tmp_path: Path) -> None:
+    expect(problems(tmp_path, HEAD + "training: {warmup_ratio: 0.06}"), (4, "write warmup_steps: 0.06;"))
+    expect(problems(tmp_path, HEAD + "training: {no_cuda: true}"), (4, "write use_cpu: true"))
+    expect(problems(tmp_path, HEAD + "training: {seed: 3}"), (4, "`seeds: [3]`"))
+
+
+def test_everything_is_said_at_once_with_its_line(tmp_path: Path) -> None:
+    text = """\
+task: {name: text-classification, kind: regression, thresholds: 0.5}
+model:
+  name: ./gone
+  max_lenght: 64
+data:
+  source: {train: gone.csv}
+  limit: many
+training:
+  warmup_ratio: 0.1
+  learning_rate: "2e-5"
+  learning_rate: 3e-5
+  bf16: true
+  fp16: true
+seeds: &s [1, 1]
+verify: !!bool true
+"""
+    expect(
+        problems(tmp_path, text, "model.nam=x", "noequals", "data.validation=2"),
+        (1, "task.thresholds: has no meaning"),
+        (3, "model.name: no folder"),
+        (4, "model.max_lenght: unknown key"),
+        (6, "data.source.train: no file"),
+        (7, "data.limit: expected"),
+        (9, "warmup_steps: 0.1"),
+        (10, "without quotes"),
+        (11, "written twice, in lines 10 and 11"),
+        (13, "bf16 and fp16"),
+        (14, "anchor &s"),
+        (14, "seeds: 1 is there 2 times"),
+        (15, "tag !!bool"),
+        ("override noequals", "no `=`"),
+        ("override model.nam=x", "did you mean 'name'?"),
+        ("override data.validation=2", "must be less than 1"),
+    )
+
+
+OVERRIDES = [
+    ("verify", "no `=`"),
+    ("", "no key"),
+    ("=3", "no key"),
+    ("a..b=3", "no key"),
+    ("~", "no key"),
+    ("~verify", "verify: not in the recipe"),
+    ("~modle.name", "modle: not in the recipe; did you mean 'model'?"),
+    ("~model.name.x", "model.name is text 'some/model', not a mapping"),
+    ("~verify=3", "write ~verify"),
+    ("~model.name", "model.name: missing"),
+    ("data.source.train=x", "override all of it: data.source=VALUE"),
+    ("data.limit=[", "YAML syntax"),
+    ("data.limit=*a", "alias *a"),
+    ("data.limit=!!int 3", "tag !!int"),
+    ("data.limit=1\n---\n2", "a second document"),
+    ("training.lerning_rate=1", "did you mean 'learning_rate'?"),
+    ("training.learning_rate='1'", "write 1 without quotes"),
+    ("early_stopping.threshold=1", "early_stopping.patience: missing"),
+    ("task.name=x", "no task 'x'"),
+    ("model.name=" + "x" * 300_000, "more than 256 KB"),
+    ("model.\x1b[31m=3", "unknown key"),
+    ("model.\udcff=3", "not UTF-8"),
+    ("model.name=\udcff", "not UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("override", "fragment"), OVERRIDES, ids=range(len(OVERRIDES)))
+def test_overrides_that_can_not_be_applied(tmp_path: Path, override: str, fragment: str) -> None:
+    ((place, text),) = problems(tmp_path, HEAD, override)
+    assert str(place).startswith("override ")
+    assert len(str(place)) < 120
+    assert str(place).isprintable()
+    assert fragment in text
+    assert text.replace("\n", "").isprintable()
+
+
+def test_thousands_of_problems_are_counted_not_listed(tmp_path: Path) -> None:
+    found = problems(tmp_path, HEAD, *(f"k{number}=1" for number in range(500)))
+    assert [place for place, _ in found] == [
+        *(f"override k{number}=1" for number in range(50)),
+        str(tmp_path / "my.yaml"),
+    ]
+    assert "and 450 more problems" in found[-1][1]
+
+
+def test_recipes_that_are_not_there(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").touch()
+    for source, fragment in (
+        ("sst22", "did you mean 'sst2'"),
+        (tmp_path / "mien.yaml", "did you mean 'mine.yaml'?"),
+        (tmp_path, "can not be read: Is a directory"),
+        ("\0", "no file can have this name"),
+        ("\udcff", "no such recipe"),
+        ("~nobody/my.yaml", "no such recipe"),
+        ("x" * 5000, "can not be read: File name too long"),
+    ):
+        with pytest.raises(RecipeError) as caught:
+            load_recipe(source)
+        assert fragment in str(caught.value)
+        str(caught.value).encode()

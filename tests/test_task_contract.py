@@ -1,0 +1,151 @@
+"""What every task promises, for every way to use it (tests/cases.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cases import CASES, Case, encoder
+from datasets import Dataset
+from transformers import TrainingArguments, set_seed
+
+from bertkit.inference import Predictor, load, predictor
+from bertkit.tasks.base import Task
+from bertkit.training.train import save
+from bertkit.training.trainer import TaskTrainer
+
+CPU = torch.device("cpu")
+ODD = ["", " ", "\u200b", "🙂", "🏳️‍🌈👩‍👩‍👧", "\x00\x07", "cat " * 25_000, "x" * 100_000, "\ud800 lone", "の猫", "a\r\nb\tc"]
+
+every_case = pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+
+
+def fit(case: Case, folder: Path, out: Path, steps: int = 80) -> tuple[Task, Any]:
+    """The case's task and a model that has learned its eight rows."""
+    task = case.task(folder)
+    set_seed(1)
+    model = task.model(encoder(folder))
+    args = TrainingArguments(
+        output_dir=str(out),
+        max_steps=steps,
+        learning_rate=1e-2,
+        per_device_train_batch_size=4,
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+    )
+    trainer = TaskTrainer(
+        task=task,
+        model=model,
+        args=args,
+        features=task.encode(case.rows()),
+        validation=None,
+        predict=predictor(task, CPU, "fp32", 4),
+        callbacks=[],
+    )
+    trainer.train()
+    return task, model
+
+
+def ask(task: Task, model: Any, batch_size: int = 4) -> Predictor:
+    return Predictor(task, model.eval(), CPU, "fp32", batch_size, {})
+
+
+def numbers(answer: dict[str, Any]) -> list[float]:
+    return list(answer["scores"].values()) if "scores" in answer else [answer["score"]]
+
+
+@every_case
+def test_learns_eight_rows_by_heart(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    task, model = fit(case, tiny_encoder, tmp_path)
+    scores = task.evaluate(case.rows(), ask(task, model).predict_features)
+    assert scores[task.headline] is not None
+    assert scores[task.headline] > 0.95
+
+
+@every_case
+def test_every_parameter_moves(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    before = {name: p.clone() for name, p in case.task(tiny_encoder).model(encoder(tiny_encoder)).named_parameters()}
+    _, model = fit(case, tiny_encoder, tmp_path, steps=3)
+    still = [n for n, p in model.named_parameters() if "classifier" not in n and torch.equal(p, before[n])]
+    assert not still
+
+
+@every_case
+def test_saved_and_loaded_it_gives_the_same_answers(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    task, model = fit(case, tiny_encoder, tmp_path / "out", steps=10)
+    validation = list(task.answer(case.rows(), ask(task, model).predict_features))
+    task = task.fit(validation, case.rows())
+    save(model, task, tmp_path / "model", {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
+    again = load(tmp_path / "model", precision="fp32")
+    assert again.task.options == task.options
+    rows = [{k: v for k, v in row.items() if k.startswith("text")} for row in case.rows()]
+    assert again(rows) == ask(task, model)(rows)
+
+
+@every_case
+def test_padding_and_company_change_nothing(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    task, model = fit(case, tiny_encoder, tmp_path, steps=10)
+    rows = [{k: v for k, v in row.items() if k.startswith("text")} for row in case.rows()]
+    together = ask(task, model, batch_size=8)(rows)
+    for row, answer in zip(rows, together, strict=True):
+        assert numbers(ask(task, model)(row)) == pytest.approx(numbers(answer), rel=1e-5, abs=1e-6)
+
+
+@every_case
+def test_answers_are_in_the_rows_order(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    task, model = fit(case, tiny_encoder, tmp_path, steps=10)
+    rows = [{k: v for k, v in row.items() if k.startswith("text")} for row in case.rows()]
+    forth, back = ask(task, model)(rows), ask(task, model)(rows[::-1])
+    for one, other in zip(forth, back[::-1], strict=True):
+        assert numbers(one) == pytest.approx(numbers(other), rel=1e-5, abs=1e-6)
+
+
+@every_case
+def test_odd_texts_are_answered(case: Case, tiny_encoder: Path) -> None:
+    task = case.task(tiny_encoder)
+    predict = ask(task, task.model(encoder(tiny_encoder)))
+    pair = "text_a" in case.columns
+    rows = [{"text_a": text, "text_b": text} if pair else {"text": text} for text in ODD]
+    answers = predict(rows)
+    assert len(answers) == len(ODD)
+    assert np.isfinite([numbers(answer) for answer in answers]).all()
+    long = answers[ODD.index("cat " * 25_000)]
+    assert long["truncated"] is (pair or getattr(task.options, "overflow", "") == "truncate")
+
+
+@every_case
+def test_a_fresh_head_is_initialised_memory(case: Case, tiny_encoder: Path) -> None:
+    """from_pretrained builds on `meta`: a head that nothing initialises would be whatever was in memory."""
+    models = []
+    for _ in range(2):
+        set_seed(7)
+        models.append(case.task(tiny_encoder).model(encoder(tiny_encoder)))
+    weights = [dict(model.named_parameters())["classifier.weight"] for model in models]
+    assert torch.equal(*weights)
+    assert 0.005 < float(weights[0].std()) < 0.05
+    assert not dict(models[0].named_parameters())["classifier.bias"].any()
+
+
+@every_case
+def test_tasks_are_immutable(case: Case, tiny_encoder: Path) -> None:
+    task = case.task(tiny_encoder)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        task.max_length = 3  # type: ignore[misc]
+
+
+@every_case
+def test_chunks_do_not_change_answers(case: Case, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = case.task(tiny_encoder)
+    predict = ask(task, task.model(encoder(tiny_encoder)))
+    rows = Dataset.from_dict({k: v for k, v in case.columns.items() if k.startswith("text")})
+    whole = list(task.answer(rows, predict.predict_features))
+    monkeypatch.setattr(type(task), "chunk", 3)
+    parts = list(task.answer(rows, predict.predict_features))
+    for one, other in zip(whole, parts, strict=True):
+        assert numbers(one) == pytest.approx(numbers(other), rel=1e-5, abs=1e-6)
