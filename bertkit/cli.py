@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bertkit import __version__
 from bertkit.errors import Problem, UserError
@@ -39,9 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertkit", description="Fine-tune BERT-family encoders from one recipe."
-    )
+    parser = argparse.ArgumentParser(prog="bertkit", description="Fine-tune BERT-family encoders from one recipe.")
     parser.add_argument("--version", action="version", version=f"bertkit {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -77,9 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         "overrides", nargs="*", metavar="key=value", help="of data, such as data.columns.text=sentence"
     )
     command.add_argument("--split", help="train, validation or test; default: test, else validation")
-    command.add_argument(
-        "--data", type=Path, metavar="FILE", help="labelled rows in the layout of the run's data"
-    )
+    command.add_argument("--data", type=Path, metavar="FILE", help="labelled rows in the layout of the run's data")
     command.add_argument("--task", help="what a model is for that bertkit did not make")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=_evaluate)
@@ -87,12 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("predict", help="answers for texts, or for any number of rows")
     command.add_argument("source", metavar="RUN", help="a run folder, a model folder or a Hub id")
     command.add_argument("texts", nargs="*", metavar="TEXT")
-    command.add_argument(
-        "--input", metavar="FILE", help="csv, tsv, json, jsonl or parquet; - reads jsonl from stdin"
-    )
-    command.add_argument(
-        "--output", type=Path, metavar="FILE", help=".jsonl or .csv; default: jsonl to stdout"
-    )
+    command.add_argument("--input", metavar="FILE", help="csv, tsv, json, jsonl or parquet; - reads jsonl from stdin")
+    command.add_argument("--output", type=Path, metavar="FILE", help=".jsonl or .csv; default: jsonl to stdout")
     command.add_argument(
         "--column", action="append", default=[], metavar="text=NAME", help="where the input's names differ"
     )
@@ -117,8 +110,9 @@ def _quiet_libraries() -> None:
     import transformers
 
     datasets.disable_progress_bars()
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    messages: Any = transformers.logging
+    messages.set_verbosity_error()
+    messages.disable_progress_bar()
 
 
 def _recipes(args: argparse.Namespace) -> None:
@@ -147,14 +141,15 @@ def _show(args: argparse.Namespace) -> None:
     elif args.recipe is None:
         raise UserError(Problem("", "which recipe?", "bertkit recipes lists the shipped ones."))
     else:
-        print(dump(load_recipe(args.recipe, args.overrides)), end="")
+        print(dump(load_recipe(args.recipe, args.overrides, check_files=False)), end="")
 
 
 def _copy(args: argparse.Namespace) -> None:
     from bertkit.files import write_text
-    from bertkit.recipe import recipe_path
+    from bertkit.recipe import load_recipe
 
-    source = recipe_path(args.recipe)
+    load_recipe(args.recipe, check_files=False)
+    source = shipped_recipes().get(args.recipe, Path(args.recipe))
     if args.file.exists():
         raise UserError(Problem(str(args.file), "is there already", "Name another file."))
     write_text(args.file, source.read_text(encoding="utf-8"))
@@ -200,23 +195,19 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 def _predict(args: argparse.Namespace) -> None:
     from bertkit.predict import predict_file, shown
-    from bertkit.recipe import parse_pairs
 
     if bool(args.texts) == bool(args.input):
-        raise UserError(
-            Problem("", "predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
-        )
+        raise UserError(Problem("", "predict needs texts, or --input FILE", "bertkit predict RUN 'some text'"))
+    columns = dict(pair.partition("=")[::2] for pair in args.column)
+    if "" in columns.values():
+        raise UserError(Problem("--column", "write it as text=NAME_IN_THE_FILE"))
     _quiet_libraries()
     from bertkit.inference import load
 
     predictor = load(args.source, task=args.task)
     if args.input:
-        count = predict_file(predictor, args.source, args.input, args.output, parse_pairs(args.column))
+        count = predict_file(predictor, args.source, args.input, args.output, columns)
         print(f"{count:,} rows" + (f" in {args.output}" if args.output else ""), file=sys.stderr)
         return
     for text, answer in zip(args.texts, predictor.stream(args.texts), strict=True):
-        print(
-            json.dumps({"text": text, "answer": answer}, ensure_ascii=False)
-            if args.json
-            else shown(text, answer)
-        )
+        print(json.dumps({"text": text, "answer": answer}, ensure_ascii=False) if args.json else shown(text, answer))

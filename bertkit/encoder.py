@@ -89,7 +89,7 @@ def fetch(name: str, revision: str | None) -> Path:
         what = f"{name!r} is not in the local cache, and the Hub can not be reached"
         fix = "Name a local folder, or fetch it once while online."
         if name in PACKAGED:
-            fix += f' This one also installs from PyPI: pip install "bertkit[quickstart]"'
+            fix += ' This one also installs from PyPI: pip install "bertkit[quickstart]"'
         raise ModelError(Problem("model.name", what, fix)) from error
 
 
@@ -101,17 +101,13 @@ def _packaged(name: str) -> Encoder | None:
     folder = Path(found.submodule_search_locations[0]) / "model"
     if sha256(folder / "model.safetensors") != digest:
         what = f"{folder}/model.safetensors is not the published file of {name} (its sha256 differs)"
-        raise ModelError(
-            Problem("model.name", what, f"Reinstall the package: pip install --force-reinstall {package}")
-        )
+        raise ModelError(Problem("model.name", what, f"Reinstall the package: pip install --force-reinstall {package}"))
     return Encoder(name, folder, "package")
 
 
 def _complete(encoder: Encoder) -> Encoder:
     if not (encoder.folder / "config.json").is_file():
-        raise ModelError(
-            Problem("model.name", f"{encoder.folder} has no config.json", "Name a model folder.")
-        )
+        raise ModelError(Problem("model.name", f"{encoder.folder} has no config.json", "Name a model folder."))
     if not any(encoder.folder.glob("*.safetensors")):
         what = f"{encoder.folder} has no *.safetensors; bertkit does not unpickle pytorch_model.bin"
         fix = "Convert it once where you trust it: AutoModel.from_pretrained(…).save_pretrained(…) writes safetensors."
@@ -131,15 +127,11 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
             Problem("model.name", what, "The folder needs tokenizer.json and tokenizer_config.json.")
         ) from error
     if tokenizer.pad_token_id is None:
-        raise ModelError(
-            Problem("model.name", f"the tokenizer of {folder} has no padding token", "Take an encoder.")
-        )
+        raise ModelError(Problem("model.name", f"the tokenizer of {folder} has no padding token", "Take an encoder."))
     return tokenizer
 
 
-def load_model(
-    encoder: Encoder, auto_class: Any, settings: dict[str, Any], *, new_head: bool
-) -> PreTrainedModel:
+def load_model(encoder: Encoder, auto_class: Any, settings: dict[str, Any], *, new_head: bool) -> PreTrainedModel:
     """`auto_class` with this encoder's weights, in fp32, on the CPU.
 
     settings: fields of the model's config, such as `num_labels`.
@@ -176,15 +168,13 @@ def load_model(
     lost = [name for name in unset if not new_head or (name.startswith(ours) and ".pooler." not in name)]
     if lost:
         what = f"{encoder.name!r} lacks {len(lost)} tensors of its encoder, such as {', '.join(lost[:3])}"
-        raise ModelError(
-            Problem("model.name", what, "It is damaged, or not a model of the architecture it names.")
-        )
+        raise ModelError(Problem("model.name", what, "It is damaged, or not a model of the architecture it names."))
     if unset:
         logger.info("new, to be trained: %s", ", ".join(unset))
     return model  # type: ignore[no-any-return]
 
 
-class quiet:  # noqa: N801 - reads as a statement: with quiet("transformers")
+class quiet:
     """Within the block, loggers of this package say errors only. Ours says what matters."""
 
     def __init__(self, package: str) -> None:
@@ -205,12 +195,10 @@ def _first_line(error: Exception) -> str:
 
 def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
     """Stop gradients of the embeddings and of the first layers. Raises UserError on a layer that is not there."""
-    base = model.base_model
+    base: Any = model.base_model
     layers = _layers(model)
     if spec.layers > len(layers):
-        raise UserError(
-            Problem("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {len(layers)}")
-        )
+        raise UserError(Problem("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {len(layers)}"))
     frozen: list[Any] = [*layers[: spec.layers], *([base.get_input_embeddings()] if spec.embeddings else [])]
     if spec.embeddings:
         frozen += [module for name, module in base.named_children() if name == "embeddings"]

@@ -27,7 +27,7 @@ Row = str | Mapping[str, Any]
 
 
 def best_precision(device: torch.device) -> Precision:
-    """bf16 where this device multiplies it in hardware (CUDA from Ampere on; CPUs with AVX512-BF16 or AMX), else fp32."""
+    """bf16 where this device multiplies it in hardware (CUDA from Ampere; CPUs with AVX512-BF16 or AMX)."""
     import torch
 
     if device.type == "cuda":
@@ -48,9 +48,7 @@ def best_device() -> torch.device:
     return torch.device(accelerator.type, int(os.environ.get("LOCAL_RANK", 0)))
 
 
-def predictor(
-    task: Task, device: torch.device, precision: Precision, batch_size: int
-) -> Callable[[Any], Predict]:
+def predictor(task: Task, device: torch.device, precision: Precision, batch_size: int) -> Callable[[Any], Predict]:
     """A model -> the function that `Task.answer` is given: features -> what the task keeps of them, in their order.
 
     Features are batched by length, longest first, so that memory runs out at once or never.
@@ -119,13 +117,11 @@ class Predictor:
         from datasets import Dataset
 
         plain = [{"text": row} if isinstance(row, str) else row for row in rows]
-        wanted = next((names for names in self.task.inputs if self._has(plain[0], names)), None)
+        wanted = next((names for names in self.task.accepted if self._has(plain[0], names)), None)
         if wanted is None:
-            needed = " or ".join(", ".join(sorted(names)) for names in self.task.inputs)
+            needed = " or ".join(", ".join(sorted(names)) for names in self.task.accepted)
             what = f"no {needed} in this row; it has {', '.join(map(str, plain[0])) or 'nothing'}"
-            raise DataError(
-                Problem(f"row {start + 1}", what, "Map the columns, e.g.  data.columns.text=sentence")
-            )
+            raise DataError(Problem(f"row {start + 1}", what, "Map the columns, e.g.  data.columns.text=sentence"))
         problems: list[Problem] = []
         table: dict[str, list[str]] = {name: [] for name in wanted}
         for number, row in enumerate(plain, start + 1):
@@ -195,7 +191,7 @@ def load(
         from transformers import AutoConfig
 
         built = kind.from_config(AutoConfig.from_pretrained(folder, local_files_only=True), tokenizer, limit)
-    model = built.model(Encoder(str(source), folder, "folder"), new_head=False)
+    model: Any = built.model(Encoder(str(source), folder, "folder"), new_head=False)
     device = best_device()
     return Predictor(
         built,
@@ -212,9 +208,7 @@ def longest(folder: Path, tokenizer: PreTrainedTokenizerBase, wanted: int | None
     positions = read_json(folder / "config.json").get("max_position_embeddings", 512)
     limit = min(int(positions), int(tokenizer.model_max_length))
     if wanted is not None and wanted > limit:
-        raise ModelError(
-            Problem("model.max_length", f"{wanted}, but {folder} reads at most {limit} word pieces")
-        )
+        raise ModelError(Problem("model.max_length", f"{wanted}, but {folder} reads at most {limit} word pieces"))
     return wanted or limit
 
 
@@ -225,7 +219,8 @@ def _settings(folder: Path, task: str | None) -> dict[str, Any]:
     except (ValueError, AttributeError) as error:
         raise ModelError(Problem(f"{folder}/config.json", f"not a JSON object: {error}")) from error
     if settings is None and task is None:
-        fix = f"Say what it is for, e.g.  task.name=text-classification. Known: {', '.join(t.name for t in TASKS)}."
+        known = ", ".join(t.name for t in TASKS)
+        fix = f"Say what it is for: --task NAME, or load(…, task=NAME). Known: {known}."
         raise ModelError(Problem(str(folder), "bertkit did not make this model", fix))
     if settings is None:
         return {"task": {"name": task}}

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.base import Answer
 
 
-def predict_file(
-    predictor: Predictor, source: str, file: str, output: Path | None, columns: Mapping[str, str]
-) -> int:
+def predict_file(predictor: Predictor, source: str, file: str, output: Path | None, columns: Mapping[str, str]) -> int:
     """Write `{…the row's own columns, "answer": {…}}` for each row of `file`; returns how many.
 
     source: the run, whose data's layout `file` has. file: a path, or - for jsonl from stdin.
@@ -33,9 +31,7 @@ def predict_file(
     """
     suffix = output.suffix if output else ".jsonl"
     if suffix not in (".jsonl", ".csv"):
-        raise DataError(
-            Problem(str(output), f"can not write {suffix or 'without a suffix'}", "Name a .jsonl or .csv.")
-        )
+        raise DataError(Problem(str(output), f"can not write {suffix or 'without a suffix'}", "Name a .jsonl or .csv."))
     predictor = replace(predictor, columns={**predictor.columns, **columns})
     pending: deque[dict[str, Any]] = deque()
 
@@ -49,14 +45,15 @@ def predict_file(
     count = 0
     with written_aside(output) if output else nullcontext(sys.stdout) as out:
         write = _Csv(out) if suffix == ".csv" else _Jsonl(out)
-        for count, answer in enumerate(predictor.stream(feed()), 1):
+        for answer in predictor.stream(feed()):
             write(pending.popleft(), answer)
+            count += 1
     return count
 
 
 def _rows(source: str, file: str) -> Iterator[tuple[int, dict[str, Any]]]:
     kept = Path(source).expanduser() / "recipe.yaml"
-    spec = load_recipe(kept, check_files=False).data if kept.is_file() else DataSpec(source="")
+    spec = load_recipe(kept, check_files=False).data if kept.is_file() else DataSpec(source=file)
     if file == "-":
         return read_stream(sys.stdin.buffer, "stdin", spec.model_copy(update={"format": "jsonl"}))
     if any(suffix in (".jsonl", ".json", ".parquet") for suffix in Path(file).suffixes[-2:]):

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.representer import SafeRepresenter
@@ -97,19 +97,42 @@ class Freeze(_Section):
     layers: int = Field(0, ge=0, description="The first so many encoder layers.")
 
 
+TRAINING_DEFAULTS = {
+    "learning_rate": 5e-5,
+    "num_train_epochs": 3,
+    "per_device_train_batch_size": 32,
+    "per_device_eval_batch_size": 32,
+    "warmup_steps": 0.1,  # a share, being below 1
+    "weight_decay": 0.01,
+    "logging_steps": 50,
+    "save_total_limit": 2,  # the best and the newest
+}
+
+
 class Recipe(_Section):
     """One run, complete: task, encoder, data, training. Immutable; every default is filled in."""
 
     task: TextClassificationOptions  # of two tasks: Annotated[A | B, Field(discriminator="name")]
     model: ModelSpec
     data: DataSpec
-    training: dict[str, Any] = Field(default_factory=dict, description="TrainingArguments fields of transformers.")
+    training: dict[str, Any] = Field(
+        default_factory=dict, validate_default=True, description="TrainingArguments fields of transformers."
+    )
     seeds: list[Seed] = Field(default_factory=lambda: [42], min_length=1)
     early_stopping: EarlyStopping | None = None
     peft: Lora | None = None
     freeze: Freeze | None = None
     verify: bool = Field(True, description="Reload the saved model in a fresh process and compare its answers.")
     expected: dict[str, Any] | None = Field(None, description="What was measured: {metric: [low, high], ...}.")
+
+    @field_validator("training")
+    @classmethod
+    def _complete(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """bertkit's defaults; checkpoints are written when there is an evaluation to choose them by."""
+        rhythm = given.get("eval_strategy", given.get("save_strategy", "epoch"))
+        steps = {"save_steps": given["eval_steps"]} if "eval_steps" in given and rhythm == "steps" else {}
+        saves = "epoch" if rhythm == "no" else rhythm
+        return {**TRAINING_DEFAULTS, "eval_strategy": rhythm, "save_strategy": saves, **steps, **given}
 
 
 def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, check_files: bool = True) -> Recipe:

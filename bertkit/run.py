@@ -59,7 +59,7 @@ class Run:
 
     @property
     def recipe(self) -> Recipe:
-        return load_recipe(self.folder / "recipe.yaml")
+        return load_recipe(self.folder / "recipe.yaml", check_files=False)
 
     def load(self) -> Predictor:
         """The run's predictor."""
@@ -76,19 +76,13 @@ def open_run(recipe: Recipe, folder: Path, resume: bool) -> Run:
         raise UserError(Problem(str(folder), "is a file", "Name a folder with --output-dir."))
     if not resume and folder.exists() and any(folder.iterdir()):
         what = "holds a finished run" if run.finished else "is not empty"
-        fix = (
-            "Name another --output-dir."
-            if run.finished
-            else "Name another --output-dir, or go on with --resume."
-        )
+        fix = "Name another --output-dir." if run.finished else "Name another --output-dir, or go on with --resume."
         raise UserError(Problem(str(folder), what, fix))
     if resume and kept.is_file() and kept.read_text(encoding="utf-8") != text:
         ours, theirs = text.splitlines(), kept.read_text(encoding="utf-8").splitlines()
         changed = [line.strip() for line in ours if line not in theirs]
         what = f"the recipe is not the one this run was started with; now: {'; '.join(changed[:5]) or 'lines are gone'}"
-        raise RecipeError(
-            Problem(str(kept), what, "Give the same recipe and overrides, or another --output-dir.")
-        )
+        raise RecipeError(Problem(str(kept), what, "Give the same recipe and overrides, or another --output-dir."))
     folder.mkdir(parents=True, exist_ok=True)
     write_text(kept, text)
     return run
@@ -104,9 +98,7 @@ def only_writer(run: Run) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             what = "another process is training into this folder"
-            raise UserError(
-                Problem(str(run.folder), what, "Wait for it, or name another --output-dir.")
-            ) from error
+            raise UserError(Problem(str(run.folder), what, "Wait for it, or name another --output-dir.")) from error
         yield
 
 
@@ -114,7 +106,7 @@ def environment(device: str, precision: str) -> dict[str, Any]:
     """Versions, hardware and the working copy's commit, for environment.json."""
     import torch
 
-    versions = {}
+    versions: dict[str, str | None] = {}
     for name in LIBRARIES:
         try:
             versions[name] = metadata.version(name)
@@ -136,17 +128,13 @@ def environment(device: str, precision: str) -> dict[str, Any]:
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _commit() -> str | None:
     """The commit of the folder that bertkit was started in, if that is a git checkout."""
     try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
-        )
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -45,7 +45,9 @@ def arguments(folder: Path, batch: int, accumulate: int) -> TrainingArguments:
     )
 
 
-def first_step(case: Case, folder: Path, out: Path, batch: int, accumulate: int) -> tuple[float, dict[str, torch.Tensor]]:
+def first_step(
+    case: Case, folder: Path, out: Path, batch: int, accumulate: int
+) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradients of the first step by `TaskTrainer`."""
     task = case.task(folder)
     set_seed(5)

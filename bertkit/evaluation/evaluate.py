@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.base import Answer
 
 
-def score(
-    predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()
-) -> tuple[list[Answer], dict[str, Any]]:
+def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> tuple[list[Answer], dict[str, Any]]:
     """The answers for these rows, and `rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details.
 
     metrics: a user's own `evaluate.Metric` objects; their scores stand beside the task's.
@@ -61,9 +59,7 @@ def evaluate(
     if kept.is_file():
         spec = load_recipe(kept, overrides, check_files=file is None).data
     elif file is None:
-        raise DataError(
-            Problem(str(source), "a model folder has no data of its own", "Name a file: --data FILE")
-        )
+        raise DataError(Problem(str(source), "a model folder has no data of its own", "Name a file: --data FILE"))
     else:
         spec = parse_data_spec({"source": {"test": str(file)}, "columns": dict(predictor.columns)}, overrides)
     if file is not None:

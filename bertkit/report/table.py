@@ -12,9 +12,7 @@ SHOWN = 6  # overall metrics per table
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Rows of text as aligned columns; the first row is the header."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
@@ -61,10 +59,7 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
     parts = [against_baselines(results, split) for split in results["splits"]]
     if len(results["seeds"]) > 1:
         name = results["headline"]
-        over = [
-            f"{split} {m[name]['mean']:.4f} ± {m[name]['sd']:.4f}"
-            for split, m in results["over_seeds"].items()
-        ]
+        over = [f"{split} {m[name]['mean']:.4f} ± {m[name]['sd']:.4f}" for split, m in results["over_seeds"].items()]
         parts.append(f"{name} over {len(results['seeds'])} seeds (mean ± sd): {', '.join(over)}")
     parts.append(
         f"The run is in {folder}, trained and scored in {results['seconds']:.0f} s. What to type next:\n"

@@ -14,6 +14,4 @@ def get_task(name: str) -> type[Task]:
     for task in TASKS:
         if task.name == name:
             return task
-    raise RecipeError(
-        Problem("task.name", f"no task {name!r}", f"Known: {', '.join(task.name for task in TASKS)}.")
-    )
+    raise RecipeError(Problem("task.name", f"no task {name!r}", f"Known: {', '.join(task.name for task in TASKS)}."))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
@@ -56,10 +57,11 @@ class TaskOptions(BaseModel):
     metrics: ClassVar[frozenset[str]] = frozenset()  # what `score` may emit, for `metric_for_best_model`
 
 
+@dataclass(frozen=True)
 class Task(ABC):
     """One use of an encoder. Immutable: `fit` and friends return a new task.
 
-    Subclasses are frozen dataclasses with exactly the three fields of `__init__`.
+    Subclasses are frozen dataclasses with exactly these three fields: options, tokenizer, max_length.
     """
 
     Options: ClassVar[type[TaskOptions]]
@@ -69,14 +71,13 @@ class Task(ABC):
     targets: ClassVar[Sequence[str]]  # alternatives: one of these columns, in rows that are learned or scored
     chunk: ClassVar[int] = 4096  # rows answered at a time; the same everywhere, so that batches are the same
 
-    padding: ClassVar[
-        Mapping[str, int]
-    ] = {}  # token-level columns besides the tokenizer's own -> what pads them
+    padding: ClassVar[Mapping[str, int]] = {}  # token-level columns besides the tokenizer's own -> what pads them
 
-    def __init__(self, options: Any, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-        """Written by `dataclass` in each task."""
+    options: Any  # in a task, its own options
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
 
-    # --- before there is a model -------------------------------------------------------------------------------
+    # --- before there is a model
 
     @classmethod
     @abstractmethod
@@ -95,9 +96,7 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def from_config(
-        cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int
-    ) -> Task:
+    def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Task:
         """The task of a model that bertkit did not make, with this task's documented defaults."""
 
     @classmethod
@@ -117,6 +116,11 @@ class Task(ABC):
     @abstractmethod
     def describe(self) -> str:
         """One line for people: what was inferred, such as `single-label, 2 labels: negative, positive`."""
+
+    @property
+    def accepted(self) -> Sequence[frozenset[str]]:
+        """The alternatives of `inputs` that this model was trained on."""
+        return self.inputs
 
     @property
     def known_labels(self) -> frozenset[str] | None:

@@ -45,9 +45,7 @@ def encode_texts(
         ]
         raise DataError(problems)
     replaced = {
-        row: _cut(
-            tokenizer, first[row], None if second is None else second[row], max_length, overflow, stride
-        )
+        row: _cut(tokenizer, first[row], None if second is None else second[row], max_length, overflow, stride)
         for row in too_long
     }
     return _splice(columns, replaced)
@@ -67,48 +65,48 @@ def _tokenize(
 
 
 def _cut(
-    tokenizer: PreTrainedTokenizerBase,
-    first: str,
-    second: str | None,
-    max_length: int,
-    overflow: Overflow,
-    stride: int,
+    tokenizer: PreTrainedTokenizerBase, first: str, second: str | None, max_length: int, overflow: Overflow, stride: int
 ) -> dict[str, list[Any]]:
     """The features of one row that is too long: one when it is truncated, several when it is windowed."""
     texts = [first] if second is None else [first, second]
-    pieces = [_pieces(tokenizer, text) for text in texts]
+    offsets = [_offsets(tokenizer, text) for text in texts]
+    sizes = [len(pieces) for pieces in offsets]
     room = max_length - tokenizer.num_special_tokens_to_add(pair=second is not None)
-    if overflow == "truncate":
-        inputs = _tokenize(
-            tokenizer, [first], None if second is None else [second], truncation=True, max_length=max_length
-        )
-        kept = len(inputs["input_ids"][0]) - (max_length - room)
-        return inputs | {"lost": [sum(map(len, pieces)) - kept]}
-    # Windows run over the longer text. The other one is repeated in each, and may take half of the room.
-    longer = max(range(len(texts)), key=lambda side: len(pieces[side]))
-    lost = 0
-    if second is not None:
-        other = 1 - longer
-        limit = room // 2
-        if len(pieces[other]) > limit:
-            lost = len(pieces[other]) - limit
-            texts[other] = texts[other][: pieces[other][limit - 1][1]]
-            room -= limit
-        else:
-            room -= len(pieces[other])
+    longer = sizes.index(max(sizes))
+    limits = _shares(sizes, room)
+    if overflow == "window":
+        # Windows run over the longer text. The other is repeated in each, and may take half of the room.
+        limits[longer] = sizes[longer]
+    # Texts are cut before they go in: the tokenizer's own truncation of a pair lists every pair of remainders.
+    cut = [
+        text if size <= limit else text[: pieces[limit - 1][1]] if limit else ""
+        for text, size, pieces, limit in zip(texts, sizes, offsets, limits, strict=True)
+    ]
     inputs = _tokenize(
         tokenizer,
-        texts[:1],
-        texts[1:] or None,
+        cut[:1],
+        cut[1:] or None,
         truncation="only_second" if longer else "only_first",
         max_length=max_length,
-        stride=min(stride, room - 1),
-        return_overflowing_tokens=True,
+        stride=min(stride, max(room - sum(limits) + limits[longer] - 1, 0)) if overflow == "window" else 0,
+        return_overflowing_tokens=overflow == "window",
     )
+    lost = sum(max(size - limit, 0) for size, limit in zip(sizes, limits, strict=True))
     return inputs | {"lost": [lost] * len(inputs["input_ids"])}
 
 
-def _pieces(tokenizer: PreTrainedTokenizerBase, text: str) -> list[tuple[int, int]]:
+def _shares(sizes: list[int], room: int) -> list[int]:
+    """How many pieces of each text fit, cutting the longer one first."""
+    if len(sizes) == 1:
+        return [min(sizes[0], room)]
+    shorter = min(min(sizes), room // 2)
+    return [
+        min(size, shorter if size == min(sizes) and index == sizes.index(min(sizes)) else room - shorter)
+        for index, size in enumerate(sizes)
+    ]
+
+
+def _offsets(tokenizer: PreTrainedTokenizerBase, text: str) -> list[tuple[int, int]]:
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     offsets: list[tuple[int, int]] = encoded["offset_mapping"]
     return offsets

@@ -19,6 +19,8 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, found: Sequence[str
     {value: name}, or None for what was found. found: the distinct values in the training rows, in order.
     Raises DataError when a value of the data has no name.
     """
+    if not found:
+        raise DataError(Problem("data", "no row of train has a label"))
     if wanted is None:
         return {value: value for value in found}
     if isinstance(wanted, list) and not set(found) <= set(wanted):
@@ -56,12 +58,16 @@ def length_findings(features: Dataset, split: str, max_length: int, overflow: st
     _, starts = np.unique(np.asarray(features["row"][:]), return_index=True)
     lengths, lost = np.asarray(features["length"][:]), np.asarray(features["lost"][:])[starts]
     median, high = np.percentile(lengths, [50, 95])
-    what = f"{split}: {median:.0f} word pieces per window in the middle, 95 % within {high:.0f}, at most {lengths.max()}"
+    what = (
+        f"{split}: {median:.0f} word pieces per window in the middle, 95 % within {high:.0f}, at most {lengths.max()}"
+    )
     if overflow == "window":
         what += f"; {len(starts):,} rows in {len(lengths):,} windows"
     yield Finding("note", what)
     cut = int((lost > 0).sum())
     if cut:
-        what = f"{split}: {cut:,} of {len(starts):,} rows ({cut / len(starts):.1%}) are cut at {max_length} word pieces: "
+        what = (
+            f"{split}: {cut:,} of {len(starts):,} rows ({cut / len(starts):.1%}) are cut at {max_length} word pieces: "
+        )
         what += f"{int(lost.sum()):,} pieces are never read"
         yield Finding("warn", what, "Raise model.max_length, or set task.overflow: window.")

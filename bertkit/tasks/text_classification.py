@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
@@ -14,7 +14,8 @@ from bertkit.data.columns import label_names
 from bertkit.encoder import load_model
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation import baselines as simple
-from bertkit.evaluation import calibration, intervals, metrics
+from bertkit.evaluation import calibration
+from bertkit.evaluation.graded import Graded
 from bertkit.tasks.base import Answer, Batch, Column, Finding, Task, TaskOptions
 from bertkit.tasks.encoding import encode_texts
 from bertkit.tasks.labels import length_findings, settle_labels, settle_weights
@@ -26,8 +27,14 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from bertkit.encoder import Encoder
+    from bertkit.evaluation.metrics import Kind
 
-TARGETS = {"single-label": "label", "multi-label": "labels", "regression": "score"}  # kind -> its column
+Probability = Annotated[float, Field(ge=0, le=1)]
+TARGETS: dict[Kind, str] = {
+    "single-label": "label",
+    "multi-label": "labels",
+    "regression": "score",
+}  # kind -> its column
 
 
 class TextClassificationOptions(TaskOptions):
@@ -44,6 +51,7 @@ class TextClassificationOptions(TaskOptions):
     kind: Literal["single-label", "multi-label", "regression"] | None = Field(
         None, description="null: from the columns (`label`, `labels`, `score`) and what they hold."
     )
+    pair: bool | None = Field(None, description="null: by the columns, `text` or `text_a` and `text_b`.")
     labels: list[str] | dict[str, str] | None = Field(
         None, description="Label names in order, or {value in the data: name}. null: found in train."
     )
@@ -60,7 +68,7 @@ class TextClassificationOptions(TaskOptions):
     temperature: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Softmax or sigmoid temperature. null: fitted on validation."
     )
-    thresholds: float | dict[str, float] | None = Field(
+    thresholds: Probability | dict[str, Probability] | None = Field(
         None, description="multi-label: probability from which a label is given. null: fitted on validation."
     )
 
@@ -91,7 +99,7 @@ class TextClassification(Task):
     tokenizer: PreTrainedTokenizerBase
     max_length: int
 
-    # --- before there is a model -------------------------------------------------------------------------------
+    # --- before there is a model
 
     @classmethod
     def prepare(
@@ -104,62 +112,81 @@ class TextClassification(Task):
     ) -> Self:
         """Settle kind, labels and weights from the training rows. Raises DataError on contradictions."""
         kinds = [kind for kind, column in TARGETS.items() if column in rows.column_names]
-        kind = options.kind or kinds[0]
+        kind, pair = options.kind or kinds[0], "text_b" in rows.column_names
         if kind not in kinds:
             what = f"{kind} learns from a column `{TARGETS[kind]}`, but the rows have {', '.join(rows.column_names)}"
             raise DataError(Problem("task.kind", what, f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}"))
-        if kind == "regression":
-            return cls(options.model_copy(update={"kind": kind, "labels": {}}), tokenizer, max_length)
-        values = list(rows["label"]) if kind == "single-label" else list(chain.from_iterable(rows["labels"]))
-        labels = settle_labels(options.labels, label_names(values, class_names))
-        names = list(dict.fromkeys(labels.values()))
+        values = [] if kind == "regression" else list(_flat(rows[TARGETS[kind]], kind))
+        labels = {} if kind == "regression" else settle_labels(options.labels, label_names(values, class_names))
         counts = Counter(labels[value] for value in values)
+        names = list(dict.fromkeys(labels.values()))
         balanced = {name: len(values) / (len(names) * max(counts[name], 1)) for name in names}
         odds = {name: max(len(rows) - counts[name], 1) / max(counts[name], 1) for name in names}
-        weights = {
+        settled = {
+            "kind": kind,
+            "pair": pair,
+            "labels": labels,
             "class_weights": settle_weights("class_weights", options.class_weights, balanced),
             "pos_weight": settle_weights("pos_weight", options.pos_weight, odds),
         }
-        return cls(options.model_copy(update={"kind": kind, "labels": labels} | weights), tokenizer, max_length)
+        return cls(options.model_copy(update=settled), tokenizer, max_length)
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Self:
         """Defaults for a foreign model: its id2label, softmax (sigmoid if multi-label), no temperature, truncation."""
         kinds = {"multi_label_classification": "multi-label", "regression": "regression"}
-        kind = kinds.get(config.problem_type or "", "regression" if config.num_labels == 1 else "single-label")
-        labels = {} if kind == "regression" else {name: name for _, name in sorted(config.id2label.items())}
-        return cls(TextClassificationOptions(name=cls.name, kind=kind, labels=labels), tokenizer, max_length)
+        kind = kinds.get(str(config.problem_type), "regression" if config.num_labels == 1 else "single-label")
+        names = [] if kind == "regression" else [str(name) for _, name in sorted((config.id2label or {}).items())]
+        options = {"name": cls.name, "kind": kind, "labels": dict(zip(names, names, strict=True))}
+        return cls(TextClassificationOptions.model_validate(options), tokenizer, max_length)
+
+    @property
+    def kind(self) -> Kind:
+        """What the targets are; settled since `prepare`."""
+        return self.options.kind or "single-label"
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Value in the data -> label name; settled since `prepare`, empty for regression."""
+        return self.options.labels if isinstance(self.options.labels, dict) else {}
 
     @property
     def names(self) -> list[str]:
         """Label names in the order of their ids; empty for regression."""
-        labels = self.options.labels
-        return list(dict.fromkeys(labels.values())) if isinstance(labels, dict) else []
+        return list(dict.fromkeys(self.values.values()))
+
+    @property
+    def accepted(self) -> Sequence[frozenset[str]]:
+        return self.inputs if self.options.pair is None else (self.inputs[self.options.pair],)
 
     @property
     def known_labels(self) -> frozenset[str] | None:
-        return frozenset([*dict(self.options.labels or {}), *self.names]) or None
+        return frozenset([*self.values, *self.names]) or None
 
     @property
     def headline(self) -> str:
-        return {"single-label": "accuracy", "multi-label": "f1_micro", "regression": "spearman"}[
-            self.options.kind or ""
-        ]
+        return {"single-label": "accuracy", "multi-label": "f1_micro", "regression": "spearman"}[self.kind]
 
     def describe(self) -> str:
-        """Such as `single-label, 2 labels: negative, positive`."""
+        """Such as `single texts, single-label, 2 labels: negative, positive`."""
         shown = ", ".join(self.names[:10]) + (", …" if len(self.names) > 10 else "")
-        return f"{self.options.kind}, {len(self.names)} labels: {shown}" if self.names else "regression"
+        inputs = "pairs of texts" if self.options.pair else "single texts"
+        return f"{inputs}, {self.kind}" + (f", {len(self.names)} labels: {shown}" if self.names else "")
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         yield from length_findings(features, split, self.max_length, self.options.overflow)
 
-    # --- text -> features -> model -------------------------------------------------------------------------------
+    # --- text -> features -> model
 
     def encode(self, rows: Dataset) -> Dataset:
         from datasets import Dataset
 
         pair = "text_b" in rows.column_names
+        if self.options.pair not in (None, pair):
+            what = (
+                f"the model reads {', '.join(sorted(self.accepted[0]))}, the rows have {', '.join(rows.column_names)}"
+            )
+            raise DataError(Problem("columns", what, "Map them, e.g.  data: {columns: {text_a: …, text_b: …}}"))
         columns = encode_texts(
             self.tokenizer,
             rows["text_a"][:] if pair else rows["text"][:],
@@ -177,21 +204,23 @@ class TextClassification(Task):
         """Label ids `(rows,)`, 0/1 rows `(rows, labels)`, or numbers `(rows,)`."""
         import numpy as np
 
-        if self.options.kind == "regression":
-            return np.asarray(rows["score"][:], dtype=np.float64)
+        column = TARGETS[self.kind]
+        if column not in rows.column_names:
+            raise DataError(
+                Problem(f"column `{column}`", f"not in the rows, which have {', '.join(rows.column_names)}")
+            )
+        if self.kind == "regression":
+            return np.asarray(rows[column][:], dtype=np.float64)
         ids = {name: index for index, name in enumerate(self.names)}
-        known = ids | {value: ids[name] for value, name in dict(self.options.labels or {}).items()}
-        column = TARGETS[self.options.kind or ""]
-        values = rows[column][:] if column in rows.column_names else []
-        strangers = {v: None for v in (values if column == "label" else chain.from_iterable(values)) if v not in known}
-        if strangers or not values:
-            what = f"labels that the model does not know: {', '.join(map(repr, list(strangers)[:10]))}"
-            fix = f"It knows {', '.join(self.names)}."
-            raise DataError(Problem(f"column `{column}`", what if values else "not in the rows", fix))
-        if self.options.kind == "single-label":
-            return np.asarray([known[value] for value in values], dtype=np.int64)
+        known = ids | {value: ids[name] for value, name in self.values.items()}
+        strangers = [value for value in dict.fromkeys(_flat(rows[column], self.kind)) if value not in known]
+        if strangers:
+            what = f"labels that the model does not know: {', '.join(map(repr, strangers[:10]))}"
+            raise DataError(Problem(f"column `{column}`", what, f"It knows {', '.join(self.names)}."))
+        if self.kind == "single-label":
+            return np.asarray([known[value] for value in rows[column]], dtype=np.int64)
         table = np.zeros((len(rows), len(ids)), dtype=np.float64)
-        for row, several in enumerate(values):
+        for row, several in enumerate(rows[column]):
             table[row, [known[value] for value in several]] = 1.0
         return table
 
@@ -203,18 +232,18 @@ class TextClassification(Task):
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         from transformers import AutoModelForSequenceClassification
 
-        problem = {"single-label": "single_label", "multi-label": "multi_label"}
+        problems = {"single-label": "single_label_classification", "multi-label": "multi_label_classification"}
         names = self.names or ["score"]
         settings = {
             "num_labels": len(names),
             "id2label": dict(enumerate(names)),
             "label2id": {name: index for index, name in enumerate(names)},
-            "problem_type": f"{problem[kind]}_classification" if (kind := self.options.kind) in problem else kind,
+            "problem_type": problems.get(self.kind, self.kind),
         }
         return load_model(encoder, AutoModelForSequenceClassification, settings, new_head=new_head)
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Cross-entropy, binary cross-entropy (over all labels) or squared error, summed; `logits` are `(windows, labels)`."""
+        """Cross-entropy, binary cross-entropy over all labels, or squared error; `logits` are `(windows, labels)`."""
         import torch
         from torch.nn import functional as F
 
@@ -222,9 +251,9 @@ class TextClassification(Task):
         logits = torch.zeros(len(rows), outputs.logits.shape[-1], device=outputs.logits.device)
         logits = logits.index_add(0, windows, outputs.logits.float()) / torch.bincount(windows)[:, None]
         labels = batch["labels"][first]
-        if self.options.kind == "regression":
+        if self.kind == "regression":
             return F.mse_loss(logits[:, 0], labels.float(), reduction="sum")
-        if self.options.kind == "multi-label":
+        if self.kind == "multi-label":
             pos_weight = self._tensor(self.options.pos_weight, logits)
             return F.binary_cross_entropy_with_logits(logits, labels.float(), pos_weight=pos_weight, reduction="sum")
         weight = self._tensor(self.options.class_weights, logits)
@@ -234,7 +263,7 @@ class TextClassification(Task):
         """Rows, each with its class weight; for multi-label, decisions."""
         _, first, _ = _rows(batch)
         labels = batch["labels"][first]
-        if self.options.kind == "multi-label":
+        if self.kind == "multi-label":
             return float(labels.numel())
         weight = self._tensor(self.options.class_weights, labels)
         return float(len(labels)) if weight is None else float(weight[labels].sum())
@@ -244,12 +273,11 @@ class TextClassification(Task):
 
         return torch.tensor([weights[name] for name in self.names], device=like.device) if weights else None
 
-    # --- model -> answers ------------------------------------------------------------------------------------------
+    # --- model -> answers
 
-    def keep(self, outputs: Any, batch: Batch) -> np.ndarray:
+    def keep(self, outputs: Any, batch: Batch) -> Any:
         """Logits, `(features, labels)` fp32."""
-        logits: np.ndarray = outputs.logits.float().cpu().numpy()
-        return logits
+        return outputs.logits.float().cpu().numpy()
 
     def decode(self, kept: Sequence[np.ndarray], features: Dataset, rows: Dataset) -> list[Answer]:
         """One answer per row: `label`, `scores` and `score`; or `labels` and `scores`; or `score`; and `truncated`."""
@@ -258,9 +286,9 @@ class TextClassification(Task):
         _, starts, counts = np.unique(np.asarray(features["row"][:]), return_index=True, return_counts=True)
         logits = np.add.reduceat(np.stack(kept).astype(np.float64), starts) / counts[:, None]
         truncated = (np.asarray(features["lost"][:])[starts] > 0).tolist()
-        if self.options.kind == "regression":
+        if self.kind == "regression":
             return [{"score": s, "truncated": t} for s, t in zip(logits[:, 0].tolist(), truncated, strict=True)]
-        single = self.options.kind == "single-label"
+        single = self.kind == "single-label"
         squash = calibration.apply_temperature_softmax if single else calibration.apply_temperature_sigmoid
         table = squash(logits, self.options.temperature or 1.0)
         decide = self._one if single else self._several
@@ -274,111 +302,48 @@ class TextClassification(Task):
     def _several(self, probabilities: list[float]) -> Answer:
         scores = dict(zip(self.names, probabilities, strict=True))
         limits = self.options.thresholds
-        given = [n for n, p in scores.items() if p >= (limits[n] if isinstance(limits, dict) else limits or 0.5)]
+        given = [
+            n for n, p in scores.items() if p >= (limits.get(n, 0.5) if isinstance(limits, dict) else limits or 0.5)
+        ]
         return {"labels": given, "scores": scores}
 
     def fit(self, answers: Sequence[Answer], rows: Dataset) -> Self:
         """Temperature (Guo et al. 2017), then per-label thresholds of best F1; what the recipe fixed stays."""
-        if self.options.kind == "regression":
+        if self.kind == "regression":
             return self
-        references, table = self._targets(rows), self._table(answers)
-        found: dict[str, Any] = {}
-        if self.options.kind == "single-label":
-            if self.options.temperature is None:
-                found["temperature"] = calibration.fit_temperature_softmax(table, references)
-            return replace(self, options=self.options.model_copy(update=found))
+        graded, found = self._graded(answers, rows), dict[str, Any]()
         if self.options.temperature is None:
-            found["temperature"] = calibration.fit_temperature_sigmoid(table, references)
-            table = _tempered(table, found["temperature"], multi=True)
-        if self.options.thresholds is None:
-            found["thresholds"] = dict(zip(self.names, calibration.fit_thresholds(table, references), strict=True))
+            found["temperature"] = graded.temperature()
+            graded = graded.tempered(found["temperature"])
+        if self.options.thresholds is None and self.kind == "multi-label":
+            found["thresholds"] = graded.thresholds()
         return replace(self, options=self.options.model_copy(update=found))
 
     def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
-        scored: dict[str, float | None] = self._measure(
-            answers, rows, metrics.single_label, metrics.multi_label, metrics.regression
-        )
-        return scored
+        return dict(self._graded(answers, rows).scores)
 
     def intervals(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, tuple[float, float] | None]:
-        found: dict[str, tuple[float, float] | None] = self._measure(
-            answers,
-            rows,
-            intervals.intervals_single_label,
-            intervals.intervals_multi_label,
-            intervals.intervals_regression,
-        )
-        return found
+        return self._graded(answers, rows).intervals()
 
     def user_score(self, metric: Any, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
         """A user's `evaluate.Metric` on label ids `(rows,)`, 0/1 `(rows, labels)`, or numbers `(rows,)`."""
-        from bertkit.evaluation.hf_metrics import compute_user_metric
-
-        scored: dict[str, float | None] = self._measure(
-            answers,
-            rows,
-            lambda references, _, names, given: compute_user_metric(metric, given, references),
-            lambda references, _, given, names: compute_user_metric(metric, given, references),
-            lambda references, given: compute_user_metric(metric, given, references),
-        )
-        return scored
+        return self._graded(answers, rows).user_scores(metric)
 
     def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
         """Confusion matrix (rows: truth), and calibration before and after the temperature."""
-        if self.options.kind == "regression":
+        if self.kind == "regression":
             return {}
-        temperature, table = self.options.temperature or 1.0, self._table(answers)
-        multi = self.options.kind == "multi-label"
-        before = _tempered(table, 1 / temperature, multi=multi)
-        ece: list[float] = [
-            self._measure(answers, rows, metrics.single_label, metrics.multi_label, None, table=t)["ece"]
-            for t in (before, table)
-        ]
-        if multi:
-            count = lambda references, _, given, names: metrics.multi_label_confusion_matrices(references, given)  # noqa: E731
-        else:
-            count = lambda references, _, names, given: metrics.confusion_matrix(references, given, len(names))  # noqa: E731
-        return {
-            "labels": self.names,
-            "confusion_matrix": self._measure(answers, rows, count, count, None),
-            "calibration": {"temperature": temperature, "ece_before": ece[0], "ece_after": ece[1]},
-        }
+        graded, temperature = self._graded(answers, rows), self.options.temperature or 1.0
+        ece = {"ece_before": graded.tempered(1 / temperature).scores["ece"], "ece_after": graded.scores["ece"]}
+        calibrated = {"temperature": temperature, **ece, "thresholds": self.options.thresholds}
+        return {"labels": self.names, "confusion_matrix": graded.confusion(), "calibration": calibrated}
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
-        kind: Any = self.options.kind
         targets = self._targets(train), self._targets(rows)
-        return simple.baselines(kind, _joined(train), targets[0], _joined(rows), targets[1], self.names)
+        return simple.baselines(self.kind, _joined(train), targets[0], _joined(rows), targets[1], self.names)
 
-    def _measure(
-        self,
-        answers: Sequence[Answer],
-        rows: Dataset,
-        single: Any,
-        several: Any,
-        number: Any,
-        *,
-        table: Any = None,
-    ) -> Any:
-        """Call the function of this kind with references, probabilities and decisions."""
-        import numpy as np
-
-        references = self._targets(rows)
-        if self.options.kind == "regression":
-            return number(references, np.asarray([answer["score"] for answer in answers]))
-        table = self._table(answers) if table is None else table
-        ids = {name: index for index, name in enumerate(self.names)}
-        if self.options.kind == "single-label":
-            return single(references, table, self.names, np.asarray([ids[answer["label"]] for answer in answers]))
-        given = np.zeros(references.shape, dtype=np.int64)
-        for row, answer in enumerate(answers):
-            given[row, [ids[name] for name in answer["labels"]]] = 1
-        return several(references, table, given, self.names)
-
-    def _table(self, answers: Sequence[Answer]) -> np.ndarray:
-        """Probabilities, `(rows, labels)`."""
-        import numpy as np
-
-        return np.asarray([[answer["scores"][name] for name in self.names] for answer in answers], dtype=np.float64)
+    def _graded(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
+        return Graded.of(self.kind, self.names, self._targets(rows), answers)
 
 
 def _rows(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -389,15 +354,9 @@ def _rows(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     return rows, counts.cumsum(0) - counts, windows
 
 
-def _tempered(table: np.ndarray, temperature: float, *, multi: bool) -> np.ndarray:
-    """Probabilities `(rows, labels)` at another temperature, from those at the one in use."""
-    import numpy as np
-    from scipy.special import logit
-
-    tiny = np.finfo(np.float64).tiny
-    if multi:
-        return calibration.apply_temperature_sigmoid(logit(np.clip(table, tiny, np.nextafter(1, 0))), temperature)
-    return calibration.apply_temperature_softmax(np.log(np.maximum(table, tiny)), temperature)
+def _flat(values: Iterable[Any], kind: Kind) -> Iterable[str]:
+    """The labels of all rows, one after the other."""
+    return values if kind == "single-label" else chain.from_iterable(values)
 
 
 def _joined(rows: Dataset) -> list[str]:

@@ -128,7 +128,7 @@ class Collator:
         """The collator of a tokenizer's own inputs and a task's token-level columns."""
         return cls({"input_ids": int(tokenizer.pad_token_id or 0), "token_type_ids": 0, **extra})
 
-    def __call__(self, columns: Mapping[str, Sequence[Any]]) -> dict[str, Tensor]:
+    def __call__(self, columns: Any) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask` and other padded columns: (features, pieces); the rest: (features, …)."""
         batch = {name: self._padded(values, name) for name, values in columns.items()}
         sizes = torch.tensor([len(ids) for ids in columns["input_ids"]])

@@ -33,17 +33,11 @@ class Progress(TrainerCallback):
         if self.bar is not None:
             self.bar.update(state.global_step - self.bar.n)
 
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         logs = logs or {}
         if not state.is_world_process_zero:
             return
-        shown = {
-            name.removeprefix("eval_"): logs[name]
-            for name in ("loss", f"eval_{self.headline}")
-            if name in logs
-        }
+        shown = {name.removeprefix("eval_"): logs[name] for name in ("loss", f"eval_{self.headline}") if name in logs}
         if not shown:
             return
         text = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
@@ -75,16 +69,10 @@ class MetricsLog(TrainerCallback):
         # After a resume, what was logged past the checkpoint will be logged again.
         if state.is_world_process_zero and self.path.is_file():
             lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = [
-                x
-                for x in lines
-                if (e := json.loads(x))["seed"] != self.seed or e["step"] <= state.global_step
-            ]
+            kept = [x for x in lines if (e := json.loads(x))["seed"] != self.seed or e["step"] <= state.global_step]
             self.path.write_text("".join(kept), encoding="utf-8")
 
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         if state.is_world_process_zero:
             numbers = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in (logs or {}).items()}
             event = {"seed": self.seed, "step": state.global_step, **numbers}

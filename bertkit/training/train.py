@@ -40,12 +40,9 @@ if TYPE_CHECKING:
     from bertkit.tasks.base import Finding, Task
 
 logger = logging.getLogger(__name__)
-DEFAULTS = {"per_device_train_batch_size": 32, "per_device_eval_batch_size": 32, "warmup_steps": 0.1, "weight_decay": 0.01, "eval_strategy": "epoch", "save_strategy": "epoch", "save_total_limit": 2, "logging_steps": 20}
 
 
-def train(
-    recipe: Recipe, output_dir: str | Path, resume: bool = False, *, metrics: Sequence[Any] = ()
-) -> Run:
+def train(recipe: Recipe, output_dir: str | Path, resume: bool = False, *, metrics: Sequence[Any] = ()) -> Run:
     """Train, choose, calibrate, save, reload, score: everything a run folder holds.
 
     resume: go on with an interrupted run of the same recipe and data, from its newest whole checkpoint.
@@ -173,7 +170,7 @@ def train_seed(
 
 def arguments(recipe: Recipe, task: Task, folder: Path, seed: int, *, evaluates: bool) -> TrainingArguments:
     """Hugging Face's arguments for one seed. Raises RecipeError where transformers refuses them."""
-    given = {**DEFAULTS, **recipe.training}
+    given = dict(recipe.training)
     device = best_device()
     own: dict[str, Any] = {
         "output_dir": str(folder),
@@ -188,9 +185,7 @@ def arguments(recipe: Recipe, task: Task, folder: Path, seed: int, *, evaluates:
     if "bf16" not in given and not given.get("fp16"):
         own["bf16"] = best_precision(device) == "bf16"
     if evaluates:
-        own["metric_for_best_model"] = str(given.pop("metric_for_best_model", task.headline)).removeprefix(
-            "eval_"
-        )
+        own["metric_for_best_model"] = task.headline
         own["greater_is_better"] = True
     else:
         given["eval_strategy"] = "no"
@@ -262,9 +257,7 @@ def finish(
         verify(run, predictor, data.rows[split])
     device = predictor.device.type
     write_json(run.folder / "environment.json", environment(device, predictor.precision))
-    headline = str(recipe.training.get("metric_for_best_model", predictor.task.headline)).removeprefix(
-        "eval_"
-    )
+    headline = recipe.training.get("metric_for_best_model", predictor.task.headline)
     results = {
         "task": {"name": predictor.task.name, "description": predictor.task.describe()},
         "headline": headline,
@@ -293,10 +286,8 @@ def over_seeds(outcomes: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, 
 
 def verify(run: Run, predictor: Predictor, rows: Dataset) -> None:
     """Load the saved model in a fresh process, and hold its answers against this process's. Raises ModelError."""
-    inputs = set().union(*predictor.task.inputs)
-    probe = [
-        {name: row[name] for name in inputs if name in row} for row in rows.select(range(min(len(rows), 64)))
-    ]
+    inputs = frozenset[str]().union(*predictor.task.accepted)
+    probe = [{name: row[name] for name in inputs if name in row} for row in rows.select(range(min(len(rows), 64)))]
     with TemporaryDirectory() as room:
         asked, told = Path(room) / "asked.jsonl", Path(room) / "told.jsonl"
         write_text(asked, "".join(json.dumps(row) + "\n" for row in probe))
@@ -311,22 +302,14 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> None:
             "--output",
             str(told),
         ]
-        alone = {
-            k: v
-            for k, v in os.environ.items()
-            if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
-        }
+        alone = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=alone)
         if done.returncode:
-            raise ModelError(
-                Problem(str(run.model), f"does not load in a fresh process:\n{done.stderr.strip()}")
-            )
+            raise ModelError(Problem(str(run.model), f"does not load in a fresh process:\n{done.stderr.strip()}"))
         fresh = [json.loads(line)["answer"] for line in told.read_text(encoding="utf-8").splitlines()]
     ours = list(predictor.stream(probe))
     different = [index for index, pair in enumerate(zip(ours, fresh, strict=True)) if pair[0] != pair[1]]
     if different:
         what = f"a fresh process answers {len(different)} of {len(ours)} rows differently, first row {different[0] + 1}"
-        raise ModelError(
-            Problem(str(run.model), what, "This is a bug of bertkit; please report it with the recipe.")
-        )
+        raise ModelError(Problem(str(run.model), what, "This is a bug of bertkit; please report it with the recipe."))
     logger.info("verified: a fresh process gives the same %d answers", len(ours))

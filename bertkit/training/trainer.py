@@ -51,13 +51,12 @@ class TaskTrainer(Trainer):
             model=model, args=args, train_dataset=features, eval_dataset=validation, callbacks=list(callbacks)
         )
         self.remove_callback(PrinterCallback)  # ours say what happens
-        self.task, self.predict_with = task, predict
+        self.task, self.predict_with, self.features = task, predict, features
 
     def get_train_dataloader(self) -> EpochLoader:
-        features = self.train_dataset
         batches = LengthBatches(
-            features["length"][:],
-            self.task.units(features),
+            self.features["length"][:],
+            self.task.units(self.features),
             batch_size=self._train_batch_size,
             accumulation=self.args.gradient_accumulation_steps,
             world=self.args.world_size,
@@ -65,16 +64,14 @@ class TaskTrainer(Trainer):
             seed=self.args.seed,
         )
         return EpochLoader(
-            ByColumn(features),
+            ByColumn(self.features),
             batch_sampler=batches,
             collate_fn=Collator.of(self.task.tokenizer, self.task.padding),
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
         )
 
-    def get_batch_samples(
-        self, epoch_iterator: Any, num_batches: int, device: torch.device
-    ) -> tuple[list[Any], Any]:
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
         """The micro-batches of one step, and what their losses will sum over in all processes."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         counted = torch.tensor(math.fsum(self.task.count(batch) for batch in batches), device=device)
@@ -106,21 +103,19 @@ class TaskTrainer(Trainer):
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         scores = self.task.evaluate(rows, self.predict_with(self.model))
         # NaN is never better than anything, which is how an undefined headline metric must compare.
-        overall = {
-            f"{metric_key_prefix}_{k}": math.nan if v is None else v for k, v in scores.items() if "/" not in k
-        }
+        overall = {f"{metric_key_prefix}_{k}": math.nan if v is None else v for k, v in scores.items() if "/" not in k}
         self.log(dict(overall))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, overall)
         return overall
 
-    # --- checkpoints ---------------------------------------------------------------------------------------------
+    # --- checkpoints
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:  # sharded states have formats of their own
             super()._save_checkpoint(model, trial)
             return
         self.store_flos()
-        parent = Path(self.args.output_dir)
+        parent = Path(str(self.args.output_dir))
         folder = parent / f"checkpoint-{self.state.global_step}"
         aside = parent / f".writing-{self.state.global_step}"
         aside.mkdir(parents=True, exist_ok=True)
@@ -131,11 +126,8 @@ class TaskTrainer(Trainer):
         if self.args.should_save:
             self.save_model(str(aside), _internal_call=True)
             checkpoint.save_optimizer(aside, self.optimizer, self.lr_scheduler)
-            stateful = [
-                c for c in [*self.callback_handler.callbacks, self.control] if isinstance(c, ExportableState)
-            ]
-            for callback in stateful:
-                self.state.stateful_callbacks[type(callback).__name__] = callback.state()
+            stateful = [c for c in [*self.callback_handler.callbacks, self.control] if isinstance(c, ExportableState)]
+            self.state.stateful_callbacks = {type(c).__name__: c.state() for c in stateful}  # type: ignore[assignment]
             self.state.save_to_json(str(aside / "trainer_state.json"))
             checkpoint.publish(aside, folder)
             self._forget_old(parent)
@@ -150,7 +142,8 @@ class TaskTrainer(Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """The model alone: Trainer's own would pickle the arguments."""
-        self.model.save_pretrained(output_dir or self.args.output_dir)
+        model: Any = self.model
+        model.save_pretrained(output_dir or self.args.output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
