@@ -21,7 +21,7 @@ OVERRIDES = "key=value (a YAML value), or ~key to delete; such as training.num_t
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns 0, or 2 for what the user can put right; a bug is a traceback and 1."""
-    args = _parser().parse_args(argv)
+    args = _parse(argv)
     _talk()
     try:
         result: int = args.run(args) or 0
@@ -32,11 +32,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"error: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
+        resumable = args.run is _train
+        print("\ninterrupted" + ("; go on with the same command and --resume" if resumable else ""), file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Options may stand before, between and after the words of a command, which argparse alone does not allow."""
+    parser = _parser()
+    args, extra = parser.parse_known_args(argv)
+    if any(word.startswith("-") for word in extra) or (extra and "rest" not in args):
+        parser.error(f"unrecognized arguments: {' '.join(extra)}")
+    if extra:
+        args.rest = [*args.rest, *extra]
+    return args
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("show", help="a recipe, fully resolved; itself a valid recipe")
     command.add_argument("recipe", nargs="?", help=RECIPE)
-    command.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
+    command.add_argument("rest", nargs="*", metavar="key=value", help=OVERRIDES)
     command.add_argument("--schema", action="store_true", help="the recipe's JSON Schema, for editors")
     command.set_defaults(run=_show)
 
@@ -60,12 +72,12 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("check", help="look at recipe and data before anything is trained")
     command.add_argument("recipe", help=RECIPE)
-    command.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
+    command.add_argument("rest", nargs="*", metavar="key=value", help=OVERRIDES)
     command.set_defaults(run=_check)
 
     command = commands.add_parser("train", help="train a recipe into a run folder")
     command.add_argument("recipe", help=RECIPE)
-    command.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
+    command.add_argument("rest", nargs="*", metavar="key=value", help=OVERRIDES)
     command.add_argument("--output-dir", type=Path, required=True, metavar="RUN")
     command.add_argument("--resume", action="store_true", help="go on with an interrupted run")
     command.set_defaults(run=_train)
@@ -83,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("predict", help="answers for texts, or for any number of rows")
     command.add_argument("source", metavar="RUN", help="a run folder, a model folder or a Hub id")
-    command.add_argument("texts", nargs="*", metavar="TEXT")
+    command.add_argument("rest", nargs="*", metavar="TEXT")
     command.add_argument("--input", metavar="FILE", help="csv, tsv, json, jsonl or parquet; - reads jsonl from stdin")
     command.add_argument("--output", type=Path, metavar="FILE", help=".jsonl or .csv; default: jsonl to stdout")
     command.add_argument(
@@ -141,7 +153,7 @@ def _show(args: argparse.Namespace) -> None:
     elif args.recipe is None:
         raise UserError(Problem("", "which recipe?", "bertkit recipes lists the shipped ones."))
     else:
-        print(dump(load_recipe(args.recipe, args.overrides, check_files=False)), end="")
+        print(dump(load_recipe(args.recipe, args.rest, check_files=False)), end="")
 
 
 def _copy(args: argparse.Namespace) -> None:
@@ -159,14 +171,14 @@ def _copy(args: argparse.Namespace) -> None:
 def _check(args: argparse.Namespace) -> None:
     from bertkit.recipe import load_recipe
 
-    recipe = load_recipe(args.recipe, args.overrides)
+    recipe = load_recipe(args.recipe, args.rest)
     _quiet_libraries()
     from bertkit.encoder import find
     from bertkit.training.train import inspect, prepare
 
     task, data = prepare(recipe, find(recipe.model))
     print(f"{task.name}: {task.describe()}")
-    features = inspect(task, data, None)
+    features, _ = inspect(task, data)
     print(f"first row as the model reads it: {task.tokenizer.decode(features[0]['input_ids'])}")
     print("nothing stands in the way of training")
 
@@ -174,7 +186,7 @@ def _check(args: argparse.Namespace) -> None:
 def _train(args: argparse.Namespace) -> None:
     from bertkit.recipe import load_recipe
 
-    recipe = load_recipe(args.recipe, args.overrides)
+    recipe = load_recipe(args.recipe, args.rest)
     _quiet_libraries()
     from bertkit.report.table import after_training
     from bertkit.training.train import train
@@ -189,14 +201,14 @@ def _evaluate(args: argparse.Namespace) -> None:
     from bertkit.report.table import scores_table
 
     _quiet_libraries()
-    scores = evaluate(args.source, split=args.split, file=args.data, overrides=args.overrides, task=args.task)
+    scores = evaluate(args.source, split=args.split, file=args.data, overrides=args.rest, task=args.task)
     print(json.dumps(scores, indent=2) if args.json else scores_table(scores))
 
 
 def _predict(args: argparse.Namespace) -> None:
     from bertkit.predict import predict_file, shown
 
-    if bool(args.texts) == bool(args.input):
+    if bool(args.rest) == bool(args.input):
         raise UserError(Problem("", "predict needs texts, or --input FILE", "bertkit predict RUN 'some text'"))
     columns = dict(pair.partition("=")[::2] for pair in args.column)
     if "" in columns.values():
@@ -209,5 +221,5 @@ def _predict(args: argparse.Namespace) -> None:
         count = predict_file(predictor, args.source, args.input, args.output, columns)
         print(f"{count:,} rows" + (f" in {args.output}" if args.output else ""), file=sys.stderr)
         return
-    for text, answer in zip(args.texts, predictor.stream(args.texts), strict=True):
+    for text, answer in zip(args.rest, predictor.stream(args.rest), strict=True):
         print(json.dumps({"text": text, "answer": answer}, ensure_ascii=False) if args.json else shown(text, answer))

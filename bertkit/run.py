@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import Problem, RecipeError, UserError
-from bertkit.files import read_json, write_text
+from bertkit.files import read_json
 from bertkit.recipe import dump, load_recipe
 
 if TYPE_CHECKING:
@@ -69,7 +69,10 @@ class Run:
 
 
 def open_run(recipe: Recipe, folder: Path, resume: bool) -> Run:
-    """A new run folder with its recipe in it, or an unfinished one to go on with. Raises UserError."""
+    """A run folder that may be trained into: a new one, or an unfinished one of this recipe. Raises UserError.
+
+    Nothing is written yet: what is wrong with data or model leaves no folder behind.
+    """
     run, text = Run(folder), dump(recipe)
     kept = folder / "recipe.yaml"
     if folder.is_file():
@@ -83,8 +86,6 @@ def open_run(recipe: Recipe, folder: Path, resume: bool) -> Run:
         changed = [line.strip() for line in ours if line not in theirs]
         what = f"the recipe is not the one this run was started with; now: {'; '.join(changed[:5]) or 'lines are gone'}"
         raise RecipeError(Problem(str(kept), what, "Give the same recipe and overrides, or another --output-dir."))
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(kept, text)
     return run
 
 
@@ -93,6 +94,7 @@ def only_writer(run: Run) -> Iterator[None]:
     """Refuse a second process that trains into the same folder. The lock goes with the process that holds it."""
     import fcntl
 
+    run.folder.mkdir(parents=True, exist_ok=True)
     with (run.folder / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

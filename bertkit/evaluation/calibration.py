@@ -87,7 +87,8 @@ def fit_temperature_softmax(probabilities: ArrayLike, references: ArrayLike) -> 
         references: (rows,) label ids.
 
     Returns:
-        T in [0.05, 20]; 1.0 where no T is better than leaving the probabilities as they are.
+        T in [0.05, 20]; 1.0 where no T is better than leaving the probabilities as they are, or where no
+            row is wrong, so that ever colder ones are.
 
     Raises:
         ValueError: There is no row, or the shapes do not fit.
@@ -115,7 +116,8 @@ def fit_temperature_sigmoid(probabilities: ArrayLike, references: ArrayLike) -> 
         references: (rows, labels) of 0 and 1.
 
     Returns:
-        T in [0.05, 20]; 1.0 where no T is better than leaving the probabilities as they are.
+        T in [0.05, 20]; 1.0 where no T is better than leaving the probabilities as they are, or where no
+            row is wrong, so that ever colder ones are.
 
     Raises:
         ValueError: There is no row, or the shapes do not fit.
@@ -195,6 +197,8 @@ def _best_temperature(loss: Callable[[float], float]) -> float:
         lambda log_t: loss(math.exp(log_t)), bounds=(math.log(COLDEST), math.log(HOTTEST)), method="bounded"
     )
     temperature = math.exp(float(found.x))
+    if temperature < COLDEST * 1.01:
+        return 1.0  # no row was wrong: the loss falls without end, and says nothing about confidence
     return temperature if loss(temperature) < loss(1.0) - 1e-12 else 1.0  # a smaller gain is rounding
 
 

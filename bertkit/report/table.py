@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-SHOWN = 6  # overall metrics per table
+SHOWN = ("accuracy", "f1_macro", "f1_micro", "matthews_correlation", "roc_auc", "pearson", "spearman")
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
@@ -19,8 +19,8 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 def against_baselines(results: Mapping[str, Any], split: str) -> str:
     """The model's overall metrics on a split, with intervals, beside those of the simple models."""
     scores = results["splits"][split]
-    names = [n for n in _overall(scores["metrics"]) if n != "ece"]
-    names = [results["headline"], *(n for n in names if n != results["headline"])][:SHOWN]
+    headline = results["headline"]
+    names = [headline, *(n for n in SHOWN if n != headline and scores["metrics"].get(n) is not None)][:4]
     simple = results["baselines"].get(split, {})
     header = [f"{split} ({scores['rows']:,} rows)", "this model", "95 % interval", *simple]
     rows = [header]
@@ -48,10 +48,6 @@ def number(value: float | None) -> str:
 def interval(bounds: Sequence[float] | None) -> str:
     """Such as 0.8812 … 0.9263, or nothing."""
     return f"{bounds[0]:.4f} … {bounds[1]:.4f}" if bounds else ""
-
-
-def _overall(metrics: Mapping[str, float | None]) -> list[str]:
-    return [name for name, value in metrics.items() if "/" not in name and value is not None]
 
 
 def after_training(folder: Path, results: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from bertkit.errors import DataError, ModelError, Problem, RecipeError
 from bertkit.evaluation.evaluate import score
 from bertkit.files import read_json, write_json, write_text, written_aside
 from bertkit.inference import best_device, best_precision, load, longest, predictor
+from bertkit.recipe import dump
 from bertkit.report.card import card
 from bertkit.run import Run, environment, only_writer, open_run
 from bertkit.tasks import get_task
@@ -52,21 +53,22 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False, *, metri
     started = time.monotonic()
     first = int(os.environ.get("RANK", 0)) == 0  # under torchrun, one process writes
     run = open_run(recipe, Path(output_dir), resume) if first else Run(Path(output_dir))
+    if resume and run.finished:
+        logger.info("%s is finished; there is nothing to resume", run.folder)
+        return run
+    encoder = find(recipe.model)
+    logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
+    task, data = prepare(recipe, encoder)
+    logger.info("task: %s, %s", task.name, task.describe())
+    features, findings = inspect(task, data)
     with only_writer(run) if first else nullcontext():
-        if resume and run.finished:
-            logger.info("%s is finished; there is nothing to resume", run.folder)
-            return run
-        encoder = find(recipe.model)
-        logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
-        task, data = prepare(recipe, encoder)
-        logger.info("task: %s, %s", task.name, task.describe())
-        features = inspect(task, data, run if first else None)
+        if first:
+            begin(recipe, run, data, findings)
         outcomes = [train_seed(recipe, seed, run, encoder, task, data, features) for seed in recipe.seeds]
-        if not first:
-            return run
-        best = max(outcomes, key=lambda outcome: outcome["headline"])
-        publish(run, best["seed"])
-        finish(recipe, run, data, outcomes, metrics, started)
+        if first:
+            best = max(outcomes, key=lambda outcome: outcome["headline"])
+            publish(run, best["seed"])
+            finish(recipe, run, data, outcomes, metrics, started)
     return run
 
 
@@ -79,33 +81,30 @@ def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
     return kind.prepare(recipe.task, tokenizer, limit, data.rows["train"], data.class_names), data
 
 
-def inspect(task: Task, data: Data, run: Run | None) -> Any:
-    """Check all splits, write data.json, stop on failures; returns the training features. Raises DataError."""
+def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
+    """Check and report all splits; returns the training features and the findings. Raises DataError on a failure."""
     features = {split: task.encode(rows) for split, rows in data.rows.items()}
     findings: list[Finding] = [*sources.check(data)]
     for split, encoded in features.items():
         findings += task.check(encoded, split)
     for finding in findings:
-        logger.log(
-            logging.INFO if finding.level == "note" else logging.WARNING,
-            "%s: %s",
-            finding.level,
-            finding.what,
-        )
-    if run is not None:
-        facts = {
-            "fingerprints": data.fingerprints,
-            "rows": {split: len(rows) for split, rows in data.rows.items()},
-        }
-        known = run.folder / "data.json"
-        if known.is_file() and read_json(known)["fingerprints"] != data.fingerprints:
-            what = "the data are not those this run was started with (their sha256 differs)"
-            raise DataError(Problem(str(known), what, "Bring the old data back, or start a new run."))
-        write_json(known, facts | {"findings": [finding._asdict() for finding in findings]})
+        level = logging.INFO if finding.level == "note" else logging.WARNING
+        logger.log(level, "%s: %s", finding.level, finding.what)
     failed = [Problem("data", finding.what, finding.fix) for finding in findings if finding.level == "fail"]
     if failed:
         raise DataError(failed)
-    return features["train"]
+    return features["train"], findings
+
+
+def begin(recipe: Recipe, run: Run, data: Data, findings: list[Finding]) -> None:
+    """Write recipe.yaml and data.json. Raises DataError when a run is resumed on other data."""
+    known = run.folder / "data.json"
+    if known.is_file() and read_json(known)["fingerprints"] != data.fingerprints:
+        what = "the data are not those this run was started with (their sha256 differs)"
+        raise DataError(Problem(str(known), what, "Bring the old data back, or start a new run."))
+    facts = {"fingerprints": data.fingerprints, "rows": {split: len(rows) for split, rows in data.rows.items()}}
+    write_text(run.folder / "recipe.yaml", dump(recipe))
+    write_json(known, facts | {"findings": [finding._asdict() for finding in findings]})
 
 
 def train_seed(
