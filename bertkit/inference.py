@@ -38,6 +38,11 @@ def best_precision(device: torch.device) -> Precision:
     return "fp32"
 
 
+def usable(wanted: str, device: torch.device) -> Precision:
+    """What a model's settings say ("auto" or "fp32"), as this device does it."""
+    return "fp32" if wanted == "fp32" else best_precision(device)
+
+
 def best_device() -> torch.device:
     """This process's accelerator, or the CPU."""
     import torch
@@ -197,7 +202,7 @@ def load(
         built,
         model.to(device).eval(),
         device,
-        precision or best_precision(device),
+        precision or usable(settings.get("precision", "auto"), device),
         batch_size or settings.get("batch_size", 32),
         settings.get("columns", {}),
     )

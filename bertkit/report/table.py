@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
         name = results["headline"]
         over = [f"{split} {m[name]['mean']:.4f} ± {m[name]['sd']:.4f}" for split, m in results["over_seeds"].items()]
         parts.append(f"{name} over {len(results['seeds'])} seeds (mean ± sd): {', '.join(over)}")
+    parts += list(against_expected(results))
     parts.append(
         f"The run is in {folder}, trained and scored in {results['seconds']:.0f} s. What to type next:\n"
         f"  bertkit predict {folder} 'a text of yours'\n"
@@ -64,3 +65,14 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
         f"  less {folder}/model/README.md"
     )
     return "\n" + "\n\n".join(parts)
+
+
+def against_expected(results: Mapping[str, Any]) -> Iterator[str]:
+    """For each metric that the recipe has an expectation of: within it or not, on validation (else the only split)."""
+    split = "validation" if "validation" in results["splits"] else next(iter(results["splits"]))
+    for name, bounds in (results["expected"] or {}).items():
+        score = results["splits"][split]["metrics"].get(name)
+        if isinstance(bounds, list) and score is not None:
+            low, high = bounds
+            word = "within" if low <= score <= high else "OUTSIDE"
+            yield f"{split} {name} {score:.4f}: {word} the expected {low} to {high}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ from bertkit.encoder import Encoder, find, freeze, load_tokenizer, with_lora
 from bertkit.errors import DataError, ModelError, Problem, RecipeError
 from bertkit.evaluation.evaluate import score
 from bertkit.files import read_json, write_json, write_text, written_aside
-from bertkit.inference import best_device, best_precision, load, longest, predictor
+from bertkit.inference import best_device, best_precision, load, longest, predictor, usable
 from bertkit.recipe import dump
 from bertkit.report.card import card
 from bertkit.run import Run, environment, only_writer, open_run
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from bertkit.data import Data
-    from bertkit.inference import Precision, Predictor
+    from bertkit.inference import Predictor
     from bertkit.recipe import Recipe
     from bertkit.tasks.base import Finding, Task
 
@@ -66,7 +67,7 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False, *, metri
             begin(recipe, run, data, findings)
         outcomes = [train_seed(recipe, seed, run, encoder, task, data, features) for seed in recipe.seeds]
         if first:
-            best = max(outcomes, key=lambda outcome: outcome["headline"])
+            best = max(outcomes, key=lambda o: -math.inf if o["headline"] is None else o["headline"])
             publish(run, best["seed"])
             finish(recipe, run, data, outcomes, metrics, started)
     return run
@@ -78,6 +79,9 @@ def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
     tokenizer = load_tokenizer(encoder.folder)
     limit = longest(encoder.folder, tokenizer, recipe.model.max_length)
     data = sources.load(recipe.data, kind)
+    if "validation" not in data.rows and (recipe.early_stopping or len(recipe.seeds) > 1):
+        what = "there is no validation split to choose by, which early_stopping and several seeds need"
+        raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
     return kind.prepare(recipe.task, tokenizer, limit, data.rows["train"], data.class_names), data
 
 
@@ -107,6 +111,12 @@ def begin(recipe: Recipe, run: Run, data: Data, findings: list[Finding]) -> None
     write_json(known, facts | {"findings": [finding._asdict() for finding in findings]})
 
 
+def scored_splits(data: Data) -> list[str]:
+    """The splits that are not learned from and have targets; train itself where there is no other."""
+    held_out = [split for split, rows in data.rows.items() if split != "train" and data.target in rows.column_names]
+    return held_out or ["train"]
+
+
 def train_seed(
     recipe: Recipe, seed: int, run: Run, encoder: Encoder, task: Task, data: Data, features: Any
 ) -> dict[str, Any]:
@@ -122,7 +132,7 @@ def train_seed(
     model = with_lora(model, recipe.peft) if recipe.peft else model
     args = arguments(recipe, task, folder, seed, evaluates=validation is not None)
     settings = model_settings(recipe, args)
-    answering = predictor(task, args.device, settings["precision"], settings["batch_size"])
+    answering = predictor(task, args.device, usable(settings["precision"], args.device), settings["batch_size"])
     headline = str(args.metric_for_best_model or task.headline)
     title = f"seed {seed}" if len(recipe.seeds) > 1 else "training"
     callbacks: list[Any] = [Progress(title, headline), MetricsLog(run.folder / "metrics.jsonl", seed)]
@@ -154,10 +164,10 @@ def train_seed(
     if validation is not None:
         task = task.fit(list(task.answer(validation, predict)), validation)
     save(model, task, folder / "model", settings)
-    scores = {split: task.evaluate(rows, predict) for split, rows in data.rows.items() if split != "train"}
+    scores = {split: task.evaluate(data.rows[split], predict) for split in scored_splits(data)}
     outcome = {
         "seed": seed,
-        "headline": scores["validation"][headline] if "validation" in scores else 0.0,
+        "headline": scores.get("validation", {}).get(headline),
         "metrics": scores,
         "steps": trainer.state.global_step,
         "seconds": seconds,
@@ -198,10 +208,9 @@ def model_settings(recipe: Recipe, args: TrainingArguments) -> dict[str, Any]:
     """What the predictor has to know beside the task; it goes into the model's config.json."""
     from bertkit import __version__
 
-    precision: Precision = "fp32" if recipe.training.get("bf16") is False else best_precision(args.device)
     return {
         "version": __version__,
-        "precision": precision,
+        "precision": "fp32" if recipe.training.get("bf16") is False else "auto",
         "batch_size": args.per_device_eval_batch_size,
         "columns": dict(recipe.data.columns),
     }
@@ -217,6 +226,9 @@ def save(model: Any, task: Task, folder: Path, settings: dict[str, Any]) -> None
         "task": task.options.model_dump(mode="json"),
     }
     model.save_pretrained(aside)
+    backend: Any = task.tokenizer
+    backend.backend_tokenizer.no_truncation()  # the limits of our last call are not the tokenizer's own
+    backend.backend_tokenizer.no_padding()
     task.tokenizer.save_pretrained(aside)
     shutil.rmtree(folder, ignore_errors=True)
     aside.replace(folder)
@@ -226,12 +238,9 @@ def publish(run: Run, seed: int) -> None:
     """The chosen seed's model becomes RUN/model, its LoRA adapter RUN/adapter."""
     for name in ("model", "adapter"):
         source, target = run.checkpoints / f"seed-{seed}" / name, run.folder / name
-        if source.is_dir():
-            aside = target.with_name(f".{name}.writing")
-            shutil.rmtree(aside, ignore_errors=True)
-            shutil.copytree(source, aside)
+        if source.is_dir():  # else it was moved before this run was interrupted and resumed
             shutil.rmtree(target, ignore_errors=True)
-            aside.replace(target)
+            source.replace(target)
 
 
 def finish(
@@ -245,10 +254,14 @@ def finish(
     """Score what was saved, compare it with simple models and with a fresh process; results.json comes last."""
     predictor = load(run.folder)
     splits, baselines = {}, {}
-    for split in [name for name in data.rows if name != "train"] or ["train"]:
-        rows = data.rows[split]
-        answers, splits[split] = score(predictor, rows, metrics)
-        baselines[split] = predictor.task.baselines(data.rows["train"], rows)
+    for split, rows in data.rows.items():
+        if split in scored_splits(data):
+            answers, splits[split] = score(predictor, rows, metrics)
+            baselines[split] = predictor.task.baselines(data.rows["train"], rows)
+        elif split != "train":
+            answers = list(predictor.task.answer(rows, predictor.predict_features))
+        else:
+            continue
         with written_aside(run.folder / "predictions" / f"{split}.jsonl") as file:
             for row, answer in zip(rows, answers, strict=True):
                 file.write(json.dumps({**row, "answer": answer}, ensure_ascii=False) + "\n")
@@ -266,6 +279,7 @@ def finish(
         "over_seeds": over_seeds(outcomes),
         "seconds": time.monotonic() - started,
         "verified": recipe.verify,
+        "expected": recipe.expected,
     }
     write_text(run.model / "README.md", card(recipe, results))
     write_json(run.folder / "results.json", results)
