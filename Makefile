@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := runs/quickstart
 
-.PHONY: quickstart test lint format benchmarks clean
+.PHONY: quickstart test lint format clean
 
 quickstart: .venv/quickstart
 	rm -rf $(RUN)

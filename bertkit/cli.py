@@ -84,9 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("evaluate", help="score a model on a split or a file")
     command.add_argument("source", metavar="RUN", help="a run folder, a model folder or a Hub id")
-    command.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="of data, such as data.columns.text=sentence"
-    )
+    command.add_argument("rest", nargs="*", metavar="key=value", help="of data, such as data.columns.text=sentence")
     command.add_argument("--split", help="train, validation or test; default: test, else validation")
     command.add_argument("--data", type=Path, metavar="FILE", help="labelled rows in the layout of the run's data")
     command.add_argument("--task", help="what a model is for that bertkit did not make")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -237,7 +238,9 @@ def with_lora(model: PreTrainedModel, spec: Lora) -> Any:
         modules_to_save=head,
     )
     try:
-        return get_peft_model(model, config)
+        with warnings.catch_warnings():  # peft asks transformers by a name that is on its way out
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+            return get_peft_model(model, config)
     except ValueError as error:
         fix = "Name the encoder's linear layers, such as peft: {target_modules: [query, value]}."
         raise UserError(Problem("peft.target_modules", _first_line(error), fix)) from error

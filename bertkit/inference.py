@@ -132,7 +132,9 @@ class Predictor:
         for number, row in enumerate(plain, start + 1):
             for name in wanted:
                 value = row.get(self.columns.get(name, name), row.get(name))
-                if isinstance(value, str):
+                if value is None and (name in row or self.columns.get(name) in row):
+                    table[name].append("")  # as in training
+                elif isinstance(value, str):
                     table[name].append(clean(value))
                 else:
                     problems.append(Problem(f"row {number}", f"{name} must be text, found {value!r:.60}"))

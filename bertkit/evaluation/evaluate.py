@@ -71,7 +71,8 @@ def evaluate(
         splits=None if file is None else {"test"},
         known_labels=None if file is None else predictor.task.known_labels,
     )
-    split = split or next((name for name in ("test", "validation") if name in data.rows), "train")
+    labelled = [name for name, rows in data.rows.items() if data.target in rows.column_names]
+    split = split or next((name for name in ("test", "validation") if name in labelled), "train")
     if split not in data.rows:
         fix = f"They have {', '.join(data.rows)}."
         raise DataError(Problem(f"--split {split}", "the run's data have no such split", fix))

@@ -20,7 +20,7 @@ pipeline_tag: {task}
 
 # {title}
 
-{name}, fine-tuned for {task} ({description}) by [bertkit](https://pypi.org/project/bertkit/).
+{name}, fine-tuned for {task} ({description}) by bertkit.
 
 ## Scores
 

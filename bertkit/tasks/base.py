@@ -113,6 +113,11 @@ class Task(ABC):
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         """What is wrong with these features, before the accelerator is paid for."""
 
+    @property
+    @abstractmethod
+    def emits(self) -> Sequence[str]:
+        """The metrics that may pick the checkpoint, of those that `score` emits for these targets."""
+
     @abstractmethod
     def describe(self) -> str:
         """One line for people: what was inferred, such as `single-label, 2 labels: negative, positive`."""

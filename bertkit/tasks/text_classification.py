@@ -14,7 +14,7 @@ from bertkit.data.columns import label_names
 from bertkit.encoder import load_model
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation import baselines as simple
-from bertkit.evaluation import calibration
+from bertkit.evaluation import calibration, metrics
 from bertkit.evaluation.graded import Graded
 from bertkit.tasks.base import Answer, Batch, Column, Finding, Task, TaskOptions
 from bertkit.tasks.encoding import encode_texts
@@ -166,6 +166,11 @@ class TextClassification(Task):
     @property
     def headline(self) -> str:
         return {"single-label": "accuracy", "multi-label": "f1_micro", "regression": "spearman"}[self.kind]
+
+    @property
+    def emits(self) -> Sequence[str]:
+        lower_is_better = ("ece", "support/")
+        return [n for n in metrics.metric_names(self.kind, self.names) if not n.startswith(lower_is_better)]
 
     def describe(self) -> str:
         """Such as `single texts, single-label, 2 labels: negative, positive`."""

@@ -82,7 +82,12 @@ def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
     if "validation" not in data.rows and (recipe.early_stopping or len(recipe.seeds) > 1):
         what = "there is no validation split to choose by, which early_stopping and several seeds need"
         raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
-    return kind.prepare(recipe.task, tokenizer, limit, data.rows["train"], data.class_names), data
+    task = kind.prepare(recipe.task, tokenizer, limit, data.rows["train"], data.class_names)
+    headline = recipe.training.get("metric_for_best_model", task.headline)
+    if headline not in task.emits:
+        what = f"{task.name} with these targets has no metric {headline!r} to choose by"
+        raise RecipeError(Problem("training.metric_for_best_model", what, f"It has {', '.join(task.emits)}."))
+    return task, data
 
 
 def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
@@ -130,7 +135,8 @@ def train_seed(
     model: Any = task.model(encoder)
     model = freeze(model, recipe.freeze) if recipe.freeze else model
     model = with_lora(model, recipe.peft) if recipe.peft else model
-    args = arguments(recipe, task, folder, seed, evaluates=validation is not None)
+    evaluates = validation is not None and recipe.training["eval_strategy"] != "no"
+    args = arguments(recipe, task, folder, seed, evaluates=evaluates)
     settings = model_settings(recipe, args)
     answering = predictor(task, args.device, usable(settings["precision"], args.device), settings["batch_size"])
     headline = str(args.metric_for_best_model or task.headline)

@@ -103,7 +103,12 @@ class TaskTrainer(Trainer):
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         scores = self.task.evaluate(rows, self.predict_with(self.model))
         # NaN is never better than anything, which is how an undefined headline metric must compare.
-        overall = {f"{metric_key_prefix}_{k}": math.nan if v is None else v for k, v in scores.items() if "/" not in k}
+        shown = {
+            k: math.nan if v is None else v
+            for k, v in scores.items()
+            if "/" not in k or k == self.args.metric_for_best_model
+        }
+        overall = {f"{metric_key_prefix}_{k}": v for k, v in shown.items()}
         self.log(dict(overall))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, overall)
         return overall

@@ -1,0 +1,85 @@
+"""Small files and recipes that train in under a second: what the tests of the whole program share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bertkit.recipe import Recipe, load_recipe
+
+WORDS = ("cat", "dog", "mat", "one", "two", "three", "four", "five")
+SIZES = {"train": 16, "validation": 10, "test": 7}
+WRONG = (18, 21, 27)  # rows of validation and test with a wrong label, so that no score is perfect
+LEARN = (  # overrides with which a model learns the small rows, in some three seconds
+    "training.num_train_epochs=25",
+    "training.learning_rate=1e-2",
+    "training.eval_strategy=steps",
+    "training.eval_steps=20",
+)
+
+
+def text(number: int, side: int) -> str:
+    """A sentence that is about its side, of a length that depends on its number."""
+    return f"the {WORDS[number % 8]} was {('good', 'bad')[side]} " + "and it sat on the mat " * (number % 4)
+
+
+def rows(kind: str, count: int, start: int = 0) -> list[dict[str, Any]]:
+    """Rows with the target of this kind, and a column `id` that no task knows."""
+    made = []
+    for number in range(start, start + count):
+        row: dict[str, Any] = {"id": f"row-{number}", "text": text(number, number % 2)}
+        side = number % 2 if number not in WRONG else 1 - number % 2
+        if kind == "regression":
+            row["score"] = 2.0 * side + number % 4 / 10
+        elif kind == "multi-label":
+            row["labels"] = [("good", "bad")[side], *(["long"] if number % 4 > 1 else [])]
+        else:
+            row["label"] = ("good", "bad")[side]
+        made.append(row)
+    return made
+
+
+def write_rows(path: Path, values: list[dict[str, Any]]) -> Path:
+    """The rows as JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in values), encoding="utf-8")
+    return path
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_recipe(
+    folder: Path, encoder: Path, kind: str = "single-label", splits: tuple[str, ...] = ("train", "validation", "test")
+) -> Path:
+    """A recipe file in `folder`, with small files beside it."""
+    start = 0
+    for split in splits:
+        write_rows(folder / f"{split}.jsonl", rows(kind, SIZES[split], start))
+        start += SIZES[split]
+    sources = ", ".join(f"{split}: {split}.jsonl" for split in splits)
+    file = folder / "small.yaml"
+    file.write_text(
+        f"task: {{name: text-classification}}\n"
+        f"model: {{name: {encoder}, max_length: 32}}\n"
+        f"data: {{source: {{{sources}}}}}\n"
+        "training: {num_train_epochs: 2, per_device_train_batch_size: 4, per_device_eval_batch_size: 3,"
+        " learning_rate: 3e-3}\n"
+        "verify: false\n",
+        encoding="utf-8",
+    )
+    return file
+
+
+def recipe(
+    folder: Path,
+    encoder: Path,
+    *overrides: str,
+    kind: str = "single-label",
+    splits: tuple[str, ...] = ("train", "validation", "test"),
+) -> Recipe:
+    """The recipe of `write_recipe`, loaded with these overrides."""
+    return load_recipe(write_recipe(folder, encoder, kind, splits), overrides)

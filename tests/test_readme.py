@@ -1,0 +1,121 @@
+"""What the pages say exists: commands parse, code compiles, files and links are there, keys are the schema's."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertkit import cli
+from bertkit.recipe import json_schema
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+TREES = [ROOT / "README.md", ROOT / "docs" / "architecture.md"]
+
+
+def blocks(page: Path, *languages: str) -> Iterator[str]:
+    """The fenced blocks of these languages."""
+    for language, body in re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S):
+        if language in languages:
+            yield body
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The words of every command of `bertkit` or `make`; in console blocks commands follow a `$`."""
+    lines = [line for body in blocks(page, "bash") for line in body.replace("\\\n", " ").splitlines()]
+    console = (line for body in blocks(page, "console") for line in body.replace("\\\n", " ").splitlines())
+    lines += [line.removeprefix("$ ") for line in console if line.startswith("$ ")]
+    for line in lines:
+        words = shlex.split(line.split(" > ")[0], comments=True)
+        if words and words[0] in ("bertkit", "make"):
+            yield words
+
+
+def tree(page: Path) -> set[str]:
+    """The paths in the page's file tree: from `README.md` or `bertkit/` on, indented by folder."""
+    body = next(body for body in blocks(page, "text") if re.search(r"^bertkit/$", body, re.M))
+    named, folder = set(), ""
+    for line in body.splitlines():
+        inside = line.startswith("  ")
+        path = line.split("  ")[1 if inside else 0].strip() if inside else ""
+        if inside:
+            named.add(folder + path)
+        else:
+            names = [word for word in re.split(r" {2,}", line) if re.fullmatch(r"[\w./-]+", word)]
+            named.update(names[:1] if names and names[0] not in ("README.md",) else names)
+            folder = names[0] if names and names[0].endswith("/") else ""
+    return named
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_parse(page: Path) -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    for words in commands(page):
+        if words[0] == "make":
+            assert set(words[1:]) <= targets, words
+        else:
+            cli._parse(words[1:])  # exits where it can not
+
+
+def test_there_are_commands() -> None:
+    found = [words[:2] for words in commands(ROOT / "README.md")]
+    wanted = "make quickstart|make test|bertkit recipes|bertkit show|bertkit copy|bertkit check|bertkit train"
+    for words in f"{wanted}|bertkit evaluate|bertkit predict".split("|"):
+        assert words.split() in found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_compiles(page: Path) -> None:
+    for body in blocks(page, "python"):
+        compile(body, str(page), "exec")
+
+
+@pytest.mark.parametrize("page", TREES, ids=lambda page: page.name)
+def test_trees_name_every_module_and_nothing_else(page: Path) -> None:
+    named = tree(page)
+    assert not [path for path in named if not (ROOT / path).exists()]
+    assert {str(path.relative_to(ROOT)) for path in (ROOT / "bertkit").rglob("*.py")} <= named
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if re.match(r"https?://", link):
+            continue
+        name, _, anchor = link.partition("#")
+        there = (page.parent / name).resolve() if name else page
+        assert there.exists(), link
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.M)
+            assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, link
+
+
+def schema_keys() -> dict[str, set[str]]:
+    """Section -> its keys; the recipe itself is section ''."""
+    schema = json_schema()
+
+    def section(part: dict[str, Any]) -> str:
+        references = [each.get("$ref", "") for each in [part, *part.get("anyOf", [])]]
+        return next((reference.rsplit("/", 1)[1] for reference in references if reference), "")
+
+    found = {"": set(schema["properties"])}
+    for key, part in schema["properties"].items():
+        if name := section(part):
+            found[key] = set(schema["$defs"][name]["properties"])
+    return {**found, "training": set(schema["properties"]["training"]["properties"])}
+
+
+def test_every_key_of_a_recipe_is_documented_and_no_other() -> None:
+    known, documented = schema_keys(), dict[str, set[str]]()
+    for title, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", (ROOT / "docs/recipes.md").read_text(), re.M | re.S):
+        name = "" if title == "The top of a recipe" else title
+        if name in known:
+            documented[name] = set(re.findall(r"^\| `(\w+)` \|", body, re.M))
+    assert documented.keys() == known.keys()
+    assert documented.pop("training") <= known.pop("training")
+    assert documented == known

@@ -1,0 +1,315 @@
+"""A run that was killed and resumed is the run that was never killed, bit for bit."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small
+import torch
+from safetensors.torch import load_file
+
+from bertkit.errors import UserError
+from bertkit.files import sha256
+from bertkit.recipe import Recipe
+from bertkit.run import Run, only_writer
+from bertkit.training import checkpoint
+from bertkit.training.train import train
+from bertkit.training.trainer import TaskTrainer
+
+# 16 rows in micro-batches of 2, two to a step: 4 steps an epoch, 12 in all, a checkpoint every 2.
+RHYTHM = (
+    "training.per_device_train_batch_size=2",
+    "training.gradient_accumulation_steps=2",
+    "training.num_train_epochs=3",
+    "training.eval_strategy=steps",
+    "training.eval_steps=2",
+    "training.logging_steps=1",
+)
+KILLED_AT = 14  # the micro-batch: the second half of step 7, after checkpoints 2, 4 and 6, in the second epoch
+
+
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches SIGKILL."""
+
+
+def kill(monkeypatch: pytest.MonkeyPatch, at: int, seed: int = 42) -> None:
+    """From here on, training of this seed dies in its micro-batch number `at`, before it changes anything."""
+    real, count = TaskTrainer.training_step, iter(range(1, 10_000))
+
+    def training_step(self: TaskTrainer, *given: Any) -> torch.Tensor:
+        if self.args.seed == seed and next(count) == at:
+            raise Killed
+        return real(self, *given)
+
+    monkeypatch.setattr(TaskTrainer, "training_step", training_step)
+
+
+def killed(recipe: Recipe, folder: Path, at: int = KILLED_AT, seed: int = 42, resume: bool = False) -> Run:
+    """The folder of a run that was killed."""
+    with pytest.MonkeyPatch.context() as patch:
+        kill(patch, at, seed)
+        with pytest.raises(Killed):
+            train(recipe, folder, resume=resume)
+    assert not Run(folder).finished
+    return Run(folder)
+
+
+def timeless(value: Any) -> Any:
+    """Results without what a clock says."""
+    if isinstance(value, dict):
+        return {key: timeless(inner) for key, inner in value.items() if key != "seconds"}
+    return [timeless(inner) for inner in value] if isinstance(value, list) else value
+
+
+def events(run: Run) -> list[dict[str, Any]]:
+    told = small.read_rows(run.folder / "metrics.jsonl")
+    clocks = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss")
+    return [{key: value for key, value in event.items() if key not in clocks} for event in told]
+
+
+def same(one: Run, other: Run) -> None:
+    assert sha256(one.model / "model.safetensors") == sha256(other.model / "model.safetensors")
+    assert (one.model / "config.json").read_bytes() == (other.model / "config.json").read_bytes()
+    assert timeless(one.results) == timeless(other.results)
+    for split in ("validation", "test"):
+        files = [run.folder / "predictions" / f"{split}.jsonl" for run in (one, other)]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    # RUN/model may be an early checkpoint, if that was the best; the last one tells whether all steps were the same.
+    assert last(one) == last(other)
+
+
+def last(run: Run) -> dict[str, str]:
+    """The files of each seed's last checkpoint -> their sha256: weights, optimizer, schedule and random states."""
+    folders = [checkpoint.checkpoints(seed)[-1] for seed in run.checkpoints.iterdir()]
+    paths = [path for folder in folders for path in folder.iterdir() if path.name != "trainer_state.json"]
+    told = {str(p.relative_to(run.checkpoints)): sha256(p) for p in paths if p.name not in ("manifest.json", "README.md")}
+    assert len(told) >= 5 * len(folders)
+    return told
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("resume")
+
+
+@pytest.fixture(scope="module")
+def recipe(tiny_encoder_with_dropout: Path, room: Path) -> Recipe:
+    return small.recipe(room, tiny_encoder_with_dropout, *RHYTHM)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(recipe: Recipe, room: Path) -> Run:
+    return train(recipe, room / "uninterrupted")
+
+
+def test_resumed_in_the_middle_of_an_epoch_and_a_step(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
+    run = killed(recipe, tmp_path / "run")
+    assert [path.name for path in checkpoint.checkpoints(run.checkpoints / "seed-42")][-1] == "checkpoint-6"
+    train(recipe, run.folder, resume=True)
+    same(run, uninterrupted)
+    assert run.results["seeds"][0]["steps"] == 12
+    # What was logged after the checkpoint is logged once, and says the same.
+    assert max(Counter((e["step"], "loss" in e, "eval_accuracy" in e) for e in events(run)).values()) == 1
+    assert events(run) == events(uninterrupted)
+
+
+def test_dropout_is_really_random_here(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
+    """Without it, the tests of this file would pass with random states that are not put back."""
+    run = killed(recipe, tmp_path / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "load_random", lambda *_: None)
+        train(recipe, run.folder, resume=True)
+    assert last(run) != last(uninterrupted)
+
+
+@pytest.mark.parametrize("at", [1, 5, 24])
+def test_killed_anywhere_and_more_than_once(at: int, recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
+    """Before the first checkpoint; on the first step after one, twice; on the last step."""
+    run = killed(recipe, tmp_path / "run", at)
+    if at == 5:
+        killed(recipe, run.folder, 3, resume=True)
+    train(recipe, run.folder, resume=True)
+    same(run, uninterrupted)
+
+
+def test_killed_while_it_evaluates_after_training(
+    recipe: Recipe, uninterrupted: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model has its place then, and `finish` does not come to its end."""
+    from bertkit.training import train as program
+
+    def dead(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(program, "over_seeds", dead)
+        with pytest.raises(Killed):
+            train(recipe, tmp_path / "run")
+    run = train(recipe, tmp_path / "run", resume=True)
+    same(run, uninterrupted)
+
+
+def test_lora(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "peft={r: 2, lora_dropout: 0.1}")
+    whole = train(given, tmp_path / "whole")
+    run = killed(given, tmp_path / "run")
+    train(given, run.folder, resume=True)
+    same(run, whole)
+    adapters = [load_file(each.folder / "adapter" / "adapter_model.safetensors") for each in (run, whole)]
+    assert all(torch.equal(tensor, adapters[1][name]) for name, tensor in adapters[0].items())
+
+
+def test_in_the_second_of_two_seeds(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "seeds=[1, 2]")
+    whole = train(given, tmp_path / "whole")
+    run = killed(given, tmp_path / "run", at=10, seed=2)
+    first = sha256(run.checkpoints / "seed-1" / "done.json")
+    train(given, run.folder, resume=True)
+    same(run, whole)
+    assert sha256(run.checkpoints / "seed-1" / "done.json") == first  # it was not trained again
+    assert events(run) == events(whole)
+
+
+def test_windows_and_early_stopping(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    more = ("task.overflow=window", "task.stride=2", "model.max_length=12", "early_stopping={patience: 3}")
+    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, *more)
+    whole = train(given, tmp_path / "whole")
+    assert whole.results["seeds"][0]["steps"] < 12
+    run = killed(given, tmp_path / "run", at=7)
+    train(given, run.folder, resume=True)
+    same(run, whole)
+
+
+# --- checkpoints that are not whole
+
+
+def newest(run: Run) -> Path:
+    return checkpoint.checkpoints(run.checkpoints / "seed-42")[-1]
+
+
+@pytest.mark.parametrize("file", ["optimizer.safetensors", "random-0.json", "manifest.json"])
+def test_a_damaged_checkpoint_is_left_out_and_the_one_before_is_used(
+    file: str, recipe: Recipe, uninterrupted: Run, tmp_path: Path, caplog: Any
+) -> None:
+    run = killed(recipe, tmp_path / "run")
+    bad = newest(run) / file
+    bad.write_bytes(bad.read_bytes()[:-7])
+    caplog.set_level(logging.WARNING, "bertkit")
+    train(recipe, run.folder, resume=True)
+    assert "checkpoint-6 is damaged and is left out" in caplog.text
+    same(run, uninterrupted)
+
+
+def test_a_flipped_byte_is_damage(recipe: Recipe, tmp_path: Path) -> None:
+    run = killed(recipe, tmp_path / "run")
+    file = newest(run) / "model.safetensors"
+    assert checkpoint.whole(newest(run))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert not checkpoint.whole(newest(run))
+
+
+def test_a_missing_file_is_damage(recipe: Recipe, tmp_path: Path) -> None:
+    run = killed(recipe, tmp_path / "run", at=6)
+    (newest(run) / "random-0.safetensors").unlink()
+    assert checkpoint.newest_whole(run.checkpoints / "seed-42") == (None, [newest(run)])
+
+
+def test_half_written_folders_are_passed_over(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
+    run = killed(recipe, tmp_path / "run")
+    for step in (7, 8, 10):
+        half = run.checkpoints / "seed-42" / f".writing-{step}"
+        half.mkdir()
+        (half / "model.safetensors").write_bytes(b"half")
+    (run.checkpoints / "seed-42" / "checkpoint-notes").mkdir()
+    train(recipe, run.folder, resume=True)
+    same(run, uninterrupted)
+
+
+def test_a_kill_while_a_checkpoint_is_written(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
+    """Killed before it is renamed: the folder does not have its name, and the one before is used."""
+
+    def dead(aside: Path, folder: Path) -> None:
+        if folder.name == "checkpoint-6":
+            raise Killed
+        publish(aside, folder)
+
+    publish = checkpoint.publish
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "publish", dead)
+        with pytest.raises(Killed):
+            train(recipe, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    assert newest(run).name == "checkpoint-4"
+    assert (run.checkpoints / "seed-42" / ".writing-6").is_dir()
+    train(recipe, run.folder, resume=True)
+    same(run, uninterrupted)
+
+
+def test_two_processes_can_not_train_into_one_folder(recipe: Recipe, tmp_path: Path) -> None:
+    run = killed(recipe, tmp_path / "run", at=6)
+    with only_writer(run), pytest.raises(UserError, match="another process is training into this folder"):
+        train(recipe, run.folder, resume=True)
+    assert train(recipe, run.folder, resume=True).finished
+
+
+# --- what a checkpoint holds
+
+
+def drawn() -> list[float]:
+    return [random.random(), random.gauss(0, 1), *np.random.rand(3), np.random.randn(), *torch.rand(3).tolist()]
+
+
+def test_random_states_come_back(tmp_path: Path) -> None:
+    random.seed(3)
+    np.random.seed(3)
+    torch.manual_seed(3)
+    np.random.randn()  # leaves a second gaussian in the generator
+    random.gauss(0, 1)
+    checkpoint.save_random(tmp_path, 0)
+    first, second = drawn(), drawn()
+    assert first != second
+    checkpoint.load_random(tmp_path, 0)
+    assert [drawn(), drawn()] == [first, second]
+
+
+def test_optimizer_and_schedule_come_back(tmp_path: Path) -> None:
+    def made() -> tuple[torch.nn.Module, Any, Any]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW([{"params": [model.weight], "weight_decay": 0.1}, {"params": [model.bias]}], lr=1.0)
+        return model, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+
+    def step(model: torch.nn.Module, optimizer: Any, scheduler: Any) -> None:
+        optimizer.zero_grad()
+        model(torch.arange(6.0).reshape(2, 3)).square().sum().backward()
+        optimizer.step()
+        scheduler.step()
+
+    model, optimizer, scheduler = made()
+    for _ in range(3):
+        step(model, optimizer, scheduler)
+    checkpoint.save_optimizer(tmp_path, optimizer, scheduler)
+    again, optimizer_again, scheduler_again = made()
+    again.load_state_dict(model.state_dict())
+    checkpoint.load_optimizer(tmp_path, optimizer_again, scheduler_again)
+    assert scheduler_again.get_last_lr() == scheduler.get_last_lr() == [0.25, 0.25]
+    for _ in range(2):
+        step(model, optimizer, scheduler)
+        step(again, optimizer_again, scheduler_again)
+    assert torch.equal(model.weight, again.weight)
+    assert torch.equal(model.bias, again.bias)
+
+
+def test_old_checkpoints_go_and_the_best_stays(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    more = ("training.learning_rate=1e-12", "training.save_total_limit=2")  # the first evaluation is the best
+    run = train(small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, *more), tmp_path / "run")
+    names = [path.name for path in checkpoint.checkpoints(run.checkpoints / "seed-42")]
+    assert names == ["checkpoint-2", "checkpoint-12"]

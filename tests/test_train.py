@@ -1,0 +1,559 @@
+"""The whole program: from a recipe and files to a run folder that explains itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+import small
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline, set_seed
+
+from bertkit import data as sources
+from bertkit.encoder import find
+from bertkit.errors import DataError, ModelError, RecipeError, UserError
+from bertkit.evaluation.evaluate import evaluate
+from bertkit.files import read_json, sha256
+from bertkit.inference import load
+from bertkit.predict import predict_file
+from bertkit.recipe import load_recipe
+from bertkit.run import Run
+from bertkit.tasks.text_classification import TextClassification
+from bertkit.training import train as program
+from bertkit.training.train import prepare, train
+
+KINDS = ("single-label", "multi-label", "regression")
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """One finished run of each kind."""
+    made = {}
+    for kind in KINDS:
+        room = tmp_path_factory.mktemp(kind)
+        made[kind] = train(small.recipe(room, tiny_encoder, *small.LEARN, kind=kind), room / "run")
+    return made
+
+
+@pytest.fixture(scope="module")
+def lora(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run with LoRA."""
+    room = tmp_path_factory.mktemp("lora")
+    return train(small.recipe(room, tiny_encoder, "peft={r: 2}", *small.LEARN), room / "run")
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def losses(run: Run) -> list[float]:
+    return [event["loss"] for event in small.read_rows(run.folder / "metrics.jsonl") if "loss" in event]
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    return load_file(run.model / "model.safetensors")
+
+
+def fresh(run: Run, seed: int = 42) -> dict[str, torch.Tensor]:
+    """The model as it was before its first step."""
+    recipe = run.recipe
+    encoder = find(recipe.model)
+    task, _ = prepare(recipe, encoder)
+    set_seed(seed)
+    return {name: p.detach() for name, p in task.model(encoder).named_parameters()}
+
+
+# --- the run folder
+
+
+def test_the_run_folder_holds_what_it_promises(runs: dict[str, Run], tiny_encoder: Path, tmp_path: Path) -> None:
+    run = runs["single-label"]
+    assert run.finished
+    there = files(run.folder)
+    assert there >= {
+        "recipe.yaml",
+        "results.json",
+        "environment.json",
+        "data.json",
+        "metrics.jsonl",
+        "model/config.json",
+        "model/model.safetensors",
+        "model/tokenizer.json",
+        "model/README.md",
+        "predictions/validation.jsonl",
+        "predictions/test.jsonl",
+    }
+    assert not [name for name in there if "writing" in name]
+    assert read_json(run.folder / "results.json")["task"]["name"] == "text-classification"
+    versions = read_json(run.folder / "environment.json")["versions"]
+    assert versions["torch"] == torch.__version__
+    facts = read_json(run.folder / "data.json")
+    assert facts["rows"] == small.SIZES
+    assert {len(digest) for digest in facts["fingerprints"].values()} == {64}
+    assert facts["findings"]
+    card = (run.model / "README.md").read_text()
+    assert "pipeline_tag: text-classification" in card
+    assert str(run.folder.parent) not in card
+
+
+def test_the_recipe_in_the_run_is_the_recipe(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, "training.max_steps=1", "seeds=[7]", "data.limit=8")
+    run = train(recipe, tmp_path / "run")
+    assert run.recipe == recipe
+    assert load_recipe(run.folder / "recipe.yaml") == recipe
+
+
+def test_predictions_are_the_rows_with_their_answers(runs: dict[str, Run]) -> None:
+    run = runs["single-label"]
+    for split in ("validation", "test"):
+        told = small.read_rows(run.folder / "predictions" / f"{split}.jsonl")
+        given = small.read_rows(run.folder.parent / f"{split}.jsonl")
+        assert [row["text"] for row in told] == [row["text"] for row in given]
+        assert [row["label"] for row in told] == [row["label"] for row in given]
+        assert {row["answer"]["label"] for row in told} <= {"good", "bad"}
+
+
+def test_nothing_in_a_run_is_a_pickle(runs: dict[str, Run], lora: Run) -> None:
+    for run in (runs["single-label"], lora):
+        for path in (path for path in run.folder.rglob("*") if path.is_file()):
+            assert path.suffix in (".yaml", ".json", ".jsonl", ".safetensors", ".md", ""), path
+            assert path.suffix or path.name == ".lock"
+            head = path.read_bytes()[:2]
+            assert not head.startswith((b"PK", b"\x80")), path  # how torch.save and pickle begin
+
+
+# --- promise 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_score_of_a_model_is_the_same_score(kind: str, runs: dict[str, Run], tmp_path: Path) -> None:
+    """Training's own last evaluation, the run's results, `evaluate`, and the file that `predict` wrote: ==."""
+    run = runs[kind]
+    told = run.results
+    predictor = run.load()
+    data = sources.load(run.recipe.data, TextClassification)
+    for split in ("validation", "test"):
+        scores = told["splits"][split]["metrics"]
+        assert told["seeds"][0]["metrics"][split] == scores
+        again = json.loads(json.dumps(evaluate(run.folder, split=split)))
+        assert again == {"split": split, **told["splits"][split]}
+        out = tmp_path / f"{split}.jsonl"
+        count = predict_file(predictor, str(run.folder), str(run.folder.parent / f"{split}.jsonl"), out, {})
+        answers = [row["answer"] for row in small.read_rows(out)]
+        assert count == len(answers) == small.SIZES[split]
+        assert predictor.task.score(answers, data.rows[split]) == scores
+        kept = [row["answer"] for row in small.read_rows(run.folder / "predictions" / f"{split}.jsonl")]
+        assert kept == answers
+    numbers = {str(answer.get("scores", answer.get("score"))) for answer in answers}
+    assert len(numbers) > 1, "a model that answers every row alike would hide a wrong order"
+
+
+def test_a_file_is_scored_as_the_split_that_it_is(runs: dict[str, Run]) -> None:
+    run = runs["single-label"]
+    file = run.folder.parent / "validation.jsonl"
+    scores = evaluate(run.folder, file=file)
+    assert scores["metrics"] == run.results["splits"]["validation"]["metrics"]
+    assert evaluate(run.model, file=file)["metrics"] == scores["metrics"]
+
+
+# --- plain transformers
+
+
+def test_transformers_loads_the_model_and_names_the_labels(runs: dict[str, Run]) -> None:
+    run = runs["single-label"]
+    model = AutoModelForSequenceClassification.from_pretrained(run.model)
+    assert sorted(model.config.id2label.values()) == ["bad", "good"]
+    assert type(model).__module__.startswith("transformers.")
+    texts = [row["text"] for row in small.rows("single-label", 8)]
+    theirs = pipeline("text-classification", model=str(run.model))(texts)
+    ours = run.load()(texts)
+    assert [answer["label"] for answer in theirs] == [answer["label"] for answer in ours]
+    assert {answer["label"] for answer in theirs} == {"good", "bad"}
+
+
+def test_transformers_sees_what_kind_of_targets_there_are(runs: dict[str, Run]) -> None:
+    kinds = {kind: read_json(run.model / "config.json")["problem_type"] for kind, run in runs.items()}
+    assert kinds == {
+        "single-label": "single_label_classification",
+        "multi-label": "multi_label_classification",
+        "regression": "regression",
+    }
+
+
+# --- seeds and determinism
+
+
+def test_two_seeds_give_mean_and_sd_and_the_better_model(tiny_encoder: Path, tmp_path: Path) -> None:
+    more = ("seeds=[1, 2]", "training.metric_for_best_model=neg_log_loss")
+    run = train(small.recipe(tmp_path, tiny_encoder, *more), tmp_path / "run")
+    results = run.results
+    assert [outcome["seed"] for outcome in results["seeds"]] == [1, 2]
+    values = [outcome["metrics"]["validation"]["neg_log_loss"] for outcome in results["seeds"]]
+    assert values[0] != values[1]
+    spread = results["over_seeds"]["validation"]["neg_log_loss"]
+    assert spread == {"mean": fmean(values), "sd": stdev(values)}
+    best = 1 + values.index(max(values))
+    assert not (run.checkpoints / f"seed-{best}" / "model").exists()  # it was moved, not copied
+    assert (run.checkpoints / f"seed-{3 - best}" / "model" / "model.safetensors").is_file()
+    alone = train(small.recipe(tmp_path, tiny_encoder, f"seeds=[{best}]", more[1]), tmp_path / "alone")
+    assert sha256(run.model / "model.safetensors") == sha256(alone.model / "model.safetensors")
+    assert results["splits"]["validation"]["metrics"]["neg_log_loss"] == max(values)
+
+
+def test_the_same_recipe_twice_is_the_same_model(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout)
+    one, two = (train(recipe, tmp_path / name) for name in ("one", "two"))
+    assert sha256(one.model / "model.safetensors") == sha256(two.model / "model.safetensors")
+    other = train(small.recipe(tmp_path, tiny_encoder_with_dropout, "seeds=[43]"), tmp_path / "other")
+    assert sha256(one.model / "model.safetensors") != sha256(other.model / "model.safetensors")
+
+
+# --- choosing
+
+
+def test_early_stopping_stops(tiny_encoder: Path, tmp_path: Path) -> None:
+    still = ("training.learning_rate=1e-12", "training.num_train_epochs=9", "early_stopping={patience: 2}")
+    run = train(small.recipe(tmp_path, tiny_encoder, *still), tmp_path / "run")
+    assert run.results["seeds"][0]["steps"] == 3 * 4  # one evaluation that is the best, two without a gain
+    assert run.results["seeds"][0]["best_step"] == 4
+
+
+def rising_and_falling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on accuracy rises from evaluation to evaluation, and macro recall falls."""
+    real, calls = TextClassification.score, iter(range(1, 1000))
+
+    def score(self: TextClassification, answers: Any, rows: Any) -> dict[str, float | None]:
+        call = next(calls)
+        return real(self, answers, rows) | {"accuracy": call / 1000, "recall_macro": 1 - call / 1000}
+
+    monkeypatch.setattr(TextClassification, "score", score)
+
+
+@pytest.mark.parametrize(("metric", "best"), [(None, 12), ("recall_macro", 4), ("eval_recall_macro", 4)])
+def test_the_checkpoint_is_chosen_by_the_metric_that_was_named(
+    metric: str | None, best: int, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rising_and_falling(monkeypatch)
+    named = [f"training.metric_for_best_model={metric}"] if metric else []
+    recipe = small.recipe(tmp_path, tiny_encoder, "training.num_train_epochs=3", *named)
+    run = train(recipe, tmp_path / "run")
+    outcome = run.results["seeds"][0]
+    assert (outcome["steps"], outcome["best_step"]) == (12, best)
+    chosen = load_file(run.checkpoints / "seed-42" / f"checkpoint-{best}" / "model.safetensors")
+    assert all(torch.equal(tensor, chosen[name]) for name, tensor in weights(run).items())
+    assert run.results["headline"] == (metric or "accuracy").removeprefix("eval_")
+
+
+def test_a_metric_of_one_label_can_choose(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, "training.metric_for_best_model=f1/good")
+    results = train(recipe, tmp_path / "run").results
+    assert results["headline"] == "f1/good"
+    assert results["seeds"][0]["headline"] == results["splits"]["validation"]["metrics"]["f1/good"]
+
+
+@pytest.mark.parametrize("metric", ["f1/awful", "pearson"])
+def test_a_metric_that_these_targets_do_not_have_is_refused(metric: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, f"training.metric_for_best_model={metric}")
+    with pytest.raises(RecipeError, match=f"{metric}(.|\n)*accuracy"):
+        train(recipe, tmp_path / "run")
+
+
+def test_seeds_without_a_defined_headline_are_no_crash(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, "seeds=[1, 2]", "training.max_steps=1", kind="regression")
+    same = [row | {"score": 1.0} for row in small.rows("regression", 4)]
+    small.write_rows(tmp_path / "validation.jsonl", same)  # Spearman of a constant is not defined
+    run = train(recipe, tmp_path / "run")
+    assert run.results["splits"]["validation"]["metrics"]["spearman"] is None
+    assert run.finished
+
+
+# --- validation
+
+
+def test_without_validation_the_last_model_is_kept_and_scored_on_train(tiny_encoder: Path, tmp_path: Path) -> None:
+    run = train(small.recipe(tmp_path, tiny_encoder, splits=("train",)), tmp_path / "run")
+    assert set(run.results["splits"]) == {"train"}
+    assert run.results["seeds"][0]["steps"] == 8
+    assert run.load().task.options.temperature is None
+    assert (run.folder / "predictions" / "train.jsonl").is_file()
+    assert evaluate(run.folder)["metrics"] == run.results["splits"]["train"]["metrics"]
+
+
+def test_what_needs_a_validation_split_says_so(tiny_encoder: Path, tmp_path: Path) -> None:
+    for needs in ("early_stopping={patience: 1}", "seeds=[1, 2]"):
+        recipe = small.recipe(tmp_path, tiny_encoder, needs, splits=("train", "test"))
+        with pytest.raises(DataError, match="no validation split"):
+            train(recipe, tmp_path / "run")
+
+
+def test_a_test_split_without_targets_is_answered_and_not_scored(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, "training.max_steps=1")
+    small.write_rows(tmp_path / "test.jsonl", [{"text": "a cat"}, {"text": "a good dog"}])
+    run = train(recipe, tmp_path / "run")
+    assert set(run.results["splits"]) == {"validation"}
+    assert [row["text"] for row in small.read_rows(run.folder / "predictions" / "test.jsonl")] == ["a cat", "a good dog"]
+    assert evaluate(run.folder)["split"] == "validation"
+
+
+def test_a_share_of_train_is_held_out(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, "data.validation=0.25", splits=("train",))
+    run = train(recipe, tmp_path / "run")
+    assert read_json(run.folder / "data.json")["rows"] == {"train": 12, "validation": 4}
+    told = small.read_rows(run.folder / "predictions" / "validation.jsonl")
+    assert sorted(row["label"] for row in told) == ["bad", "bad", "good", "good"]  # stratified
+    assert evaluate(run.folder)["metrics"] == run.results["splits"]["validation"]["metrics"]
+
+
+def test_evaluations_can_be_switched_off(tiny_encoder: Path, tmp_path: Path) -> None:
+    run = train(small.recipe(tmp_path, tiny_encoder, "training.eval_strategy=no"), tmp_path / "run")
+    assert run.results["seeds"][0]["steps"] == 8
+    events = small.read_rows(run.folder / "metrics.jsonl")
+    assert not [name for event in events for name in event if name.startswith("eval_")]
+    assert set(run.results["splits"]) == {"validation", "test"}
+
+
+# --- the loss
+
+
+def test_class_weights_are_balanced_and_used(tiny_encoder: Path, tmp_path: Path) -> None:
+    def run(name: str, *more: str) -> Run:
+        recipe = small.recipe(tmp_path, tiny_encoder, "training.logging_steps=1", *more)
+        skewed = [*small.rows("single-label", 12), *(row for row in small.rows("single-label", 8) if "good" in row["text"])]
+        small.write_rows(tmp_path / "train.jsonl", skewed)
+        return train(recipe, tmp_path / name)
+
+    weighted, plain = run("weighted", "task.class_weights=auto"), run("plain")
+    settings = read_json(weighted.model / "config.json")["bertkit"]["task"]
+    assert settings["class_weights"] == pytest.approx({"good": 16 / (2 * 10), "bad": 16 / (2 * 6)})
+    assert losses(weighted)[0] != losses(plain)[0]
+
+
+def test_label_smoothing_changes_the_loss(tiny_encoder: Path, tmp_path: Path) -> None:
+    def first(name: str, *more: str) -> float:
+        short = ("training.logging_steps=1", "training.max_steps=1", "training.bf16=false")
+        recipe = small.recipe(tmp_path, tiny_encoder, *short, "training.per_device_train_batch_size=16", *more)
+        run = train(recipe, tmp_path / name)
+        batch = AutoTokenizer.from_pretrained(run.model)(
+            [row["text"] for row in small.rows("single-label", 16)],
+            truncation=True,
+            max_length=32,
+            padding=True,
+            return_tensors="pt",
+        )
+        encoder = find(run.recipe.model)
+        task, _ = prepare(run.recipe, encoder)
+        set_seed(42)
+        with torch.inference_mode():
+            logits = task.model(encoder).eval()(**batch).logits
+        labels = torch.tensor([task.names.index(row["label"]) for row in small.rows("single-label", 16)])
+        smoothing = 0.3 if more else 0.0
+        expected = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+        assert losses(run)[0] == pytest.approx(float(expected), abs=1e-5)
+        return losses(run)[0]
+
+    assert first("plain") != first("smooth", "training.label_smoothing_factor=0.3")
+
+
+# --- parts of the model
+
+
+def test_frozen_parts_keep_their_weights(tiny_encoder: Path, tmp_path: Path) -> None:
+    run = train(small.recipe(tmp_path, tiny_encoder, "freeze={embeddings: true, layers: 1}"), tmp_path / "run")
+    before, after = fresh(run), weights(run)
+    frozen = {n for n in before if n.startswith(("bert.embeddings.", "bert.encoder.layer.0."))}
+    assert len(frozen) > 15
+    assert {name for name in before if torch.equal(before[name], after[name])} == frozen
+    assert "classifier.weight" not in frozen
+
+
+def test_lora_is_merged_into_a_plain_model_with_a_trained_head(lora: Run) -> None:
+    before, after = fresh(lora), weights(lora)
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert {"classifier.weight", "classifier.bias"} <= changed
+    assert "bert.encoder.layer.0.attention.self.query.weight" in changed
+    assert not [name for name in changed if "embeddings" in name or "LayerNorm" in name or "output" in name]
+    model = AutoModelForSequenceClassification.from_pretrained(lora.model)
+    assert type(model).__name__ == "BertForSequenceClassification"
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_the_adapter_is_saved_and_gives_the_merged_models_logits(lora: Run, tiny_encoder: Path) -> None:
+    from peft import PeftModel
+
+    saved = load_file(lora.folder / "adapter" / "adapter_model.safetensors")
+    assert [name for name in saved if "classifier" in name]
+    assert [name for name in saved if "lora_A" in name]
+    base = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=2)
+    adapted = PeftModel.from_pretrained(base, str(lora.folder / "adapter")).eval()
+    merged = AutoModelForSequenceClassification.from_pretrained(lora.model).eval()
+    batch = AutoTokenizer.from_pretrained(lora.model)(["the cat was good", "it was bad"], padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        assert torch.allclose(adapted(**batch).logits, merged(**batch).logits, atol=1e-5)
+
+
+def test_a_reloaded_lora_model_scores_as_it_did_in_training(lora: Run) -> None:
+    results = lora.results
+    for split in ("validation", "test"):
+        assert results["seeds"][0]["metrics"][split] == results["splits"][split]["metrics"]
+    assert evaluate(lora.folder, split="test")["metrics"] == results["splits"]["test"]["metrics"]
+
+
+# --- what is fitted is saved
+
+
+def test_thresholds_and_temperature_are_saved_and_used(runs: dict[str, Run]) -> None:
+    run = runs["multi-label"]
+    saved = read_json(run.model / "config.json")["bertkit"]["task"]
+    assert saved["temperature"] > 0
+    assert set(saved["thresholds"]) == {"good", "bad", "long"}
+    predictor = run.load()
+    assert predictor.task.options.thresholds == saved["thresholds"]
+    assert predictor.task.options.temperature == saved["temperature"]
+    for answer in predictor([row["text"] for row in small.rows("multi-label", 8)]):
+        given = [name for name, p in answer["scores"].items() if p >= saved["thresholds"][name]]
+        assert answer["labels"] == given
+    plain = AutoModelForSequenceClassification.from_pretrained(run.model).eval()
+    batch = predictor.task.tokenizer(["the cat was good"], return_tensors="pt")
+    with torch.inference_mode():
+        logits = plain(**batch).logits[0]
+    expected = torch.sigmoid(logits / saved["temperature"]).tolist()
+    assert list(load(run.folder, precision="fp32")("the cat was good")["scores"].values()) == pytest.approx(expected)
+
+
+def test_what_the_recipe_fixes_is_not_fitted(tiny_encoder: Path, tmp_path: Path) -> None:
+    fixed = ("task.temperature=2.5", "task.thresholds={good: 0.1, bad: 0.2, long: 0.3}")
+    run = train(small.recipe(tmp_path, tiny_encoder, *fixed, kind="multi-label"), tmp_path / "run")
+    options = run.load().task.options
+    assert options.temperature == 2.5
+    assert options.thresholds == {"good": 0.1, "bad": 0.2, "long": 0.3}
+
+
+def test_metrics_of_ones_own_are_in_the_results(tiny_encoder: Path, tmp_path: Path) -> None:
+    class Hits:
+        name = "hits"
+
+        def compute(self, predictions: Any, references: Any) -> dict[str, float]:
+            return {"hits": float(sum(p == r for p, r in zip(predictions, references, strict=True)))}
+
+    run = train(small.recipe(tmp_path, tiny_encoder), tmp_path / "run", metrics=[Hits()])
+    for split, size in (("validation", 10), ("test", 7)):
+        scores = run.results["splits"][split]["metrics"]
+        assert scores["hits"] == pytest.approx(size * scores["accuracy"])
+
+
+# --- verified
+
+
+def test_a_run_is_verified_in_a_fresh_process(tiny_encoder: Path, tmp_path: Path, caplog: Any) -> None:
+    caplog.set_level(logging.INFO, "bertkit")
+    run = train(small.recipe(tmp_path, tiny_encoder, "verify=true", *small.LEARN), tmp_path / "run")
+    assert run.results["verified"] is True
+    assert "a fresh process gives the same 7 answers" in caplog.text
+
+
+def test_a_model_that_answers_otherwise_from_disk_does_not_pass(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = program.verify
+
+    def tampered(run: Run, predictor: Any, rows: Any) -> None:
+        file = run.model / "model.safetensors"
+        tensors = load_file(file)
+        tensors["classifier.bias"] = tensors["classifier.bias"] + torch.tensor([0.5, 0.0])
+        save_file(tensors, file, {"format": "pt"})
+        real(run, predictor, rows)
+
+    monkeypatch.setattr(program, "verify", tampered)
+    with pytest.raises(ModelError, match="a fresh process answers 7 of 7 rows differently"):
+        train(small.recipe(tmp_path, tiny_encoder, "verify=true"), tmp_path / "run")
+    assert not Run(tmp_path / "run").finished
+
+
+# --- what is refused
+
+
+def test_a_finished_run_is_not_trained_again(runs: dict[str, Run]) -> None:
+    run = runs["single-label"]
+    before = sha256(run.folder / "results.json")
+    with pytest.raises(UserError, match="holds a finished run"):
+        train(run.recipe, run.folder)
+    assert train(run.recipe, run.folder, resume=True) == run
+    assert sha256(run.folder / "results.json") == before
+
+
+def test_a_folder_that_is_not_empty_and_a_file_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path / "here", tiny_encoder)
+    with pytest.raises(UserError, match="is not empty"):
+        train(recipe, tmp_path / "here")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="is a file"):
+        train(recipe, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_another_recipe_can_not_resume_a_run(runs: dict[str, Run]) -> None:
+    run = runs["single-label"]
+    other = load_recipe(run.folder / "recipe.yaml", ["training.learning_rate=0.5"])
+    with pytest.raises(RecipeError, match=r"learning_rate: 0\.5"):
+        train(other, run.folder, resume=True)
+
+
+def test_other_data_can_not_resume_a_run(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder)
+    run = train(recipe, tmp_path / "run")
+    (run.folder / "results.json").unlink()  # as if it had been killed before the end
+    small.write_rows(tmp_path / "train.jsonl", small.rows("single-label", 16, start=1))
+    with pytest.raises(DataError, match="sha256"):
+        train(recipe, tmp_path / "run", resume=True)
+
+
+def no_model(*_: Any, **__: Any) -> None:
+    raise AssertionError("a model was built")
+
+
+def test_findings_that_fail_stop_before_a_model_is_built(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TextClassification, "model", no_model)
+    recipe = small.recipe(tmp_path, tiny_encoder)
+    small.write_rows(tmp_path / "train.jsonl", [row | {"label": "good"} for row in small.rows("single-label", 16)])
+    for split in ("validation", "test"):
+        small.write_rows(tmp_path / f"{split}.jsonl", [{"text": "a cat", "label": "good"}])
+    with pytest.raises(DataError, match="nothing to learn"):
+        train(recipe, tmp_path / "run")
+
+
+def test_what_was_refused_can_be_mended_and_trained_into_the_same_folder(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder)
+    small.write_rows(tmp_path / "train.jsonl", [{"text": "a", "label": "good"}, {"text": 3, "label": "bad"}])
+    with pytest.raises(DataError):
+        train(recipe, tmp_path / "run")
+    assert train(small.recipe(tmp_path, tiny_encoder, "training.max_steps=1"), tmp_path / "run").finished
+
+
+def test_a_loss_that_is_not_a_number_stops_with_advice(tiny_encoder: Path, tmp_path: Path) -> None:
+    wild = ("training.learning_rate=1e38", "training.max_grad_norm=0", "training.num_train_epochs=4")
+    with pytest.raises(UserError, match="the loss is") as caught:
+        train(small.recipe(tmp_path, tiny_encoder, *wild), tmp_path / "run")
+    assert "learning_rate" in str(caught.value)
+
+
+def test_arguments_that_transformers_refuses_are_a_recipe_error(tiny_encoder: Path, tmp_path: Path) -> None:
+    odd = ("training.eval_strategy=steps", "training.eval_steps=3", "training.save_strategy=steps")
+    recipe = small.recipe(tmp_path, tiny_encoder, *odd, "training.save_steps=4")
+    with pytest.raises(RecipeError):
+        train(recipe, tmp_path / "run")
+
+
+def test_metrics_jsonl_is_json_lines_with_seed_and_step(runs: dict[str, Run]) -> None:
+    lines = (runs["single-label"].folder / "metrics.jsonl").read_text().splitlines()
+    events = [json.loads(line, parse_constant=no_model) for line in lines]
+    assert all(event["seed"] == 42 and 0 < event["step"] <= 100 for event in events)
+    assert [event["step"] for event in events if "eval_accuracy" in event] == [20, 40, 60, 80, 100]
+    assert [event["step"] for event in events if "loss" in event] == [50, 100]
