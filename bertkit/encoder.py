@@ -15,7 +15,7 @@ from bertkit.files import sha256
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from bertkit.recipe import Freeze, Lora, ModelSpec
 
@@ -121,15 +121,31 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"no tokenizer could be loaded from {folder}: {_first_line(error)}"
         raise ModelError(
             Problem("model.name", what, "The folder needs tokenizer.json and tokenizer_config.json.")
         ) from error
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes one up where there are no files
+        what = f"the tokenizer of {folder} has no words"
+        raise ModelError(Problem("model.name", what, "The folder needs tokenizer.json, or the vocabulary's own file."))
     if tokenizer.pad_token_id is None:
         raise ModelError(Problem("model.name", f"the tokenizer of {folder} has no padding token", "Take an encoder."))
     return tokenizer
+
+
+def load_config(folder: Path) -> PretrainedConfig:
+    """The config of a model folder, of an architecture that transformers itself knows. Raises ModelError."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = f"{folder}/config.json is not one that transformers can load: {_first_line(error)}"
+        raise ModelError(Problem("model.name", what, "It needs an encoder of the BERT family.")) from error
 
 
 def load_model(encoder: Encoder, auto_class: Any, settings: dict[str, Any], *, new_head: bool) -> PreTrainedModel:
@@ -141,12 +157,11 @@ def load_model(encoder: Encoder, auto_class: Any, settings: dict[str, Any], *, n
     """
     import torch
     from safetensors import SafetensorError
-    from transformers import AutoConfig
 
+    config = load_config(encoder.folder)
+    for name, value in settings.items():
+        setattr(config, name, value)
     try:
-        config = AutoConfig.from_pretrained(encoder.folder, local_files_only=True)
-        for name, value in settings.items():
-            setattr(config, name, value)
         with quiet("transformers"):
             model, report = auto_class.from_pretrained(
                 encoder.folder,

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from bertkit.encoder import Encoder, fetch, load_tokenizer
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bertkit.encoder import Encoder, fetch, load_config, load_tokenizer
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.files import read_json
 from bertkit.tasks import TASKS, get_task
@@ -112,6 +114,8 @@ class Predictor:
 
     def stream(self, rows: Iterable[Row]) -> Iterator[Answer]:
         """Answers in the rows' order, in constant memory. Raises DataError on a row without the task's columns."""
+        if not isinstance(rows, Iterable):
+            raise DataError(Problem("", f"expected texts or rows, found {rows!r:.60}"))
         source, start = iter(rows), 0
         while chunk := list(islice(source, self.task.chunk)):
             yield from self.task.answer(self._canonical(chunk, start), self.predict_features)
@@ -122,14 +126,21 @@ class Predictor:
         from datasets import Dataset
 
         plain = [{"text": row} if isinstance(row, str) else row for row in rows]
+        numbered = list(enumerate(plain, start + 1))
+        problems = [
+            Problem(f"row {number}", f"expected a text, or a mapping of columns, found {row!r:.60}")
+            for number, row in numbered
+            if not isinstance(row, Mapping)
+        ]
+        if problems:
+            raise DataError(problems[:20])
         wanted = next((names for names in self.task.accepted if self._has(plain[0], names)), None)
         if wanted is None:
             needed = " or ".join(", ".join(sorted(names)) for names in self.task.accepted)
             what = f"no {needed} in this row; it has {', '.join(map(str, plain[0])) or 'nothing'}"
             raise DataError(Problem(f"row {start + 1}", what, "Map the columns, e.g.  data.columns.text=sentence"))
-        problems: list[Problem] = []
         table: dict[str, list[str]] = {name: [] for name in wanted}
-        for number, row in enumerate(plain, start + 1):
+        for number, row in numbered:
             for name in wanted:
                 value = row.get(self.columns.get(name, name), row.get(name))
                 if value is None and (name in row or self.columns.get(name) in row):
@@ -190,23 +201,24 @@ def load(
     """
     folder = model_folder(source, revision)
     settings = _settings(folder, task)
-    kind, tokenizer = get_task(settings["task"]["name"]), load_tokenizer(folder)
-    limit = longest(folder, tokenizer, settings.get("max_length"))
-    if "version" in settings:
-        built = kind.restore(settings["task"], tokenizer, limit)
+    kind, tokenizer = get_task(settings.task["name"]), load_tokenizer(folder)
+    limit = longest(folder, tokenizer, settings.max_length)
+    if settings.version is None:
+        built = kind.from_config(load_config(folder), tokenizer, limit)
     else:
-        from transformers import AutoConfig
-
-        built = kind.from_config(AutoConfig.from_pretrained(folder, local_files_only=True), tokenizer, limit)
+        try:
+            built = kind.restore(settings.task, tokenizer, limit)
+        except ValidationError as error:
+            raise _damaged(folder, error) from error
     model: Any = built.model(Encoder(str(source), folder, "folder"), new_head=False)
     device = best_device()
     return Predictor(
         built,
         model.to(device).eval(),
         device,
-        precision or usable(settings.get("precision", "auto"), device),
-        batch_size or settings.get("batch_size", 32),
-        settings.get("columns", {}),
+        precision or usable(settings.precision, device),
+        batch_size or settings.batch_size,
+        settings.columns,
     )
 
 
@@ -219,19 +231,45 @@ def longest(folder: Path, tokenizer: PreTrainedTokenizerBase, wanted: int | None
     return wanted or limit
 
 
-def _settings(folder: Path, task: str | None) -> dict[str, Any]:
+class Settings(BaseModel):
+    """The section `bertkit` of a model's config.json. version: None where bertkit did not make the model."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+    version: str | None = None
+    task: dict[str, Any]
+    max_length: Annotated[int, Field(gt=0)] | None = None
+    precision: str = "auto"
+    batch_size: Annotated[int, Field(gt=0)] = 32
+    columns: dict[str, str] = {}
+
+
+def _settings(folder: Path, task: str | None) -> Settings:
     """What bertkit saved in this model's config.json, or the least that a foreign model needs."""
     try:
-        settings = read_json(folder / "config.json").get("bertkit")
+        section = read_json(folder / "config.json").get("bertkit")
     except (ValueError, AttributeError) as error:
         raise ModelError(Problem(f"{folder}/config.json", f"not a JSON object: {error}")) from error
-    if settings is None and task is None:
+    if section is None and task is None:
         known = ", ".join(t.name for t in TASKS)
         fix = f"Say what it is for: --task NAME, or load(…, task=NAME). Known: {known}."
         raise ModelError(Problem(str(folder), "bertkit did not make this model", fix))
-    if settings is None:
-        return {"task": {"name": task}}
-    if task is not None and task != settings["task"]["name"]:
-        what = f"this model was trained for {settings['task']['name']}, not {task}"
-        raise ModelError(Problem(str(folder), what))
-    return dict(settings)
+    if section is None:
+        return Settings(task={"name": task})
+    try:
+        settings = Settings.model_validate(section)
+    except ValidationError as error:
+        raise _damaged(folder, error) from error
+    name = settings.task.get("name")
+    if not isinstance(name, str) or settings.version is None:
+        what = "its section `bertkit` names no task" if settings.version else "its section `bertkit` has no version"
+        raise ModelError(Problem(f"{folder}/config.json", what))
+    if task is not None and task != name:
+        raise ModelError(Problem(str(folder), f"this model was trained for {name}, not {task}"))
+    return settings
+
+
+def _damaged(folder: Path, error: ValidationError) -> ModelError:
+    first = error.errors()[0]
+    place = ".".join(["bertkit", *map(str, first["loc"])])
+    fix = "It was edited, or written by another version of bertkit."
+    return ModelError(Problem(f"{folder}/config.json", f"{place}: {first['msg']}", fix))

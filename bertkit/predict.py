@@ -37,8 +37,9 @@ def predict_file(predictor: Predictor, source: str, file: str, output: Path | No
 
     def feed() -> Iterator[dict[str, Any]]:
         for _, row in _rows(source, file):
-            if "answer" in row and suffix == ".jsonl":
-                raise DataError(Problem(file, "the rows have a column `answer` already", "Rename it."))
+            taken = [n for n in row if n == "answer" or (suffix == ".csv" and str(n).startswith("answer."))]
+            if taken:
+                raise DataError(Problem(file, f"the rows have a column `{taken[0]}` already", "Rename it."))
             pending.append(row)
             yield row
 

@@ -49,7 +49,7 @@ def write_rows(path: Path, values: list[dict[str, Any]]) -> Path:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a file of JSON lines."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n")]
 
 
 def write_recipe(

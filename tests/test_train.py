@@ -296,7 +296,8 @@ def test_a_test_split_without_targets_is_answered_and_not_scored(tiny_encoder: P
     small.write_rows(tmp_path / "test.jsonl", [{"text": "a cat"}, {"text": "a good dog"}])
     run = train(recipe, tmp_path / "run")
     assert set(run.results["splits"]) == {"validation"}
-    assert [row["text"] for row in small.read_rows(run.folder / "predictions" / "test.jsonl")] == ["a cat", "a good dog"]
+    told = small.read_rows(run.folder / "predictions" / "test.jsonl")
+    assert [row["text"] for row in told] == ["a cat", "a good dog"]
     assert evaluate(run.folder)["split"] == "validation"
 
 
@@ -323,8 +324,8 @@ def test_evaluations_can_be_switched_off(tiny_encoder: Path, tmp_path: Path) -> 
 def test_class_weights_are_balanced_and_used(tiny_encoder: Path, tmp_path: Path) -> None:
     def run(name: str, *more: str) -> Run:
         recipe = small.recipe(tmp_path, tiny_encoder, "training.logging_steps=1", *more)
-        skewed = [*small.rows("single-label", 12), *(row for row in small.rows("single-label", 8) if "good" in row["text"])]
-        small.write_rows(tmp_path / "train.jsonl", skewed)
+        more_good = [row for row in small.rows("single-label", 8) if row["label"] == "good"]
+        small.write_rows(tmp_path / "train.jsonl", [*small.rows("single-label", 12), *more_good])
         return train(recipe, tmp_path / name)
 
     weighted, plain = run("weighted", "task.class_weights=auto"), run("plain")
@@ -392,7 +393,8 @@ def test_the_adapter_is_saved_and_gives_the_merged_models_logits(lora: Run, tiny
     base = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=2)
     adapted = PeftModel.from_pretrained(base, str(lora.folder / "adapter")).eval()
     merged = AutoModelForSequenceClassification.from_pretrained(lora.model).eval()
-    batch = AutoTokenizer.from_pretrained(lora.model)(["the cat was good", "it was bad"], padding=True, return_tensors="pt")
+    texts = ["the cat was good", "it was bad"]
+    batch = AutoTokenizer.from_pretrained(lora.model)(texts, padding=True, return_tensors="pt")
     with torch.inference_mode():
         assert torch.allclose(adapted(**batch).logits, merged(**batch).logits, atol=1e-5)
 

@@ -103,6 +103,7 @@ def _map_columns(
 ) -> dict[str, list[dict[str, str]]]:
     """Split -> for each part, canonical column -> column there. All parts get the same inputs and target."""
     mapped: dict[str, list[dict[str, str]]] = {split: [] for split in opened}
+    alternatives = {*targets, *(name for alternative in inputs for name in alternative)}
     problems: list[Problem] = []
     for split, parts in opened.items():
         for part in parts:
@@ -119,6 +120,9 @@ def _map_columns(
             except DataError as error:
                 problems += [problem for problem in error.problems if problem not in problems]
                 continue
+            # what an earlier part ruled out is no column of this one, though it has one of that name
+            ruled_out = alternatives.difference(targets, *inputs)
+            chosen = {name: source for name, source in chosen.items() if name not in ruled_out}
             mapped[split].append(chosen)
             inputs = [alternative for alternative in inputs if chosen.keys() >= set(alternative)]
             targets = [name for name in targets if name in chosen]

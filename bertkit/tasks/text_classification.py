@@ -12,7 +12,7 @@ from pydantic import Field
 
 from bertkit.data.columns import label_names
 from bertkit.encoder import load_model
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration, metrics
 from bertkit.evaluation.graded import Graded
@@ -285,11 +285,17 @@ class TextClassification(Task):
         return outputs.logits.float().cpu().numpy()
 
     def decode(self, kept: Sequence[np.ndarray], features: Dataset, rows: Dataset) -> list[Answer]:
-        """One answer per row: `label`, `scores` and `score`; or `labels` and `scores`; or `score`; and `truncated`."""
+        """One answer per row: `label`, `scores` and `score`; or `labels` and `scores`; or `score`; and `truncated`.
+
+        Raises ModelError when the model's outputs are not finite.
+        """
         import numpy as np
 
         _, starts, counts = np.unique(np.asarray(features["row"][:]), return_index=True, return_counts=True)
         logits = np.add.reduceat(np.stack(kept).astype(np.float64), starts) / counts[:, None]
+        if not np.isfinite(logits).all():
+            what = f"its outputs are not finite for {int((~np.isfinite(logits)).any(axis=1).sum())} of {len(rows)} rows"
+            raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
         truncated = (np.asarray(features["lost"][:])[starts] > 0).tolist()
         if self.kind == "regression":
             return [{"score": s, "truncated": t} for s, t in zip(logits[:, 0].tolist(), truncated, strict=True)]

