@@ -27,17 +27,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         result: int = args.run(args) or 0
         sys.stdout.flush()
         return result
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        return _hushed(0)
     except UserError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
+        return 2
+    except OSError as error:  # a full disk, a folder that can not be written: nothing of ours has its final name yet
+        print(f"error: {error.filename or 'writing'}: {error.strerror or error}", file=sys.stderr)
+        return _hushed(2)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] == "bertkit":
+            raise
+        print(f"error: {error.name} is not installed\n    pip install bertkit  brings it along", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         resumable = args.run is _train
         print("\ninterrupted" + ("; go on with the same command and --resume" if resumable else ""), file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+
+def _hushed(code: int) -> int:
+    """Let what could not be written to stdout go, so that Python does not try again when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -45,7 +58,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     args, extra = parser.parse_known_args(argv)
     if any(word.startswith("-") for word in extra) or (extra and "rest" not in args):
-        parser.error(f"unrecognized arguments: {' '.join(extra)}")
+        hint = "" if "rest" not in args else " (a text that starts with - goes after --)"
+        parser.error(f"unrecognized arguments: {' '.join(extra)}{hint}")
     if extra:
         args.rest = [*args.rest, *extra]
     return args
@@ -172,9 +186,11 @@ def _check(args: argparse.Namespace) -> None:
     recipe = load_recipe(args.recipe, args.rest)
     _quiet_libraries()
     from bertkit.encoder import find
-    from bertkit.training.train import inspect, prepare
+    from bertkit.training.train import inspect, prepare, rehearse
 
-    task, data = prepare(recipe, find(recipe.model))
+    encoder = find(recipe.model)
+    task, data = prepare(recipe, encoder)
+    rehearse(recipe, encoder, task, data)
     print(f"{task.name}: {task.describe()}")
     features, _ = inspect(task, data)
     print(f"first row as the model reads it: {task.tokenizer.decode(features[0]['input_ids'])}")
@@ -208,6 +224,8 @@ def _predict(args: argparse.Namespace) -> None:
 
     if bool(args.rest) == bool(args.input):
         raise UserError(Problem("", "predict needs texts, or --input FILE", "bertkit predict RUN 'some text'"))
+    if not args.input and (args.output or args.column):
+        raise UserError(Problem("", "--output and --column go with --input FILE"))
     columns = dict(pair.partition("=")[::2] for pair in args.column)
     if "" in columns.values():
         raise UserError(Problem("--column", "write it as text=NAME_IN_THE_FILE"))

@@ -142,7 +142,8 @@ def load_config(folder: Path) -> PretrainedConfig:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return config
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"{folder}/config.json is not one that transformers can load: {_first_line(error)}"
         raise ModelError(Problem("model.name", what, "It needs an encoder of the BERT family.")) from error

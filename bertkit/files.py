@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from bertkit.errors import Problem, UserError
+
 
 @contextmanager
 def written_aside(path: Path) -> Iterator[IO[str]]:
-    """A text file that takes its name only when the block ends without an error."""
+    """A text file that takes its name only when the block ends without an error; a link stays one."""
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
@@ -38,8 +41,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """The value of a JSON file. Raises UserError where it is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(Problem(str(path), f"is damaged: it is not JSON ({error})")) from error
 
 
 def sha256(path: Path) -> str:

@@ -138,7 +138,11 @@ class Predictor:
         if wanted is None:
             needed = " or ".join(", ".join(sorted(names)) for names in self.task.accepted)
             what = f"no {needed} in this row; it has {', '.join(map(str, plain[0])) or 'nothing'}"
-            raise DataError(Problem(f"row {start + 1}", what, "Map the columns, e.g.  data.columns.text=sentence"))
+            raise DataError(
+                Problem(
+                    f"row {start + 1}", what, "Map the columns: --column text=NAME, or load(…) and Predictor.columns."
+                )
+            )
         table: dict[str, list[str]] = {name: [] for name in wanted}
         for number, row in numbered:
             for name in wanted:
@@ -237,8 +241,8 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
     version: str | None = None
     task: dict[str, Any]
-    max_length: Annotated[int, Field(gt=0)] | None = None
-    precision: str = "auto"
+    max_length: Annotated[int, Field(ge=8)] | None = None
+    precision: Literal["auto", "fp32"] = "auto"
     batch_size: Annotated[int, Field(gt=0)] = 32
     columns: dict[str, str] = {}
 

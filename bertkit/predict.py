@@ -32,14 +32,23 @@ def predict_file(predictor: Predictor, source: str, file: str, output: Path | No
     suffix = output.suffix if output else ".jsonl"
     if suffix not in (".jsonl", ".csv"):
         raise DataError(Problem(str(output), f"can not write {suffix or 'without a suffix'}", "Name a .jsonl or .csv."))
+    known = [name for names in predictor.task.accepted for name in names]
+    strangers = [name for name in columns if name not in known]
+    if strangers:
+        what = f"this model reads no column {', '.join(map(repr, strangers))}"
+        raise DataError(Problem("--column", what, f"It reads {', '.join(sorted(known))}."))
     predictor = replace(predictor, columns={**predictor.columns, **columns})
     pending: deque[dict[str, Any]] = deque()
 
     def feed() -> Iterator[dict[str, Any]]:
-        for _, row in _rows(source, file):
+        for number, row in _rows(source, file):
             taken = [n for n in row if n == "answer" or (suffix == ".csv" and str(n).startswith("answer."))]
             if taken:
                 raise DataError(Problem(file, f"the rows have a column `{taken[0]}` already", "Rename it."))
+            absent = [name for name in columns.values() if name not in row]
+            if absent:
+                what = f"no column {', '.join(map(repr, absent))}; found {', '.join(map(str, row))}"
+                raise DataError(Problem(f"{file}, row {number}", what))
             pending.append(row)
             yield row
 

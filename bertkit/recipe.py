@@ -125,6 +125,16 @@ class Recipe(_Section):
     verify: bool = Field(True, description="Reload the saved model in a fresh process and compare its answers.")
     expected: dict[str, Any] | None = Field(None, description="What was measured: {metric: [low, high], ...}.")
 
+    @field_validator("expected")
+    @classmethod
+    def _bounded(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
+        for name, bounds in (given or {}).items():
+            if isinstance(bounds, list):
+                numbers = all(isinstance(b, int | float) and not isinstance(b, bool) for b in bounds)
+                if len(bounds) != 2 or not numbers or bounds[0] > bounds[1]:
+                    raise ValueError(f"{name}: expected [low, high], found {bounds}")
+        return given
+
     @field_validator("training")
     @classmethod
     def _complete(cls, given: dict[str, Any]) -> dict[str, Any]:

@@ -46,10 +46,12 @@ class Run:
 
     @property
     def checkpoints(self) -> Path:
+        """One folder per seed."""
         return self.folder / "checkpoints"
 
     @property
     def finished(self) -> bool:
+        """Has everything been written? results.json comes last."""
         return (self.folder / "results.json").is_file()
 
     @property
@@ -59,6 +61,7 @@ class Run:
 
     @property
     def recipe(self) -> Recipe:
+        """What was run, every default written out. Raises RecipeError."""
         return load_recipe(self.folder / "recipe.yaml", check_files=False)
 
     def load(self) -> Predictor:
@@ -75,14 +78,18 @@ def open_run(recipe: Recipe, folder: Path, resume: bool) -> Run:
     """
     run, text = Run(folder), dump(recipe)
     kept = folder / "recipe.yaml"
-    if folder.is_file():
-        raise UserError(Problem(str(folder), "is a file", "Name a folder with --output-dir."))
+    if folder.exists() and not folder.is_dir():
+        raise UserError(Problem(str(folder), "is not a folder", "Name a folder with --output-dir."))
+    if resume and folder.is_dir() and not kept.is_file() and any(folder.iterdir()):
+        raise UserError(
+            Problem(str(folder), "is not a run: it has no recipe.yaml", "Leave out --resume, or name a run.")
+        )
     if not resume and folder.exists() and any(folder.iterdir()):
         what = "holds a finished run" if run.finished else "is not empty"
         fix = "Name another --output-dir." if run.finished else "Name another --output-dir, or go on with --resume."
         raise UserError(Problem(str(folder), what, fix))
-    if resume and kept.is_file() and kept.read_text(encoding="utf-8") != text:
-        ours, theirs = text.splitlines(), kept.read_text(encoding="utf-8").splitlines()
+    if resume and kept.is_file() and kept.read_text(encoding="utf-8", errors="replace") != text:
+        ours, theirs = text.splitlines(), kept.read_text(encoding="utf-8", errors="replace").splitlines()
         changed = [line.strip() for line in ours if line not in theirs]
         what = f"the recipe is not the one this run was started with; now: {'; '.join(changed[:5]) or 'lines are gone'}"
         raise RecipeError(Problem(str(kept), what, "Give the same recipe and overrides, or another --output-dir."))
@@ -94,7 +101,10 @@ def only_writer(run: Run) -> Iterator[None]:
     """Refuse a second process that trains into the same folder. The lock goes with the process that holds it."""
     import fcntl
 
-    run.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        run.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(Problem(str(run.folder), f"can not be made: {error.strerror}")) from error
     with (run.folder / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -92,6 +92,10 @@ def test_safetensors_win_over_pickles_beside_them(model: Path, marker: Path) -> 
     assert not marker.exists()
 
 
+def unpickled(*_: Any, **__: Any) -> None:
+    raise AssertionError("torch.load was called")
+
+
 @pytest.mark.parametrize("peft", ["null", "{r: 2}"])
 def test_pickles_in_a_checkpoint_are_never_read_on_resume(
     peft: str, tiny_encoder_with_dropout: Path, tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +119,8 @@ def test_pickles_in_a_checkpoint_are_never_read_on_resume(
     names = ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth", "rng_state_0.pth", "training_args.bin")
     for name in (*names, "pytorch_model.bin", "adapter_model.bin", "optimizer.bin"):
         bomb(folder / name, marker)
+    assert not checkpoint.whole(folder)
+    monkeypatch.setattr(torch, "load", unpickled)
     resumed = train(recipe, tmp_path / "run", resume=True)
     assert not marker.exists()
     assert sha256(resumed.model / "model.safetensors") == sha256(whole.model / "model.safetensors")

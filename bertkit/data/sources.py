@@ -127,6 +127,7 @@ def _named_files(source: Mapping[str, str | list[str]]) -> dict[str, list[Path]]
         for path in paths:
             if not path.is_file():
                 what = "is a folder; a file is needed here" if path.is_dir() else "no such file"
+                what = "is not a regular file" if path.exists() and not path.is_dir() else what
                 problems.add(str(path), f"{what} (looked from {Path.cwd()})")
     problems.finish()
     return found

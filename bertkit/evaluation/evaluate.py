@@ -54,6 +54,8 @@ def evaluate(
     if strangers:
         what = "only `data.` settings can be changed here; the rest is the model's"
         raise RecipeError([Problem(f"override {override}", what) for override in strangers])
+    if split is not None and file is not None:
+        raise RecipeError(Problem("", "--split names a part of the run's data, --data a file: one or the other"))
     predictor = load(source, task=task)
     kept = Path(source).expanduser() / "recipe.yaml"
     if kept.is_file():

@@ -28,6 +28,8 @@ def encode_texts(
     `length`, the pieces of this feature; `lost`, the pieces of the whole row that no feature holds.
     Raises DataError under `overflow: error`, naming the rows that are too long.
     """
+    if max_length < 8:
+        raise ValueError(f"max_length {max_length} leaves no room for words")
     columns: dict[str, list[Any]] = dict(_tokenize(tokenizer, first, second))
     lengths = [len(ids) for ids in columns["input_ids"]]
     too_long = [row for row, length in enumerate(lengths) if length > max_length]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bertkit.encoder import Encoder
     from bertkit.evaluation.metrics import Kind
 
+Name = Annotated[str, Field(min_length=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 TARGETS: dict[Kind, str] = {
     "single-label": "label",
@@ -52,7 +53,7 @@ class TextClassificationOptions(TaskOptions):
         None, description="null: from the columns (`label`, `labels`, `score`) and what they hold."
     )
     pair: bool | None = Field(None, description="null: by the columns, `text` or `text_a` and `text_b`.")
-    labels: list[str] | dict[str, str] | None = Field(
+    labels: Annotated[list[Name], Field(min_length=1)] | Annotated[dict[str, Name], Field(min_length=1)] | None = Field(
         None, description="Label names in order, or {value in the data: name}. null: found in train."
     )
     overflow: Literal["truncate", "window", "error"] = Field(
@@ -65,7 +66,7 @@ class TextClassificationOptions(TaskOptions):
     pos_weight: Literal["auto"] | dict[str, Annotated[float, Field(gt=0)]] | None = Field(
         None, description="multi-label: weight of the positive class. auto: negatives / positives."
     )
-    temperature: Annotated[float, Field(gt=0)] | None = Field(
+    temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
         None, description="Softmax or sigmoid temperature. null: fitted on validation."
     )
     thresholds: Probability | dict[str, Probability] | None = Field(
@@ -113,6 +114,9 @@ class TextClassification(Task):
         """Settle kind, labels and weights from the training rows. Raises DataError on contradictions."""
         kinds = [kind for kind, column in TARGETS.items() if column in rows.column_names]
         kind, pair = options.kind or kinds[0], "text_b" in rows.column_names
+        if options.pair not in (None, pair):
+            what = f"task.pair is {str(options.pair).lower()}, but the rows have {', '.join(rows.column_names)}"
+            raise DataError(Problem("task.pair", what, "Map `text`, or `text_a` and `text_b`; or leave task.pair out."))
         if kind not in kinds:
             what = f"{kind} learns from a column `{TARGETS[kind]}`, but the rows have {', '.join(rows.column_names)}"
             raise DataError(Problem("task.kind", what, f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}"))
@@ -120,6 +124,8 @@ class TextClassification(Task):
         labels = {} if kind == "regression" else settle_labels(options.labels, label_names(values, class_names))
         counts = Counter(labels[value] for value in values)
         names = list(dict.fromkeys(labels.values()))
+        if kind == "single-label" and len(names) < 2:
+            raise DataError(Problem("task.labels", f"only one label, {', '.join(names)}: there is nothing to learn"))
         balanced = {name: len(values) / (len(names) * max(counts[name], 1)) for name in names}
         odds = {name: max(len(rows) - counts[name], 1) / max(counts[name], 1) for name in names}
         settled = {

@@ -90,6 +90,8 @@ def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int) -> 
 
 def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[np.ndarray]:
     """Feature indices in batches of nearly one length, longest first, for prediction."""
+    if batch_size < 1:
+        raise ValueError(f"a batch of {batch_size} rows")
     order = np.argsort(-np.asarray(lengths), kind="stable")
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -12,7 +13,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertkit.files import read_json, sha256, write_json
+from bertkit.errors import UserError
+from bertkit.files import read_json, sha256, write_json, write_text
 
 MANIFEST = "manifest.json"
 
@@ -29,7 +31,8 @@ def save_optimizer(folder: Path, optimizer: Any, scheduler: Any) -> None:
                 plain[f"{index}.{name}"] = value
     save_file(tensors, folder / "optimizer.safetensors")
     groups = {"groups": state["param_groups"], "plain": plain, "scheduler": scheduler.state_dict()}
-    write_json(folder / "optimizer.json", groups)
+    # A plateau schedule holds infinity, which Python's JSON reads back.
+    write_text(folder / "optimizer.json", json.dumps(groups))
 
 
 def load_optimizer(folder: Path, optimizer: Any, scheduler: Any) -> None:
@@ -87,14 +90,18 @@ def publish(aside: Path, folder: Path) -> None:
 
 
 def whole(folder: Path) -> bool:
-    """Does every file of this checkpoint have the size and sha256 that its manifest says?"""
+    """Are the files of this checkpoint those of its manifest, each with the size and sha256 that it says?
+
+    A file more is as bad as one less: Trainer would load a scaler.pt, which is a pickle, if it found one.
+    """
     try:
         manifest = read_json(folder / MANIFEST)
-        return all(
+        found = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+        return found == {*manifest, MANIFEST} and all(
             (folder / name).stat().st_size == entry["size"] and sha256(folder / name) == entry["sha256"]
             for name, entry in manifest.items()
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError):
         return False
 
 

@@ -17,10 +17,11 @@ from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError
 from transformers import EarlyStoppingCallback, TrainingArguments, set_seed
 
 from bertkit import data as sources
-from bertkit.encoder import Encoder, find, freeze, load_tokenizer, with_lora
+from bertkit.encoder import Encoder, find, freeze, load_tokenizer, quiet, with_lora
 from bertkit.errors import DataError, ModelError, Problem, RecipeError
 from bertkit.evaluation.evaluate import score
 from bertkit.files import read_json, write_json, write_text, written_aside
@@ -62,6 +63,7 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False, *, metri
     task, data = prepare(recipe, encoder)
     logger.info("task: %s, %s", task.name, task.describe())
     features, findings = inspect(task, data)
+    rehearse(recipe, encoder, task, data)
     with only_writer(run) if first else nullcontext():
         if first:
             begin(recipe, run, data, findings)
@@ -105,10 +107,30 @@ def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
     return features["train"], findings
 
 
+def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
+    """The model that is trained: encoder and head, parts frozen, or with LoRA. Raises UserError."""
+    model: Any = task.model(encoder)
+    model = freeze(model, recipe.freeze) if recipe.freeze else model
+    return with_lora(model, recipe.peft) if recipe.peft else model
+
+
+def rehearse(recipe: Recipe, encoder: Encoder, task: Task, data: Data) -> None:
+    """Find out what transformers and peft would refuse, before anything is written. Raises UserError."""
+    with TemporaryDirectory() as room, quiet("bertkit"):
+        arguments(recipe, task, Path(room), recipe.seeds[0], evaluates=chooses(recipe, data))
+        build(recipe, encoder, task)
+
+
+def chooses(recipe: Recipe, data: Data) -> bool:
+    """Is there something to choose the checkpoint by?"""
+    return "validation" in data.rows and recipe.training["eval_strategy"] != "no"
+
+
 def begin(recipe: Recipe, run: Run, data: Data, findings: list[Finding]) -> None:
     """Write recipe.yaml and data.json. Raises DataError when a run is resumed on other data."""
     known = run.folder / "data.json"
-    if known.is_file() and read_json(known)["fingerprints"] != data.fingerprints:
+    kept = read_json(known) if known.is_file() else {"fingerprints": data.fingerprints}
+    if not isinstance(kept, dict) or kept.get("fingerprints") != data.fingerprints:
         what = "the data are not those this run was started with (their sha256 differs)"
         raise DataError(Problem(str(known), what, "Bring the old data back, or start a new run."))
     facts = {"fingerprints": data.fingerprints, "rows": {split: len(rows) for split, rows in data.rows.items()}}
@@ -128,15 +150,12 @@ def train_seed(
     """Train one seed to its best checkpoint, calibrate it, save it whole; returns what done.json says of it."""
     folder = run.checkpoints / f"seed-{seed}"
     done = folder / "done.json"
-    if done.is_file():
+    if done.is_file() and ((folder / "model").is_dir() or run.model.is_dir()):
         return dict(read_json(done))
     validation = data.rows.get("validation")
     set_seed(seed)
-    model: Any = task.model(encoder)
-    model = freeze(model, recipe.freeze) if recipe.freeze else model
-    model = with_lora(model, recipe.peft) if recipe.peft else model
-    evaluates = validation is not None and recipe.training["eval_strategy"] != "no"
-    args = arguments(recipe, task, folder, seed, evaluates=evaluates)
+    fresh = build(recipe, encoder, task)
+    args = arguments(recipe, task, folder, seed, evaluates=chooses(recipe, data))
     settings = model_settings(recipe, args)
     answering = predictor(task, args.device, usable(settings["precision"], args.device), settings["batch_size"])
     headline = str(args.metric_for_best_model or task.headline)
@@ -145,22 +164,33 @@ def train_seed(
     if recipe.early_stopping:
         stop = recipe.early_stopping
         callbacks.append(EarlyStoppingCallback(stop.patience, stop.threshold))
-    trainer = TaskTrainer(
-        task=task,
-        model=model,
-        args=args,
-        features=features,
-        validation=validation,
-        predict=answering,
-        callbacks=callbacks,
-    )
+    try:
+        trainer = TaskTrainer(
+            task=task,
+            model=fresh,
+            args=args,
+            features=features,
+            validation=validation,
+            predict=answering,
+            callbacks=callbacks,
+        )
+    except (ImportError, RuntimeError, ValueError) as error:  # such as report_to: something that is not installed
+        raise RecipeError(Problem("training", str(error).strip())) from error
     start, damaged = newest_whole(folder)
     for bad in damaged:
         logger.warning("%s is damaged and is left out", bad)
     started = time.monotonic()
-    trainer.train(resume_from_checkpoint=str(start) if start else None)
+    try:
+        trainer.train(resume_from_checkpoint=str(start) if start else None)
+    except (ImportError, ValueError) as error:
+        if trainer.state.global_step:
+            raise
+        raise RecipeError(Problem("training", str(error).strip())) from error
+    except SafetensorError as error:
+        what, fix = f"a checkpoint can not be written: {error}", "Free some space, then go on with --resume."
+        raise ModelError(Problem(str(folder), what, fix)) from error
     seconds = time.monotonic() - started
-    model = trainer.model
+    model: Any = trainer.model
     if not args.should_save:
         return {}
     if recipe.peft:
@@ -231,7 +261,12 @@ def save(model: Any, task: Task, folder: Path, settings: dict[str, Any]) -> None
         "max_length": task.max_length,
         "task": task.options.model_dump(mode="json"),
     }
-    model.save_pretrained(aside)
+    try:
+        model.save_pretrained(aside)
+    except SafetensorError as error:
+        raise ModelError(
+            Problem(str(aside), f"can not be written: {error}", "Free some space, then --resume.")
+        ) from error
     backend: Any = task.tokenizer
     backend.backend_tokenizer.no_truncation()  # the limits of our last call are not the tokenizer's own
     backend.backend_tokenizer.no_padding()

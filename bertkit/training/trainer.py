@@ -93,7 +93,7 @@ class TaskTrainer(Trainer):
         if not torch.isfinite(loss):
             what = f"the loss is {loss.item()} at step {self.state.global_step + 1}"
             fix = "Lower training.learning_rate, or look at the rows with `bertkit check`."
-            raise UserError(Problem("training", what, fix + " The last checkpoint is intact."))
+            raise UserError(Problem("training", what, fix + " Checkpoints written before are intact."))
         return loss
 
     def evaluate(

@@ -1,0 +1,129 @@
+"""The public names, their docstrings, and what importing them costs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import bertkit
+
+PACKAGE = Path(bertkit.__file__).parent
+MODULES = sorted(
+    ["bertkit", *(m.name for m in pkgutil.walk_packages([str(PACKAGE)], "bertkit.") if m.name != "bertkit.__main__")]
+)
+FREE = {"bertkit/__init__.py", "bertkit/__main__.py", "bertkit/cli.py", "bertkit/errors.py", "bertkit/files.py"}
+FREE |= {"bertkit/shipped.py"}  # what `bertkit --help` and `import bertkit` read: no library at all
+LIBRARIES = {"torch", "transformers", "datasets", "sklearn", "scipy", "numpy", "tokenizers", "pydantic", "peft"}
+
+
+def test_the_public_names_are_few_sorted_and_there() -> None:
+    names = bertkit.__all__
+    assert len(names) <= 15
+    assert names == sorted(names)
+    assert sorted([*names, "__version__"]) == dir(bertkit)
+    for name in names:
+        there = getattr(bertkit, name)
+        assert there.__module__.startswith("bertkit.")
+        assert there.__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = bertkit.nonsense
+
+
+def test_the_types_that_checkers_see_are_the_names_that_are_there() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    seen = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen - {"annotations", "import_module", "TYPE_CHECKING", "Any"} == set(bertkit.__all__)
+
+
+def members(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """The public functions and classes of a module, and their public methods and properties."""
+    for name, thing in vars(module).items():
+        if name.startswith("_") or getattr(thing, "__module__", None) != module.__name__:
+            continue
+        if inspect.isfunction(thing) or inspect.isclass(thing):
+            yield f"{module.__name__}.{name}", thing
+        if inspect.isclass(thing):
+            for own, raw in vars(thing).items():
+                method = raw.__func__ if isinstance(raw, classmethod | staticmethod) else raw
+                if not own.startswith("_") and (inspect.isfunction(method) or isinstance(method, property)):
+                    yield f"{module.__name__}.{name}.{own}", getattr(thing, own)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_everything_public_says_what_it_does(name: str) -> None:
+    """A method may have the docstring of what it overrides; a class and a function need their own."""
+    module = importlib.import_module(name)
+    silent = [] if module.__doc__ or not Path(str(module.__file__)).read_text().strip() else [name]
+    for place, thing in members(module):
+        told = thing.__doc__ if inspect.isclass(thing) else inspect.getdoc(thing)
+        generated = inspect.isclass(thing) and str(told).startswith(f"{thing.__name__}(")  # as dataclasses do
+        if not told or generated:
+            silent.append(place)
+    assert not silent
+
+
+def top_level_imports(file: Path) -> Iterator[str]:
+    """The packages that importing this file imports, whatever it defines."""
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module).partition(".")[0]
+
+
+def test_what_the_command_lines_help_reads_imports_no_library() -> None:
+    for name in FREE:
+        assert not set(top_level_imports(PACKAGE.parent / name)) & LIBRARIES, name
+
+
+def test_recipes_are_read_without_torch() -> None:
+    """In the modules that `show`, `copy` and `recipes` import, torch and transformers stay inside functions."""
+    slow = {"torch", "transformers", "datasets", "sklearn", "peft", "tokenizers", "evaluate"}
+    folders = ("", "data", "tasks", "evaluation", "report")
+    files = [file for folder in folders for file in sorted((PACKAGE / folder).glob("*.py"))]
+    assert len(files) > 25
+    for file in files:
+        assert not set(top_level_imports(file)) & slow, file
+
+
+def test_nothing_happens_on_import() -> None:
+    """Modules hold definitions and constants: no calls for their effect, no state that functions change."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(file.read_text())
+        loose = [node for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+        allowed = ("_Plain.add_representer", "sys.exit(main())")  # a class that is being defined; __main__
+        assert not [ast.unparse(node) for node in loose if not ast.unparse(node).startswith(allowed)], file
+        assert not [node for node in ast.walk(tree) if isinstance(node, ast.Global)], file
+
+
+def test_house_rules() -> None:
+    """No hasattr probing and no bare except; nothing is unpickled, evaluated or executed."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ExceptHandler):
+                assert node.type is not None, f"{file}:{node.lineno}"
+                assert ast.unparse(node.type) not in ("Exception", "BaseException"), f"{file}:{node.lineno}"
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                bad = (
+                    "hasattr",
+                    "eval",
+                    "exec",
+                    "pickle.load",
+                    "pickle.loads",
+                    "torch.load",
+                    "yaml.load",
+                    "__import__",
+                )
+                assert called not in bad, f"{file}:{node.lineno}"
+                for keyword in node.keywords:
+                    trusts = keyword.arg == "trust_remote_code" and ast.unparse(keyword.value) != "False"
+                    assert not trusts, f"{file}:{node.lineno}"

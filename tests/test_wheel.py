@@ -1,0 +1,75 @@
+"""The wheel: it holds recipes and samples, and a bare install without any dependency can list the recipes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from bertkit import __version__
+from bertkit.shipped import shipped_recipes
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def done(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command's output; its stderr if it fails."""
+    result = subprocess.run([str(word) for word in words], cwd=cwd, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    done(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder, cwd=ROOT)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_what_the_wheel_holds(wheel: Path) -> None:
+    assert wheel.name == f"bertkit-{__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        metadata = archive.read(f"bertkit-{__version__}.dist-info/METADATA").decode()
+    for folder, pattern, into in (
+        ("recipes", "*/*.yaml", "bertkit/recipes"),
+        ("bertkit/samples", "**/*.*", "bertkit/samples"),
+        ("bertkit", "**/*.py", "bertkit"),
+    ):
+        files = {path.relative_to(ROOT / folder).as_posix() for path in (ROOT / folder).glob(pattern)}
+        assert files
+        assert {f"{into}/{name}" for name in files} <= names
+    assert "bertkit/py.typed" in names
+    assert f"bertkit-{__version__}.dist-info/licenses/LICENSE" in names
+    assert not [name for name in names if re.search(r"\.pyc$|__pycache__|^tests/|^docs/|^runs/|\.safetensors$", name)]
+    assert {name.partition("/")[0] for name in names} == {"bertkit", f"bertkit-{__version__}.dist-info"}
+    assert "License-Expression: Apache-2.0" in metadata
+    for extra in ("quickstart", "peft", "evaluate", "dev"):
+        assert f"Provides-Extra: {extra}" in metadata
+
+
+def test_a_bare_install_lists_the_recipes(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
+    done(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+    bertkit = tmp_path / "venv" / "bin" / "bertkit"
+    told = done(bertkit, "recipes", cwd=tmp_path)
+    listed = {line.split()[0] for line in told.stdout.splitlines()}
+    assert listed == set(shipped_recipes())
+    assert "pip install bertkit" in told.stderr
+    assert done(bertkit, "--version", cwd=tmp_path).stdout == f"bertkit {__version__}\n"
+    assert "predict" in done(bertkit, "--help", cwd=tmp_path).stdout
+    where = "import bertkit, sys; print(bertkit.__file__); sys.exit('pydantic' in sys.modules)"
+    assert str(tmp_path / "venv") in done(python, "-c", where, cwd=tmp_path).stdout
+    # A command that needs the dependencies says which one is missing.
+    lacking = subprocess.run([bertkit, "show", "quickstart"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert lacking.returncode == 2
+    assert "Traceback" not in lacking.stderr
+    assert "pip install bertkit" in lacking.stderr
