@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bertkit.encoder import Encoder, fetch, load_config, load_tokenizer
-from bertkit.errors import DataError, ModelError, Problem
+from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.files import read_json
 from bertkit.tasks import TASKS, get_task
 from bertkit.tasks.base import Answer, Task
@@ -251,7 +251,9 @@ def _settings(folder: Path, task: str | None) -> Settings:
     """What bertkit saved in this model's config.json, or the least that a foreign model needs."""
     try:
         section = read_json(folder / "config.json").get("bertkit")
-    except (ValueError, AttributeError) as error:
+    except UserError as error:
+        raise ModelError(error.problems) from error
+    except AttributeError as error:
         raise ModelError(Problem(f"{folder}/config.json", f"not a JSON object: {error}")) from error
     if section is None and task is None:
         known = ", ".join(t.name for t in TASKS)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.recipe_errors import Found, did_you_mean
-from bertkit.yaml12 import KeyPath, shown
+from bertkit.yaml12 import KeyPath, printable, shown
 
 _DATA_FILE = re.compile(r".*\.(csv|tsv|json|jsonl|parquet)(\.gz|\.xz)?", re.DOTALL)
 _TEXT_FILE = re.compile(r".*\.(csv|tsv)(\.gz|\.xz)?", re.DOTALL)
@@ -145,14 +145,14 @@ def resolve_paths(
         if os.path.exists(there) or (looks and not must_exist):
             _put(data, path, there)
         elif looks:
-            yield Found(path, f"no file or folder {shown(there)}{_near(there)}")
+            yield Found(path, f"no file or folder '{printable(there)}'{_near(there)}")
     name, path = data.get("model", {}).get("name"), ("model", "name")
     if isinstance(name, str):
         there = _absolute(name, folder(path))
         if os.path.isdir(there) or (_starts_as_path(name) and not must_exist):
             _put(data, path, there)
         elif _starts_as_path(name):
-            yield Found(path, f"no folder {shown(there)}{_near(there)}")
+            yield Found(path, f"no folder '{printable(there)}'{_near(there)}")
 
 
 def _starts_as_path(text: str) -> bool:

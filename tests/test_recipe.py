@@ -16,7 +16,7 @@ import transformers
 from bertkit import shipped
 from bertkit.data.readers import COMPRESSIONS, FORMATS
 from bertkit.errors import RecipeError
-from bertkit.recipe import TASK_OPTIONS, Recipe, dump, json_schema, load_recipe, parse_data_spec
+from bertkit.recipe import TASK_OPTIONS, TRAINING_DEFAULTS, Recipe, dump, json_schema, load_recipe, parse_data_spec
 from bertkit.recipe_checks import _DATA_FILE
 from bertkit.shipped import shipped_recipes
 from bertkit.training_fields import DECIDED, REMOVED, training_fields
@@ -70,7 +70,7 @@ def test_defaults_are_filled_in(recipe_file: Path) -> None:
     assert recipe.model.max_length == 128
     assert recipe.seeds == [42]
     assert recipe.verify
-    assert recipe.training == {}
+    assert recipe.training == {**TRAINING_DEFAULTS, "eval_strategy": "epoch", "save_strategy": "epoch"}
 
 
 @pytest.mark.parametrize(

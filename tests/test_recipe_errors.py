@@ -109,7 +109,7 @@ VALUES = [
     ("task: {name: text-classification, class_weights: none}", 1, "expected 'auto' or a mapping, found text 'none'"),
     ("task: {name: text-classification, class_weights: {a: 0}}", 1, "class_weights.a: must be more than 0, found 0"),
     ("task: {name: text-classification, labels: [positive], pos_weight: {postive: 2}}", 1, "did you mean 'positive'?"),
-    ("task: {name: text-classification, temperature: 1e-400}", 1, "must be more than 0, found 0.0"),
+    ("task: {name: text-classification, temperature: 1e-400}", 1, "must be at least 0.001, found 0.0"),
     ("task: {name: text-classification, kind: regression, thresholds: 0.5}", 1, "has no meaning for kind regression"),
     ("task: {name: text-classification, kind: single-label, pos_weight: auto}", 1, "write class_weights"),
     ("task: {name: text-classification, kind: multi-label, class_weights: auto}", 1, "write pos_weight"),

@@ -31,7 +31,7 @@ RHYTHM = (
     "training.eval_steps=2",
     "training.logging_steps=1",
 )
-KILLED_AT = 14  # the micro-batch: the second half of step 7, after checkpoints 2, 4 and 6, in the second epoch
+KILLED_AT = 16  # the micro-batch: the second half of step 8, after checkpoints 2, 4 and 6, in the second epoch
 
 
 class Killed(BaseException):

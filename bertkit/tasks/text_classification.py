@@ -131,7 +131,7 @@ class TextClassification(Task):
         settled = {
             "kind": kind,
             "pair": pair,
-            "labels": labels,
+            "labels": labels or None,
             "class_weights": settle_weights("class_weights", options.class_weights, balanced),
             "pos_weight": settle_weights("pos_weight", options.pos_weight, odds),
         }
@@ -143,7 +143,7 @@ class TextClassification(Task):
         kinds = {"multi_label_classification": "multi-label", "regression": "regression"}
         kind = kinds.get(str(config.problem_type), "regression" if config.num_labels == 1 else "single-label")
         names = [] if kind == "regression" else [str(name) for _, name in sorted((config.id2label or {}).items())]
-        options = {"name": cls.name, "kind": kind, "labels": dict(zip(names, names, strict=True))}
+        options = {"name": cls.name, "kind": kind, "labels": dict(zip(names, names, strict=True)) or None}
         return cls(TextClassificationOptions.model_validate(options), tokenizer, max_length)
 
     @property
