@@ -230,6 +230,16 @@ def test_reading_is_lazy_and_no_more_than_a_chunk_ahead(predictor: Predictor) ->
 # --- calls
 
 
+def test_each_answer_is_that_of_its_own_text(predictor: Predictor) -> None:
+    texts = [row["text"] for row in made()]
+    answers = predictor(texts)
+    assert [answer["label"] for answer in answers] == [("good", "bad")[n % 2] for n in range(COUNT)]
+    for text, answer in zip(texts, answers, strict=True):
+        alone = predictor(text)
+        assert isinstance(alone, dict)
+        assert answer["scores"] == pytest.approx(alone["scores"], abs=1e-6)
+
+
 def test_one_in_one_out_and_many_in_many_out(predictor: Predictor) -> None:
     one = predictor("the cat was good")
     assert isinstance(one, dict)

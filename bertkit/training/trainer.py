@@ -123,6 +123,9 @@ class TaskTrainer(Trainer):
         parent = Path(str(self.args.output_dir))
         folder = parent / f"checkpoint-{self.state.global_step}"
         aside = parent / f".writing-{self.state.global_step}"
+        if self.args.should_save:  # what a killed process left here is no part of this checkpoint
+            shutil.rmtree(aside, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
         aside.mkdir(parents=True, exist_ok=True)
         if self.state.best_global_step:
             self.state.best_model_checkpoint = str(parent / f"checkpoint-{self.state.best_global_step}")
