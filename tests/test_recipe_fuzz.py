@@ -227,8 +227,12 @@ positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
     task=st.fixed_dictionaries(
         {"name": st.just("text-classification")},
         optional={
-            "labels": st.one_of(st.none(), st.lists(words, unique=True), st.dictionaries(words, words)),
-            "temperature": st.one_of(st.none(), positive, st.integers(1, 10)),
+            "labels": st.one_of(
+                st.none(),
+                st.lists(words.filter(bool), unique=True, min_size=1),
+                st.dictionaries(words, words.filter(bool), min_size=1),
+            ),
+            "temperature": st.one_of(st.none(), st.floats(1e-3, 1e9), st.integers(1, 10)),
             "stride": st.integers(0, 10**9),
         },
     ),
@@ -251,7 +255,9 @@ positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
             "lr_scheduler_kwargs": st.dictionaries(words, anything, max_size=3),
         },
     ),
-    expected=st.one_of(st.none(), st.dictionaries(words, anything, max_size=4)),
+    expected=st.one_of(
+        st.none(), st.dictionaries(words, st.one_of(words, st.integers(), st.just([0.5, 0.75])), max_size=4)
+    ),
 )
 def test_what_is_written_reads_back_equal(file: Path, **sections: Any) -> None:
     recipe = Recipe.model_validate({"model": {"name": "some/model"}, **sections})
