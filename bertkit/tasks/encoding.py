@@ -101,11 +101,9 @@ def _shares(sizes: list[int], room: int) -> list[int]:
     """How many pieces of each text fit, cutting the longer one first."""
     if len(sizes) == 1:
         return [min(sizes[0], room)]
-    shorter = min(min(sizes), room // 2)
-    return [
-        min(size, shorter if size == min(sizes) and index == sizes.index(min(sizes)) else room - shorter)
-        for index, size in enumerate(sizes)
-    ]
+    short = sizes.index(min(sizes))
+    kept = min(sizes[short], room // 2)
+    return [kept if side == short else min(size, room - kept) for side, size in enumerate(sizes)]
 
 
 def _offsets(tokenizer: PreTrainedTokenizerBase, text: str) -> list[tuple[int, int]]:
