@@ -94,8 +94,8 @@ def main() -> None:
 
     encoder = find(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2"))
     spec = DataSpec(source=str(args.file), columns={"text": "sentence"}, limit=args.rows)
-    rows = sources.load(spec, TextClassification).rows["train"]
     options = TextClassificationOptions(name="text-classification")
+    rows = sources.load(spec, TextClassification, options).rows["train"]
     task = TextClassification.prepare(options, load_tokenizer(encoder.folder), 128, rows, [])
     features = task.encode(rows)
     plain = task.tokenizer(list(rows["text"]), truncation=True, max_length=128)

@@ -108,7 +108,9 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("predict", help="answers for texts, or for any number of rows")
     command.add_argument("source", metavar="RUN", help="a run folder, a model folder or a Hub id")
     command.add_argument("rest", nargs="*", metavar="TEXT")
-    command.add_argument("--input", metavar="FILE", help="csv, tsv, json, jsonl or parquet; - reads jsonl from stdin")
+    command.add_argument(
+        "--input", metavar="FILE", help="csv, tsv, json, jsonl, parquet or conll; - reads jsonl from stdin"
+    )
     command.add_argument("--output", type=Path, metavar="FILE", help=".jsonl or .csv; default: jsonl to stdout")
     command.add_argument(
         "--column", action="append", default=[], metavar="text=NAME", help="where the input's names differ"

@@ -15,6 +15,7 @@ from bertkit.files import sha256
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from bertkit.recipe import Freeze, Lora, ModelSpec
@@ -189,6 +190,21 @@ def load_model(encoder: Encoder, auto_class: Any, settings: dict[str, Any], *, n
     if unset:
         logger.info("new, to be trained: %s", ", ".join(unset))
     return model  # type: ignore[no-any-return]
+
+
+def load_beside(encoder: Encoder, name: str, module: Module) -> None:
+    """Put into the module what `name.safetensors` beside the model holds. Raises ModelError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    file = encoder.folder / f"{name}.safetensors"
+    try:
+        module.load_state_dict(load_file(file))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        what = f"{file} is missing, damaged, or not of this model: {_first_line(error)}"
+        raise ModelError(
+            Problem(encoder.name, what, "It was saved beside model.safetensors; they go together.")
+        ) from error
 
 
 class quiet:

@@ -134,7 +134,7 @@ class Predictor:
         ]
         if problems:
             raise DataError(problems[:20])
-        wanted = next((names for names in self.task.accepted if self._has(plain[0], names)), None)
+        wanted = next((set(names) for names in self.task.accepted if self._has(plain[0], names)), None)
         if wanted is None:
             needed = " or ".join(", ".join(sorted(names)) for names in self.task.accepted)
             what = f"no {needed} in this row; it has {', '.join(map(str, plain[0])) or 'nothing'}"
@@ -143,16 +143,16 @@ class Predictor:
                     f"row {start + 1}", what, "Map the columns: --column text=NAME, or load(…) and Predictor.columns."
                 )
             )
-        table: dict[str, list[str]] = {name: [] for name in wanted}
+        wanted |= {name for name in self.task.context if self._has(plain[0], [name])}
+        table: dict[str, list[Any]] = {name: [] for name in wanted}
         for number, row in numbered:
             for name in wanted:
                 value = row.get(self.columns.get(name, name), row.get(name))
-                if value is None and (name in row or self.columns.get(name) in row):
-                    table[name].append("")  # as in training
-                elif isinstance(value, str):
-                    table[name].append(clean(value))
-                else:
-                    problems.append(Problem(f"row {number}", f"{name} must be text, found {value!r:.60}"))
+                there = value is not None or name in row or self.columns.get(name) in row
+                try:
+                    table[name].append(_INPUT[self.task.columns[name].holds](value if there else ...))
+                except TypeError as error:
+                    problems.append(Problem(f"row {number}", f"{name} {error}, found {value!r:.60}"))
         if problems:
             raise DataError(problems[:20])
         return Dataset.from_dict(table)
@@ -168,6 +168,27 @@ def clean(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""  # as in training
+    if not isinstance(value, str):
+        raise TypeError("must be text")
+    return clean(value)
+
+
+def _words(value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise TypeError("must be a list of words")
+    return [clean(word) for word in value]
+
+
+def _name(value: object) -> str | None:
+    return None if value is None or value is ... else str(value)
+
+
+_INPUT: dict[str, Callable[[object], Any]] = {"text": _text, "words": _words, "label": _name}
 
 
 def model_folder(source: str | Path, revision: str | None = None) -> Path:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from bertkit.data.readers import read_rows, read_stream
+from bertkit.data.readers import COMPRESSIONS, FORMATS, read_rows, read_stream
 from bertkit.errors import DataError, Problem
 from bertkit.files import written_aside
 from bertkit.recipe import DataSpec, load_recipe
@@ -66,8 +66,11 @@ def _rows(source: str, file: str) -> Iterator[tuple[int, dict[str, Any]]]:
     spec = load_recipe(kept, check_files=False).data if kept.is_file() else DataSpec(source=file)
     if file == "-":
         return read_stream(sys.stdin.buffer, "stdin", spec.model_copy(update={"format": "jsonl"}))
-    if any(suffix in (".jsonl", ".json", ".parquet") for suffix in Path(file).suffixes[-2:]):
-        spec = spec.model_copy(update={"format": None, "header": True})
+    suffix = next((s[1:] for s in reversed(Path(file).suffixes) if s not in COMPRESSIONS), "")
+    theirs, tables = FORMATS.get(suffix), ("csv", "tsv")
+    other = theirs and spec.format and (theirs in tables) != (spec.format in tables)
+    if theirs in ("jsonl", "json", "parquet") or other:  # the layout of the run's data says nothing of this file
+        spec = spec.model_copy(update={"format": None, "header": True, "delimiter": None})
     return read_rows(Path(file), spec)
 
 
@@ -102,11 +105,16 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         for key, inner in value.items():
             yield from _flat(f"{name}.{key}", inner)
     else:
-        yield name, "|".join(value) if isinstance(value, list) else value
+        plain = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        several = "|".join(value) if plain else json.dumps(value, ensure_ascii=False)
+        yield name, several if isinstance(value, list) else value
 
 
 def shown(text: str, answer: Answer) -> str:
     """An answer for people, on one line, such as `positive  0.98  a text`."""
+    if "entities" in answer:
+        found = [f"{e['label']} {e['text']} ({e['score']:.3f})" for e in answer["entities"]]
+        return f"{', '.join(found) or 'no entities'}  in: {text}"
     given = answer.get("label", answer.get("labels"))
     given = ", ".join(given) or "none" if isinstance(given, list) else given
     score = answer.get("score")

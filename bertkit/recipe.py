@@ -22,6 +22,7 @@ from bertkit.shipped import shipped_recipes
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import TaskOptions
 from bertkit.tasks.text_classification import TextClassificationOptions
+from bertkit.tasks.token_classification import TokenClassificationOptions
 from bertkit.training_fields import check_training, training_fields, training_schema
 from bertkit.yaml12 import MAX_BYTES, KeyPath, parse, plain, printable, shown
 
@@ -54,11 +55,18 @@ class DataSpec(_Section):
     subset: str | None = Field(None, description="Configuration of a Hub data set, such as `cola` of nyu-mll/glue.")
     splits: dict[Split, str] | None = Field(None, description="Split -> its name at the source, where it differs.")
     columns: dict[str, str] = Field(default_factory=dict, description="Canonical column -> column at the source.")
-    format: Literal["csv", "tsv", "json", "jsonl", "parquet"] | None = Field(
+    format: Literal["csv", "tsv", "json", "jsonl", "parquet", "conll"] | None = Field(
         None, description="null: from the file's name (.gz and .xz are looked through)."
     )
-    header: bool | list[str] = Field(True, description="csv/tsv: true, or the column names of files without a header.")
-    delimiter: str | None = Field(None, min_length=1, max_length=1, description="csv/tsv; null: comma, or tab for tsv.")
+    header: bool | list[str] = Field(
+        True, description="csv/tsv: true, or the column names of files without a header. conll: names, or by position."
+    )
+    delimiter: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1,
+        description="csv/tsv/conll; null: comma, tab for tsv, tabs or blanks for conll.",
+    )
     quoting: bool | None = Field(None, description="csv/tsv: do quotes group fields? null: yes for csv, no for tsv.")
     extra_fields: Literal["error", "ignore"] = Field("error", description="csv/tsv rows with more fields than columns.")
     validation: Annotated[float, Field(gt=0, lt=1)] | None = Field(
@@ -112,7 +120,7 @@ TRAINING_DEFAULTS = {
 class Recipe(_Section):
     """One run, complete: task, encoder, data, training. Immutable; every default is filled in."""
 
-    task: TextClassificationOptions  # of two tasks: Annotated[A | B, Field(discriminator="name")]
+    task: Annotated[TextClassificationOptions | TokenClassificationOptions, Field(discriminator="name")]
     model: ModelSpec
     data: DataSpec
     training: dict[str, Any] = Field(

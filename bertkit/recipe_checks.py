@@ -17,8 +17,9 @@ from typing import Any
 from bertkit.recipe_errors import Found, did_you_mean
 from bertkit.yaml12 import KeyPath, printable, shown
 
-_DATA_FILE = re.compile(r".*\.(csv|tsv|json|jsonl|parquet)(\.gz|\.xz)?", re.DOTALL)
-_TEXT_FILE = re.compile(r".*\.(csv|tsv)(\.gz|\.xz)?", re.DOTALL)
+_CONLL = "conll|bio|iob|iob2|bioes"
+_DATA_FILE = re.compile(rf".*\.(csv|tsv|json|jsonl|parquet|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
+_TEXT_FILE = re.compile(rf".*\.(csv|tsv|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
 
 
 def check_settings(data: Mapping[str, Any], metrics: frozenset[str] | None) -> Iterator[Found]:
@@ -76,6 +77,9 @@ def _check_loss(task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterato
     if kind in ("multi-label", "regression") and training.get("label_smoothing_factor"):
         path = ("training", "label_smoothing_factor")
         yield Found(path, f"has no meaning for task.kind {kind}", "remove it; smoothing is for single-label")
+    if task.get("head") == "crf" and training.get("label_smoothing_factor"):
+        path = ("training", "label_smoothing_factor")
+        yield Found(path, "has no meaning for task.head crf", "remove it; smoothing is for head: softmax")
 
 
 def _check_labels(task: Mapping[str, Any]) -> Iterator[Found]:
@@ -89,7 +93,7 @@ def _check_labels(task: Mapping[str, Any]) -> Iterator[Found]:
     for key in ("class_weights", "pos_weight", "thresholds"):
         weights = task.get(key)
         for label in weights if isinstance(weights, dict) else ():
-            if label not in labels:
+            if label not in labels and (label != "O" or "scheme" not in task):
                 what = f"not a label{did_you_mean(label, labels)}"
                 yield Found(("task", key, label), what, f"labels: {shown(labels)}")
 
@@ -111,7 +115,7 @@ def _check_table(data: Mapping[str, Any]) -> Iterator[Found]:
         return
     files = [text for _, text in _sources(data) if _DATA_FILE.fullmatch(text)]
     named = data.get("format") or (files and not any(map(_TEXT_FILE.fullmatch, files)) and "json or parquet")
-    if named and named not in ("csv", "tsv"):
+    if named and named not in ("csv", "tsv", "conll"):
         fix = "remove it; `columns` maps the names that the data have"
         yield Found(("data", "header"), f"{named} files name their own columns", fix)
 

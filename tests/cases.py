@@ -51,7 +51,17 @@ def encoder(folder: Path) -> Encoder:
 
 
 NAME = {"name": "text-classification"}
+NER = {"name": "token-classification"}
 LABELS = ["good" if side == 0 else "bad" for side in SIDES]
+TOKENS = [text.split() for text in TEXTS]
+TAGS = [
+    ["B-ANIMAL" if word in ("cat", "dog") else "B-SENSE" if word in ("good", "bad", "awful") else "O" for word in words]
+    for words in TOKENS
+]
+for words, tags in zip(TOKENS, TAGS, strict=True):  # `good cat`, `very awful and bad`: entities of several words
+    for place in range(1, len(words)):
+        if tags[place] == "B-SENSE" and words[place - 1] == "very":
+            tags[place - 1 : place + 1] = ["B-SENSE", "I-SENSE"]
 LONG = [text + " and the mat was red , the dog sat up" * 3 for text in TEXTS]
 
 CASES = [
@@ -68,5 +78,18 @@ CASES = [
         {"text": TEXTS, "labels": [["good"] if s == 0 else ["bad", "long"] for s in SIDES]},
     ),
     Case("regression", NAME, {"text": TEXTS, "score": [2.5 - 5 * s + i / 10 for i, s in enumerate(SIDES)]}),
+    Case("ner-softmax", NER, {"tokens": TOKENS, "tags": TAGS}),
+    Case("ner-crf", {**NER, "head": "crf"}, {"tokens": TOKENS, "tags": TAGS}),
+    Case(
+        "ner-crf-windows-bioes",
+        {**NER, "head": "crf", "scheme": "BIOES", "stride": 4, "class_weights": "auto"},
+        {"tokens": [words * 3 for words in TOKENS], "tags": [tags * 3 for tags in TAGS]},
+        max_length=16,
+    ),
+    Case(
+        "ner-document",
+        {**NER, "context": "document", "class_weights": {"ANIMAL": 2.0}},
+        {"tokens": TOKENS, "tags": TAGS, "document": list("11112222")},
+    ),
     Case("windows", {**NAME, "overflow": "window", "stride": 4}, {"text": LONG, "label": LABELS}, max_length=16),
 ]

@@ -30,13 +30,14 @@ TASK: Any = SimpleNamespace(
     },
     inputs=(frozenset({"text"}), frozenset({"text_a", "text_b"})),
     targets=("label", "labels", "score"),
+    refine=lambda options, table, split: (table, []),
 )
 
 
 def get(source, **settings):
     arguments = {name: settings.pop(name) for name in ("splits", "known_labels") if name in settings}
     source = str(source) if isinstance(source, Path) else source
-    return load(DataSpec.model_validate({"source": source, **settings}), TASK, **arguments)
+    return load(DataSpec.model_validate({"source": source, **settings}), TASK, None, **arguments)
 
 
 def fails(source, **settings):
@@ -234,10 +235,10 @@ def test_split_names_can_be_mapped(tmp_path):
     for name in ("train", "dev_matched", "dev_mismatched"):
         write(tmp_path / f"{name}.jsonl", labelled("x", "y"))
     spec = DataSpec.model_validate({"source": str(tmp_path), "splits": {"validation": "dev_matched"}})
-    assert list(load(spec, TASK).rows) == ["train", "validation"]
+    assert list(load(spec, TASK, None).rows) == ["train", "validation"]
     spec = DataSpec.model_validate({"source": str(tmp_path), "splits": {"validation": "dev_mached"}})
     with pytest.raises(DataError, match="did you mean 'dev_matched'"):
-        load(spec, TASK)
+        load(spec, TASK, None)
 
 
 def test_files_by_split(tmp_path):
@@ -350,7 +351,7 @@ def test_offline_is_an_error_at_once(tmp_path):
     code = (
         "from bertkit.data import load; from bertkit.errors import DataError; from bertkit.recipe import DataSpec\n"
         "from bertkit.tasks.text_classification import TextClassification\n"
-        "try: load(DataSpec.model_validate({'source': 'nobody/nothing'}), TextClassification)\n"
+        "try: load(DataSpec.model_validate({'source': 'nobody/nothing'}), TextClassification, None)\n"
         "except DataError as error: print(error)\n"
     )
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}

@@ -99,14 +99,16 @@ def schema_keys() -> dict[str, set[str]]:
     """Section -> its keys; the recipe itself is section ''."""
     schema = json_schema()
 
-    def section(part: dict[str, Any]) -> str:
+    def name(part: dict[str, Any]) -> str:
         references = [each.get("$ref", "") for each in [part, *part.get("anyOf", [])]]
         return next((reference.rsplit("/", 1)[1] for reference in references if reference), "")
 
     found = {"": set(schema["properties"])}
     for key, part in schema["properties"].items():
-        if name := section(part):
-            found[key] = set(schema["$defs"][name]["properties"])
+        if name(part):
+            found[key] = set(schema["$defs"][name(part)]["properties"])
+    for task, reference in schema["properties"]["task"]["discriminator"]["mapping"].items():
+        found[f"task: {task}"] = set(schema["$defs"][reference.rsplit("/", 1)[1]]["properties"])
     return {**found, "training": set(schema["properties"]["training"]["properties"])}
 
 

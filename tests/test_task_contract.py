@@ -13,6 +13,7 @@ from cases import CASES, Case, encoder
 from datasets import Dataset
 from transformers import TrainingArguments, set_seed
 
+from bertkit.data.words import words
 from bertkit.inference import Predictor, load, predictor
 from bertkit.tasks.base import Task
 from bertkit.training.train import save
@@ -33,7 +34,11 @@ ODD = [
     "a\r\nb\tc",
 ]
 
+INPUTS = ("text", "text_a", "text_b", "tokens", "document")
+
 every_case = pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+ALONE = [case for case in CASES if case.options.get("context") != "document"]
+every_case_of_rows_that_stand_alone = pytest.mark.parametrize("case", ALONE, ids=[case.id for case in ALONE])
 
 
 def fit(case: Case, folder: Path, out: Path, steps: int = 200) -> tuple[Task, Any]:
@@ -69,6 +74,8 @@ def ask(task: Task, model: Any, batch_size: int = 4) -> Predictor:
 
 
 def numbers(answer: dict[str, Any]) -> list[float]:
+    if "words" in answer:
+        return [word["score"] for word in answer["words"]] + [entity["score"] for entity in answer["entities"]]
     return list(answer["scores"].values()) if "scores" in answer else [answer["score"]]
 
 
@@ -91,28 +98,27 @@ def test_every_parameter_moves(case: Case, tiny_encoder: Path, tmp_path: Path) -
 @every_case
 def test_saved_and_loaded_it_gives_the_same_answers(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
     task, model = fit(case, tiny_encoder, tmp_path / "out", steps=10)
-    validation = list(task.answer(case.rows(), ask(task, model).predict_features))
-    task = task.fit(validation, case.rows())
+    task = task.fit(case.rows(), ask(task, model).predict_features)
     save(model, task, tmp_path / "model", {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
     again = load(tmp_path / "model", precision="fp32")
     assert again.task.options == task.options
-    rows = [{k: v for k, v in row.items() if k.startswith("text")} for row in case.rows()]
+    rows = [{k: v for k, v in row.items() if k in INPUTS} for row in case.rows()]
     assert again(rows) == ask(task, model)(rows)
 
 
-@every_case
+@every_case_of_rows_that_stand_alone
 def test_padding_and_company_change_nothing(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
     task, model = fit(case, tiny_encoder, tmp_path, steps=10)
-    rows = [{k: v for k, v in row.items() if k.startswith("text")} for row in case.rows()]
+    rows = [{k: v for k, v in row.items() if k in INPUTS} for row in case.rows()]
     together = ask(task, model, batch_size=8)(rows)
     for row, answer in zip(rows, together, strict=True):
         assert numbers(ask(task, model)(row)) == pytest.approx(numbers(answer), rel=1e-5, abs=1e-6)
 
 
-@every_case
+@every_case_of_rows_that_stand_alone
 def test_answers_are_in_the_rows_order(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
     task, model = fit(case, tiny_encoder, tmp_path, steps=10)
-    rows = [{k: v for k, v in row.items() if k.startswith("text")} for row in case.rows()]
+    rows = [{k: v for k, v in row.items() if k in INPUTS} for row in case.rows()]
     forth, back = ask(task, model)(rows), ask(task, model)(rows[::-1])
     for one, other in zip(forth, back[::-1], strict=True):
         assert numbers(one) == pytest.approx(numbers(other), rel=1e-5, abs=1e-6)
@@ -126,9 +132,12 @@ def test_odd_texts_are_answered(case: Case, tiny_encoder: Path) -> None:
     rows = [{"text_a": text, "text_b": text} if pair else {"text": text} for text in ODD]
     answers = predict(rows)
     assert len(answers) == len(ODD)
-    assert np.isfinite([numbers(answer) for answer in answers]).all()
+    assert np.isfinite([number for answer in answers for number in numbers(answer)]).all()
     long = answers[ODD.index("cat " * 25_000)]
     assert long["truncated"] is (pair or getattr(task.options, "overflow", "") == "truncate")
+    if task.name == "token-classification":
+        assert len(long["words"]) == 25_000
+        assert all(len(answer["words"]) == len(words(text)) for text, answer in zip(ODD[:8], answers, strict=False))
 
 
 @every_case
@@ -151,11 +160,11 @@ def test_tasks_are_immutable(case: Case, tiny_encoder: Path) -> None:
         task.max_length = 3  # type: ignore[misc]
 
 
-@every_case
+@every_case_of_rows_that_stand_alone
 def test_chunks_do_not_change_answers(case: Case, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = case.task(tiny_encoder)
     predict = ask(task, task.model(encoder(tiny_encoder)))
-    rows = Dataset.from_dict({k: v for k, v in case.columns.items() if k.startswith("text")})
+    rows = Dataset.from_dict({k: v for k, v in case.columns.items() if k in INPUTS})
     whole = list(task.answer(rows, predict.predict_features))
     monkeypatch.setattr(type(task), "chunk", 3)
     parts = list(task.answer(rows, predict.predict_features))

@@ -136,7 +136,7 @@ def test_every_score_of_a_model_is_the_same_score(kind: str, runs: dict[str, Run
     run = runs[kind]
     told = run.results
     predictor = run.load()
-    data = sources.load(run.recipe.data, TextClassification)
+    data = sources.load(run.recipe.data, TextClassification, run.recipe.task)
     for split in ("validation", "test"):
         scores = told["splits"][split]["metrics"]
         assert told["seeds"][0]["metrics"][split] == scores

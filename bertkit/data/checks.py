@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.splits import names_of
 from bertkit.data.table import Origin, rows_named
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-
     from bertkit.data.loading import Data
-    from bertkit.tasks.base import Finding
+    from bertkit.tasks.base import Column, Finding
 
 FEW_ROWS = 10  # of a label in train: fewer can hardly be learned
 MANY_LABELS = 10  # a longer list is cut short in messages
@@ -27,16 +26,17 @@ def check(data: Data) -> list[Finding]:
     """
     from bertkit.tasks.base import Finding
 
-    texts = [name for name, column in data.columns.items() if column.holds == "text"]
+    texts = [name for name, column in data.columns.items() if column.holds in ("text", "words")]
     findings, trained = list(data.findings), {}
     for split, rows in data.rows.items():
         origin = data.origins[split]
-        values = rows[data.target][:] if data.target in rows.column_names else None
+        values = rows[data.target][:] if data.target is not None and data.target in rows.column_names else None
+        read = {name: [_joined(value) for value in rows[name][:]] for name in texts}
         findings.append(Finding("note", f"{split}: {len(rows):,} rows"))
-        findings += _empty(rows, split, texts, origin)
-        if values is not None:
-            findings += _balance(values, split)
-        keys = _keys(rows, texts)
+        findings += _empty(read, split, origin)
+        if values is not None and data.target is not None:
+            findings += _balance(_labels(values, data.columns[data.target]), split)
+        keys = _keys(read)
         first, duplicates, conflicts = _repeated(keys, values)
         findings += _duplicates(duplicates, conflicts, split, origin)
         if split == "train":
@@ -50,12 +50,21 @@ def check(data: Data) -> list[Finding]:
     return findings
 
 
-def _empty(rows: Dataset, split: str, texts: Sequence[str], origin: Origin) -> list[Finding]:
+def _joined(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else " ".join(value)
+
+
+def _labels(values: Sequence[Any], column: Column) -> Sequence[Any]:
+    """The targets, where they are tags: the labels that each row has at least once."""
+    return list(map(names_of(column), values)) if column.holds == "tags" else values
+
+
+def _empty(read: Mapping[str, Sequence[str]], split: str, origin: Origin) -> list[Finding]:
     from bertkit.tasks.base import Finding
 
     findings = []
-    for name in texts:
-        empty = [index for index, text in enumerate(rows[name][:]) if not text.strip()]
+    for name, texts in read.items():
+        empty = [index for index, text in enumerate(texts) if not text.strip()]
         if empty:
             where = rows_named(origin, empty)
             findings.append(Finding("warn", f"{split}: {len(empty):,} rows with an empty `{name}`: {where}"))
@@ -100,10 +109,9 @@ def _label_findings(counts: Mapping[str, int], several: bool) -> list[Finding]:
     return findings
 
 
-def _keys(rows: Dataset, texts: Sequence[str]) -> list[int | None]:
+def _keys(read: Mapping[str, Sequence[str]]) -> list[int | None]:
     """One number per row that equal texts share; None for rows without any text, which `_empty` reports."""
-    columns = zip(*(rows[name][:] for name in texts), strict=True)
-    normal = (tuple(text.strip().casefold() for text in row) for row in columns)
+    normal = (tuple(text.strip().casefold() for text in row) for row in zip(*read.values(), strict=True))
     return [hash(row) if any(row) else None for row in normal]
 
 

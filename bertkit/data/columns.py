@@ -65,9 +65,9 @@ def choose_columns(
 
 
 def convert(values: Sequence[Any], name: str, column: Column, origin: Origin) -> list[Any]:
-    """The values of a canonical column as what it holds: str, str, list of str, or float.
+    """The values of a canonical column as what it holds: str, list of str, or float; spans stay as they are.
 
-    None stays where a label or number is missing; missing text becomes "". Raises DataError with the rows.
+    None stays where a target is missing; missing text becomes "". Raises DataError with the rows.
     """
     if column.holds == "label":
         _refuse_fractions(values, name, origin)
@@ -224,9 +224,32 @@ def _number(value: Any) -> float | None:
     return number
 
 
+def _words(value: Any) -> list[str]:
+    if isinstance(value, str):
+        raise _WrongColumn(f"holds text, {shown(value)}, where a list of words is expected; map the column as `text`")
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise ValueError(f"holds {shown(value)}, where a list of words is expected")
+    return value
+
+
+def _tags(value: Any) -> list[str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
+        raise ValueError(f"holds {shown(value)}, where a list of tags, such as B-LOC, is expected")
+    return value
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 _READ: dict[str, Callable[[Any], Any]] = {
     "text": _text,
     "label": _label,
     "labels": _labels,
     "number": _number,
+    "words": _words,
+    "tags": _tags,
+    "spans": _as_it_is,
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.columns import choose_columns, convert
 from bertkit.data.sources import Part, open_source
-from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows
+from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of
 from bertkit.data.table import Origin, Table, rows_named
 from bertkit.errors import DataError, Problem
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from bertkit.recipe import DataSpec
-    from bertkit.tasks.base import Column, Finding, Task
+    from bertkit.tasks.base import Column, Finding, Task, TaskOptions
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Data:
 def load(
     spec: DataSpec,
     task: type[Task],
+    options: TaskOptions,
     *,
     splits: Collection[str] | None = None,
     known_labels: Collection[str] | None = None,
@@ -46,6 +47,7 @@ def load(
     spec: the recipe's `data:` section.
     task: its `columns` are the canonical ones. One of its `inputs` (sets of columns) must be there in full,
         and in train and validation one of its `targets`; a test split that lacks it comes without it.
+    options: what the recipe, or a trained model, says of the task; `task.refine` goes by it.
     splits: those to give back; None: all there are, and train has to be among them.
     known_labels: what `data.unseen_labels` goes by; None: the labels of train, where train is read.
 
@@ -59,19 +61,25 @@ def load(
     if splits is None and "train" not in parts:
         raise DataError(Problem(str(spec.source), f"no train split; there is: {', '.join(parts)}"))
     mapped = _map_columns(parts, spec, columns, inputs, targets)
-    tables = {split: _read(parts[split], mapped[split], columns) for split in parts}
-    findings = [note for split in tables for note in _drop_unlabelled(tables[split], split, targets)]
+    tables, findings = dict[str, Table](), []
+    for split in parts:
+        tables[split], notes = task.refine(options, _read(parts[split], mapped[split], columns), split)
+        findings += notes
+    findings += [note for split in tables for note in _drop_unlabelled(tables[split], split, targets)]
     target = next((name for name in targets if any(name in t.values for t in tables.values())), None)
     if share is not None:
-        train, validation = hold_out(tables["train"], share, spec.seed, target)
+        names = names_of(columns[target]) if target else None
+        train, validation = hold_out(tables["train"], share, spec.seed, target, names)
         tables = {**tables, "train": train, "validation": validation}
         findings.append(_note(f"validation: {len(validation):,} of {len(train) + len(validation):,} rows of train"))
     tables, notes = _limit(tables, spec)
     findings += notes
     if target is not None and columns[target].holds != "number":
-        known = labels_of(tables["train"], target) if known_labels is None and "train" in tables else known_labels
+        names = names_of(columns[target])
+        own = known_labels is None and "train" in tables
+        known = labels_of(tables["train"], target, names) if own else known_labels
         if known is not None:
-            tables, notes = known_only(tables, target, known, spec.unseen_labels)
+            tables, notes = known_only(tables, target, names, known, spec.unseen_labels)
             findings += notes
     tables = {s: tables[s] for s in SPLITS if s in tables and (splits is None or s in splits)}
     return Data(

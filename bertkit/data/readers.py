@@ -1,8 +1,9 @@
-"""Rows from files, one at a time: csv, tsv, json, jsonl and parquet, plain or behind .gz and .xz.
+"""Rows from files, one at a time: csv, tsv, json, jsonl, parquet and conll, plain or behind .gz and .xz.
 
 Whatever stands in csv and tsv stays text: "NA", "null" and "1.0" too. Memory is constant, except for json
 (one document, read whole) and for parquet behind .gz or .xz. What is wrong with rows is gathered, so that
-one DataError names up to 20 of them.
+one DataError names up to 20 of them. A json document in the layout of SQuAD (`data`, `paragraphs`, `qas`) is
+read as one row per question; see `squad_rows`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
 from bertkit.data.arrow import in_memory, parquet_names, parquet_rows
+from bertkit.data.conll import conll_rows
+from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
 
@@ -27,9 +30,12 @@ if TYPE_CHECKING:
     from bertkit.recipe import DataSpec
 
 Row: TypeAlias = dict[str, Any]
-NumberedRow: TypeAlias = tuple[int, Row]  # line (csv, tsv, jsonl) or row (json, parquet), counted from 1
+NumberedRow: TypeAlias = tuple[int, Row]  # line (csv, tsv, jsonl, conll) or row (json, parquet), counted from 1
 
-FORMATS = ("csv", "tsv", "json", "jsonl", "parquet")
+FORMATS = {  # suffix of a file's name -> what it holds
+    **{name: name for name in ("csv", "tsv", "json", "jsonl", "parquet", "conll")},
+    **dict.fromkeys(("bio", "iob", "iob2", "bioes"), "conll"),
+}
 COMPRESSIONS = (".gz", ".xz")
 MAX_LINE = 10_000_000  # bytes of a line and of a quoted field: an unclosed quote must not swallow the file
 
@@ -51,10 +57,10 @@ def format_of(path: Path, spec: DataSpec) -> str:
             Problem(
                 str(path),
                 f"its name does not say what it holds; known: {known}, each also with .gz or .xz",
-                f"set the format, e.g.  data: {{format: {FORMATS[0]}}}",
+                "set the format, e.g.  data: {format: csv}",
             )
         )
-    return spec.format or suffix
+    return spec.format or FORMATS[suffix]
 
 
 def place(name: str, file_format: str) -> str:
@@ -102,6 +108,8 @@ def _text_rows(stream: IO[bytes], name: str, spec: DataSpec, file_format: str) -
         rows = _json(stream, name, problems)
     elif file_format == "jsonl":
         rows = _jsonl(_lines(stream, name, problems), name, problems)
+    elif file_format == "conll":
+        rows = conll_rows(_lines(stream, name, problems), spec, name, problems)
     else:
         rows = _delimited(_lines(stream, name, problems), spec, file_format, name, problems)
     number = 0
@@ -265,6 +273,7 @@ def _json(stream: IO[bytes], name: str, problems: Problems) -> Iterator[Numbered
         what = 'expected a list of objects, or an object with one such list, e.g. {"data": […]}'
         raise DataError(Problem(name, what))
     escapes = text if _SURROGATE.search(text) else ""
-    for number, row in enumerate(rows, 1):
+    numbered = squad_rows(content, name, problems) if is_squad(content) else enumerate(rows, 1)
+    for number, row in numbered:
         _check_object(row, escapes, f"{place(name, 'json')}{number}", problems)
         yield number, row

@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bertkit.data.table import Table
 from bertkit.errors import DataError, Problem
 
 if TYPE_CHECKING:
-    from bertkit.tasks.base import Finding
+    from bertkit.tasks.base import Column, Finding
 
+Names: TypeAlias = "Callable[[Any], Sequence[str]]"  # a value of the target -> its labels
 SPLITS = ("train", "validation", "test")
 BINS = 10  # parts of equal size that scores are cut into for a stratified hold-out
 
 
-def hold_out(train: Table, share: float, seed: int, target: str | None) -> tuple[Table, Table]:
+def names_of(column: Column) -> Names:
+    """What gives the labels of one value of this column: itself, several, those of its tags; none of a number."""
+    if column.holds == "tags":
+        return lambda tags: sorted({tag.partition("-")[2] for tag in tags or () if tag != "O"})
+    return lambda value: [value] if isinstance(value, str) else value if isinstance(value, list) else []
+
+
+def hold_out(
+    train: Table, share: float, seed: int, target: str | None, names: Names | None = None
+) -> tuple[Table, Table]:
     """Part train into (train, validation), both in their old order; the same on every platform for a seed.
 
     share: of the rows, in (0, 1).  target: column to stratify by: a label, the first of several labels, or a
     number (in BINS parts of equal size); None: not stratified. A label never loses its last row in train.
+    names: `names_of` the target.
     Raises DataError where no row can be held out.
     """
     values = train.values[target] if target else [None] * len(train)
+    labels = [names(value) if names else [] for value in values]
     rng = random.Random(seed)
     draw = [rng.random() for _ in range(len(train))]  # random() is the part of the module that never changes
     strata: defaultdict[Any, list[int]] = defaultdict(list)
-    for index, stratum in enumerate(_strata(values)):
+    for index, stratum in enumerate(_strata(values, labels)):
         strata[stratum].append(index)
     position = {}
     for members in strata.values():
@@ -36,11 +48,11 @@ def hold_out(train: Table, share: float, seed: int, target: str | None) -> tuple
         position.update({index: (i + 0.5) / len(members) for i, index in enumerate(members)})
     order = sorted(range(len(train)), key=lambda index: (position[index], draw[index]))
     held = set(order[: max(1, round(share * len(train)))])
-    left = Counter(name for i, value in enumerate(values) if i not in held for name in _names(value))
+    left = Counter(name for i, own in enumerate(labels) if i not in held for name in own)
     for index in sorted(held):
-        if any(not left[name] for name in _names(values[index])):
+        if any(not left[name] for name in labels[index]):
             held.remove(index)
-            left.update(_names(values[index]))
+            left.update(labels[index])
     if not 0 < len(held) < len(train):
         what = f"validation: {share} of {len(train)} rows of train can not be held out"
         raise DataError(Problem("data.validation", what, "add rows, or name a validation file under data.source"))
@@ -57,13 +69,13 @@ def limit_rows(table: Table, limit: int, seed: int, split: str) -> Table:
     return table.select(sorted(sorted(range(len(table)), key=draw.__getitem__)[:limit]))
 
 
-def labels_of(table: Table, target: str) -> set[str]:
+def labels_of(table: Table, target: str, names: Names) -> set[str]:
     """The labels that a split has."""
-    return {name for value in table.values[target] for name in _names(value)}
+    return {name for value in table.values[target] for name in names(value)}
 
 
 def known_only(
-    tables: dict[str, Table], target: str, known: Collection[str], policy: str
+    tables: dict[str, Table], target: str, names: Names, known: Collection[str], policy: str
 ) -> tuple[dict[str, Table], list[Finding]]:
     """See to the labels of validation and test that are not in `known`.
 
@@ -78,7 +90,7 @@ def known_only(
             continue
         unseen: defaultdict[str, list[int]] = defaultdict(list)
         for index, value in enumerate(table.values[target]):
-            for name in _names(value):
+            for name in names(value):
                 if name not in known:
                     unseen[name].append(index)
         out = {index for indices in unseen.values() for index in indices}
@@ -95,15 +107,8 @@ def known_only(
     return kept, findings
 
 
-def _names(value: Any) -> Sequence[str]:
-    """The labels of one row, whatever kind of target it has; none for a number."""
-    if isinstance(value, str):
-        return [value]
-    return value if isinstance(value, list) else []
-
-
-def _strata(values: Sequence[Any]) -> Iterator[Any]:
+def _strata(values: Sequence[Any], labels: Sequence[Sequence[str]]) -> Iterator[Any]:
     if values and isinstance(values[0], float):
         rank = {index: r for r, index in enumerate(sorted(range(len(values)), key=values.__getitem__))}
         return (rank[i] * BINS // len(values) for i in range(len(values)))
-    return (next(iter(_names(value)), None) for value in values)
+    return (next(iter(own), None) for own in labels)

@@ -104,7 +104,7 @@ def fit_temperature_softmax(probabilities: ArrayLike, references: ArrayLike) -> 
     def loss(temperature: float) -> float:
         return float(np.mean(logsumexp(logits / temperature, axis=1) - chosen / temperature))
 
-    return _best_temperature(loss)
+    return best_temperature(loss)
 
 
 def fit_temperature_sigmoid(probabilities: ArrayLike, references: ArrayLike) -> float:
@@ -132,7 +132,7 @@ def fit_temperature_sigmoid(probabilities: ArrayLike, references: ArrayLike) -> 
         scaled = logits / temperature
         return float(np.mean(np.logaddexp(0, scaled) - truth * scaled))
 
-    return _best_temperature(loss)
+    return best_temperature(loss)
 
 
 def apply_temperature_softmax(logits: ArrayLike, temperature: float) -> Floats:
@@ -189,7 +189,8 @@ def _best_threshold(scores: Floats, truth: Floats) -> float:
     return float(best[np.argmin(np.abs(best - 0.5))])
 
 
-def _best_temperature(loss: Callable[[float], float]) -> float:
+def best_temperature(loss: Callable[[float], float]) -> float:
+    """The temperature of least `loss`, in [0.05, 20]; 1.0 where none is better, or where ever colder ones are."""
     from scipy.optimize import minimize_scalar
 
     # The loss is convex in 1 / T, so it has one valley in log T too, and a bounded search finds it.

@@ -70,6 +70,7 @@ def evaluate(
     data = sources.load(
         spec,
         type(predictor.task),
+        predictor.task.options,
         splits=None if file is None else {"test"},
         known_labels=None if file is None else predictor.task.known_labels,
     )

@@ -6,7 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-SHOWN = ("accuracy", "f1_macro", "f1_micro", "matthews_correlation", "roc_auc", "pearson", "spearman")
+SHOWN = (
+    "f1",
+    "precision",
+    "recall",
+    "f1_strict",
+    "accuracy",
+    "f1_macro",
+    "f1_micro",
+    "matthews_correlation",
+    "roc_auc",
+    "pearson",
+    "spearman",
+)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:

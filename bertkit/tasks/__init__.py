@@ -5,8 +5,9 @@ from __future__ import annotations
 from bertkit.errors import Problem, RecipeError
 from bertkit.tasks.base import Task
 from bertkit.tasks.text_classification import TextClassification
+from bertkit.tasks.token_classification import TokenClassification
 
-TASKS: tuple[type[Task], ...] = (TextClassification,)
+TASKS: tuple[type[Task], ...] = (TextClassification, TokenClassification)
 
 
 def get_task(name: str) -> type[Task]:

@@ -21,8 +21,10 @@ from bertkit.errors import UserError
 if TYPE_CHECKING:
     from datasets import Dataset
     from torch import Tensor
+    from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+    from bertkit.data.table import Table
     from bertkit.encoder import Encoder
 
 Answer: TypeAlias = dict[str, Any]  # one row's answer, as JSON writes it
@@ -34,10 +36,11 @@ class Column(NamedTuple):
     """What a canonical column must hold.
 
     text: a string. label: one class (text, whole number or bool). labels: several classes (a list, or
-    `a|b`). number: a float.
+    `a|b`). number: a float. words: a list of strings. tags: one tag per word, such as B-LOC. spans: labelled
+    stretches of a text, as annotation tools export them.
     """
 
-    holds: Literal["text", "label", "labels", "number"]
+    holds: Literal["text", "label", "labels", "number", "words", "tags", "spans"]
     about: str
 
 
@@ -69,6 +72,7 @@ class Task(ABC):
     columns: ClassVar[Mapping[str, Column]]  # canonical column -> what it must hold
     inputs: ClassVar[Sequence[frozenset[str]]]  # alternatives: one of these sets of columns must be there
     targets: ClassVar[Sequence[str]]  # alternatives: one of these columns, in rows that are learned or scored
+    context: ClassVar[Sequence[str]] = ()  # columns that an answer may depend on, and that need not be there
     chunk: ClassVar[int] = 4096  # rows answered at a time; the same everywhere, so that batches are the same
 
     padding: ClassVar[Mapping[str, int]] = {}  # token-level columns besides the tokenizer's own -> what pads them
@@ -103,6 +107,14 @@ class Task(ABC):
     def restore(cls, options: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, max_length: int) -> Task:
         """The task that a model's config.json describes. Raises pydantic's ValidationError on a damaged one."""
         return cls(cls.Options.model_validate(options), tokenizer, max_length)
+
+    @classmethod
+    def refine(cls, options: Any, table: Table, split: str) -> tuple[Table, list[Finding]]:
+        """A split as it was read -> the rows that the task knows, checked against each other; and what was done.
+
+        Targets may be None: rows without one are seen to later. Raises DataError with the places of bad rows.
+        """
+        return table, []
 
     @property
     @abstractmethod
@@ -149,6 +161,15 @@ class Task(ABC):
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         """The pretrained encoder with this task's head, in fp32; without `new_head` every tensor must be there."""
 
+    @property
+    def learning_rates(self) -> Mapping[str, float]:
+        """Part of parameters' names -> what their learning rate is, times the recipe's."""
+        return {}
+
+    def beside(self, model: Any) -> Mapping[str, Module]:
+        """Modules of the model that transformers does not know: name -> module, saved as `name.safetensors`."""
+        return {}
+
     def forward(self, model: Any, batch: Batch) -> Any:
         """Run the model on what it knows of the batch."""
         return model(**{name: batch[name] for name in self.tokenizer.model_input_names if name in batch})
@@ -172,8 +193,8 @@ class Task(ABC):
         """What was kept -> one answer per row, in the rows' order."""
 
     @abstractmethod
-    def fit(self, answers: Sequence[Answer], rows: Dataset) -> Task:
-        """This task with what validation answers can settle (temperature, thresholds) and the recipe left open."""
+    def fit(self, rows: Dataset, predict: Predict) -> Task:
+        """This task with what validation rows can settle (temperature, thresholds) and the recipe left open."""
 
     @abstractmethod
     def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:

@@ -16,7 +16,7 @@ from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration, metrics
 from bertkit.evaluation.graded import Graded
-from bertkit.tasks.base import Answer, Batch, Column, Finding, Task, TaskOptions
+from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions
 from bertkit.tasks.encoding import encode_texts
 from bertkit.tasks.labels import length_findings, settle_labels, settle_weights
 
@@ -324,11 +324,11 @@ class TextClassification(Task):
         ]
         return {"labels": given, "scores": scores}
 
-    def fit(self, answers: Sequence[Answer], rows: Dataset) -> Self:
+    def fit(self, rows: Dataset, predict: Predict) -> Self:
         """Temperature (Guo et al. 2017), then per-label thresholds of best F1; what the recipe fixed stays."""
         if self.kind == "regression":
             return self
-        graded, found = self._graded(answers, rows), dict[str, Any]()
+        graded, found = self._graded(list(self.answer(rows, predict)), rows), dict[str, Any]()
         if self.options.temperature is None:
             found["temperature"] = graded.temperature()
             graded = graded.tempered(found["temperature"])

@@ -138,7 +138,8 @@ class Collator:
         return batch
 
     def _padded(self, values: Sequence[Any], name: str) -> Tensor:
-        if name not in self.padding:
+        if name not in self.padding or not isinstance(values[0], list):
             return torch.tensor(values)
         width = max(map(len, values))
-        return torch.tensor([[*row, *[self.padding[name]] * (width - len(row))] for row in values])
+        filled = [[*row, *[self.padding[name]] * (width - len(row))] for row in values]
+        return torch.tensor(filled, dtype=torch.long)  # rows may all be empty, which torch takes for floats

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from transformers import EarlyStoppingCallback, TrainingArguments, set_seed
 
 from bertkit import data as sources
@@ -80,7 +81,7 @@ def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
     kind = get_task(recipe.task.name)
     tokenizer = load_tokenizer(encoder.folder)
     limit = longest(encoder.folder, tokenizer, recipe.model.max_length)
-    data = sources.load(recipe.data, kind)
+    data = sources.load(recipe.data, kind, recipe.task)
     if "validation" not in data.rows and (recipe.early_stopping or len(recipe.seeds) > 1):
         what = "there is no validation split to choose by, which early_stopping and several seeds need"
         raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
@@ -198,7 +199,7 @@ def train_seed(
         model = model.merge_and_unload()
     predict = answering(model)
     if validation is not None:
-        task = task.fit(list(task.answer(validation, predict)), validation)
+        task = task.fit(validation, predict)
     save(model, task, folder / "model", settings)
     scores = {split: task.evaluate(data.rows[split], predict) for split in scored_splits(data)}
     outcome = {
@@ -256,13 +257,18 @@ def save(model: Any, task: Task, folder: Path, settings: dict[str, Any]) -> None
     """A model folder that transformers loads by itself, and that bertkit reads its own settings from."""
     aside = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
+    beside = task.beside(model)
     model.config.bertkit = {
         **settings,
         "max_length": task.max_length,
         "task": task.options.model_dump(mode="json"),
+        "beside": {name: f"{name}.safetensors" for name in beside},
     }
+    known = {k: v for k, v in model.state_dict().items() if k.partition(".")[0] not in beside}
     try:
-        model.save_pretrained(aside)
+        model.save_pretrained(aside, state_dict=known)
+        for name, module in beside.items():
+            save_file(module.state_dict(), aside / f"{name}.safetensors")
     except SafetensorError as error:
         raise ModelError(
             Problem(str(aside), f"can not be written: {error}", "Free some space, then --resume.")

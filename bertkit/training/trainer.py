@@ -71,6 +71,19 @@ class TaskTrainer(Trainer):
             pin_memory=self.args.dataloader_pin_memory,
         )
 
+    def create_optimizer(self, model: Any = None) -> Any:
+        """Trainer's own, in which the parameters that the task names have a learning rate of their own."""
+        optimizer: Any = super().create_optimizer(model)
+        trained: Any = self.model
+        names = {id(parameter): name for name, parameter in trained.named_parameters()}
+        for part, times in self.task.learning_rates.items():
+            for group in list(optimizer.param_groups):
+                chosen = [p for p in group["params"] if part in names[id(p)]]
+                if chosen:
+                    group["params"] = [p for p in group["params"] if part not in names[id(p)]]
+                    optimizer.add_param_group({**group, "params": chosen, "lr": group["lr"] * times})
+        return optimizer
+
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
         """The micro-batches of one step, and what their losses will sum over in all processes."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)

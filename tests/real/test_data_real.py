@@ -9,7 +9,9 @@ import pytest
 
 from bertkit.data import check, label_names, load
 from bertkit.recipe import DataSpec
-from bertkit.tasks.text_classification import TextClassification
+from bertkit.tasks.text_classification import TextClassification, TextClassificationOptions
+
+OPTIONS = TextClassificationOptions(name="text-classification")
 
 ROOT = Path(__file__).parents[2]
 FOLDER = next((p for p in (ROOT.parent / "shared/data", ROOT / "shared/data") if p.is_dir()), None)
@@ -28,7 +30,7 @@ RTE = {"columns": {"text_a": "sentence1", "text_b": "sentence2"}}
 def load_real(train: str, dev: str, **settings: Any) -> Any:
     assert FOLDER is not None
     source = {"train": str(FOLDER / train), "validation": str(FOLDER / dev)}
-    return load(DataSpec.model_validate({"source": source, **settings}), TextClassification)
+    return load(DataSpec.model_validate({"source": source, **settings}), TextClassification, OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_every_row_is_read(train, dev, settings, rows, target, labels):
 def test_a_folder_of_tsv_files_is_a_source():
     assert FOLDER is not None
     spec = DataSpec.model_validate({"source": str(FOLDER / "sst2"), "columns": {"text": "sentence"}, "limit": 50})
-    data = load(spec, TextClassification)
+    data = load(spec, TextClassification, OPTIONS)
     assert {split: len(rows) for split, rows in data.rows.items()} == {"train": 50, "validation": 50}
     assert data.origins["train"][0].startswith(str(FOLDER / "sst2" / "train.tsv:"))
 

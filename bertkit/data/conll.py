@@ -1,0 +1,100 @@
+"""Rows from CoNLL files: one word with its annotations per line, a blank line after each sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from bertkit.data.table import Problems
+from bertkit.errors import DataError, Problem
+
+if TYPE_CHECKING:
+    from bertkit.data.readers import NumberedRow
+    from bertkit.recipe import DataSpec
+
+DOCUMENT = "-DOCSTART-"  # how a line begins that begins a document (CoNLL-2003)
+
+_TABS = 'if tabs separate the fields, and blanks belong to them, set  data: {delimiter: "\\t"}'
+
+
+def conll_rows(
+    lines: Iterator[tuple[int, str]], spec: DataSpec, name: str, problems: Problems
+) -> Iterator[NumberedRow]:
+    """Sentences as (line of the first word, {column: list of str}), from numbered lines.
+
+    Columns are named by `spec.header` where it is a list, else by position: `tokens`, then `column2`, `column3`
+    …, and the last `tags`. A file that begins with a -DOCSTART- line has a column `document` too: the number of
+    the document, "1" for the first. Fields are separated by `spec.delimiter`; None: by tabs, or else by blanks.
+    Memory is that of one sentence. Comments, as in CoNLL-U, are not known: they are lines like all others.
+
+    Notes in `problems`, each with its line: fields missing or too many, an empty field, a -DOCSTART- in a file
+    that did not begin with one. Raises DataError: names or a delimiter that no file can have.
+    """
+    names = _given_names(spec)
+    sentence: list[list[str]] = []
+    first = document = 0
+    begun = False  # has a word been seen?
+    for number, line in chain(lines, [(0, "")]):
+        text = line.rstrip("\r\n")
+        if text.strip() and not text.startswith(DOCUMENT):
+            begun = True
+            fields = _fields(text, spec.delimiter)
+            names = names or _names(len(fields))
+            if fault := _fault(text, fields, len(names), spec.delimiter):
+                problems.add(f"{name}:{number}", *fault)
+                continue
+            if not sentence:
+                first = number
+            sentence.append(fields)
+            continue
+        if sentence:
+            columns = zip(names, map(list, zip(*sentence, strict=True)), strict=True)
+            yield first, {**dict(columns), **({"document": str(document)} if document else {})}
+            sentence = []
+        if text.startswith(DOCUMENT):
+            if begun and not document:
+                fix = f"begin the file with a {DOCUMENT} line, or remove this one"
+                problems.add(f"{name}:{number}", f"{DOCUMENT} in a file that does not begin with it", fix)
+            elif "document" in names:
+                raise DataError(Problem("data.header", f"names a column `document`, but {name} has {DOCUMENT} lines"))
+            else:
+                document += 1
+
+
+def _given_names(spec: DataSpec) -> list[str]:
+    """The names of the recipe; none where they go by position."""
+    if spec.delimiter and spec.delimiter in "\r\n":
+        raise DataError(Problem("data.delimiter", f"{spec.delimiter!r} can not separate fields"))
+    if not isinstance(spec.header, list):
+        return []
+    twice = sorted({column for column in spec.header if spec.header.count(column) > 1})
+    if twice or not spec.header:
+        what = f"names a column twice: {', '.join(twice)}" if twice else "names no column"
+        raise DataError(Problem("data.header", what, "name every column once, e.g.  data: {header: [tokens, tags]}"))
+    return spec.header
+
+
+def _names(count: int) -> list[str]:
+    """The names of so many columns by position."""
+    return ["tokens", *(f"column{n}" for n in range(2, count)), "tags"] if count > 1 else ["tokens"]
+
+
+def _fields(text: str, delimiter: str | None) -> list[str]:
+    if delimiter is None and "\t" not in text:
+        return [field for field in text.split(" ") if field]
+    return [field.strip(" \t") for field in text.split(delimiter or "\t")]
+
+
+def _fault(text: str, fields: list[str], expected: int, delimiter: str | None) -> tuple[str, str] | None:
+    """What is wrong with a line, and what to do about it."""
+    tabs = _TABS if delimiter is None and "\t" in text else ""
+    if "\r" in text:
+        return "a carriage return stands inside the line", "save the file with line ends of Unix or Windows"
+    if tabs and (inner := [field for field in fields if " " in field]):
+        return f"a field of this tab-separated line holds a blank: {inner[0]!r}", tabs
+    if len(fields) != expected:
+        return f"{len(fields)} fields where {expected} are expected", tabs
+    if "" in fields:
+        return f"field {fields.index('') + 1} is empty", tabs
+    return None

@@ -1,0 +1,168 @@
+"""Questions whose answers stand in their context: documents in the layout of SQuAD 1.1 and 2.0, and answers in any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from bertkit.data.table import Problems, shown
+
+T = TypeVar("T", str, int, bool, list[Any])
+
+_EXPECTED: dict[type, str] = {str: "text", int: "a whole number", bool: "true or false", list: "a list"}
+_FORMS = (
+    'text, a list of texts or of {"text": "…", "answer_start": 0}, or {"text": […], "answer_start": […]} is expected'
+)
+
+
+class Located(NamedTuple):
+    """Where the answers to one question stand in its context."""
+
+    spans: list[tuple[int, int]]  # offsets in characters, end exclusive, of the answers that can be used
+    moved: int  # answers that do not stand where they were said to, and were found elsewhere
+    problems: list[str]  # answers that can not be used, as text that names the answer by its number from 1
+
+
+def is_squad(document: object) -> bool:
+    """Is this JSON in the layout of SQuAD: an object with a list `data` of articles that have `paragraphs`?"""
+    articles = document.get("data") if isinstance(document, dict) else None
+    return isinstance(articles, list) and any(isinstance(each, dict) and "paragraphs" in each for each in articles)
+
+
+def squad_rows(document: Any, name: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The questions of a SQuAD document as (number from 1, row), in the layout of the Hub's `squad`.
+
+    A row has the texts `id`, `title`, `question` and `context`, and `answers`: {"text": [...], "answer_start":
+    [...]}, both empty where `is_impossible` is true. `plausible_answers` are not read.
+
+    document: the parsed JSON of version 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).  name: what messages call it.
+    Notes in `problems`, each with its path in the document: fields that are missing or hold something else. Such
+    a field is empty in its row.
+    """
+    read = _Reader(name, problems)
+    number = 0
+    if not isinstance(document, dict):
+        problems.add(name, f'is {shown(document)}, where an object with a list "data" is expected')
+        return
+    for at_article, article in read.objects(document, "", "data"):
+        title = read.field(article, at_article, "title", str)
+        for at_paragraph, paragraph in read.objects(article, at_article, "paragraphs"):
+            context = read.field(paragraph, at_paragraph, "context", str)
+            for at, question in read.objects(paragraph, at_paragraph, "qas"):
+                number += 1
+                row = {
+                    "id": read.field(question, at, "id", str),
+                    "title": title,
+                    "question": read.field(question, at, "question", str),
+                    "context": context,
+                    "answers": read.answers(question, at),
+                }
+                yield number, row
+
+
+def read_answers(value: object) -> list[tuple[str, int | None]]:
+    """The answers to one question as (text, offset in the context or None), from any of their usual layouts.
+
+    Known: {"text": [...], "answer_start": [...]} (the Hub's), [{"text", "answer_start"}] (SQuAD's), a list of
+    texts, one text. `answer_start` may be missing or null. Raises ValueError: anything else.
+    """
+    if isinstance(value, str):
+        return [(value, None)]
+    if isinstance(value, dict):
+        texts, starts = value.get("text"), value.get("answer_start")
+        if not isinstance(texts, list) or not (starts is None or isinstance(starts, list)):
+            raise ValueError(f"{shown(value)}, where {_FORMS}")
+        if starts is not None and len(starts) != len(texts):
+            raise ValueError(f"{shown(value)}: {len(texts)} texts, but {len(starts)} answer_start")
+        pairs = zip(texts, starts or [None] * len(texts), strict=True)
+        value = [{"text": text, "answer_start": start} for text, start in pairs]
+    if not isinstance(value, list):
+        raise ValueError(f"{shown(value)}, where {_FORMS}")
+    return [_read_answer(number, each) for number, each in enumerate(value, 1)]
+
+
+def check_answers(context: str, answers: object) -> Located:
+    """Where the answers to one question stand in its context, as spans in the order of the answers.
+
+    answers: as `read_answers` knows them; none: the question can not be answered. An answer that has no
+    `answer_start`, or does not stand there, is looked for, and taken where it occurs once: with a wrong
+    `answer_start` it counts as moved. In `problems`: texts that are empty or blank, an `answer_start` outside
+    the context, and answers that occur nowhere or, where they have to be looked for, more than once.
+    Raises ValueError as `read_answers`.
+    """
+    spans: list[tuple[int, int]] = []
+    problems: list[str] = []
+    moved = 0
+    for number, (text, start) in enumerate(read_answers(answers), 1):
+        found, fault = _locate(context, text, start)
+        if fault:
+            problems.append(f"answer {number}, {shown(text)}, {fault}")
+            continue
+        spans.append((found, found + len(text)))
+        moved += start is not None and start != found
+    return Located(spans, moved, problems)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads fields of one document; what is wrong with them goes to `problems`. Paths end with a dot, or are ""."""
+
+    name: str
+    problems: Problems
+
+    def field(self, holder: dict[str, Any], path: str, key: str, kind: type[T]) -> T:
+        """`holder[key]`, or an empty value where that is missing or not exactly of this kind."""
+        value = holder.get(key)
+        if type(value) is kind:  # true and false are instances of int
+            return value
+        self._note(f"{path}{key}", f"holds {shown(value)}, where {_EXPECTED[kind]} is expected", key in holder)
+        return kind()
+
+    def objects(self, holder: dict[str, Any], path: str, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The objects in the list `holder[key]`, each with its path."""
+        for index, value in enumerate(self.field(holder, path, key, list)):
+            if isinstance(value, dict):
+                yield f"{path}{key}[{index}].", value
+            else:
+                self._note(f"{path}{key}[{index}]", f"holds {shown(value)}, where an object is expected")
+
+    def answers(self, question: dict[str, Any], path: str) -> dict[str, list[Any]]:
+        impossible = "is_impossible" in question and self.field(question, path, "is_impossible", bool)
+        found = [] if impossible else list(self.objects(question, path, "answers"))
+        return {
+            "text": [self.field(answer, at, "text", str) for at, answer in found],
+            "answer_start": [self.field(answer, at, "answer_start", int) for at, answer in found],
+        }
+
+    def _note(self, path: str, what: str, there: bool = True) -> None:
+        self.problems.add(f"{self.name}, {path}", what if there else "missing")
+
+
+def _read_answer(number: int, given: object) -> tuple[str, int | None]:
+    if isinstance(given, str):
+        return given, None
+    if not isinstance(given, dict) or not isinstance(given.get("text"), str):
+        raise ValueError(f"answer {number} is {shown(given)}, where text, or an object with a text, is expected")
+    start = given.get("answer_start")
+    if start is not None and type(start) is not int:
+        raise ValueError(f"answer {number} has the answer_start {shown(start)}, where a whole number is expected")
+    return given["text"], start
+
+
+def _locate(context: str, text: str, start: int | None) -> tuple[int, str]:
+    """(offset of an answer, "") or (anything, why it has none, to follow the answer)."""
+    if not text.strip():
+        return 0, "is empty"
+    if start is not None and not 0 <= start < len(context):
+        return 0, f"starts at {start}, but the context has {len(context)} characters, counted from 0"
+    if start is not None and context.startswith(text, start):
+        return start, ""
+    found = context.find(text)
+    where = "in the context" if start is None else f"at {start}, nor elsewhere in the context"
+    if found < 0:
+        return 0, f"does not stand {where}"
+    if context.find(text, found + 1) >= 0:
+        where = "has no answer_start" if start is None else f"does not stand at {start}"
+        return 0, f"{where}, and the context has it more than once"
+    return found, ""

@@ -1,0 +1,117 @@
+"""Rows with entities: tags in one scheme, whatever the data have; and where the words of each row stand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.table import Problems, Table, rows_named
+from bertkit.data.tagging import Scheme, find_scheme, to_bio
+from bertkit.data.words import read_spans, spans_to_tags, words
+from bertkit.errors import DataError, Problem
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from bertkit.tasks.base import Finding
+
+REPORTED = {  # what became of spans -> what to say of them
+    "trimmed": "spans had blanks at their ends, which were cut off",
+    "empty": "spans hold no word and were left out",
+    "overlapping": "spans overlap a longer one (or an equal one before them) and were left out",
+    "misaligned": "spans cut a word, and were moved to its borders",
+    "lost": "spans hold no whole word and were left out",
+}
+
+
+def tag_words(table: Table, split: str, scheme: Scheme | None) -> tuple[Table, list[Finding]]:
+    """Rows with `tokens` and `tags` -> the same with tags in BIO. scheme: of the data; None: seen from them.
+
+    Raises DataError with the place and the word of every tag that its scheme does not allow.
+    """
+    from bertkit.tasks.base import Finding
+
+    values, problems = table.values["tags"], Problems()
+    given = [tags for tags in values if tags is not None]
+    try:
+        scheme = scheme or find_scheme(given)
+    except ValueError as error:
+        raise DataError(_unknown_scheme(table, str(error))) from error
+    converted, repaired = list[Any](), list[int]()
+    for row, (tags, tokens) in enumerate(zip(values, _texts(table), strict=True)):
+        if tags is not None and len(tags) != len(tokens):
+            problems.add(table.origin[row], f"{len(tokens)} words, but {len(tags)} tags")
+            tags = None
+        try:
+            tags, count = (None, 0) if tags is None else to_bio(tags, scheme, repair=True)
+        except ValueError as error:
+            problems.add(table.origin[row], str(error))
+            tags, count = None, 0
+        converted.append(tags)
+        repaired += [row] if count else []
+    problems.finish()
+    findings = [] if scheme == "BIO" else [Finding("note", f"{split}: its tags are {scheme}; read as BIO")]
+    if repaired:
+        what = f"{split}: {len(repaired):,} sentences have an entity that begins with I-; read as B-"
+        findings.append(Finding("warn", f"{what}: {rows_named(table.origin, repaired)}"))
+    return Table({**table.values, "tags": converted}, table.origin), findings
+
+
+def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Finding]]:
+    """Rows with `text` and `spans` -> the same with `tags`, in BIO, for the words of the text.
+
+    Raises DataError with the places of spans that are outside the text, or cut a word where that is not allowed.
+    """
+    from bertkit.tasks.base import Finding
+
+    problems, counts, converted = Problems(), Counter[str](), list[Any]()
+    for row, (text, value) in enumerate(zip(table.values["text"], table.values["spans"], strict=True)):
+        if value is None:
+            converted.append(None)
+            continue
+        try:
+            aligned = spans_to_tags(text, read_spans(value), alignment)
+        except ValueError as error:
+            problems.add(table.origin[row], f"`spans` {error}")
+            continue
+        for what in aligned.problems:
+            problems.add(table.origin[row], what)
+        counts.update(aligned.counts)
+        converted.append(aligned.tags)
+    problems.finish()
+    findings = [Finding("warn", f"{split}: {counts[k]:,} {what}") for k, what in REPORTED.items() if counts[k]]
+    rest = {name: column for name, column in table.values.items() if name != "spans"}
+    return Table({**rest, "tags": converted}, table.origin), findings
+
+
+def sentences(rows: Dataset) -> tuple[list[str], list[list[tuple[int, int]]]]:
+    """The text of each row, and where its words stand in it; tokens are joined by blanks."""
+    if "text" in rows.column_names:
+        texts = list(rows["text"])
+        return texts, [words(text) for text in texts]
+    tokens = rows["tokens"][:]
+    ends = [list(accumulate((len(word) + 1 for word in row), initial=0)) for row in tokens]
+    places = [[(a, b - 1) for a, b in pairwise(row)] for row in ends]
+    return [" ".join(row) for row in tokens], places
+
+
+def words_of(rows: Dataset) -> list[list[str]]:
+    """The words of each row."""
+    return [[text[a:b] for a, b in places] for text, places in zip(*sentences(rows), strict=True)]
+
+
+def _texts(table: Table) -> Sequence[Sequence[Any]]:
+    if "tokens" in table.values:
+        return table.values["tokens"]
+    return [words(text) for text in table.values["text"]]
+
+
+def _unknown_scheme(table: Table, what: str) -> list[Problem]:
+    for row, tags in enumerate(table.values["tags"]):
+        try:
+            find_scheme([tags or []])
+        except ValueError as error:
+            return [Problem(table.origin[row], str(error), "Tags are O, or such as B-LOC.")]
+    return [Problem("", what)]

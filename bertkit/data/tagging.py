@@ -1,0 +1,131 @@
+"""Named entities as tags of words: the schemes IOB1, BIO and BIOES, and the entities that tags stand for.
+
+A tag is O or PREFIX-TYPE; a type may hold hyphens. IOB1 is from Ramshaw and Marcus 1995, BIO (there IOB2) from
+Tjong Kim Sang and Veenstra 1999. BILOU (Ratinov and Roth 2009) is BIOES with L for E and U for S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+Scheme: TypeAlias = Literal["IOB1", "BIO", "BIOES"]
+Learned: TypeAlias = Literal["BIO", "BIOES"]  # what a model learns; IOB1 is only read
+Entity: TypeAlias = tuple[str, int, int]  # type, first word, end: words are counted from 0, the end is exclusive
+
+SCHEMES: tuple[Scheme, ...] = ("IOB1", "BIO", "BIOES")
+
+_PREFIXES = {"IOB1": "BI", "BIO": "BI", "BIOES": "BIESLU"}
+_BILOU = str.maketrans("LU", "ES")
+
+
+def find_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
+    """The scheme of a data set, from the tags of its sentences; BIO where nothing tells.
+
+    BIOES: there is an E- or S- (in BILOU L- or U-). IOB1: an I- begins an entity, and every B- stands directly
+    after an entity of its type. Raises ValueError for a tag that no scheme has.
+    """
+    ends, begun_by_i, needless_b = False, False, False
+    for number, tags in enumerate(sentences, 1):
+        try:
+            _check_prefixes(tags, "BIOES")
+        except ValueError as error:
+            raise ValueError(f"sentence {number}, {error}") from None
+        for before, tag in pairwise(["O", *tags]):
+            ends |= tag[0] in "ESLU"
+            begun_by_i |= tag[0] == "I" and not _joined(before, tag)
+            needless_b |= tag[0] == "B" and before[2:] != tag[2:]
+    if ends:
+        return "BIOES"
+    return "IOB1" if begun_by_i and not needless_b else "BIO"
+
+
+def to_bio(tags: Sequence[str], scheme: Scheme, *, repair: bool = False) -> tuple[list[str], int]:
+    """The tags of a sentence in BIO, and how many of them were repaired.
+
+    repair: an I-X of BIO that follows no X begins an entity. Nothing else is repaired.
+    Raises ValueError, with the tag's number from 1: a tag that the scheme does not have; one that goes on with
+    an entity that did not begin; in BIOES, an entity that does not end.
+    """
+    _check_prefixes(tags, scheme)
+    repaired = 0
+    if scheme == "BIOES":
+        tags = [tag[0].translate(_BILOU) + tag[1:] for tag in tags]
+    for number, (before, tag) in enumerate(pairwise(["O", *tags, "O"]), 1):
+        if scheme == "IOB1" or _allowed(before, tag, scheme):
+            continue
+        if scheme == "BIOES" and before[0] in "BI":
+            raise ValueError(f"tag {number - 1}, {before!r}: the entity does not end with E-{before[2:]}")
+        if scheme == "BIOES" or not repair:
+            raise ValueError(f"tag {number}, {tag!r}: goes on with an entity that did not begin with B-{tag[2:]}")
+        repaired += 1
+    return tags_of(entities(tags), len(tags), "BIO"), repaired
+
+
+def from_bio(tags: Sequence[str], scheme: Learned) -> list[str]:
+    """Tags in BIO -> the same entities in `scheme`."""
+    return tags_of(entities(tags), len(tags), scheme)
+
+
+def tags_of(found: Iterable[Entity], words: int, scheme: Learned) -> list[str]:
+    """The tags of a sentence of so many words, from its entities, which must not overlap."""
+    tags = ["O"] * words
+    for name, first, end in found:
+        tags[first:end] = [f"B-{name}", *[f"I-{name}"] * (end - first - 1)]
+        if scheme == "BIOES":
+            tags[end - 1] = f"E-{name}" if end - first > 1 else f"S-{name}"
+    return tags
+
+
+def tag_names(types: Sequence[str], scheme: Learned) -> list[str]:
+    """All tags of these types, in the order of their ids: O, then B-, I- (BIOES: B-, I-, E-, S-) of each type."""
+    prefixes = "BI" if scheme == "BIO" else "BIES"
+    return ["O", *(f"{prefix}-{name}" for name in types for prefix in prefixes)]
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of a sentence in IOB1, BIO or BIOES by the rules of conlleval (CoNLL-2000), which forgive.
+
+    An I- or E- that goes on with nothing begins an entity; an entity that does not end, ends.
+    """
+    found: list[Entity] = []
+    for index, (before, tag) in enumerate(pairwise(["O", *tags])):
+        if _joined(before, tag):
+            name, first, _ = found[-1]
+            found[-1] = (name, first, index + 1)
+        elif tag != "O":
+            found.append((tag[2:], index, index + 1))
+    return found
+
+
+def strict_entities(tags: Sequence[str], scheme: Learned = "BIO") -> list[Entity]:
+    """Those of `entities` that begin, and in BIOES end, as the scheme says; seqeval's strict mode."""
+    first, last = ("B", "BI") if scheme == "BIO" else ("BS", "ES")
+    return [each for each in entities(tags) if tags[each[1]][0] in first and tags[each[2] - 1][0] in last]
+
+
+def invalid(tags: Sequence[str], scheme: Learned = "BIO") -> int:
+    """Number of transitions that the scheme does not allow, those into the first and out of the last word too.
+
+    BIO: to I-X from anything but B-X and I-X. BIOES: that for I-X and E-X, and from B-X and I-X to all else.
+    """
+    return sum(not _allowed(before, tag, scheme) for before, tag in pairwise(["O", *tags, "O"]))
+
+
+def _joined(before: str, tag: str) -> bool:
+    """Does this tag go on with the entity of the tag before?"""
+    return tag[0] in "IE" and before[0] in "BI" and tag[2:] == before[2:]
+
+
+def _allowed(before: str, tag: str, scheme: Scheme) -> bool:
+    """BIO or BIOES; what stands before the first and after the last word is O."""
+    return _joined(before, tag) or (tag[0] not in "IE" and (scheme == "BIO" or before[0] not in "BI"))
+
+
+def _check_prefixes(tags: Sequence[str], scheme: Scheme) -> None:
+    for number, tag in enumerate(tags, 1):
+        prefix, hyphen, name = tag.partition("-")
+        if tag != "O" and not (len(prefix) == 1 and prefix in _PREFIXES[scheme] and hyphen and name):
+            known = ", ".join(f"{letter}-TYPE" for letter in _PREFIXES[scheme])
+            raise ValueError(f"tag {number}, {tag!r}: unknown scheme; {scheme} has O, {known}")

@@ -1,0 +1,168 @@
+"""Words of a text, found without changing it, and entities given as spans of characters as tags of those words."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from bertkit.data.table import shown
+from bertkit.data.tagging import Entity, tags_of
+
+Alignment: TypeAlias = Literal["strict", "expand", "contract"]
+
+_KEYS = ("start", "end", "label")
+_NAMES = {
+    "start": "start",
+    "start_offset": "start",
+    "end": "end",
+    "end_offset": "end",
+    "label": "label",
+    "labels": "label",
+}
+_LISTS = ("entities", "ents", "spans", "labels", "label")  # keys under which tools put the spans of a row
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """A text as words with tags, and what was done to its spans on the way."""
+
+    words: list[tuple[int, int]]  # offsets in the text, end exclusive
+    tags: list[str]  # BIO, one per word
+    counts: dict[str, int]  # trimmed, empty, misaligned, lost, overlapping: see `spans_to_tags`
+    problems: list[str]  # spans that can not be used, as text that names the span by its number from 1
+
+
+def words(text: str) -> list[tuple[int, int]]:
+    r"""Offsets (start, end exclusive) of the words of a text, in order; between them stand only blanks.
+
+    A word is a run of `\w` (letters, digits, _), or any other single character that is no blank: apostrophes,
+    hyphens, zero-width and control characters, each code point of an emoji. Combining marks (Unicode category M:
+    accents, vowel signs, emoji's variation selectors) belong to the word before them.
+    """
+    return [match.span() for match in _word().finditer(text)]
+
+
+def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alignment) -> Aligned:
+    """BIO tags of a text's words from spans {start, end, label}: offsets in characters, end exclusive.
+
+    Counted: `trimmed`, blanks at the span's edges taken off; `empty`, dropped: nothing but blanks; `misaligned`,
+    cut a word and was grown to whole words (expand) or shrunk to them (contract); `lost`, dropped: shrunk to
+    nothing; `overlapping`, dropped: shares a word with a longer span, or with an earlier one of its length.
+    In `problems`: offsets that are no whole numbers or not in the text, an end before the start, a missing key,
+    a label that is no text, and with strict a span that cuts a word.
+    """
+    found = words(text)
+    starts, ends = [start for start, _ in found], [end for _, end in found]
+    counts = dict.fromkeys(("trimmed", "empty", "misaligned", "lost", "overlapping"), 0)
+    problems: list[str] = []
+    aligned: list[tuple[int, Entity]] = []
+    for number, span in enumerate(spans, 1):
+        if fault := _fault(text, span):
+            problems.append(f"span {number} {fault}")
+            continue
+        marked = text[span["start"] : span["end"]]
+        start, end = span["end"] - len(marked.lstrip()), span["start"] + len(marked.rstrip())
+        if start >= end:
+            counts["empty"] += 1
+            continue
+        counts["trimmed"] += end - start < len(marked)
+        whole = bisect_right(ends, start), bisect_left(starts, end)
+        inside = bisect_left(starts, start), bisect_right(ends, end)
+        if whole != inside and alignment == "strict":
+            cut = text[starts[whole[0]] : ends[whole[1] - 1]]
+            where = f"span {number}, {shown(text[start:end])} from {start} to {end}"
+            problems.append(f"{where}, cuts a word; whole words are {shown(cut)}")
+            continue
+        first, stop = whole if alignment == "expand" else inside
+        if first >= stop:
+            counts["lost"] += 1
+            continue
+        counts["misaligned"] += whole != inside
+        aligned.append((end - start, (span["label"], first, stop)))
+    kept = _disjoint(aligned)
+    counts["overlapping"] = len(aligned) - len(kept)
+    return Aligned(found, tags_of(kept, len(found), "BIO"), counts, problems)
+
+
+def read_spans(value: object) -> list[dict[str, Any]]:
+    """The spans of one row, as annotation tools export them, as {start, end, label}; a key they lack is left out.
+
+    Known: [start, end, label] (doccano, spaCy), {start, end, label}, doccano's {start_offset, end_offset, label},
+    Label Studio's {value: {start, end, labels: [label]}} and {start, end, labels: [label]}; lists of these, also
+    under one of the keys entities, ents, spans, labels, label; and all of it as JSON text.
+    Raises ValueError: anything else, or a span with several labels.
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{shown(value)} is not JSON: {error}") from None
+    if isinstance(value, dict):
+        lists = [key for key in _LISTS if isinstance(value.get(key), list)]
+        if len(lists) != 1:
+            keys = " and ".join(lists) or f"none of {', '.join(_LISTS)}"
+            raise ValueError(f"{shown(value)} has lists under {keys}, where one list of spans is expected")
+        value = value[lists[0]]
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{shown(value)}, where a list of spans is expected")
+    return [_read_span(number, each) for number, each in enumerate(value, 1)]
+
+
+@functools.cache
+def _word() -> re.Pattern[str]:
+    # `re` has no class for marks; the library `regex` has, but its blanks are not those of str.strip.
+    codes = map(chr, range(sys.maxunicode + 1))
+    marks = "".join(code for code in codes if unicodedata.category(code).startswith("M"))
+    return re.compile(rf"\w[\w{marks}]*|\S[{marks}]*")
+
+
+def _fault(text: str, span: Mapping[str, Any]) -> str:
+    """Why a span can not be used, to follow its name; empty where it can."""
+    if missing := [key for key in _KEYS if key not in span]:
+        return f"has no {' and no '.join(missing)}"
+    start, end, label = (span[key] for key in _KEYS)
+    if not all(isinstance(offset, int) and not isinstance(offset, bool) for offset in (start, end)):
+        return f"is from {shown(start)} to {shown(end)}, where whole numbers are expected"
+    if not isinstance(label, str) or not label.strip():
+        return f"has the label {shown(label)}, where text is expected"
+    if end < start:
+        return f"ends at {end}, before it starts at {start}"
+    if start < 0 or end > len(text):
+        return f"is from {start} to {end}, but the text has {len(text)} characters"
+    return ""
+
+
+def _disjoint(aligned: Sequence[tuple[int, Entity]]) -> list[Entity]:
+    """(length, entity): the longest, then the longest that shares no word with it, and so on."""
+    taken: set[int] = set()
+    kept = []
+    for _, entity in sorted(aligned, key=lambda each: -each[0]):
+        own = range(entity[1], entity[2])
+        if taken.isdisjoint(own):
+            taken.update(own)
+            kept.append(entity)
+    return kept
+
+
+def _read_span(number: int, given: object) -> dict[str, Any]:
+    if isinstance(given, list | tuple) and len(given) == 3:
+        return dict(zip(_KEYS, given, strict=True))
+    if isinstance(given, dict) and isinstance(given.get("value"), dict):
+        given = given["value"]
+    if not isinstance(given, dict):
+        what = "where [start, end, label] or an object with start, end and label is expected"
+        raise ValueError(f"span {number} is {shown(given)}, {what}")
+    span = {ours: given[theirs] for theirs, ours in _NAMES.items() if theirs in given}
+    labels = span.get("label")
+    if isinstance(labels, list | tuple):
+        if len(labels) != 1:
+            raise ValueError(f"span {number} has the labels {shown(labels)}, where one is expected")
+        span["label"] = labels[0]
+    return span

@@ -1,0 +1,170 @@
+"""The scores of extractive question answering, as the official scripts of SQuAD define them, as fractions in [0, 1].
+
+Rajpurkar et al. 2016 (version 1.1) and 2018 (version 2.0). Where the two scripts differ, over a gold answer that
+is nothing but articles and punctuation, this is the script of 2.0: such an answer does not count.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bertkit.evaluation.intervals import Interval, Weighted, bootstrap
+from bertkit.evaluation.metrics import Floats, Scores
+
+_SCORES = ("exact_match", "f1")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_TIE = 1e-9  # sums of F1 that differ by less do so by rounding
+
+
+def metric_names(unanswerable: bool) -> list[str]:
+    """The scores of data with or without unanswerable questions, in the order in which they are emitted."""
+    return [f"{score}{group}" for group in _groups(unanswerable) for score in _SCORES]
+
+
+def normalized_tokens(text: str) -> list[str]:
+    """The words that count: lower case, without ASCII punctuation, then without a, an and the."""
+    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
+
+
+def question_scores(predicted: str, gold: Sequence[str]) -> tuple[float, float]:
+    """Exact match and F1 of one answer, each the best over the gold answers; "" and [] stand for no answer."""
+    given = normalized_tokens(predicted)
+    wanted = [tokens for text in gold if (tokens := normalized_tokens(text))] or [[]]
+    if given in wanted:
+        return 1.0, 1.0
+    return 0.0, max(_f1(given, tokens) for tokens in wanted)
+
+
+@dataclass(frozen=True)
+class GradedAnswers:
+    """Predicted answers beside the gold ones, and all that can be said of the two.
+
+    gold: (questions, answers) texts; a question without any is unanswerable. predicted: (questions,) texts; ""
+    says that there is no answer.
+
+    Raises:
+        ValueError: There is no question, or the lengths differ.
+    """
+
+    gold: Sequence[Sequence[str]]
+    predicted: Sequence[str]
+
+    def __post_init__(self) -> None:
+        _check_questions(len(self.gold), len(self.predicted), "predicted answers")
+
+    @cached_property
+    def scores(self) -> Scores:
+        """`exact_match` and `f1`, means over questions.
+
+        Where some questions are unanswerable, also both over the rest, `..._has_answer` (None where there is no
+        rest), and over them, `..._no_answer`: both are the share of them that got no answer.
+        """
+        once = self.weighted(np.ones((len(self.gold), 1)))
+        return {name: None if np.isnan(value[0]) else float(value[0]) for name, value in once.items()}
+
+    def intervals(self, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
+        """Bootstrap 95 % percentile intervals over questions (Efron & Tibshirani 1993), of `scores`.
+
+        Questions of one paragraph are not independent, so the true intervals are somewhat wider. None where the
+        score is undefined in more than half of the resamples.
+        """
+        return bootstrap(self.weighted, len(self.gold), resamples=resamples, seed=seed)
+
+    @cached_property
+    def weighted(self) -> Weighted:
+        """The scores as a function of question weights (questions, resamples)."""
+        values = np.array(list(map(question_scores, self.predicted, self.gold))).T
+        answerable = np.array([len(answers) > 0 for answers in self.gold])
+        members = np.stack([np.ones(len(self.gold)), answerable, ~answerable])
+        members = members[: len(_groups(not answerable.all()))]
+
+        def scores(weights: Floats) -> dict[str, Floats]:
+            sums = (members[:, None] * values) @ weights
+            totals = np.broadcast_to((members @ weights)[:, None], sums.shape)
+            means = np.divide(sums, totals, out=np.full(sums.shape, np.nan), where=totals > 0)
+            names = metric_names(len(members) > 1)
+            return dict(zip(names, means.reshape(-1, weights.shape[1]), strict=True))
+
+        return scores
+
+
+def no_answer_auc(null_scores: ArrayLike, gold: Sequence[Sequence[str]]) -> float | None:
+    """Area under the ROC curve of finding the unanswerable questions; None where all or none are.
+
+    Args:
+        null_scores: (questions,) the higher, the surer that there is no answer, such as its probability.
+        gold: (questions, answers) texts; a question without any is unanswerable.
+
+    Raises:
+        ValueError: There is no question, the lengths differ, or a score is not finite.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    scores = _finite_scores(null_scores, len(gold))
+    unanswerable = np.array([not answers for answers in gold])
+    if unanswerable.all() or not unanswerable.any():
+        return None
+    return float(roc_auc_score(unanswerable, scores))
+
+
+def best_threshold(null_odds: ArrayLike, best_texts: Sequence[str], gold: Sequence[Sequence[str]]) -> float:
+    """The threshold of best F1 over questions, where an answer is "" if its null odds are above the threshold.
+
+    Candidates lie midway between neighbouring distinct odds, and 1 beyond the lowest and the highest. Of equally
+    good ones the middle one is taken, the lower of two.
+
+    Args:
+        null_odds: (questions,) score of no answer minus score of the best span, in nats.
+        best_texts: (questions,) the best span's text.
+        gold: (questions, answers) texts; a question without any is unanswerable.
+
+    Raises:
+        ValueError: There is no question, the lengths differ, or odds are not finite.
+    """
+    odds = _finite_scores(null_odds, len(gold))
+    _check_questions(len(gold), len(best_texts), "best texts")
+    gains = [
+        question_scores(text, answers)[1] - question_scores("", answers)[1]
+        for text, answers in zip(best_texts, gold, strict=True)
+    ]
+    distinct, group = np.unique(odds, return_inverse=True)
+    # F1 over that of answering nothing, when 0, 1, 2 … of the distinct odds are at or below the threshold.
+    sums = np.concatenate([[0.0], np.cumsum(np.bincount(group, weights=gains))])
+    midway = (distinct[:-1] + distinct[1:]) / 2
+    # Between two neighbouring floats there is no midpoint: it rounds to one of them, maybe the higher.
+    between = np.where(midway < distinct[1:], midway, distinct[:-1])
+    candidates = np.concatenate([[distinct[0] - 1], between, [distinct[-1] + 1]])
+    best = candidates[sums >= sums.max() - _TIE]
+    return float(best[(len(best) - 1) // 2])
+
+
+def _groups(unanswerable: bool) -> Sequence[str]:
+    return ("", "_has_answer", "_no_answer") if unanswerable else ("",)
+
+
+def _f1(given: list[str], wanted: list[str]) -> float:
+    """F1 of two bags of tokens, of which one at most is empty."""
+    shared = sum((Counter(given) & Counter(wanted)).values())
+    return 2 * shared / (len(given) + len(wanted))
+
+
+def _finite_scores(scores: ArrayLike, questions: int) -> Floats:
+    checked = np.asarray(scores, dtype=np.float64)
+    if checked.ndim != 1 or not np.isfinite(checked).all():
+        raise ValueError(f"expected finite scores (questions,), not {checked}")
+    _check_questions(questions, len(checked), "scores")
+    return checked
+
+
+def _check_questions(questions: int, others: int, what: str) -> None:
+    if not questions or questions != others:
+        raise ValueError(f"{questions} questions but {others} {what}")

@@ -1,0 +1,1 @@
+"""Heads: what is put on an encoder beside a linear layer."""

@@ -1,0 +1,244 @@
+"""A linear-chain CRF (Lafferty et al. 2001) over words: its loss, posteriors and best paths, on any device.
+
+The functions work on a `Chain`, so that saved emissions can be decoded without the module. Arguments they share:
+
+    emissions: (batch, words, tags), of any float type. All arithmetic is fp64, which autocast leaves alone.
+    tags: (batch, words) int64, anything at padding.
+    mask: (batch, words) bool, True at words: at the first of each sentence, and without gaps.
+    chain: The scores of transitions, with `FORBIDDEN` where a tag can not be; see `constrain`.
+
+They raise ValueError for other shapes, masks or tags. Results are fp64 for fp64 emissions, else fp32, and 0 at padding.
+NaN in a sentence makes its results NaN; its decoded tags are then of no meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from bertkit.heads.forward_backward import FORBIDDEN, Chain, posterior
+
+__all__ = [
+    "CRF",
+    "FORBIDDEN",
+    "Chain",
+    "constrain",
+    "decode",
+    "forbidden",
+    "log_partition",
+    "marginals",
+    "nll",
+    "score",
+    "span_marginals",
+]
+
+
+class CRF(nn.Module):
+    """The learned scores of a chain, named as in pytorch-crf. They begin at 0, where each word is for itself.
+
+    A model that owns one calls `reset_parameters` for it in `_init_weights`: `from_pretrained` builds models without
+    their values. Constraints are no part of it, since buffers that no checkpoint has would be lost there.
+    With peft, name it in `modules_to_save`.
+    """
+
+    def __init__(self, num_tags: int) -> None:
+        super().__init__()
+        self.transitions = nn.Parameter(torch.empty(num_tags, num_tags))
+        self.start_transitions = nn.Parameter(torch.empty(num_tags))
+        self.end_transitions = nn.Parameter(torch.empty(num_tags))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, emissions: Tensor | None = None) -> Chain:
+        """The scores, without constraints. They do not depend on emissions, which wrappers of modules expect."""
+        return Chain(self.transitions, self.start_transitions, self.end_transitions)
+
+
+def forbidden(tags: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
+    """Which transitions `(tags, tags)`, starts `(tags,)` and ends `(tags,)` the scheme of these tags rules out.
+
+    The scheme is BIOES if a tag begins with `E-` or `S-`, else BIO, also called IOB2. Raises ValueError for other tags.
+    """
+    if strange := [tag for tag in tags if tag != "O" and (tag[:2] not in ("B-", "I-", "E-", "S-") or not tag[2:])]:
+        raise ValueError(f"not tags of BIO or BIOES: {', '.join(strange)}")
+    bioes = any(tag[0] in "ES" for tag in tags)
+    kinds = list(dict.fromkeys(tag[2:] for tag in tags))
+    kind = torch.tensor([kinds.index(tag[2:]) for tag in tags])
+    within = torch.tensor([tag[0] in "BI" for tag in tags])
+    continues = torch.tensor([tag[0] in ("IE" if bioes else "I") for tag in tags])
+    unfinished = within & bioes
+    torn = ~within[:, None] | (kind[:, None] != kind)
+    return torch.where(continues, torn, unfinished[:, None]), continues, unfinished
+
+
+def constrain(chain: Chain, never: tuple[Tensor, Tensor, Tensor]) -> Chain:
+    """The chain with `FORBIDDEN` where `never`, such as `forbidden(tags)`, is True; in fp32 or wider."""
+    return Chain(*(_wider(x).masked_fill(no.to(x.device), FORBIDDEN) for x, no in zip(chain, never, strict=True)))
+
+
+def nll(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    """Negative log-likelihood of the tags `(batch,)`; differentiable once, by emissions and chain."""
+    wide, there, wide_chain = _prepared(emissions, mask, chain)
+    result = _log_partition(wide, there, wide_chain) - _score(wide, tags, there, wide_chain)
+    return _like(result, emissions)
+
+
+def log_partition(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    """Logarithm of the sum of exp(score) over all paths `(batch,)`; differentiable once, by emissions and chain."""
+    return _like(_log_partition(*_prepared(emissions, mask, chain)), emissions)
+
+
+def score(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    """Score of the tags `(batch,)`: the sum of their emissions, transitions, start and end; differentiable."""
+    wide, there, wide_chain = _prepared(emissions, mask, chain)
+    return _like(_score(wide, tags, there, wide_chain), emissions)
+
+
+@torch.no_grad()
+def marginals(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    """Posterior of each tag at each word `(batch, words, tags)`; not differentiable."""
+    return _like(posterior(*_prepared(emissions, mask, chain)).marginals, emissions)
+
+
+@torch.no_grad()
+def span_marginals(
+    emissions: Tensor, mask: Tensor, chain: Chain, tags: Tensor, spans: Tensor, continues: Tensor
+) -> Tensor:
+    """Posterior of spans `(spans,)`: that their words have these tags, and that they end there.
+
+    Culotta & McCallum 2004, "Confidence estimation for information extraction". Not differentiable; on the CPU.
+
+    Args:
+        emissions: As in the module.
+        mask: As in the module.
+        chain: As in the module.
+        tags: As in the module; such as those of `decode`.
+        spans: (spans, 3) sentence, first word, last word.
+        continues: (tags, tags) bool: does the second tag go on with the span that the first is in? A span ends with
+            its sentence, or before a tag that does not go on with it.
+    """
+    wide, there, wide_chain = _prepared(emissions.cpu(), mask.cpu(), Chain(*(x.cpu() for x in chain)))
+    path, lengths = _checked(tags.cpu(), there, wide.shape[2]), there.sum(1)
+    sentence, first, last = spans.cpu().long().unbind(1)
+    if ((first < 0) | (first > last) | (last >= lengths[sentence])).any():
+        raise ValueError("spans must be (sentence, first word, last word), inside their sentences")
+    found = posterior(wide, there, wide_chain)
+    begins = found.marginals[sentence, first, path[sentence, first]].log()
+    after = found.after if found.after_is_log else found.after.log()
+    following = (wide_chain.transitions[path[:, :-1]] + after[:, 1:]).log_softmax(2)  # given the tag before
+    steps = following.gather(2, path[:, 1:, None])[..., 0].clamp(min=FORBIDDEN)
+    sums = torch.nn.functional.pad(steps.cumsum(1), (1, 0))
+    ends = following.masked_fill(continues.cpu()[path[:, :-1]], -torch.inf).logsumexp(2)
+    ends = torch.nn.functional.pad(ends, (0, 1)).scatter(1, lengths[:, None] - 1, 0.0)
+    logs = begins + sums[sentence, last] - sums[sentence, first] + ends[sentence, last]
+    return _like(logs.exp(), emissions)
+
+
+@torch.no_grad()
+def decode(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    """Best path of each sentence `(batch, words)` int64, -1 at padding (Viterbi 1967); on the CPU."""
+    lengths = _lengths(emissions, mask, chain).cpu()
+    order = lengths.argsort(descending=True, stable=True)  # sentences that go on come first
+    scores = emissions.cpu()[order].double().transpose(0, 1).contiguous().numpy()
+    transitions, start, end = (x.cpu().double().numpy() for x in chain)
+    words, batch = scores.shape[:2]
+    going = (lengths > torch.arange(words)[:, None]).sum(1).tolist()
+    best = np.empty_like(scores)  # of all paths that come to a word and tag
+    best[0] = start + scores[0]
+    moves = np.repeat(transitions[:, None], batch, 1)  # repeated once: broadcasting at each word takes twice as long
+    room = np.empty_like(moves)
+    for t in range(1, words):
+        n = going[t]
+        np.add(best[t - 1, :n].T[:, :, None], moves[:, :n], out=room[:, :n])
+        np.maximum.reduce(room[:, :n], axis=0, out=best[t, :n])
+        best[t, :n] += scores[t, :n]
+    path = np.full((words, batch), -1)
+    last = lengths[order].numpy() - 1
+    tag = (best[last, np.arange(batch)] + end).argmax(1)
+    path[last, np.arange(batch)] = tag
+    into = np.ascontiguousarray(transitions.T)
+    for t in range(words - 1, 0, -1):
+        n = going[t]
+        tag[:n] = (into[tag[:n]] + best[t - 1, :n]).argmax(1)
+        path[t - 1, :n] = tag[:n]
+    return torch.from_numpy(path.T)[order.argsort()].to(emissions.device)
+
+
+class _LogPartition(torch.autograd.Function):
+    """Its gradients are the posteriors, so they are computed with it, and the backward pass only weighs them."""
+
+    @staticmethod
+    def forward(ctx: Any, emissions: Tensor, mask: Tensor, *chain: Tensor) -> Tensor:
+        found = posterior(emissions, mask, Chain(*chain))
+        ctx.save_for_backward(mask, found.marginals, found.transitions)
+        return found.log_partition
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        mask, tags, transitions = ctx.saved_tensors
+        emissions = grad[:, None, None] * tags
+        last = emissions[torch.arange(len(grad), device=grad.device), mask.sum(1) - 1]
+        return emissions, None, torch.tensordot(grad, transitions, 1), emissions[:, 0].sum(0), last.sum(0)
+
+
+def _log_partition(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    result: Tensor = _LogPartition.apply(emissions, mask, *chain)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _score(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    count = emissions.shape[2]
+    tags = _checked(tags.to(mask.device), mask, count)
+    moves = (tags[:, :-1] * count + tags[:, 1:]).flatten()
+    steps = chain.transitions.flatten().index_select(0, moves).view(len(tags), -1)
+    last = tags.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]
+    words = emissions.gather(2, tags[..., None])[..., 0]
+    return words.sum(1) + (steps * mask[:, 1:]).sum(1) + chain.start[tags[:, 0]] + chain.end[last]
+
+
+def _prepared(emissions: Tensor, mask: Tensor, chain: Chain) -> tuple[Tensor, Tensor, Chain]:
+    """All in fp64, emissions 0 at padding; on CUDA or on the CPU, since other devices may lack fp64."""
+    _lengths(emissions, mask, chain)
+    device = emissions.device if emissions.is_cuda else torch.device("cpu")
+    there = mask.to(device)
+    wide = emissions.to(device).double().masked_fill(~there[..., None], 0)
+    return wide, there, Chain(*(x.to(device).double() for x in chain))
+
+
+def _lengths(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    """Words of each sentence `(batch,)`."""
+    count = len(chain.start)
+    if emissions.dim() != 3 or emissions.shape[2] != count or emissions.numel() == 0:
+        raise ValueError(f"emissions must be (batch, words, {count}) and not empty, not {tuple(emissions.shape)}")
+    if mask.shape != emissions.shape[:2] or mask.dtype != torch.bool:
+        raise ValueError(f"mask must be bool {tuple(emissions.shape[:2])}, not {mask.dtype} {tuple(mask.shape)}")
+    if not (mask[:, 0].all() and (mask[:, 1:] <= mask[:, :-1]).all()):
+        raise ValueError("mask must be True from the first word of each sentence on, without gaps")
+    return mask.sum(1)
+
+
+def _checked(tags: Tensor, mask: Tensor, count: int) -> Tensor:
+    """The tags, 0 at padding."""
+    if tags.shape != mask.shape:
+        raise ValueError(f"tags must be {tuple(mask.shape)}, not {tuple(tags.shape)}")
+    tags = tags.masked_fill(~mask, 0)
+    if (tags < 0).any() or (tags >= count).any():
+        raise ValueError(f"tags must be 0 to {count - 1} at each word of the mask")
+    return tags
+
+
+def _wider(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _like(result: Tensor, emissions: Tensor) -> Tensor:
+    return result.to(torch.promote_types(emissions.dtype, torch.float32)).to(emissions.device)

@@ -1,0 +1,113 @@
+"""From the scores of words to tags, posteriors and entities: one way for a softmax, which is a chain without ties."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bertkit.data.tagging import entities
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from bertkit.heads.crf import Chain
+
+BLOCK = 2**16  # padded words that are decoded at a time
+
+
+class Entity(NamedTuple):
+    """Words `first` to `end` (exclusive) of a sentence."""
+
+    type: str
+    first: int
+    end: int
+    score: float  # the posterior of exactly these words as one entity
+
+
+class Tagged(NamedTuple):
+    """A sentence's best tags."""
+
+    tags: list[str]
+    scores: list[float]  # the posterior of each tag
+    entities: list[Entity]
+
+
+def decode_tags(
+    scores: Sequence[np.ndarray], chain: Chain | None, tags: Sequence[str], temperature: float
+) -> list[Tagged]:
+    """The best tags of each sentence (Viterbi), and posteriors at this temperature (forward-backward).
+
+    scores: `(words, tags)` of each sentence, any number of words. chain: None: every word for itself; else what
+    the tags' scheme forbids is never decoded.
+    """
+    import torch
+
+    from bertkit.heads import crf
+
+    found = [Tagged([], [], [])] * len(scores)
+    goes_on = continuing(tags)
+    for rows, emissions, mask, joint in _blocks(scores, chain, tags, temperature):
+        best = crf.decode(emissions, mask, joint)
+        posterior = crf.marginals(emissions, mask, joint).gather(2, best.clamp(min=0)[..., None])[..., 0]
+        named = [[tags[i] for i in row[:n]] for row, n in zip(best.tolist(), mask.sum(1).tolist(), strict=True)]
+        spans = [(place, *e) for place, sentence in enumerate(named) for e in entities(sentence)]
+        where = torch.tensor([(place, first, end - 1) for place, _, first, end in spans]).reshape(-1, 3)
+        chances = crf.span_marginals(emissions, mask, joint, best, where, goes_on).tolist()
+        whole = [list[Entity]() for _ in rows]
+        for (place, kind, first, end), chance in zip(spans, chances, strict=True):
+            whole[place].append(Entity(kind, first, end, min(chance, 1.0)))
+        for place, row in enumerate(rows):
+            found[row] = Tagged(named[place], posterior[place, : len(named[place])].clamp(max=1).tolist(), whole[place])
+    return found
+
+
+def tag_log_likelihood(
+    scores: Sequence[np.ndarray],
+    gold: Sequence[Sequence[int]],
+    chain: Chain | None,
+    tags: Sequence[str],
+    temperature: float,
+) -> float:
+    """The mean, over words, of the log posterior of the gold tag."""
+    import torch
+
+    from bertkit.heads import crf
+
+    total, count = 0.0, 0
+    for rows, emissions, mask, joint in _blocks(scores, chain, tags, temperature):
+        posterior = crf.marginals(emissions, mask, joint)[mask]
+        ids = torch.tensor([tag for row in rows for tag in gold[row]])
+        chosen = posterior.gather(1, ids[:, None]).clamp(min=1e-12)
+        total, count = total + float(chosen.log().sum()), count + len(ids)
+    return total / max(count, 1)
+
+
+def continuing(tags: Sequence[str]) -> Tensor:
+    """`(tags, tags)`: does the second tag go on with the entity that the first is in?"""
+    import torch
+
+    return torch.tensor([[len(entities([a, b])) == 1 and "O" not in (a, b) for b in tags] for a in tags])
+
+
+def _blocks(
+    scores: Sequence[np.ndarray], chain: Chain | None, tags: Sequence[str], temperature: float
+) -> Iterator[tuple[list[int], Tensor, Tensor, Any]]:
+    """Sentences of nearly one length together: which, emissions, mask and chain, in fp64. Empty ones are left out."""
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    from bertkit.heads.crf import Chain, constrain, forbidden
+
+    count = len(tags)
+    parts = chain or (torch.zeros(count, count), torch.zeros(count), torch.zeros(count))
+    joint = Chain(*(part.double() / temperature for part in parts))
+    joint = constrain(joint, forbidden(tags)) if chain is not None else joint
+    order = sorted((row for row, each in enumerate(scores) if len(each)), key=lambda row: len(scores[row]))
+    while order:
+        size = max(1, BLOCK // len(scores[order[-1]]))
+        rows, order = order[-size:], order[:-size]
+        emissions = pad_sequence([torch.from_numpy(scores[row]).double() for row in rows], batch_first=True)
+        lengths = torch.tensor([len(scores[row]) for row in rows])
+        mask = torch.arange(emissions.shape[1]) < lengths[:, None]
+        yield rows, emissions / temperature, mask, joint

@@ -1,0 +1,461 @@
+"""Token classification: a tag for every word, and the entities that they make, by softmax or a CRF."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, final
+
+from pydantic import Field
+
+from bertkit.data import tagged, tagging
+from bertkit.encoder import load_beside, load_model
+from bertkit.errors import DataError, ModelError, Problem
+from bertkit.evaluation import calibration, entities
+from bertkit.evaluation.hf_metrics import compute_user_metric
+from bertkit.heads.tagger import decode_tags, tag_log_likelihood
+from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions
+from bertkit.tasks.labels import length_findings, settle_weights
+from bertkit.tasks.word_windows import encode_words
+
+if TYPE_CHECKING:
+    import numpy as np
+    from datasets import Dataset
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+    from bertkit.data.table import Table
+    from bertkit.encoder import Encoder
+    from bertkit.heads.crf import Chain
+
+Name = Annotated[str, Field(min_length=1)]
+FORCED = -1e4  # the score of every tag but O where a word has no piece to be read at
+
+
+class TokenClassificationOptions(TaskOptions):
+    """What a recipe may say under `task:`. null means: found from the data, or fitted on validation."""
+
+    metrics: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("f1", "precision", "recall", "f1_strict", "precision_strict", "recall_strict", "f1_macro", "accuracy"),
+            *("f1/", "precision/", "recall/"),
+        }
+    )
+    name: Literal["token-classification"]
+    head: Literal["softmax", "crf"] = Field("softmax", description="Each word by itself, or the sentence as a chain.")
+    scheme: Literal["BIO", "BIOES"] = Field("BIO", description="The tags that the model learns; data are converted.")
+    labels: Annotated[list[Name], Field(min_length=1)] | None = Field(
+        None, description="Types of entities, in order. null: found in train."
+    )
+    tags: Annotated[list[Name], Field(min_length=2)] | None = Field(
+        None, description="Tags in the order of their ids. null: O, then those of each type in the scheme's order."
+    )
+    data_scheme: Literal["IOB1", "BIO", "BIOES"] | None = Field(None, description="Of the data. null: seen from them.")
+    alignment: Literal["strict", "expand", "contract"] = Field(
+        "strict", description="Spans that cut a word: refused, grown to whole words, or shrunk to them."
+    )
+    context: Literal["sentence", "document"] = Field(
+        "sentence", description="document: neighbouring sentences fill the window; the loss is the sentence's own."
+    )
+    stride: int = Field(64, ge=0, description="Word pieces that windows of a long sentence share.")
+    class_weights: Literal["auto"] | dict[str, Annotated[float, Field(gt=0)]] | None = Field(
+        None, description="Weights of the types and of O. auto: n / (classes * count), as scikit-learn's `balanced`."
+    )
+    constrained: bool = Field(True, description="crf: are forbidden transitions forbidden in training too?")
+    chain_learning_rate: float = Field(100.0, gt=0, description="crf: of the transitions, times the learning rate.")
+    temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
+        None, description="Of the tags' scores, transitions included. null: fitted on validation."
+    )
+
+
+class Emissions(NamedTuple):
+    """What is kept of a window: the scores of the words that it owns, and the chain they stand in."""
+
+    scores: np.ndarray  # (words, tags) fp32
+    chain: Chain | None  # None: every word for itself
+
+
+@final
+@dataclass(frozen=True)
+class TokenClassification(Task):
+    """Tags for words, each read at its first word piece (Devlin et al. 2019, section 5.3).
+
+    The model is transformers' own `…ForTokenClassification`. With `head: crf` a linear-chain CRF (Lafferty et
+    al. 2001) stands behind it, saved beside it as `crf.safetensors`. A sentence longer than the window is read
+    in several, each word in the one where it has most context; it is one chain all the same.
+    """
+
+    Options: ClassVar[type[TaskOptions]] = TokenClassificationOptions
+    name: ClassVar[str] = "token-classification"
+    columns: ClassVar[Mapping[str, Column]] = {
+        "tokens": Column("words", "the words of a sentence"),
+        "text": Column("text", "a text, whose words are found"),
+        "tags": Column("tags", "one tag per word"),
+        "spans": Column("spans", "the entities of a text: start, end, label"),
+        "document": Column("label", "which document a sentence is from"),
+    }
+    inputs: ClassVar[Sequence[frozenset[str]]] = (frozenset({"tokens"}), frozenset({"text"}))
+    targets: ClassVar[Sequence[str]] = ("tags", "spans")
+    context: ClassVar[Sequence[str]] = ("document",)
+    padding: ClassVar[Mapping[str, int]] = {"heads": -1, "words": -1, "labels": -1}
+
+    options: TokenClassificationOptions
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+
+    # --- before there is a model
+
+    @classmethod
+    def refine(cls, options: TokenClassificationOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
+        """Tags in BIO for every row: converted from their scheme, or made of the spans."""
+        if "spans" in table.values:
+            return tagged.tag_spans(table, split, options.alignment)
+        if "tags" in table.values:
+            return tagged.tag_words(table, split, options.data_scheme)
+        return table, []
+
+    @classmethod
+    def prepare(
+        cls,
+        options: TokenClassificationOptions,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int,
+        rows: Dataset,
+        class_names: Sequence[str],
+    ) -> Self:
+        """Settle types, tags and weights from the training rows. Raises DataError on contradictions."""
+        found = [type_ for tags in rows["tags"] for type_, _, _ in tagging.entities(tags)]
+        named = list(dict.fromkeys(name.partition("-")[2] for name in class_names if "-" in name))
+        types = options.labels or named or sorted(set(found))
+        if not types:
+            raise DataError(Problem("data", "no row of train has an entity: there is nothing to learn"))
+        if strangers := sorted(set(found) - set(types)):
+            what = f"train has entities that task.labels does not name: {', '.join(strangers[:10])}"
+            raise DataError(Problem("task.labels", what, f"It names {', '.join(types)}; add them, or leave it out."))
+        if options.context == "document" and "document" not in rows.column_names:
+            what = "context: document needs to know which sentences belong together"
+            raise DataError(Problem("task.context", what, "Map a column `document`, or add -DOCSTART- lines."))
+        tags = options.tags or tagging.tag_names(types, options.scheme)
+        if wrong := sorted(set(tagging.tag_names(types, options.scheme)) ^ set(tags)):
+            what = f"{options.scheme} tags of {', '.join(types)} are needed; missing or too many: {', '.join(wrong)}"
+            raise DataError(Problem("task.tags", what, "Leave it out, or write them all."))
+        words = [tag.partition("-")[2] or "O" for row in rows["tags"] for tag in row]
+        auto = {name: len(words) / ((len(types) + 1) * max(words.count(name), 1)) for name in ["O", *types]}
+        settled = {
+            "labels": types,
+            "tags": tags,
+            "class_weights": settle_weights("class_weights", options.class_weights, auto),
+        }
+        return cls(options.model_copy(update=settled), tokenizer, max_length)
+
+    @classmethod
+    def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Self:
+        """Defaults for a foreign model: its id2label as tags, softmax, no temperature, single sentences.
+
+        Raises ModelError where its labels are no tags of entities.
+        """
+        tags = [str(name) for _, name in sorted((config.id2label or {}).items())]
+        try:
+            scheme = tagging.find_scheme([[tag] for tag in tags])
+        except ValueError as error:
+            what = f"its labels are not tags such as O, B-LOC, I-LOC: {error}"
+            raise ModelError(Problem("config.json, id2label", what)) from error
+        if scheme == "BIOES":  # by BILOU's letters, perhaps
+            tags = [{"L": "E", "U": "S"}.get(tag[0], tag[0]) + tag[1:] for tag in tags]
+        types = list(dict.fromkeys(tag.partition("-")[2] for tag in tags if tag != "O"))
+        options = {"name": cls.name, "labels": types, "tags": tags, "scheme": "BIOES" if scheme == "BIOES" else "BIO"}
+        return cls(TokenClassificationOptions.model_validate(options), tokenizer, max_length)
+
+    @property
+    def types(self) -> list[str]:
+        """Types of entities; settled since `prepare`."""
+        return self.options.labels or []
+
+    @property
+    def tags(self) -> list[str]:
+        """Tags in the order of their ids; settled since `prepare`."""
+        return self.options.tags or []
+
+    @property
+    def known_labels(self) -> frozenset[str] | None:
+        return frozenset(self.types)
+
+    @property
+    def headline(self) -> str:
+        return "f1"
+
+    @property
+    def emits(self) -> Sequence[str]:
+        return entities.metric_names(self.types)
+
+    def describe(self) -> str:
+        """Such as `crf over BIO, 4 types: LOC, MISC, ORG, PER`."""
+        shown = ", ".join(self.types[:10]) + (", …" if len(self.types) > 10 else "")
+        around = ", document context" if self.options.context == "document" else ""
+        return f"{self.options.head} over {self.options.scheme}{around}, {len(self.types)} types: {shown}"
+
+    def check(self, features: Dataset, split: str) -> Iterator[Finding]:
+        yield from length_findings(features, split, self.max_length, "window")
+        mute = sum(features["mute"][:])
+        if mute:
+            what = (
+                f"{split}: {mute:,} words become no word piece (zero-width or control characters): they are O, always"
+            )
+            yield Finding("note", what)
+
+    # --- text -> features -> model
+
+    def encode(self, rows: Dataset) -> Dataset:
+        from datasets import Dataset
+
+        texts, words = tagged.sentences(rows)
+        documents = None
+        if self.options.context == "document" and "document" in rows.column_names:
+            documents = [row if name is None else name for row, name in enumerate(rows["document"])]
+        columns = encode_words(
+            self.tokenizer,
+            texts,
+            words,
+            max_length=self.max_length,
+            stride=self.options.stride,
+            documents=documents,
+        )
+        read = [0] * len(texts)
+        for row, own in zip(columns["row"], columns["words"], strict=True):
+            read[row] += len(own)
+        first = [row != before for row, before in zip(columns["row"], [-1, *columns["row"]], strict=False)]
+        left = [len(words[row]) - read[row] for row in columns["row"]]
+        columns["mute"] = [count if flag else 0 for count, flag in zip(left, first, strict=True)]
+        columns["lost"] = [0] * len(first)
+        if "tags" in rows.column_names:
+            columns["labels"] = self._labels(rows["tags"][:], columns)
+        return Dataset.from_dict(columns)
+
+    def _labels(self, gold: Sequence[Sequence[str]], columns: Mapping[str, Sequence[Any]]) -> list[list[int]]:
+        """Tag ids of the words of each window. Words that nothing reads are taken out of their entities."""
+        ids = {tag: index for index, tag in enumerate(self.tags)}
+        read: list[list[int]] = [[] for _ in gold]
+        for row, own in zip(columns["row"], columns["words"], strict=True):
+            read[row] += own
+        known: list[dict[int, int]] = []
+        for tags, words in zip(gold, read, strict=True):
+            kept = _tags_read(tags, words, self.options.scheme)
+            known.append(dict(zip(words, [ids[tag] for tag in kept], strict=True)))
+        return [[known[row][word] for word in own] for row, own in zip(columns["row"], columns["words"], strict=True)]
+
+    def units(self, features: Dataset) -> Sequence[int]:
+        """All windows of a sentence are learned together, because they are one chain."""
+        rows: Sequence[int] = features["row"][:]
+        return rows
+
+    def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
+        from transformers import AutoModelForTokenClassification
+
+        settings = {
+            "num_labels": len(self.tags),
+            "id2label": dict(enumerate(self.tags)),
+            "label2id": {tag: index for index, tag in enumerate(self.tags)},
+        }
+        model: Any = load_model(encoder, AutoModelForTokenClassification, settings, new_head=new_head)
+        if self.options.head == "crf":
+            from bertkit.heads.crf import CRF
+
+            model.crf = CRF(len(self.tags))
+            if not new_head:
+                load_beside(encoder, "crf", model.crf)
+            # A hook, since it also runs inside peft's and DDP's wrappers, and leaves the class as it was.
+            model.register_forward_hook(_with_chain)
+        return model  # type: ignore[no-any-return]
+
+    @property
+    def learning_rates(self) -> Mapping[str, float]:
+        """Transitions start at zero and are few: at the encoder's learning rate they would stay there."""
+        return {"crf.": self.options.chain_learning_rate} if self.options.head == "crf" else {}
+
+    def beside(self, model: Any) -> Mapping[str, Module]:
+        return {"crf": model.crf} if self.options.head == "crf" else {}
+
+    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """Cross-entropy of each word, or a chain's negative log likelihood; `logits` are `(windows, pieces, tags)`.
+
+        With class weights, a chain weighs as much as its words do on average.
+        """
+        import torch
+        from torch.nn import functional as F
+
+        flat, labels = _read(outputs.logits, batch).float(), batch["labels"][batch["heads"] >= 0]
+        weight = self._weights(labels)
+        if self.options.head == "softmax":
+            return F.cross_entropy(flat, labels, weight, reduction="sum", label_smoothing=label_smoothing)
+        from bertkit.heads import crf
+
+        rows = batch["row"][:, None].expand_as(batch["heads"])[batch["heads"] >= 0]
+        if not len(rows):
+            return flat.sum()
+        _, sentence, counts = torch.unique_consecutive(rows, return_inverse=True, return_counts=True)
+        place = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[sentence]
+        mask = torch.arange(int(counts.max()), device=rows.device) < counts[:, None]
+        scores = flat.new_zeros((*mask.shape, flat.shape[-1])).index_put((sentence, place), flat)
+        gold = labels.new_zeros(mask.shape).index_put((sentence, place), labels)
+        chain = crf.constrain(outputs.chain, crf.forbidden(self.tags)) if self.options.constrained else outputs.chain
+        losses = crf.nll(scores, gold, mask, chain)
+        if weight is not None:
+            losses = losses * torch.zeros_like(losses).index_add(0, sentence, weight[labels]) / counts
+        return losses.sum()
+
+    def count(self, batch: Batch) -> float:
+        """Words, or the sum of their weights."""
+        labels = batch["labels"][batch["heads"] >= 0]
+        weight = self._weights(labels)
+        return float(len(labels)) if weight is None else float(weight[labels].sum())
+
+    def _weights(self, like: Tensor) -> Tensor | None:
+        import torch
+
+        given = self.options.class_weights
+        if not isinstance(given, dict):
+            return None
+        return torch.tensor([given[tag.partition("-")[2] or "O"] for tag in self.tags], device=like.device)
+
+    # --- model -> answers
+
+    def keep(self, outputs: Any, batch: Batch) -> Sequence[Emissions]:
+        """The scores of the words of each window, `(words, tags)` fp32, and the chain."""
+        import numpy as np
+
+        flat = _read(outputs.logits, batch).float().cpu().numpy()
+        counts = (batch["heads"] >= 0).sum(1).cpu().numpy()
+        chain = None
+        if self.options.head == "crf":
+            chain = type(outputs.chain)(*(part.detach().float().cpu() for part in outputs.chain))
+        return [Emissions(scores, chain) for scores in np.split(flat, counts.cumsum()[:-1])]
+
+    def decode(self, kept: Sequence[Emissions], features: Dataset, rows: Dataset) -> list[Answer]:
+        """One answer per row: `words`, each a {word, tag, score}; `entities`, each a {text, label, start, end, score};
+        and `truncated`, which is never true.
+
+        start, end: characters of the row's text; of its words joined by blanks, where it has no text. A word's
+        score is the posterior of its tag; an entity's is that of exactly this entity, from its first word to its
+        last. Raises ModelError when the model's outputs are not finite.
+        """
+        texts, places = tagged.sentences(rows)
+        found = decode_tags(self._scores(kept, features, places), kept[0].chain, self.tags, self._temperature)
+        answers = []
+        for text, words, best in zip(texts, places, found, strict=True):
+            cut = [text[start:end] for start, end in words]
+            listed = [
+                {"text": text[(start := words[e.first][0]) : (end := words[e.end - 1][1])], "label": e.type}
+                | {"start": start, "end": end, "score": e.score}
+                for e in best.entities
+            ]
+            tags = [{"word": w, "tag": t, "score": s} for w, t, s in zip(cut, best.tags, best.scores, strict=True)]
+            answers.append({"words": tags, "entities": listed, "truncated": False})
+        return answers
+
+    @property
+    def _temperature(self) -> float:
+        return self.options.temperature or 1.0
+
+    def _scores(
+        self, kept: Sequence[Emissions], features: Dataset, places: Sequence[Sequence[Any]]
+    ) -> list[np.ndarray]:
+        """The scores of all words of each sentence, `(words, tags)`; O for words that nothing reads."""
+        import numpy as np
+
+        mute = np.full(len(self.tags), FORCED, dtype=np.float32)
+        mute[self.tags.index("O")] = 0.0
+        scores = [np.tile(mute, (len(words), 1)) for words in places]
+        bad = set()
+        for row, words, window in zip(features["row"][:], features["words"][:], kept, strict=True):
+            scores[row][words] = window.scores
+            if not np.isfinite(window.scores).all():
+                bad.add(row)
+        if bad:
+            what = f"its outputs are not finite for {len(bad)} of {len(places)} rows"
+            raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
+        return scores
+
+    def fit(self, rows: Dataset, predict: Predict) -> Self:
+        """The temperature (Guo et al. 2017) that makes the gold tags' posteriors most likely."""
+        if self.options.temperature is not None:
+            return self
+        scores, gold, chain = list[Any](), list[Any](), None
+        ids = {tag: index for index, tag in enumerate(self.tags)}
+        for start in range(0, len(rows), self.chunk):
+            part = rows.select(range(start, min(start + self.chunk, len(rows))))
+            features = self.encode(part)
+            kept = predict(features)
+            scores += self._scores(kept, features, tagged.sentences(part)[1])
+            gold += [[ids[tag] for tag in tagging.from_bio(tags, self.options.scheme)] for tags in part["tags"]]
+            chain = kept[0].chain
+
+        def loss(temperature: float) -> float:
+            return -tag_log_likelihood(scores, gold, chain, self.tags, temperature)
+
+        found = calibration.best_temperature(loss)
+        return replace(self, options=self.options.model_copy(update={"temperature": found}))
+
+    def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
+        return dict(self._graded(answers, rows).scores)
+
+    def intervals(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, tuple[float, float] | None]:
+        return self._graded(answers, rows).intervals()
+
+    def user_score(self, metric: Any, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
+        """A user's `evaluate.Metric` on lists of tags, such as seqeval's."""
+        graded = self._graded(answers, rows)
+        return compute_user_metric(metric, graded.predicted, graded.gold)
+
+    def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
+        """What kinds of errors there are, which types are taken for which, and how well the scores are calibrated."""
+        graded = self._graded(answers, rows)
+        gold = [{(t, a, b) for t, a, b in tagging.entities(tags)} for tags in graded.gold]
+        found = [tagging.entities(tags) for tags in graded.predicted]
+        right = [entity in golden for golden, own in zip(gold, found, strict=True) for entity in own]
+        given = [entity["score"] for answer in answers for entity in answer["entities"]]
+        ece = calibration.expected_calibration_error(given, right) if given else None
+        return {
+            "labels": self.types,
+            "errors": graded.errors(),
+            "confusion": graded.confusion(),
+            "calibration": {"temperature": self._temperature, "ece_entities": ece},
+        }
+
+    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
+        """`lookup`: every word gets the tag that it most often had in train; unseen ones O."""
+        known, gold = ([[*words] for words in tagged.words_of(part)] for part in (train, rows))
+        found = entities.lookup_baseline(known, train["tags"][:], gold)
+        return {"lookup": dict(entities.GradedEntities(rows["tags"][:], found, self.types).scores)}
+
+    def _graded(self, answers: Sequence[Answer], rows: Dataset) -> entities.GradedEntities:
+        if "tags" not in rows.column_names:
+            what = f"not in the rows, which have {', '.join(rows.column_names)}"
+            raise DataError(Problem("column `tags`", what))
+        given = [[word["tag"] for word in answer["words"]] for answer in answers]
+        scheme = self.options.scheme
+        gold = [tagging.from_bio(tags, scheme) for tags in rows["tags"]]
+        return entities.GradedEntities(gold, given, self.types, scheme)
+
+
+def _tags_read(tags: Sequence[str], read: Sequence[int], scheme: Literal["BIO", "BIOES"]) -> list[str]:
+    """The tags of these words alone. An entity goes on across a word that is not among them."""
+    place = {word: index for index, word in enumerate(read)}
+    found = []
+    for kind, first, end in tagging.entities(tags):
+        own = [place[word] for word in range(first, end) if word in place]
+        if own:
+            found.append((kind, own[0], own[-1] + 1))
+    return tagging.tags_of(found, len(read), scheme)
+
+
+def _read(logits: Tensor, batch: Batch) -> Tensor:
+    """The logits of the first pieces of all words that the windows own, one after the other: `(words, tags)`."""
+    heads = batch["heads"]
+    window, _ = (heads >= 0).nonzero(as_tuple=True)
+    return logits[window, heads[heads >= 0]]
+
+
+def _with_chain(model: Any, inputs: Any, outputs: Any) -> Any:
+    outputs["chain"] = model.crf(outputs.logits)
+    return outputs

@@ -1,0 +1,129 @@
+"""SQuAD: every question is read, every answer stands where it should, and the scores are those of the definition.
+
+The second implementation of the scores is written from the definition, one character and one token at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import string
+from itertools import groupby
+
+import pytest
+
+from bertkit.data import read_rows
+from bertkit.data.squad import check_answers
+from bertkit.evaluation.squad import GradedAnswers
+from bertkit.recipe import DataSpec
+
+SPEC = DataSpec.model_validate({"source": "unused"})
+
+
+def rows_of(real_data, name):
+    path = real_data / name
+    if not path.is_file():
+        pytest.skip(f"no {path} beside the checkout")
+    return [row for _, row in read_rows(path, SPEC)]
+
+
+@pytest.mark.parametrize(
+    ("name", "questions", "unanswerable", "articles", "contexts", "answers"),
+    [
+        ("squad_v1/dev.json", 10570, 0, 48, 2067, 34726),
+        ("squad_v1/train.json", 78161, 0, 442, 18819, 78161),
+        ("squad_v2/dev.json", 6078, 3168, 16, 646, 10052),
+        ("squad_v2/train.json", 5556, 2777, 19, 558, 8989),
+    ],
+)
+def test_every_question_is_read_and_every_answer_stands_there(
+    real_data, name, questions, unanswerable, articles, contexts, answers
+):
+    rows = rows_of(real_data, name)
+    assert len(rows) == questions
+    assert sum(not row["answers"]["text"] for row in rows) == unanswerable
+    assert len({row["title"] for row in rows}) == articles
+    assert len({id(row["context"]) for row in rows}) == contexts  # one string for all questions of a paragraph
+    located = [check_answers(row["context"], row["answers"]) for row in rows]
+    assert sum(len(each.spans) for each in located) == answers
+    assert not any(each.moved or each.problems for each in located)
+
+
+def naive_tokens(text):
+    kept = "".join(character for character in text.lower() if character not in string.punctuation)
+    runs = ["".join(run) for _, run in groupby(kept, str.isalnum)]
+    return "".join(" " if run in ("a", "an", "the") else run for run in runs).split()
+
+
+def naive_scores(predicted, gold):
+    golds = [text for text in gold if naive_tokens(text)] or [""]
+    exact, best = 0.0, 0.0
+    for text in golds:
+        given, wanted = naive_tokens(predicted), naive_tokens(text)
+        exact = max(exact, float(" ".join(given) == " ".join(wanted)))
+        if not given or not wanted:
+            best = max(best, float(given == wanted))
+            continue
+        left, shared = list(wanted), 0
+        for token in given:
+            if token in left:
+                left.remove(token)
+                shared += 1
+        if shared:
+            precision, recall = shared / len(given), shared / len(wanted)
+            best = max(best, 2 * precision * recall / (precision + recall))
+    return exact, best
+
+
+def mean(values):
+    return math.fsum(values) / len(values)
+
+
+def first_words(row):
+    return " ".join(row["context"].split()[:5])
+
+
+def mixed(row):
+    """The last gold answer, with noise, to about half of the questions; to the rest the first words, or none."""
+    texts = row["answers"]["text"]
+    if sum(map(ord, row["question"])) % 2:
+        return f"The {texts[-1].upper()}." if texts else ""
+    return first_words(row) if len(row["question"]) % 3 else ""
+
+
+EXPECTED = {
+    "squad_v1 first words": {"exact_match": 0.002838221381267739, "f1": 0.0701955436769466},
+    "squad_v1 mixed": {"exact_match": 0.502081362346263, "f1": 0.5245570266456201},
+    "squad_v2 first words": {
+        "exact_match": 0.0019743336623889436,
+        "f1": 0.03751650500839807,
+        "exact_match_has_answer": 0.004123711340206186,
+        "f1_has_answer": 0.07835921561547886,
+        "exact_match_no_answer": 0.0,
+        "f1_no_answer": 0.0,
+    },
+    "squad_v2 mixed": {
+        "exact_match": 0.5885159591971043,
+        "f1": 0.5999988396461186,
+        "exact_match_has_answer": 0.5041237113402062,
+        "f1_has_answer": 0.5281075420512401,
+        "exact_match_no_answer": 0.6660353535353535,
+        "f1_no_answer": 0.6660353535353535,
+    },
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_scores_of_a_fixed_rule(real_data, name):
+    folder, _, kind = name.partition(" ")
+    rows, rule = rows_of(real_data, f"{folder}/dev.json"), first_words if kind == "first words" else mixed
+    gold, predicted = [row["answers"]["text"] for row in rows], [rule(row) for row in rows]
+    scores = GradedAnswers(gold, predicted).scores
+    naive = list(map(naive_scores, predicted, gold))
+    groups = {"": naive}
+    if not all(gold):
+        groups["_has_answer"] = [each for each, texts in zip(naive, gold, strict=True) if texts]
+        groups["_no_answer"] = [each for each, texts in zip(naive, gold, strict=True) if not texts]
+    for suffix, pairs in groups.items():
+        assert scores[f"exact_match{suffix}"] == pytest.approx(mean([exact for exact, _ in pairs]), abs=1e-9)
+        assert scores[f"f1{suffix}"] == pytest.approx(mean([f1 for _, f1 in pairs]), abs=1e-9)
+    assert scores == pytest.approx(EXPECTED[name], abs=1e-9)

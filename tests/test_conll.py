@@ -1,0 +1,273 @@
+"""CoNLL files that are fine, files that are not, and files of any bytes: sentences, or a DataError that says where."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import json
+import lzma
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bertkit.data import read_rows, read_stream
+from bertkit.data.conll import conll_rows
+from bertkit.data.sources import find_files, open_source
+from bertkit.data.table import Problems
+from bertkit.data.tagging import find_scheme, to_bio
+from bertkit.errors import DataError
+from bertkit.recipe import DataSpec
+
+
+def spec(**settings: Any) -> DataSpec:
+    return DataSpec.model_validate({"source": "unused", **settings})
+
+
+def read(tmp_path, content, name="t.conll", **settings):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return list(read_rows(path, spec(**settings)))
+
+
+def fails(tmp_path, content, **settings):
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, content, **settings)
+    return str(caught.value).replace(str(tmp_path / "t.conll"), "t.conll")
+
+
+EU = (1, {"tokens": ["EU", "rejects"], "tags": ["B-ORG", "O"]})
+FINE = [
+    ("tabs", "EU\tB-ORG\nrejects\tO\n\n", {}, [EU]),
+    ("one blank", "EU B-ORG\nrejects O\n\n", {}, [EU]),
+    ("runs of blanks", "  EU    B-ORG \nrejects O\n", {}, [EU]),
+    ("blanks around tabs", "EU \t B-ORG\nrejects\tO \n", {}, [EU]),
+    ("tabs in one line, blanks in the next", "EU\tB-ORG\nrejects O\n", {}, [EU]),
+    ("Windows lines", "EU\tB-ORG\r\nrejects\tO\r\n\r\n", {}, [EU]),
+    ("no newline at the end", "EU\tB-ORG\nrejects\tO", {}, [EU]),
+    ("byte order mark", b"\xef\xbb\xbfEU\tB-ORG\nrejects\tO\n", {}, [EU]),
+    ("header: true goes by position", "EU\tB-ORG\nrejects\tO\n", {"header": True}, [EU]),
+    ("header: false goes by position", "EU\tB-ORG\nrejects\tO\n", {"header": False}, [EU]),
+    ("a delimiter", "EU,B-ORG\nrejects,O\n", {"delimiter": ","}, [EU]),
+    (
+        "blank lines, some of blanks",
+        "\n \t \na O\n\n  \n\nb O\n\n\n",
+        {},
+        [(3, {"tokens": ["a"], "tags": ["O"]}), (7, {"tokens": ["b"], "tags": ["O"]})],
+    ),
+    ("one column", "a\nb\n\nc\n", {}, [(1, {"tokens": ["a", "b"]}), (4, {"tokens": ["c"]})]),
+    (
+        "four columns",
+        "EU NNP B-NP B-ORG\n",
+        {},
+        [(1, {"tokens": ["EU"], "column2": ["NNP"], "column3": ["B-NP"], "tags": ["B-ORG"]})],
+    ),
+    (
+        "named columns",
+        "1 EU B-ORG\n",
+        {"header": ["id", "tokens", "ner"]},
+        [(1, {"id": ["1"], "tokens": ["EU"], "ner": ["B-ORG"]})],
+    ),
+    (
+        "blanks inside, where tabs are the delimiter",
+        "New York\tB-LOC\n",
+        {"delimiter": "\t"},
+        [(1, {"tokens": ["New York"], "tags": ["B-LOC"]})],
+    ),
+    (
+        "documents",
+        "-DOCSTART- -X- -X- O\n\na O\n\nb O\n-DOCSTART-\nc O\n-DOCSTART- (3)\n\n-DOCSTART-\n\nd O\n",
+        {},
+        [
+            (3, {"tokens": ["a"], "tags": ["O"], "document": "1"}),
+            (5, {"tokens": ["b"], "tags": ["O"], "document": "1"}),
+            (7, {"tokens": ["c"], "tags": ["O"], "document": "2"}),
+            (12, {"tokens": ["d"], "tags": ["O"], "document": "4"}),
+        ],
+    ),
+    ("a hash is a word", "# O\n1 O\n", {}, [(1, {"tokens": ["#", "1"], "tags": ["O", "O"]})]),
+    (
+        "unusual blanks are text",
+        "a\u00a0b\u2028c\u3000 O\n\u200b O\n",
+        {},
+        [(1, {"tokens": ["a\u00a0b\u2028c\u3000", "\u200b"], "tags": ["O", "O"]})],
+    ),
+    (
+        "unusual blanks beside tabs are text too",
+        "\u3000\tO\n\u200b\x85\t O\n",
+        {},
+        [(1, {"tokens": ["\u3000", "\u200b\x85"], "tags": ["O", "O"]})],
+    ),
+    ("quotes are text", "\" O\n'' O\n", {}, [(1, {"tokens": ['"', "''"], "tags": ["O", "O"]})]),
+]
+
+
+@pytest.mark.parametrize(("content", "settings", "rows"), [case[1:] for case in FINE], ids=[case[0] for case in FINE])
+def test_reads(tmp_path, content, settings, rows):
+    assert read(tmp_path, content, **settings) == rows
+
+
+@pytest.mark.parametrize("suffix", ["conll", "bio", "iob", "iob2", "bioes"])
+@pytest.mark.parametrize(("packed", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
+def test_suffixes(tmp_path, suffix, packed, pack):
+    content = pack(b"EU\tB-ORG\nrejects\tO\n")
+    assert read(tmp_path, content, name=f"dev.{suffix}{packed}") == [EU]
+    found = find_files(spec(source=str(tmp_path)))
+    assert found == {"validation": [tmp_path / f"dev.{suffix}{packed}"]}
+
+
+def test_other_names_and_streams_need_the_format(tmp_path):
+    content = b"EU\tB-ORG\nrejects\tO\n"
+    assert read(tmp_path, content, name="train.txt", format="conll") == [EU]
+    assert list(read_stream(io.BytesIO(content), "standard input", spec(format="conll"))) == [EU]
+
+
+def test_places_are_lines_and_columns_those_of_the_first_row(tmp_path):
+    path = tmp_path / "t.conll"
+    path.write_text("-DOCSTART- O\n\nEU NNP B-ORG\n")
+    (part,) = open_source(spec(source=str(path)), None, ())["train"]
+    assert part.prefix == f"{path}:"
+    assert part.columns == ["tokens", "column2", "tags", "document"]
+
+
+TABS = 'set  data: {delimiter: "\\t"}'
+SAD = [
+    ("a field missing", "a O\n\nb\n", {}, ["t.conll:3: 1 fields where 2 are expected"]),
+    ("a field too many", "a O\nb X O\n", {}, ["t.conll:2: 3 fields where 2 are expected"]),
+    ("not what the header says", "a O\n", {"header": ["a", "b", "c"]}, ["t.conll:1: 2 fields where 3 are expected"]),
+    ("two bad lines", "a O\nb\nc O\n\nd O O\n", {}, ["t.conll:2: 1 fields", "t.conll:5: 3 fields"]),
+    ("a blank in a word", "New York\tB-LOC\n", {}, ["t.conll:1: a field of this tab", "'New York'", TABS]),
+    ("a blank in a later word", "a\tO\nNew York\tB-LOC\n", {}, ["t.conll:2: a field of this tab", TABS]),
+    ("an empty word", "a\tO\n\tO\n", {}, ["t.conll:2: field 1 is empty", TABS]),
+    ("an empty tag", "a\tO\nb\t\n", {}, ["t.conll:2: field 2 is empty", TABS]),
+    ("two tabs", "a\tO\nb\t\tO\n", {}, ["t.conll:2: 3 fields where 2 are expected", TABS]),
+    ("an empty field with a delimiter", "a\tO\n \tO\n", {"delimiter": "\t"}, ["t.conll:2: field 1 is empty"]),
+    ("a comment", "# sent_id = 1\na O\n", {}, ["t.conll:2: 2 fields where 4 are expected"]),
+    ("old Mac lines", "a O\rb O\r", {}, ["t.conll:1: a carriage return", "line ends"]),
+    ("a column twice", "a O\n", {"header": ["x", "x"]}, ["data.header: names a column twice: x", "[tokens, tags]"]),
+    ("no column", "a O\n", {"header": []}, ["data.header: names no column"]),
+    ("no delimiter", "a O\n", {"delimiter": "\n"}, ["data.delimiter: '\\n' can not separate fields"]),
+    (
+        "a document too late",
+        "a O\n\n-DOCSTART- O\n\nb O\n",
+        {},
+        ["t.conll:3: -DOCSTART- in a file that does not begin"],
+    ),
+    (
+        "a document after a bad line",
+        "a\tb c\n-DOCSTART-\nd O\n",
+        {},
+        ["t.conll:1: a field", "t.conll:2: -DOCSTART- in a"],
+    ),
+    (
+        "a column named document",
+        "-DOCSTART-\n\na O\n",
+        {"header": ["tokens", "document"]},
+        ["data.header: names a column `document`, but t.conll has -DOCSTART- lines"],
+    ),
+    ("empty", "", {}, ["t.conll: holds no rows"]),
+    ("only blank lines", "\n \n\t\n", {}, ["t.conll: holds no rows"]),
+    ("only documents", "-DOCSTART- O\n\n-DOCSTART- O\n", {}, ["t.conll: holds no rows"]),
+    ("bad byte", "a O\ncafé O\n".encode("latin-1"), {}, ["t.conll:2: byte 0xE9 at column 4 is not UTF-8"]),
+    ("UTF-16", "a O\n".encode("utf-16"), {}, ["UTF-16"]),
+    ("NUL", "a O\n\0 O\n", {}, ["t.conll:2: a NUL byte at column 1"]),
+]
+
+
+@pytest.mark.parametrize(("content", "settings", "parts"), [c[1:] for c in SAD], ids=[c[0] for c in SAD])
+def test_says_what_is_wrong(tmp_path, content, settings, parts):
+    message = fails(tmp_path, content, **settings)
+    assert all(part in message for part in parts), message
+
+
+def test_a_fix_is_offered_only_where_it_helps(tmp_path):
+    assert TABS not in fails(tmp_path, "a O\nb\n")
+    assert TABS not in fails(tmp_path, "a\tO\nb\n", delimiter="\t")
+
+
+def test_nothing_is_yielded_after_a_bad_line(tmp_path):
+    path = tmp_path / "t.conll"
+    path.write_text("a O\n\nb\n\nc O\n")
+    rows = read_rows(path, spec())
+    assert next(rows) == (1, {"tokens": ["a"], "tags": ["O"]})
+    with pytest.raises(DataError, match=":3: 1 fields"):
+        next(rows)
+
+
+def test_memory_is_that_of_a_sentence():
+    lines = ((number, "word\tO\n" if number % 10 else "\n") for number in range(50_000))
+    tracemalloc.start()
+    count = sum(1 for _ in conll_rows(lines, spec(), "t.conll", Problems()))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 5000
+    assert most < 100_000  # bytes; all of the rows take some 7 million
+
+
+QUICK = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+tricky = st.sampled_from(
+    [b"EU", b"B-ORG", b"O", b" ", b" O\n", b"\tO\n", b"\t", b"\n", b"\n\n", b"\r", b"\r\n", b"\0", b"-DOCSTART-", b"# ",
+     b"\xef\xbb\xbf", b"\xff\xfe", b"\xe9", b"\xc2\x85", b"\xc2\xa0", b"\xe2\x80\xa8", b"\x1c", b","]
+)  # fmt: skip
+some_bytes = st.binary(max_size=100) | st.lists(tricky, max_size=40).map(b"".join)
+
+
+@given(
+    content=some_bytes,
+    delimiter=st.none() | st.sampled_from("\t ,") | st.characters(exclude_categories=["Cs"]),
+    header=st.booleans() | st.lists(st.sampled_from("tokens tags document".split()), max_size=3),
+)
+@QUICK
+def test_any_bytes(tmp_path, content, delimiter, header):
+    try:
+        rows = read(tmp_path, content, delimiter=delimiter, header=header)
+    except DataError:
+        return
+    assert rows
+    assert all(row.keys() == rows[0][1].keys() for _, row in rows)
+    assert all(before < after for (before, _), (after, _) in itertools.pairwise(rows))
+    lines = content.decode().split("\n")
+    for number, row in rows:
+        json.dumps(row, ensure_ascii=False).encode()
+        columns = [value for value in row.values() if isinstance(value, list)]
+        assert len({len(column) for column in columns}) == 1
+        assert all(field.strip(" \t") for column in columns for field in column)
+        assert all(column[0] in lines[number - 1] for column in columns)
+
+
+field = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=6).filter(
+    lambda text: not text.startswith("-DOCSTART-") and text.strip() and "\ufeff" not in text
+)
+
+
+@given(
+    documents=st.lists(
+        st.lists(st.lists(st.tuples(field, field), min_size=1, max_size=4), min_size=1, max_size=3), max_size=3
+    ).filter(bool),
+    delimiter=st.sampled_from(["\t", " ", "  ", " \t"]),
+    end=st.sampled_from(["\n", "\r\n"]),
+    numbered=st.booleans(),
+)
+@QUICK
+def test_sentences_come_back_as_they_were_written(tmp_path, documents, delimiter, end, numbered):
+    text, expected = "", []
+    for document, sentences in enumerate(documents, 1):
+        text += f"-DOCSTART-{delimiter}O{end}{end}" if numbered else ""
+        for sentence in sentences:
+            text += "".join(f"{word}{delimiter}{tag}{end}" for word, tag in sentence) + end
+            row = {"tokens": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}
+            expected.append({**row, "document": str(document)} if numbered else row)
+    assert [row for _, row in read(tmp_path, text)] == expected
+
+
+@pytest.mark.parametrize(("split", "sentences", "words"), [("train", 3394, 62730), ("dev", 1009, 15733)])
+def test_wnut17(real_data, split, sentences, words):
+    path = real_data / "wnut17" / f"{split}.conll"
+    rows = [row for _, row in read_rows(path, spec())]
+    assert len(rows) == sentences
+    assert sum(len(row["tokens"]) for row in rows) == sum(len(row["tags"]) for row in rows) == words
+    assert find_scheme(row["tags"] for row in rows) == "BIO"
+    assert all(to_bio(row["tags"], "BIO") == (row["tags"], 0) for row in rows)

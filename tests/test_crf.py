@@ -1,0 +1,615 @@
+"""The CRF against all paths written out, pytorch-crf, and itself done another way."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torchcrf
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.testing import assert_close
+from transformers import BertModel, BertPreTrainedModel
+
+from bertkit.heads import crf, forward_backward
+from bertkit.heads.crf import CRF, Chain
+from bertkit.heads.forward_backward import Posterior
+
+BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+BIOES = ["O", "B-PER", "I-PER", "E-PER", "S-PER", "B-LOC", "I-LOC", "E-LOC", "S-LOC"]
+ALLOWED = {  # by the schemes' definitions, for one type: what may follow a tag, ^ and $ being the sentence's ends
+    "BIO": {"^": "OB$", "O": "OB$", "B": "OBI$", "I": "OBI$"},
+    "BIOES": {"^": "OBS$", "O": "OBS$", "B": "IE", "I": "IE", "E": "OBS$", "S": "OBS$"},
+}
+
+
+class Brute(NamedTuple):
+    """All paths of one sentence."""
+
+    paths: np.ndarray  # (paths, words)
+    scores: np.ndarray  # (paths,)
+
+    @property
+    def log_partition(self) -> float:
+        return float(np.logaddexp.reduce(self.scores))
+
+    @property
+    def chances(self) -> np.ndarray:
+        return np.exp(self.scores - self.log_partition)
+
+
+class Case(NamedTuple):
+    """A batch with each of its sentences' paths."""
+
+    emissions: Tensor
+    tags: Tensor
+    mask: Tensor
+    chain: Chain
+    brute: list[Brute]
+
+
+def enumerate_paths(emissions: Tensor, chain: Chain) -> Brute:
+    words, count = emissions.shape
+    scores, transitions, start, end = (x.double().numpy() for x in (emissions, *chain))
+    paths = np.array(list(product(range(count), repeat=words)))
+    total = start[paths[:, 0]] + end[paths[:, -1]] + scores[np.arange(words), paths].sum(1)
+    return Brute(paths, total + transitions[paths[:, :-1], paths[:, 1:]].sum(1))
+
+
+def random_chain(rng: np.random.Generator, count: int, scale: float, *, holes: bool = False) -> Chain:
+    """With holes, a third of it is forbidden, but not what leads from and to tag 0."""
+    made = []
+    for shape in ((count, count), (count,), (count,)):
+        numbers = rng.normal(size=shape) * scale
+        if holes:
+            never = rng.random(shape) < 0.33
+            never[..., 0] = False
+            never[0] = False
+            numbers[never] = crf.FORBIDDEN
+        made.append(torch.from_numpy(numbers))
+    return Chain(*made)
+
+
+def random_batch(
+    rng: np.random.Generator, batch: int, words: int, count: int, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Ragged: emissions, tags, mask."""
+    lengths = rng.integers(1, words + 1, batch)
+    lengths[0] = words
+    mask = torch.from_numpy(np.arange(words) < lengths[:, None])
+    emissions = torch.from_numpy(rng.normal(size=(batch, words, count)) * scale)
+    return emissions, torch.from_numpy(rng.integers(0, count, (batch, words))), mask
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    """1,000 sentences of up to 5 words and 4 tags, in 100 batches with a chain each; scores from tame to wild."""
+    rng = np.random.default_rng(0)
+    made = []
+    for index in range(100):
+        words, count, scale = 1 + index % 5, 1 + index // 5 % 4, (0.1, 1.0, 5.0, 60.0)[index // 20 % 4]
+        emissions, tags, mask = random_batch(rng, 10, words, count, scale)
+        chain = random_chain(rng, count, scale, holes=index % 3 == 0)
+        brute = [enumerate_paths(e[:n], chain) for e, n in zip(emissions, mask.sum(1), strict=True)]
+        made.append(Case(emissions, tags, mask, chain, brute))
+    return made
+
+
+@pytest.fixture(params=["as chosen", "loop", "scan", "logs"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How the sums are done: as chosen for their range, or, where they can, the way named."""
+    if request.param == "scan":
+        monkeypatch.setattr(forward_backward, "_loop", lambda *args: forward_backward._scan(*args[:3]))
+    if request.param in ("loop", "scan"):
+
+        def scaled(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
+            steps = forward_backward._steps(emissions, chain)
+            assert steps, "this needs logarithms"
+            return forward_backward._scaled_posterior(emissions, mask, chain, steps)
+
+        monkeypatch.setattr(crf, "posterior", scaled)
+    if request.param == "logs":
+        monkeypatch.setattr(crf, "posterior", forward_backward._log_posterior)
+    return str(request.param)
+
+
+def chosen(cases: list[Case], way: str) -> list[Case]:
+    """The cases that can be done this way."""
+    if way not in ("loop", "scan"):
+        return cases
+    able = [case for case in cases if tame(case)]
+    assert len(able) >= 40
+    return able
+
+
+def tame(case: Case) -> bool:
+    emissions = case.emissions.masked_fill(~case.mask[..., None], 0)
+    paths = all(brute.scores.max() > crf.FORBIDDEN / 2 for brute in case.brute)
+    return paths and forward_backward._steps(emissions, case.chain) > 0
+
+
+def test_partition_equals_all_paths(cases: list[Case], way: str) -> None:
+    for case in chosen(cases, way):
+        expected = torch.tensor([brute.log_partition for brute in case.brute], dtype=torch.float64)
+        assert_close(crf.log_partition(case.emissions, case.mask, case.chain), expected, rtol=1e-12, atol=1e-10)
+
+
+def test_marginals_equal_all_paths(cases: list[Case], way: str) -> None:
+    for case in chosen(cases, way):
+        found = crf.marginals(case.emissions, case.mask, case.chain).numpy()
+        for row, brute in enumerate(case.brute):
+            words = brute.paths.shape[1]
+            expected = [np.bincount(column, brute.chances, found.shape[2]) for column in brute.paths.T]
+            np.testing.assert_allclose(found[row, :words], expected, rtol=1e-6, atol=1e-12)
+            assert (found[row, words:] == 0).all()
+
+
+def test_gradients_equal_all_paths(cases: list[Case], way: str) -> None:
+    """Of a weighted sum of losses, by emissions, transitions, start and end."""
+    for case in chosen(cases, way):
+        weights = torch.linspace(0.5, 1.5, len(case.brute), dtype=torch.float64)
+        inputs = [x.clone().requires_grad_() for x in (case.emissions, *case.chain)]
+        loss = crf.nll(inputs[0], case.tags, case.mask, Chain(*inputs[1:]))
+        (loss * weights).sum().backward()
+        expected = [np.zeros(x.shape) for x in inputs]
+        for row, (brute, weight) in enumerate(zip(case.brute, weights.tolist(), strict=True)):
+            words = brute.paths.shape[1]
+            gold = case.tags[row, :words].numpy()[None]
+            for paths, chances in ((brute.paths, weight * brute.chances), (gold, np.array([-weight]))):
+                for word in range(words):
+                    np.add.at(expected[0], (row, word, paths[:, word]), chances)
+                for word in range(1, words):
+                    np.add.at(expected[1], (paths[:, word - 1], paths[:, word]), chances)
+                np.add.at(expected[2], paths[:, 0], chances)
+                np.add.at(expected[3], paths[:, -1], chances)
+        for x, gradient in zip(inputs, expected, strict=True):
+            assert x.grad is not None
+            np.testing.assert_allclose(x.grad.numpy(), gradient, rtol=1e-6, atol=1e-9)
+
+
+def test_score_and_loss_equal_the_paths_own(cases: list[Case]) -> None:
+    for case in cases:
+        score = crf.score(case.emissions, case.tags, case.mask, case.chain)
+        loss = crf.nll(case.emissions, case.tags, case.mask, case.chain)
+        for row, brute in enumerate(case.brute):
+            gold = case.tags[row, : brute.paths.shape[1]].numpy()
+            own = brute.scores[(brute.paths == gold).all(1)][0]
+            assert float(score[row]) == pytest.approx(own, rel=1e-12)
+            assert float(loss[row]) == pytest.approx(brute.log_partition - own, rel=1e-9, abs=1e-9)
+
+
+def test_viterbi_finds_the_best_of_all_paths(cases: list[Case]) -> None:
+    for case in cases:
+        found = crf.decode(case.emissions, case.mask, case.chain).numpy()
+        for row, brute in enumerate(case.brute):
+            words = brute.paths.shape[1]
+            assert found[row, :words].tolist() == brute.paths[brute.scores.argmax()].tolist()
+            assert (found[row, words:] == -1).all()
+
+
+def test_span_marginals_equal_all_paths(cases: list[Case], way: str) -> None:
+    """Of all spans of each sentence, with its best tags and with random ones."""
+    rng = np.random.default_rng(1)
+    for case in chosen(cases, way):
+        count = case.emissions.shape[2]
+        continues = rng.random((count, count)) < 0.4
+        for tags in (crf.decode(case.emissions, case.mask, case.chain), case.tags):
+            spans, expected = [], []
+            for row, brute in enumerate(case.brute):
+                words, own = brute.paths.shape[1], tags[row].numpy()
+                for first, last in ((i, j) for i in range(words) for j in range(i, words)):
+                    fits = (brute.paths[:, first : last + 1] == own[first : last + 1]).all(1)
+                    if last + 1 < words:
+                        fits &= ~continues[own[last], brute.paths[:, last + 1]]
+                    spans.append((row, first, last))
+                    expected.append(brute.chances[fits].sum())
+            found = crf.span_marginals(
+                case.emissions, case.mask, case.chain, tags, torch.tensor(spans), torch.from_numpy(continues)
+            )
+            np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-12)
+
+
+def test_no_spans_have_no_marginals() -> None:
+    emissions, tags, mask = random_batch(np.random.default_rng(0), 2, 3, 4, 1.0)
+    nothing = crf.span_marginals(
+        emissions, mask, CRF(4)(), tags, torch.empty(0, 3), torch.zeros(4, 4, dtype=torch.bool)
+    )
+    assert nothing.shape == (0,)
+
+
+@pytest.mark.parametrize("scale", [1.0, 60.0])
+def test_gradients_equal_differences(scale: float) -> None:
+    rng = np.random.default_rng(2)
+    for index in range(15):
+        emissions, tags, mask = random_batch(rng, 3, 1 + index % 5, 2 + index % 3, scale)
+        inputs = [x.requires_grad_() for x in (emissions, *random_chain(rng, emissions.shape[2], scale))]
+
+        def loss(emissions: Tensor, *chain: Tensor, tags: Tensor = tags, mask: Tensor = mask) -> Tensor:
+            return crf.nll(emissions, tags, mask, Chain(*chain))
+
+        assert torch.autograd.gradcheck(loss, inputs)
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 37])
+def test_equals_pytorch_crf(count: int) -> None:
+    torch.manual_seed(count)
+    theirs, ours = torchcrf.CRF(count, batch_first=True).double(), CRF(count).double()
+    ours.load_state_dict(theirs.state_dict())
+    emissions, tags, mask = random_batch(np.random.default_rng(count), 8, 40, count, 2.0)
+    emissions.requires_grad_()
+    expected = -theirs(emissions, tags, mask=mask, reduction="none")
+    assert_close(crf.nll(emissions, tags, mask, ours()), expected, rtol=1e-10, atol=1e-10)
+    gradients = [
+        torch.autograd.grad(loss.sum(), [emissions, *model.parameters()])
+        for loss, model in ((crf.nll(emissions, tags, mask, ours()), ours), (expected, theirs))
+    ]
+    by_name = [
+        dict(zip(["", *(n for n, _ in m.named_parameters())], g, strict=True))
+        for g, m in zip(gradients, (ours, theirs), strict=True)
+    ]
+    for name, gradient in by_name[0].items():
+        assert_close(gradient, by_name[1][name], rtol=1e-8, atol=1e-10)
+    found = crf.decode(emissions, mask, ours())
+    assert [row[row >= 0].tolist() for row in found] == theirs.decode(emissions, mask=mask)
+
+
+# --- what the schemes forbid
+
+
+@pytest.mark.parametrize("tags", [BIO, BIOES])
+def test_forbidden_follows_the_scheme(tags: list[str]) -> None:
+    rules = ALLOWED["BIO" if tags is BIO else "BIOES"]
+    transitions, start, end = crf.forbidden(tags)
+    for i, one in enumerate(tags):
+        for j, other in enumerate(tags):
+            right = other[0] in rules[one[0]] and (other[0] in "OBS" or one[2:] == other[2:])
+            assert bool(transitions[i, j]) is not right, (one, other)
+        assert bool(start[i]) is (one[0] not in rules["^"])
+        assert bool(end[i]) is ("$" not in rules[one[0]])
+
+
+def test_forbidden_takes_no_other_tags() -> None:
+    with pytest.raises(ValueError, match="not tags of BIO or BIOES: U-PER, B-, PER"):
+        crf.forbidden(["O", "U-PER", "B-", "PER", "B-LOC"])
+
+
+@given(st.integers(0, 2**32), st.sampled_from([BIO, BIOES]), st.sampled_from([0.0, 1.0, 100.0, 1e4]))
+def test_the_forbidden_is_never_decoded(seed: int, tags: list[str], scale: float) -> None:
+    """Nor has it a chance, whatever the emissions say."""
+    rng = np.random.default_rng(seed)
+    emissions, _, mask = random_batch(rng, 4, 12, len(tags), 1.0)
+    emissions = torch.where(torch.from_numpy(rng.random(emissions.shape) < 0.2), emissions, -scale)  # often absurd
+    never = crf.forbidden(tags)
+    chain = crf.constrain(random_chain(rng, len(tags), 3.0), never)
+    for row, length in zip(crf.decode(emissions, mask, chain).tolist(), mask.sum(1).tolist(), strict=True):
+        assert not never[1][row[0]]
+        assert not never[2][row[length - 1]]
+        assert not any(never[0][a, b] for a, b in pairwise(row[:length]))
+    posterior = crf.marginals(emissions, mask, chain)
+    assert (posterior[:, 0][:, never[1]] == 0).all()
+    assert_close(posterior.sum(2), mask.double())
+
+
+def test_training_on_what_is_forbidden_stays_finite() -> None:
+    chain = CRF(len(BIO))()
+    emissions = torch.zeros(1, 2, len(BIO), requires_grad=True)
+    wrong = torch.tensor([[0, BIO.index("I-PER")]])
+    loss = crf.nll(emissions, wrong, torch.ones(1, 2, dtype=torch.bool), crf.constrain(chain, crf.forbidden(BIO)))
+    loss.sum().backward()
+    assert float(loss.detach()) == pytest.approx(-crf.FORBIDDEN, rel=1e-6)
+    assert emissions.grad is not None
+    assert emissions.grad.isfinite().all()
+    assert float(crf.nll(emissions.detach(), wrong, torch.ones(1, 2, dtype=torch.bool), chain).detach()) < 4
+
+
+# --- extremes
+
+
+def reference(emissions: Tensor, chain: Chain) -> Tensor:
+    """Log partition of one sentence, word by word in fp64."""
+    total = chain.start.double() + emissions[0].double()
+    for word in emissions[1:].double():
+        total = (total[:, None] + chain.transitions.double()).logsumexp(0) + word
+    return (total + chain.end.double()).logsumexp(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [0.01, 5.0, 50.0])
+def test_long_sentences_with_large_scores(dtype: torch.dtype, scale: float) -> None:
+    rng = np.random.default_rng(3)
+    emissions = torch.from_numpy(rng.uniform(-scale, scale, (2, 512, 9))).to(dtype).requires_grad_()
+    chain = Chain(*(torch.from_numpy(rng.uniform(-scale, scale, s)).to(dtype) for s in ((9, 9), (9,), (9,))))
+    mask = torch.arange(512) < torch.tensor([[512], [300]])
+    found = crf.log_partition(emissions, mask, chain)
+    expected = torch.stack([reference(emissions[0], chain), reference(emissions[1, :300], chain)])
+    assert found.dtype == dtype
+    assert_close(found.double(), expected, rtol=1e-6, atol=0)
+    ours, theirs = (torch.autograd.grad(x.sum(), emissions)[0] for x in (found, expected))
+    assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+    assert_close(crf.marginals(emissions, mask, chain), theirs, rtol=1e-5, atol=1e-7)
+
+
+@given(st.integers(0, 2**32), st.floats(0.01, 60), st.floats(0.01, 60), st.sampled_from([BIO, BIOES, ["O"] * 4]))
+def test_scaled_sums_equal_logarithms_wherever_they_are_used(
+    seed: int, high: float, steep: float, tags: list[str]
+) -> None:
+    """Every score is at one end of its range or the other."""
+    rng = np.random.default_rng(seed)
+    emissions, _, mask = random_batch(rng, 3, 40, len(tags), 1.0)
+    emissions = emissions.sign().mul(high).masked_fill(~mask[..., None], 0)
+    chain = Chain(*(x.sign() * steep for x in random_chain(rng, len(tags), 1.0)))
+    chain = crf.constrain(chain, crf.forbidden(tags))
+    steps = forward_backward._steps(emissions, chain)
+    if not steps:
+        return
+    logs = forward_backward._log_posterior(emissions, mask, chain)
+    scaled = forward_backward._scaled_posterior(emissions, mask, chain, steps)
+    assert_close(scaled[:3], logs[:3], rtol=1e-9, atol=1e-12)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forward_backward, "_loop", lambda *args: forward_backward._scan(*args[:3]))
+        assert_close(
+            forward_backward._scaled_posterior(emissions, mask, chain, steps)[:3], logs[:3], rtol=1e-9, atol=1e-12
+        )
+
+
+def test_the_usual_scores_need_no_logarithms() -> None:
+    """Else all of this would be slow."""
+    emissions, _, _ = random_batch(np.random.default_rng(0), 8, 100, len(BIOES), 5.0)
+    chain = random_chain(np.random.default_rng(0), len(BIOES), 2.0)
+    assert forward_backward._steps(emissions, crf.constrain(chain, crf.forbidden(BIOES))) > 0
+    assert forward_backward._steps(emissions * 0, Chain(*(x * 0 for x in chain))) > 50
+
+
+def test_a_forced_word() -> None:
+    """All tags but one at -1e4, which no path can want."""
+    emissions, _, mask = random_batch(np.random.default_rng(4), 3, 20, len(BIO), 1.0)
+    chain = crf.constrain(random_chain(np.random.default_rng(4), len(BIO), 1.0), crf.forbidden(BIO))
+    emissions[0, 7] = -1e4
+    emissions[0, 7, 3] = 0.0
+    posterior = crf.marginals(emissions, mask, chain)
+    assert_close(posterior[0, 7], torch.tensor([0.0, 0, 0, 1, 0], dtype=torch.float64))
+    assert crf.decode(emissions, mask, chain)[0, 7] == 3
+    assert_close(crf.log_partition(emissions, mask, chain)[0], reference(emissions[0], chain))
+
+
+def test_nan_stays_in_its_sentence() -> None:
+    emissions, tags, mask = random_batch(np.random.default_rng(5), 3, 6, 4, 1.0)
+    chain = random_chain(np.random.default_rng(5), 4, 1.0)
+    whole = crf.nll(emissions, tags, mask, chain)
+    emissions[0, 2, 1] = torch.nan
+    broken = emissions.clone().requires_grad_()
+    loss = crf.nll(broken, tags, mask, chain)
+    loss.sum().backward()
+    assert loss[0].isnan()
+    assert_close(loss[1:], whole[1:])
+    assert broken.grad is not None
+    assert broken.grad[0].isnan().any()
+    assert broken.grad[1:].isfinite().all()
+    assert crf.marginals(emissions, mask, chain)[0].isnan().any()
+    found = crf.decode(emissions, mask, chain)
+    assert ((found >= 0) == mask).all()
+    assert (found < 4).all()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_chain_that_is_not_finite_gives_nan(value: float) -> None:
+    emissions, tags, mask = random_batch(np.random.default_rng(5), 3, 6, 4, 1.0)
+    chain = random_chain(np.random.default_rng(5), 4, 1.0)
+    chain.transitions[1, 2] = value
+    assert not crf.nll(emissions, tags, mask, chain)[0].isfinite()
+
+
+def test_minus_infinity_is_an_emission_too() -> None:
+    emissions, _, mask = random_batch(np.random.default_rng(6), 3, 6, 4, 1.0)
+    chain = random_chain(np.random.default_rng(6), 4, 1.0)
+    emissions[:, :, 2] = -torch.inf
+    fewer = Chain(chain.transitions[:2, :2], chain.start[:2], chain.end[:2])
+    emissions[:, :, 3] = -torch.inf
+    assert_close(crf.log_partition(emissions, mask, chain), crf.log_partition(emissions[:, :, :2], mask, fewer))
+    assert (crf.marginals(emissions, mask, chain)[:, :, 2:] == 0).all()
+
+
+# --- batches
+
+
+@pytest.mark.parametrize("scale", [1.0, 60.0])
+def test_padding_and_order_change_nothing(scale: float) -> None:
+    rng = np.random.default_rng(7)
+    emissions, tags, mask = random_batch(rng, 12, 30, 9, scale)
+    chain = random_chain(rng, 9, scale, holes=True)
+    other = emissions.masked_fill(~mask[..., None], torch.nan)
+    strange = tags.masked_fill(~mask, -100)
+    longer = torch.nn.functional.pad(emissions, (0, 0, 0, 5), value=3.0)
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    for name in ("log_partition", "marginals", "decode"):
+        function = getattr(crf, name)
+        whole = function(emissions, mask, chain)
+        assert torch.equal(function(other, mask, chain), whole)
+        wider = function(longer, torch.nn.functional.pad(mask, (0, 5)), chain)
+        assert_close(wider if name == "log_partition" else wider[:, :30], whole, rtol=1e-12, atol=1e-12)
+        assert_close(function(emissions[order], mask[order], chain), whole[order], rtol=1e-12, atol=1e-12)
+    whole = crf.nll(emissions, tags, mask, chain)
+    assert torch.equal(crf.nll(other, strange, mask, chain), whole)
+    inputs = other.clone().requires_grad_()
+    crf.nll(inputs, strange, mask, chain).sum().backward()
+    assert inputs.grad is not None
+    assert (inputs.grad[~mask] == 0).all()
+
+
+def test_decode_breaks_ties_by_a_path_of_best_score() -> None:
+    """All scores alike but for what is forbidden: any path that the scheme allows, and no other."""
+    chain = crf.constrain(CRF(len(BIOES))(), crf.forbidden(BIOES))
+    mask = torch.ones(1, 9, dtype=torch.bool)
+    emissions = torch.zeros(1, 9, len(BIOES))
+    assert crf.score(emissions, crf.decode(emissions, mask, chain), mask, chain).tolist() == [0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_results_are_fp32_or_wider(dtype: torch.dtype) -> None:
+    emissions, tags, mask = random_batch(np.random.default_rng(8), 3, 6, 4, 1.0)
+    emissions = emissions.to(dtype).requires_grad_()
+    module = CRF(4).to(dtype)
+    expected = torch.float64 if dtype == torch.float64 else torch.float32
+    loss = crf.nll(emissions, tags, mask, crf.constrain(module(), crf.forbidden(BIO[:4])))
+    loss.sum().backward()
+    assert loss.dtype == crf.score(emissions, tags, mask, module()).dtype == expected
+    assert crf.marginals(emissions, mask, module()).dtype == expected
+    assert crf.decode(emissions, mask, module()).dtype == torch.int64
+    assert emissions.grad is not None
+    assert emissions.grad.dtype == dtype
+
+
+def test_autocast_changes_nothing() -> None:
+    torch.manual_seed(0)
+    layer, module = torch.nn.Linear(6, 5), CRF(5)
+    hidden = torch.randn(3, 7, 6)
+    mask = torch.ones(3, 7, dtype=torch.bool)
+    tags = torch.randint(5, (3, 7))
+    with torch.autocast("cpu", torch.bfloat16):
+        emissions = layer(hidden)
+        inside = crf.nll(emissions, tags, mask, module())
+        posterior = crf.marginals(emissions, mask, module())
+    assert emissions.dtype == torch.bfloat16
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, crf.nll(emissions.float(), tags, mask, module()))
+    assert torch.equal(posterior, crf.marginals(emissions.float(), mask, module()))
+    inside.sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 60.0])
+def test_inference_mode(scale: float) -> None:
+    emissions, tags, mask = random_batch(np.random.default_rng(9), 3, 6, 4, scale)
+    expected = crf.nll(emissions, tags, mask, CRF(4)())
+    with torch.inference_mode():
+        assert torch.equal(crf.nll(emissions.clone(), tags, mask, CRF(4)()), expected)
+        assert crf.decode(emissions.clone(), mask, CRF(4)()).shape == tags.shape
+        assert crf.marginals(emissions.clone(), mask, CRF(4)()).shape == emissions.shape
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    emissions, tags, mask = random_batch(np.random.default_rng(10), 3, 6, 4, 1.0)
+    chain, gap, late = CRF(4)(), mask.clone(), mask.clone()
+    gap[0, 2], late[1, 0] = False, False
+    with pytest.raises(ValueError, match=r"emissions must be \(batch, words, 5\) and not empty, not \(3, 6, 4\)"):
+        crf.nll(emissions, tags, mask, CRF(5)())
+    with pytest.raises(ValueError, match="not empty"):
+        crf.decode(emissions[:0], mask[:0], chain)
+    with pytest.raises(ValueError, match=r"mask must be bool \(3, 6\), not torch.int64 \(3, 6\)"):
+        crf.marginals(emissions, mask.long(), chain)
+    for wrong in (gap, late):
+        with pytest.raises(ValueError, match="from the first word of each sentence on, without gaps"):
+            crf.log_partition(emissions, wrong, chain)
+    with pytest.raises(ValueError, match="tags must be 0 to 3 at each word"):
+        crf.nll(emissions, tags.masked_fill(mask, -100), mask, chain)
+    with pytest.raises(ValueError, match=r"tags must be \(3, 6\), not \(3, 5\)"):
+        crf.score(emissions, tags[:, :5], mask, chain)
+    for span in ((0, 3, 2), (0, 0, 6), (0, -1, 2), (1, 0, int(mask[1].sum()))):
+        with pytest.raises(ValueError, match="inside their sentences"):
+            crf.span_marginals(emissions, mask, chain, tags, torch.tensor([span]), torch.zeros(4, 4, dtype=torch.bool))
+
+
+# --- the module, in models
+
+
+class Tagger(BertPreTrainedModel):  # type: ignore[misc]
+    """As a user would write it."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.bert = BertModel(config, add_pooling_layer=False)
+        self.classifier = torch.nn.Linear(config.hidden_size, 5)
+        self.crf = CRF(5)
+        self.post_init()
+
+    def _init_weights(self, module: torch.nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, CRF):
+            module.reset_parameters()
+
+    def forward(self, input_ids: Tensor) -> tuple[Tensor, Chain]:
+        emissions = self.classifier(self.bert(input_ids).last_hidden_state)
+        return emissions, self.crf(emissions)
+
+
+def loss_of(model: torch.nn.Module) -> Tensor:
+    ids = torch.arange(5, 17).reshape(2, 6)
+    emissions, chain = model(input_ids=ids)
+    return crf.nll(emissions, ids % 5, torch.ones(2, 6, dtype=torch.bool), chain).sum()
+
+
+def shaken(model: Tagger) -> Tagger:
+    """With a chain that no initialisation gives."""
+    with torch.no_grad():
+        for number, parameter in enumerate(model.crf.parameters(), 1):
+            parameter.copy_(torch.linspace(-number, number, parameter.numel()).view_as(parameter))
+    return model
+
+
+def test_a_checkpoint_without_the_chain(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`from_pretrained` leaves memory as it was; what it holds may be zeros by chance, so a mark is looked for."""
+    model, info = Tagger.from_pretrained(tiny_encoder, output_loading_info=True)
+    assert {"crf.transitions", "crf.start_transitions", "crf.end_transitions"} <= set(info["missing_keys"])
+    assert all((parameter == 0).all() for parameter in model.crf.parameters())
+    assert loss_of(model).isfinite()
+    monkeypatch.setattr(torch.nn.init, "zeros_", lambda x: torch.nn.init.constant_(x, 0.25))
+    monkeypatch.setattr(CRF, "reset_parameters", lambda m: [torch.nn.init.constant_(p, 0.25) for p in m.parameters()])
+    marked = Tagger.from_pretrained(tiny_encoder)
+    assert all((parameter == 0.25).all() for parameter in marked.crf.parameters())
+
+
+def test_a_checkpoint_with_the_chain(tiny_encoder: Path, tmp_path: Path) -> None:
+    model = shaken(Tagger.from_pretrained(tiny_encoder))
+    model.save_pretrained(tmp_path)
+    again, info = Tagger.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert all(torch.equal(a, b) for a, b in zip(model.crf(), again.crf(), strict=True))
+    assert torch.equal(loss_of(model), loss_of(again))
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft asks for it
+def test_lora_trains_and_saves_the_chain(tiny_encoder: Path, tmp_path: Path) -> None:
+    import peft
+
+    torch.manual_seed(0)
+    base = Tagger.from_pretrained(tiny_encoder)
+    classifier = {name: value.clone() for name, value in base.classifier.state_dict().items()}
+    config = peft.LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=["crf"])
+    model = peft.get_peft_model(base, config)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    before = loss_of(model)
+    before.backward()
+    trained = dict(model.crf.modules_to_save["default"].named_parameters())
+    assert trained.keys() == {"transitions", "start_transitions", "end_transitions"}
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in trained.values())
+    optimizer.step()
+    assert loss_of(model) < before
+    assert all((p == 0).all() for p in model.crf.original_module.parameters())
+    model.save_pretrained(tmp_path)
+
+    fresh = Tagger.from_pretrained(tiny_encoder)
+    fresh.classifier.load_state_dict(classifier)
+    again = peft.PeftModel.from_pretrained(fresh, tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(model.crf(None), again.crf(None), strict=True))
+    assert all((part != 0).any() for part in again.crf(None))
+    assert_close(loss_of(again), loss_of(model))
+    assert_close(loss_of(again.merge_and_unload()), loss_of(model), rtol=1e-5, atol=1e-5)
+
+
+def test_safetensors(tmp_path: Path) -> None:
+    module = CRF(5)
+    torch.nn.init.normal_(module.transitions)
+    torch.nn.init.normal_(module.start_transitions)
+    save_file(module.state_dict(), tmp_path / "crf.safetensors")
+    again = CRF(5)
+    again.load_state_dict(load_file(tmp_path / "crf.safetensors"))
+    assert all(torch.equal(a, b) for a, b in zip(module(), again(), strict=True))
+    assert module.state_dict().keys() == torchcrf.CRF(5).state_dict().keys()

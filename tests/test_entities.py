@@ -1,0 +1,299 @@
+"""The scores of entities equal seqeval's; the bootstrap is the plain one; errors are told apart as promised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import seqeval.metrics
+from hypothesis import given
+from hypothesis import strategies as st
+from seqeval.scheme import IOB2, IOBES
+
+from bertkit.data.tagging import entities, invalid, tag_names
+from bertkit.evaluation.entities import GradedEntities, all_o, lookup_baseline, metric_names
+
+TYPES = ["LOC", "ORG", "x-y"]
+SCHEMES = {"BIO": IOB2, "BIOES": IOBES}
+
+
+def corpus(rng: np.random.Generator, scheme: str) -> tuple[list[list[str]], list[list[str]]]:
+    """Gold and predicted tags, often malformed or empty, of few or many entities and errors."""
+    tags = tag_names(TYPES[: rng.integers(1, 4)], scheme)
+    outside, noise = rng.choice([0.1, 0.5, 0.9, 1.0], 2)
+    chances = np.array([outside] + [(1 - outside) / (len(tags) - 1)] * (len(tags) - 1))
+    lengths = rng.integers(0, 9, rng.integers(1, 6))
+    gold = [rng.choice(tags, n, p=chances).tolist() for n in lengths]
+    return gold, [[str(rng.choice(tags, p=chances)) if rng.random() < noise else tag for tag in s] for s in gold]
+
+
+def grade(gold: str, predicted: str, scheme: str = "BIO") -> GradedEntities:
+    """One sentence of blank-separated tags."""
+    return GradedEntities([gold.split()], [predicted.split()], TYPES, scheme)
+
+
+def triple(report: dict, row: str) -> tuple:
+    return tuple(report[row][score] for score in ("precision", "recall", "f1-score"))
+
+
+def of(scores: dict, ending: str) -> tuple:
+    return tuple(scores[score + ending] for score in ("precision", "recall", "f1"))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("block", range(4))
+def test_equals_seqeval(scheme, block):
+    """To the last digit, on 2,000 corpora; where there is no entity at all, seqeval says 0 and we None."""
+    for case in range(250):
+        gold, predicted = corpus(np.random.default_rng([block, case]), scheme)
+        scores = GradedEntities(gold, predicted, TYPES, scheme).scores
+        how = {"output_dict": True, "zero_division": 0}
+        for ending, more in (("", {}), ("_strict", {"mode": "strict", "scheme": SCHEMES[scheme]})):
+            if of(scores, ending) == (None, None, None):
+                assert seqeval_micro(gold, predicted, more) == (0, 0, 0)
+                continue
+            report = seqeval.metrics.classification_report(gold, predicted, **how, **more)
+            assert of(scores, ending) == triple(report, "micro avg")
+            if not ending:
+                check_types(scores, {name: row for name, row in report.items() if not name.endswith(" avg")})
+        assert scores["accuracy"] == (seqeval.metrics.accuracy_score(gold, predicted) if any(gold) else None)
+
+
+def check_types(scores: dict, types: dict) -> None:
+    """types: those of seqeval's report, which has the types with gold or predicted entities."""
+    for name in TYPES:
+        expected = triple(types, name) if name in types else (None, None, None)
+        assert of(scores, f"/{name}") == expected
+        assert scores[f"support/{name}"] == (types[name]["support"] if name in types else 0)
+    supported = [row["f1-score"] for row in types.values() if row["support"]]
+    assert scores["f1_macro"] == (np.mean(supported) if supported else None)
+
+
+def seqeval_micro(gold: list, predicted: list, more: dict) -> tuple:
+    metrics = seqeval.metrics.precision_score, seqeval.metrics.recall_score, seqeval.metrics.f1_score
+    return tuple(metric(gold, predicted, zero_division=0, **more) for metric in metrics)
+
+
+def test_single_scores_equal_seqeval():
+    """The functions that most people call, apart from the report."""
+    for case in range(50):
+        gold, predicted = corpus(np.random.default_rng([9, case]), "BIO")
+        scores = GradedEntities(gold, predicted, TYPES).scores
+        for ending, more in (("", {}), ("_strict", {"mode": "strict", "scheme": IOB2})):
+            mine = tuple(score or 0.0 for score in of(scores, ending))
+            assert mine == seqeval_micro(gold, predicted, more)
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "lenient", "strict"),
+    [
+        ("B-LOC I-LOC O", "B-LOC I-LOC O", 1, 1),
+        ("B-LOC I-LOC O", "I-LOC I-LOC O", 1, 0),  # an I- after O begins an entity
+        ("B-LOC I-LOC O", "B-LOC B-LOC O", 0, 0),
+        ("B-LOC B-ORG", "B-LOC I-ORG", 1, 2 / 3),  # another type ends an entity and begins one
+        ("B-LOC I-LOC", "B-LOC I-ORG", 0, 0),
+        ("B-LOC O B-LOC", "B-LOC I-LOC I-LOC", 0, 0),
+        ("B-LOC B-LOC I-LOC", "I-LOC B-LOC I-LOC", 1, 2 / 3),
+        ("B-ORG I-ORG", "B-LOC I-LOC", 0, 0),
+        ("B-LOC O", "O O", 0, 0),
+        ("O O", "O B-x-y", 0, 0),
+        ("O", "I-ORG", 0, None),  # strictly, there is no entity
+        ("O O", "O O", None, None),
+        ("", "", None, None),
+    ],
+)
+def test_conlleval_by_hand(gold, predicted, lenient, strict):
+    """An entity is right with its type and both its ends (Tjong Kim Sang & De Meulder 2003)."""
+    scores = grade(gold, predicted).scores
+    assert (scores["f1"], scores["f1_strict"]) == (pytest.approx(lenient), pytest.approx(strict))
+
+
+def test_a_worked_example():
+    scores = GradedEntities(
+        [["B-LOC", "I-LOC", "O", "B-ORG"], ["B-LOC", "O"]],
+        [["B-LOC", "O", "O", "B-ORG"], ["B-LOC", "I-ORG"]],
+        TYPES,
+    ).scores
+    assert scores == {
+        "precision": 2 / 4,
+        "recall": 2 / 3,
+        "f1": pytest.approx(4 / 7),
+        "precision_strict": 2 / 3,
+        "recall_strict": 2 / 3,
+        "f1_strict": pytest.approx(2 / 3),
+        "f1_macro": pytest.approx((1 / 2 + 2 / 3) / 2),  # x-y has no gold entity
+        "accuracy": 4 / 6,
+        **{"precision/LOC": 1 / 2, "recall/LOC": 1 / 2, "f1/LOC": 1 / 2, "support/LOC": 2},
+        **{"precision/ORG": 1 / 2, "recall/ORG": 1, "f1/ORG": pytest.approx(2 / 3), "support/ORG": 1},
+        **{"precision/x-y": None, "recall/x-y": None, "f1/x-y": None, "support/x-y": 0},
+        "invalid_tags": 1,
+    }
+    assert all(type(score) in (float, type(None)) for score in scores.values())
+
+
+def test_names():
+    graded = grade("B-LOC", "B-ORG")
+    assert metric_names(TYPES) == [n for n in graded.scores if not n.startswith(("support/", "invalid_tags"))]
+    assert metric_names(TYPES) == list(graded.intervals(resamples=3))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_invalid_tags_are_counted_in_the_predictions(scheme):
+    bad, good = ["I-LOC", "O", "I-ORG"], ["O", "O", "O"]
+    assert GradedEntities([bad], [good], TYPES, scheme).scores["invalid_tags"] == 0
+    expected = invalid(bad, scheme)
+    assert expected >= 2
+    assert GradedEntities([good, good], [bad, bad], TYPES, scheme).scores["invalid_tags"] == 2 * expected
+
+
+def test_intervals_equal_the_plain_bootstrap():
+    rng = np.random.default_rng(3)
+    gold, predicted = [], []
+    for _ in range(12):
+        pair = corpus(rng, "BIO")
+        gold, predicted = gold + pair[0], predicted + pair[1]
+    count, gold, predicted = len(gold), [*gold, ["B-x-y"]], [*predicted, ["B-x-y"]]
+    found = GradedEntities(gold, predicted, TYPES).intervals(resamples=70, seed=5)
+    draws = np.random.default_rng(5)
+    values: dict[str, list[float]] = {name: [] for name in found}
+    for _ in range(70):
+        rows = draws.integers(0, count + 1, count + 1)
+        scores = GradedEntities([gold[i] for i in rows], [predicted[i] for i in rows], TYPES).scores
+        for name in found:
+            values[name].append(np.nan if scores[name] is None else scores[name])
+    for name, interval in found.items():
+        assert interval == pytest.approx(tuple(np.nanquantile(values[name], [0.025, 0.975])), abs=1e-12), name
+        assert interval[0] <= interval[1]
+    assert found["f1"][0] < found["f1"][1]
+
+
+def test_intervals_of_what_is_mostly_undefined():
+    found = GradedEntities([["B-LOC"]] + [["O"]] * 9, [["B-LOC"]] + [["O"]] * 9, TYPES).intervals(resamples=200)
+    assert found["f1"] == found["f1/LOC"] == found["accuracy"] == (1, 1)  # 65 % of the resamples have it
+    assert found["f1/ORG"] is None
+    assert GradedEntities([["O"], []], [["O"], []], TYPES).intervals(resamples=9)["f1"] is None
+
+
+def test_the_same_seed_gives_the_same_intervals():
+    gold, predicted = [["B-LOC"], ["B-ORG"], ["O"]] * 9, [["B-LOC"], ["O"], ["B-ORG"]] * 9
+    graded = GradedEntities(gold, predicted, TYPES)
+    assert graded.intervals(resamples=50) == GradedEntities(gold, predicted, TYPES).intervals(resamples=50)
+    assert graded.intervals(resamples=50) != graded.intervals(resamples=50, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "errors"),
+    [
+        ("B-LOC I-LOC", "B-LOC I-LOC", {"correct": 1}),
+        ("B-LOC I-LOC", "I-LOC I-LOC", {"correct": 1}),
+        ("B-LOC I-LOC O", "B-LOC I-LOC I-LOC", {"boundary": 1}),
+        ("B-LOC I-LOC I-LOC", "O B-LOC O", {"boundary": 1}),
+        ("B-LOC I-LOC", "B-ORG I-ORG", {"type": 1}),
+        ("B-LOC I-LOC", "O B-ORG", {"both": 1}),
+        ("B-LOC I-LOC", "B-ORG B-LOC", {"boundary": 1}),  # the right type counts before the wrong one
+        ("B-LOC I-LOC", "B-ORG B-x-y", {"both": 1}),
+        ("B-LOC O O", "O O O", {"missed": 1}),
+        ("B-LOC O O", "O B-LOC O", {"missed": 1, "spurious": 1}),
+        ("O O O O", "B-LOC B-LOC O B-ORG", {"spurious": 3}),
+        ("B-LOC B-LOC", "B-LOC I-LOC", {"boundary": 2}),  # one predicted entity, over two
+        ("B-LOC B-ORG", "B-LOC I-LOC", {"boundary": 1, "both": 1}),
+        ("B-LOC O B-ORG O B-LOC", "B-LOC O B-LOC O O", {"correct": 1, "type": 1, "missed": 1}),
+        ("", "", {}),
+    ],
+)
+def test_errors_by_hand(gold, predicted, errors):
+    none = dict.fromkeys(["correct", "boundary", "type", "both", "missed", "spurious"], 0)
+    assert grade(gold, predicted).errors() == none | errors
+
+
+def test_errors_are_told_apart_within_a_sentence():
+    errors = GradedEntities([["B-LOC"], ["O"]], [["O"], ["B-LOC"]], TYPES).errors()
+    assert {error: count for error, count in errors.items() if count} == {"missed": 1, "spurious": 1}
+
+
+@st.composite
+def graded_entities(draw: st.DrawFn) -> GradedEntities:
+    scheme = draw(st.sampled_from(sorted(SCHEMES)))
+    tag = st.sampled_from(tag_names(TYPES, scheme))
+    sentences = draw(st.lists(st.lists(st.tuples(tag, tag), max_size=6), min_size=1, max_size=5))
+    gold, predicted = ([[pair[side] for pair in sentence] for sentence in sentences] for side in (0, 1))
+    return GradedEntities(gold, predicted, TYPES, scheme)
+
+
+@given(graded_entities())
+def test_what_has_to_add_up(graded):
+    errors, scores, confusion = graded.errors(), graded.scores, graded.confusion()
+    support = sum(len(entities(tags)) for tags in graded.gold)
+    assert sum(errors.values()) - errors["spurious"] == support == sum(scores[f"support/{name}"] for name in TYPES)
+    assert (scores["recall"] or 0.0) == (errors["correct"] / support if support else 0.0)
+    assert errors["spurious"] <= sum(len(entities(tags)) for tags in graded.predicted) - errors["correct"]
+    swapped = GradedEntities(graded.predicted, graded.gold, TYPES, graded.scheme)
+    assert (swapped.scores["precision"], swapped.scores["recall"]) == (scores["recall"], scores["precision"])
+    assert swapped.errors()["type"] == errors["type"]
+    assert np.array_equal(np.transpose(swapped.confusion()["matrix"]), confusion["matrix"])
+    assert np.sum(confusion["matrix"]) == sum(map(len, graded.gold))
+    assert np.trace(confusion["matrix"]) >= (scores["accuracy"] or 0) * np.sum(confusion["matrix"]) - 1e-9
+
+
+@given(graded_entities())
+def test_gold_against_itself_is_perfect(graded):
+    perfect = GradedEntities(graded.gold, graded.gold, TYPES, graded.scheme)
+    assert {perfect.scores[name] for name in metric_names(TYPES)} <= {1.0, None}
+    assert perfect.errors()["correct"] == sum(perfect.errors().values())
+
+
+def test_confusion_by_hand():
+    assert grade("B-LOC I-LOC O B-ORG B-x-y", "I-LOC B-ORG B-ORG B-ORG O").confusion() == {
+        "labels": ["O", "LOC", "ORG", "x-y"],
+        "matrix": [[0, 0, 1, 0], [0, 1, 1, 0], [0, 0, 1, 0], [1, 0, 0, 0]],
+    }
+    assert grade("", "").confusion()["matrix"] == [[0] * 4] * 4
+    assert grade("S-LOC B-ORG E-ORG", "S-LOC O O", "BIOES").confusion()["matrix"][2] == [2, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "scheme", "message"),
+    [
+        ([], [], "BIO", "0 gold sentences but 0 predicted"),
+        ([["O"]], [["O"], ["O"]], "BIO", "1 gold sentences but 2 predicted"),
+        ([["O"], ["O"]], [["O"], []], "BIO", r"sentence 1 \(0-based\): 1 gold tags but 0 predicted"),
+        ([["O"]], [["B-PER"]], "BIO", "not BIO tags of LOC, ORG, x-y: B-PER"),
+        ([["B-LOC"]], [["S-LOC"]], "BIO", "not BIO tags of LOC, ORG, x-y: S-LOC"),
+        ([["LOC"]], [["O"]], "BIOES", "not BIOES tags of LOC, ORG, x-y: LOC"),
+    ],
+)
+def test_what_does_not_fit_is_refused(gold, predicted, scheme, message):
+    with pytest.raises(ValueError, match=message):
+        GradedEntities(gold, predicted, TYPES, scheme)
+
+
+def test_lookup_baseline():
+    train = [["York", "is", "York"], ["may", "May", "may", "York"], []]
+    tags = [["B-LOC", "O", "I-LOC"], ["O", "B-x-y", "B-LOC", "I-LOC"], []]
+    words = [["York", "york"], [], ["may", "May", "is", "was"]]
+    assert lookup_baseline(train, tags, words) == [["I-LOC", "O"], [], ["O", "B-x-y", "O", "O"]]
+    assert lookup_baseline([], [], words) == all_o(words) == [["O", "O"], [], ["O"] * 4]
+    for fewer in (tags[:2], [["B-LOC", "O"], *tags[1:]]):
+        with pytest.raises(ValueError, match="shorter"):
+            lookup_baseline(train, fewer, words)
+
+
+def test_lookup_baseline_on_wnut17(real_data: Path):
+    """Equal to seqeval on real tags, gold and predicted, that one word at a time makes often malformed."""
+
+    def read(name: str) -> tuple[list[list[str]], list[list[str]]]:
+        blocks = (real_data / "wnut17" / name).read_text(encoding="utf-8").strip().split("\n\n")
+        pairs = [[line.split("\t") for line in block.split("\n")] for block in blocks]
+        return [[word for word, _ in p] for p in pairs], [[tag.strip() for _, tag in p] for p in pairs]
+
+    train, (tokens, gold) = read("train.conll"), read("dev.conll")
+    predicted = lookup_baseline(*train, tokens)
+    types = sorted({name for tags in gold for name, _, _ in entities(tags)})
+    graded = GradedEntities(gold, predicted, types)
+    assert of(graded.scores, "") == seqeval_micro(gold, predicted, {})
+    assert of(graded.scores, "_strict") == seqeval_micro(gold, predicted, {"mode": "strict", "scheme": IOB2})
+    assert 0.05 < graded.scores["f1"] < 0.5
+    low, high = graded.intervals(resamples=200)["f1"]
+    assert low < graded.scores["f1"] < high
+    assert GradedEntities(gold, all_o(tokens), types).scores["f1"] == 0

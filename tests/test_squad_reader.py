@@ -1,0 +1,304 @@
+"""Documents in the layout of SQuAD, read; and answers in any layout, found in their context."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bertkit.data import read_rows, read_stream
+from bertkit.data.squad import check_answers, is_squad, read_answers, squad_rows
+from bertkit.data.table import Problems
+from bertkit.errors import DataError
+from bertkit.recipe import DataSpec
+
+CONTEXT = "Warsaw lies on the Vistula. The Vistula is long. 😀 Ends here"
+
+
+def asked(name: str, question: str, *answers: tuple[str, int]) -> dict[str, Any]:
+    found = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": name, "question": question, "answers": found}
+
+
+WARSAW = [asked("a", "Which city?", ("Warsaw", 0)), asked("b", "How is it?", ("long", 43), ("is long", 40))]
+RIVERS = [{"context": "Empty.", "qas": []}, {"context": "The Bug.", "qas": [asked("c", "Who?", ("Bug", 4))]}]
+V1: dict[str, Any] = {
+    "version": "1.1",
+    "data": [
+        {"title": "Warsaw", "paragraphs": [{"context": CONTEXT, "qas": WARSAW}]},
+        {"title": "Rivers", "paragraphs": RIVERS},
+    ],
+}
+PLAUSIBLE = [{"text": "Bug", "answer_start": 4}]
+
+
+def version_2() -> dict[str, Any]:
+    document = copy.deepcopy(V1)
+    for question in document["data"][0]["paragraphs"][0]["qas"]:
+        question["is_impossible"] = False
+    last = document["data"][1]["paragraphs"][1]["qas"][0]
+    last.update(is_impossible=True, answers=[], plausible_answers=PLAUSIBLE)
+    return document
+
+
+def read(tmp_path, content: Any, name: str = "dev.json", **settings: Any) -> list[tuple[int, dict[str, Any]]]:
+    path = tmp_path / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return list(read_rows(path, DataSpec.model_validate({"source": "unused", **settings})))
+
+
+def fails(tmp_path, content: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, content)
+    return str(caught.value).replace(str(tmp_path / "dev.json"), "dev.json")
+
+
+def test_version_1_is_read_as_rows_of_the_hub(tmp_path):
+    rows = read(tmp_path, V1)
+    assert rows == [
+        (1, {"id": "a", "title": "Warsaw", "question": "Which city?", "context": CONTEXT,
+             "answers": {"text": ["Warsaw"], "answer_start": [0]}}),
+        (2, {"id": "b", "title": "Warsaw", "question": "How is it?", "context": CONTEXT,
+             "answers": {"text": ["long", "is long"], "answer_start": [43, 40]}}),
+        (3, {"id": "c", "title": "Rivers", "question": "Who?", "context": "The Bug.",
+             "answers": {"text": ["Bug"], "answer_start": [4]}}),
+    ]  # fmt: skip
+    assert rows[0][1]["context"] is rows[1][1]["context"]
+    assert all(check_answers(row["context"], row["answers"])[1:] == (0, []) for _, row in rows)
+
+
+def test_version_2_has_no_answer_where_it_is_impossible(tmp_path):
+    rows = read(tmp_path, version_2())
+    assert rows[2][1]["answers"] == {"text": [], "answer_start": []}
+    assert rows[:2] == read(tmp_path, V1)[:2]
+
+
+def test_answers_of_an_impossible_question_are_not_read(tmp_path):
+    document = version_2()
+    question = document["data"][1]["paragraphs"][1]["qas"][0]
+    question["answers"] = PLAUSIBLE
+    assert read(tmp_path, document) == read(tmp_path, version_2())
+    del question["answers"]
+    assert read(tmp_path, document) == read(tmp_path, version_2())
+
+
+def test_a_stream_is_read_like_a_file(tmp_path):
+    spec = DataSpec.model_validate({"source": "unused", "format": "json"})
+    assert list(read_stream(io.BytesIO(json.dumps(V1).encode()), "stdin", spec)) == read(tmp_path, V1)
+
+
+def change(path: list[Any], value: Any = None) -> dict[str, Any]:
+    """V1 with another value at the path; None: without that field."""
+    document = copy.deepcopy(V1)
+    holder: Any = document
+    for step in path[:-1]:
+        holder = holder[step]
+    if value is None:
+        del holder[path[-1]]
+    else:
+        holder[path[-1]] = value
+    return document
+
+
+QUESTION = ["data", 1, "paragraphs", 1, "qas", 0]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ([*QUESTION, "question"], None, "data[1].paragraphs[1].qas[0].question: missing"),
+        ([*QUESTION, "id"], 7, "data[1].paragraphs[1].qas[0].id: holds 7, where text is expected"),
+        ([*QUESTION, "answers"], None, "data[1].paragraphs[1].qas[0].answers: missing"),
+        ([*QUESTION, "answers"], "Bug", "data[1].paragraphs[1].qas[0].answers: holds 'Bug', where a list is expected"),
+        ([*QUESTION, "answers", 0], "Bug", "qas[0].answers[0]: holds 'Bug', where an object is expected"),
+        ([*QUESTION, "answers", 0, "text"], 1.5, "qas[0].answers[0].text: holds 1.5, where text is expected"),
+        ([*QUESTION, "answers", 0, "answer_start"], None, "qas[0].answers[0].answer_start: missing"),
+        ([*QUESTION, "answers", 0, "answer_start"], "4", "answer_start: holds '4', where a whole number is expected"),
+        ([*QUESTION, "answers", 0, "answer_start"], True, "answer_start: holds True, where a whole number is expected"),
+        ([*QUESTION, "is_impossible"], "no", "qas[0].is_impossible: holds 'no', where true or false is expected"),
+        (QUESTION, ["x"], "data[1].paragraphs[1].qas[0]: holds ['x'], where an object is expected"),
+        (QUESTION[:-1], None, "data[1].paragraphs[1].qas: missing"),
+        (["data", 0, "paragraphs", 0, "context"], None, "data[0].paragraphs[0].context: missing"),
+        (["data", 0, "title"], None, "data[0].title: missing"),
+        (["data", 0], 3, "data[0]: holds 3, where an object is expected"),
+    ],
+)
+def test_a_broken_field_is_named_by_its_path(tmp_path, path, value, message):
+    found = fails(tmp_path, change(path, value))
+    assert found.startswith("dev.json, data[")
+    assert found.endswith(message)
+    assert found.count("dev.json") == 1
+
+
+def test_problems_are_gathered_and_end_at_twenty(tmp_path):
+    questions = [{"id": str(i), "answers": []} for i in range(50)]
+    found = fails(tmp_path, change(["data", 0, "paragraphs", 0, "qas"], questions))
+    assert found.count(".question: missing") == 20
+    assert "data[0].paragraphs[0].qas[19].question: missing" in found
+    assert "and perhaps more" in found
+
+
+def test_half_of_a_surrogate_pair_is_not_text(tmp_path):
+    found = fails(tmp_path, change([*QUESTION, "question"], "\ud83d"))
+    assert found.startswith("dev.json, row 3: half of a surrogate pair")
+
+
+def test_documents_without_questions_hold_no_rows(tmp_path):
+    assert "holds no rows" in fails(tmp_path, {"data": [{"title": "x", "paragraphs": []}]})
+
+
+NOT_SQUAD = [
+    [{"paragraphs": []}], {"data": [{"text": "x"}]}, {"data": []}, {"data": {"paragraphs": []}},
+    {"rows": [{"paragraphs": []}]}, {"data": ["paragraphs"]}, None,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("document", NOT_SQUAD)
+def test_other_json_is_not_squad(document):
+    assert is_squad(V1)
+    assert not is_squad(document)
+
+
+def test_a_document_that_is_no_object_is_a_problem():
+    problems = Problems()
+    assert list(squad_rows([], "x.json", problems)) == []
+    with pytest.raises(DataError, match=r"x.json: is \[\], where an object"):
+        problems.finish()
+
+
+IN_EVERY_LAYOUT = [
+    ({"text": ["a", "b"], "answer_start": [0, 4]}, [("a", 0), ("b", 4)]),
+    ({"text": ["a", "b"], "answer_start": [None, 4]}, [("a", None), ("b", 4)]),
+    ({"text": ["a"], "answer_start": None}, [("a", None)]),
+    ({"text": ["a"]}, [("a", None)]),
+    ({"text": [], "answer_start": []}, []),
+    ([{"text": "a", "answer_start": 3}, {"text": "b", "answer_start": None}], [("a", 3), ("b", None)]),
+    ([{"text": "a"}, "b"], [("a", None), ("b", None)]),
+    ([], []),
+    ("a", [("a", None)]),
+]
+
+
+@pytest.mark.parametrize(("value", "answers"), IN_EVERY_LAYOUT)
+def test_answers_in_every_layout(value, answers):
+    assert read_answers(value) == answers
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "None, where text, a list of texts"),
+        ({"text": "a", "answer_start": 0}, "where text, a list of texts"),
+        ({"text": ["a"], "answer_start": 0}, "where text, a list of texts"),
+        ({"text": ["a"], "answer_start": []}, "1 texts, but 0 answer_start"),
+        ({"text": ["a", None]}, "answer 2 is {'text': None, 'answer_start': None}, where text, or an object"),
+        (["a", 3], "answer 2 is 3, where text, or an object with a text, is expected"),
+        ([{"answer_start": 3}], "answer 1 is {'answer_start': 3}, where text"),
+        ([{"text": "a", "answer_start": 3.0}], "answer 1 has the answer_start 3.0, where a whole number"),
+        ([{"text": "a", "answer_start": True}], "answer 1 has the answer_start True, where a whole number"),
+    ],
+)
+def test_anything_else_is_no_answer(value, message):
+    with pytest.raises(ValueError, match=r"where|but") as caught:
+        read_answers(value)
+    assert message in str(caught.value)
+
+
+def at(text: str, start: int | None) -> dict[str, Any]:
+    return {"text": [text], "answer_start": [start]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "spans", "moved"),
+    [
+        (at("Vistula", 19), [(19, 26)], 0),
+        (at("Vistula", 32), [(32, 39)], 0),  # where it is said to stand, though it stands elsewhere too
+        (at("Warsaw", 3), [(0, 6)], 1),
+        (at("here", 57), [(56, 60)], 1),  # it would reach past the end
+        (at("here", None), [(56, 60)], 0),
+        ("long", [(43, 47)], 0),
+        (["long", {"text": "😀", "answer_start": 49}], [(43, 47), (49, 50)], 0),
+        ([], [], 0),
+    ],
+)  # fmt: skip
+def test_answers_are_found(answers, spans, moved):
+    assert check_answers(CONTEXT, answers) == (spans, moved, [])
+
+
+@pytest.mark.parametrize(
+    ("answers", "problem"),
+    [
+        (at("Vistula", 0), "answer 1, 'Vistula', does not stand at 0, and the context has it more than once"),
+        (at("Vistula", None), "answer 1, 'Vistula', has no answer_start, and the context has it more than once"),
+        (at("warsaw", 0), "answer 1, 'warsaw', does not stand at 0, nor elsewhere in the context"),
+        (at("warsaw", None), "answer 1, 'warsaw', does not stand in the context"),
+        (at("Warsaw", -1), "answer 1, 'Warsaw', starts at -1, but the context has 60 characters, counted from 0"),
+        (at("here", 60), "answer 1, 'here', starts at 60, but the context has 60 characters, counted from 0"),
+        (at("here!", 56), "answer 1, 'here!', does not stand at 56, nor elsewhere in the context"),
+        (at("", 0), "answer 1, '', is empty"),
+        (at(" \n", None), "answer 1, ' \\n', is empty"),
+    ],
+)
+def test_answers_that_can_not_be_used(answers, problem):
+    assert check_answers(CONTEXT, answers) == ([], 0, [problem])
+
+
+def test_a_bad_answer_does_not_hide_the_others():
+    located = check_answers(CONTEXT, ["Warsaw", "Vistula", "long"])
+    assert located.spans == [(0, 6), (43, 47)]
+    assert located.problems == ["answer 2, 'Vistula', has no answer_start, and the context has it more than once"]
+
+
+@given(st.text(alphabet="ab ", max_size=8), st.text(alphabet="ab ", max_size=3), st.none() | st.integers(-2, 9))
+@example("banana", "ana", None)  # occurrences that overlap are several
+def test_every_answer_is_found_or_a_problem(context, text, start):
+    spans, moved, problems = check_answers(context, [{"text": text, "answer_start": start}])
+    there = [i for i in range(len(context)) if text.strip() and context[i : i + len(text)] == text]
+    assert len(spans) + len(problems) == 1
+    inside = start is None or 0 <= start < len(context)
+    expected = [start] if start in there else there if len(there) == 1 and inside else []
+    assert spans == [(i, i + len(text)) for i in expected]
+    assert moved == (start is not None and expected not in ([], [start]))
+
+
+some_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["text", "answer_start", "qas", "answers"]), inner)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.data(), some_json)
+def test_with_anything_in_one_place_there_are_rows_or_problems(data, value):
+    document = copy.deepcopy(V1)
+    holder: Any = document
+    key: Any = "data"
+    while isinstance(holder[key], dict | list) and holder[key] and data.draw(st.integers(0, 4)):
+        holder = holder[key]
+        key = data.draw(st.sampled_from(sorted(holder) if isinstance(holder, dict) else range(len(holder))))
+    unchanged = json.dumps(holder[key]) == json.dumps(value)
+    holder[key] = value
+    problems = Problems()
+    for number, row in squad_rows(document, "x.json", problems):
+        assert number > 0
+        assert list(row) == ["id", "title", "question", "context", "answers"]
+        assert list(map(type, row.values())) == [str, str, str, str, dict]
+        assert isinstance(read_answers(row["answers"]), list)
+    assert not (unchanged and problems)
+
+
+@given(some_json)
+def test_anything_is_answers_or_a_value_error(value):
+    try:
+        answers = read_answers(value)
+    except ValueError:
+        answers = []
+    assert all(isinstance(text, str) and (start is None or type(start) is int) for text, start in answers)

@@ -1,0 +1,385 @@
+"""Named entities from files to answers: nothing lost, nothing shifted, and Hugging Face reads what is saved."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small
+import torch
+from cases import CASES, encoder
+from datasets import Dataset
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+import bertkit
+from bertkit.data import load as load_data
+from bertkit.data.tagged import sentences, words_of
+from bertkit.data.tagging import entities, invalid
+from bertkit.encoder import load_tokenizer
+from bertkit.errors import DataError, ModelError
+from bertkit.inference import Predictor
+from bertkit.recipe import DataSpec, load_recipe
+from bertkit.tasks.token_classification import Emissions, TokenClassification, TokenClassificationOptions
+from bertkit.training.train import train
+
+NAMES = ("cat", "dog")
+ADJECTIVES = ("good", "bad")
+
+
+def sentence(number: int) -> tuple[list[str], list[str]]:
+    """Words and tags that a small model can learn: animals, and adjectives of one or two words."""
+    tokens = ["the", NAMES[number % 2], "was"] + (["very"] if number % 3 else []) + [ADJECTIVES[number % 2]]
+    tags = ["O", "B-ANIMAL", "O"] + (["B-SENSE", "I-SENSE"] if number % 3 else ["B-SENSE"])
+    tail = ["and", "it", "sat", "on", "the", "mat"] * (number % 4)
+    return tokens + tail, tags + ["O"] * len(tail)
+
+
+def write_conll(path: Path, numbers: range) -> Path:
+    lines = []
+    for number in numbers:
+        lines += [f"{token}\t{tag}" for token, tag in zip(*sentence(number), strict=True)] + [""]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def write_recipe(folder: Path, encoder: Path, head: str = "crf") -> Path:
+    write_conll(folder / "train.conll", range(24))
+    write_conll(folder / "dev.conll", range(24, 36))
+    file = folder / "ner.yaml"
+    file.write_text(
+        f"task: {{name: token-classification, head: {head}}}\n"
+        f"model: {{name: {encoder}, max_length: 24}}\n"
+        "data: {source: {train: train.conll, validation: dev.conll}}\n"
+        "training: {num_train_epochs: 12, per_device_train_batch_size: 4, learning_rate: 1e-2}\n"
+        "verify: false\n",
+        encoding="utf-8",
+    )
+    return file
+
+
+@pytest.fixture(scope="module", params=["softmax", "crf"])
+def run(request: pytest.FixtureRequest, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp(request.param)
+    return train(load_recipe(write_recipe(folder, tiny_encoder, request.param)), folder / "run")
+
+
+def get(source: Path, **options: Any) -> Any:
+    task = TokenClassificationOptions.model_validate({"name": "token-classification", **options})
+    spec = DataSpec.model_validate({"source": {"train": str(source)}})
+    return load_data(spec, TokenClassification, task)
+
+
+# --- data
+
+
+def test_every_scheme_is_read_as_bio(tmp_path: Path) -> None:
+    expected = ["B-X", "I-X", "B-X", "O", "B-Y"]
+    for name, tags in (
+        ("iob1", "I-X I-X B-X O I-Y"),
+        ("bio", "B-X I-X B-X O B-Y"),
+        ("bioes", "B-X E-X S-X O S-Y"),
+    ):
+        path = tmp_path / f"{name}.conll"
+        path.write_text("".join(f"w{i} {tag}\n" for i, tag in enumerate(tags.split())))
+        data = get(path)
+        assert data.rows["train"]["tags"][0] == expected
+        notes = [f.what for f in data.findings]
+        assert (f"train: its tags are {name.upper()}; read as BIO" in notes) == (name != "bio")
+
+
+@pytest.mark.parametrize(
+    ("tags", "parts"),
+    [
+        ("B-X I-Y E-Y", ["bad.conll:1"]),
+        ("O Q-X", ["bad.conll:1", "Q-X", "unknown scheme"]),
+        ("O PER", ["bad.conll:1", "PER"]),
+    ],
+)
+def test_tags_of_no_scheme_are_named_with_their_place(tags: str, parts: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "bad.conll"
+    path.write_text("".join(f"w{i} {tag}\n" for i, tag in enumerate(tags.split())))
+    with pytest.raises(DataError) as error:
+        get(path)
+    assert all(part in str(error.value) for part in parts)
+
+
+def test_an_entity_that_begins_with_i_is_counted_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "wild.conll"
+    path.write_text("a B-X\nb O\n\nc O\nd I-X\n\ne B-Y\nf I-X\n")
+    data = get(path)
+    assert data.rows["train"]["tags"][:] == [["B-X", "O"], ["O", "B-X"], ["B-Y", "B-X"]]
+    (finding,) = [f for f in data.findings if f.level == "warn"]
+    assert "2 sentences" in finding.what
+    assert "wild.conll:4" in finding.what
+
+
+def test_words_and_tags_of_different_number_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"tokens": ["a", "b"], "tags": ["O", "B-X"]}\n{"tokens": ["a"], "tags": ["O", "O"]}\n')
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: 1 words, but 2 tags"):
+        get(path)
+
+
+def spans_file(tmp_path: Path, *rows: dict[str, Any]) -> Path:
+    path = tmp_path / "spans.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_spans_become_tags_and_what_was_done_is_reported(tmp_path: Path) -> None:
+    text = "Ada Brixton went to Lower Brin."
+    spans = [[0, 12, "PER"], [20, 26, "LOC"], [20, 30, "LOC"], [3, 3, "PER"]]
+    data = get(spans_file(tmp_path, {"text": text, "spans": spans}))
+    assert data.rows["train"]["tags"][0] == ["B-PER", "I-PER", "O", "O", "B-LOC", "I-LOC", "O"]
+    assert data.rows["train"].column_names == ["text", "tags"]
+    told = " ".join(finding.what for finding in data.findings)
+    assert "2 spans had blanks" in told
+    assert "1 spans overlap" in told
+    assert "1 spans hold no word" in told
+
+
+def test_a_span_that_cuts_a_word_is_refused_grown_or_shrunk(tmp_path: Path) -> None:
+    path = spans_file(tmp_path, {"text": "Brixtonians sing loudly", "spans": [{"start": 0, "end": 14, "label": "X"}]})
+    with pytest.raises(DataError, match=r"spans\.jsonl:1"):
+        get(path)
+    assert get(path, alignment="expand").rows["train"]["tags"][0] == ["B-X", "I-X", "O"]
+    assert get(path, alignment="contract").rows["train"]["tags"][0] == ["B-X", "O", "O"]
+
+
+# --- windows, chains, answers
+
+
+def made(head: str, folder: Path, max_length: int = 16, **options: Any) -> tuple[TokenClassification, Any]:
+    rows = Dataset.from_dict({"tokens": [sentence(0)[0]], "tags": [sentence(0)[1]]})
+    given = {"name": "token-classification", "head": head, "stride": 4, **options}
+    task = TokenClassification.prepare(
+        TokenClassificationOptions.model_validate(given), load_tokenizer(folder), max_length, rows, []
+    )
+    torch.manual_seed(3)
+    model = task.model(encoder(folder))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "crf" in name or "classifier" in name:
+                parameter.normal_()
+    return task, model.eval()
+
+
+def ask(task: TokenClassification, model: Any) -> Predictor:
+    return Predictor(task, model, torch.device("cpu"), "fp32", 4, {})
+
+
+@pytest.mark.parametrize("head", ["softmax", "crf"])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(
+        st.one_of(
+            st.text(max_size=80),
+            st.lists(
+                st.sampled_from(["cat", "", " ", "\u200b", "🏳️‍🌈", "x" * 30, "\x00", "new york", "É"]), max_size=30
+            ),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_every_word_gets_a_tag_whatever_the_input(head: str, rows: list[Any], tiny_encoder: Path) -> None:
+    task, model = made(head, tiny_encoder)
+    for row in rows:
+        given_row = {"text": row} if isinstance(row, str) else {"tokens": row}
+        answer = ask(task, model)(given_row)
+        expected = words_of(Dataset.from_dict({k: [v] for k, v in given_row.items()}))[0]
+        assert [word["word"] for word in answer["words"]] == expected
+        tags = [word["tag"] for word in answer["words"]]
+        assert [(e["label"]) for e in answer["entities"]] == [kind for kind, _, _ in entities(tags)]
+        assert all(0 <= word["score"] <= 1 for word in [*answer["words"], *answer["entities"]])
+        text = row if isinstance(row, str) else " ".join(row)
+        assert all(text[e["start"] : e["end"]] == e["text"] for e in answer["entities"])
+        if head == "crf":
+            assert invalid(tags) == 0
+
+
+def test_one_chain_runs_over_all_windows(tiny_encoder: Path) -> None:
+    """Viterbi by hand over the scores of all words, as if there were no windows."""
+    from bertkit.heads import crf
+
+    task, model = made("crf", tiny_encoder)
+    rows = Dataset.from_dict({"tokens": [["the", "cat", "was", "very", "bad"] * 12]})
+    features = task.encode(rows)
+    assert len(features) > 3
+    predictor = ask(task, model)
+    kept = predictor.predict_features(features)
+    scores = np.concatenate([window.scores for window in kept])
+    assert scores.shape[0] == 60
+    chain = crf.constrain(model.crf(), crf.forbidden(task.tags))
+    best = crf.decode(torch.from_numpy(scores)[None], torch.ones(1, 60, dtype=torch.bool), chain)[0]
+    answer = predictor({"tokens": rows[0]["tokens"]})
+    assert [word["tag"] for word in answer["words"]] == [task.tags[i] for i in best.tolist()]
+
+
+def test_a_softmax_takes_each_words_best_tag(tiny_encoder: Path) -> None:
+    task, model = made("softmax", tiny_encoder)
+    text = "the cat was very bad"
+    answer = ask(task, model)(text)
+    inputs = task.tokenizer(text, return_tensors="pt")
+    with torch.inference_mode():
+        table = model(**inputs).logits[0, 1:-1].softmax(-1)
+    assert [word["tag"] for word in answer["words"]] == [task.tags[i] for i in table.argmax(-1).tolist()]
+    assert [word["score"] for word in answer["words"]] == pytest.approx(table.amax(-1).tolist(), rel=1e-5)
+
+
+def test_context_changes_scores_and_never_the_words(tiny_encoder: Path) -> None:
+    task, model = made("softmax", tiny_encoder, context="sentence")
+    rows = [{"tokens": ["cat"], "document": "1"}, {"tokens": ["was", "bad"], "document": "1"}]
+    alone = ask(task, model)(rows)
+    options = task.options.model_copy(update={"context": "document"})
+    around = ask(TokenClassification(options, task.tokenizer, 16), model)(rows)
+    assert [[w["word"] for w in a["words"]] for a in alone] == [[w["word"] for w in a["words"]] for a in around]
+    assert alone[0]["words"][0]["score"] != around[0]["words"][0]["score"]
+    strangers = [{**rows[0], "document": "1"}, {**rows[1], "document": "2"}]
+    apart = ask(TokenClassification(options, task.tokenizer, 16), model)(strangers)
+    assert apart[0]["words"][0]["score"] == pytest.approx(alone[0]["words"][0]["score"], rel=1e-5)
+
+
+def test_words_without_pieces_do_not_tear_an_entity_in_training(tiny_encoder: Path) -> None:
+    task, _ = made("crf", tiny_encoder)
+    tokens, tags = ["very", "\u200b", "bad", "\u200b", "bad"], ["B-SENSE", "I-SENSE", "I-SENSE", "B-SENSE", "I-SENSE"]
+    features = task.encode(Dataset.from_dict({"tokens": [tokens], "tags": [tags]}))
+    assert [task.tags[i] for i in features["labels"][0]] == ["B-SENSE", "I-SENSE", "B-SENSE"]
+    assert features["mute"][0] == 2
+
+
+def test_a_model_whose_scores_are_not_finite_says_so(tiny_encoder: Path) -> None:
+    task, _ = made("crf", tiny_encoder)
+    rows = Dataset.from_dict({"tokens": [["cat"]]})
+    with pytest.raises(ModelError, match="not finite for 1 of 1 rows"):
+        task.decode([Emissions(np.full((1, len(task.tags)), np.nan, np.float32), None)], task.encode(rows), rows)
+
+
+# --- runs
+
+
+def test_a_run_learns_and_all_ways_to_score_it_agree(run: Any, tmp_path: Path) -> None:
+    results = run.results
+    assert results["headline"] == "f1"
+    assert results["splits"]["validation"]["metrics"]["f1"] > 0.9
+    assert results["baselines"]["validation"]["lookup"]["f1"] is not None
+    again = bertkit.evaluate(run.folder)
+    assert again["metrics"] == results["splits"]["validation"]["metrics"]
+    lines = small.read_rows(run.folder / "predictions" / "validation.jsonl")
+    rows = Dataset.from_list([{"tokens": line["tokens"], "tags": line["tags"]} for line in lines])
+    task = run.load().task
+    assert task.score([line["answer"] for line in lines], rows) == again["metrics"]
+    assert set(results["splits"]["validation"]["errors"]) >= {"correct", "boundary", "missed", "spurious"}
+
+
+def test_plain_transformers_loads_it_without_a_warning(run: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    import transformers
+
+    transformers.logging.set_verbosity_warning()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            pipe = transformers.pipeline("token-classification", model=str(run.model), aggregation_strategy="simple")
+            model, report = transformers.AutoModelForTokenClassification.from_pretrained(
+                run.model, output_loading_info=True
+            )
+    finally:
+        transformers.logging.set_verbosity_error()
+    assert not any(report[key] for key in report)
+    found = pipe("the cat was very bad")
+    assert {entity["entity_group"] for entity in found} <= {"ANIMAL", "SENSE"}
+    assert not any(word in capfd.readouterr().err.lower() for word in ("unexpected", "missing", "report"))
+    assert type(model).__name__ == "BertForTokenClassification"
+    assert json.loads((run.model / "config.json").read_text())["architectures"] == ["BertForTokenClassification"]
+
+
+def test_the_crf_travels_beside_the_model(run: Any) -> None:
+    section = json.loads((run.model / "config.json").read_text())["bertkit"]
+    if section["task"]["head"] == "softmax":
+        assert section["beside"] == {}
+        return
+    assert section["beside"] == {"crf": "crf.safetensors"}
+    file = run.model / "crf.safetensors"
+    weights = load_file(file)
+    assert float(weights["transitions"].abs().max()) > 0.05  # it has learned something
+    assert not any("crf" in name for name in load_file(run.model / "model.safetensors"))
+    whole = file.read_bytes()
+    for broken in (None, whole[:40]):
+        file.unlink(missing_ok=True) if broken is None else file.write_bytes(broken)
+        with pytest.raises(ModelError, match=r"crf\.safetensors"):
+            run.load()
+    save_file({name: tensor[:1].clone() for name, tensor in weights.items()}, file)
+    with pytest.raises(ModelError, match=r"crf\.safetensors"):
+        run.load()
+    file.write_bytes(whole)
+    assert run.load()("the cat")["entities"]
+
+
+def test_predict_reads_conll_and_writes_csv(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from bertkit.cli import main
+
+    write_conll(tmp_path / "new.conll", range(3))
+    arguments = ["predict", str(run.folder), "--input", str(tmp_path / "new.conll"), "--output"]
+    assert main([*arguments, str(tmp_path / "out.jsonl")]) == 0
+    answers = [line["answer"] for line in small.read_rows(tmp_path / "out.jsonl")]
+    assert answers == run.load()([{"tokens": sentence(n)[0]} for n in range(3)])
+    assert main([*arguments, str(tmp_path / "out.csv")]) == 0
+    assert "answer.entities" in (tmp_path / "out.csv").read_text().splitlines()[0]
+    capsys.readouterr()
+    assert main(["predict", str(run.folder), "the cat was very bad"]) == 0
+    assert "ANIMAL cat (" in capsys.readouterr().out
+
+
+def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForTokenClassification
+
+    tags = ["I-LOC", "O", "B-LOC"]
+    model = AutoModelForTokenClassification.from_pretrained(tiny_encoder, num_labels=3, id2label=dict(enumerate(tags)))
+    model.save_pretrained(tmp_path)
+    load_tokenizer(tiny_encoder).save_pretrained(tmp_path)
+    predictor = bertkit.load(tmp_path, task="token-classification")
+    assert predictor.task.tags == tags
+    assert {word["tag"] for word in predictor("the cat was bad")["words"]} <= set(tags)
+    model.config.id2label = {0: "NOUN", 1: "VERB", 2: "X"}
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="not tags such as"):
+        bertkit.load(tmp_path, task="token-classification")
+
+
+def test_lora_trains_and_saves_the_chain(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(write_recipe(tmp_path, tiny_encoder), ["peft={}", "training.num_train_epochs=3"])
+    run = train(recipe, tmp_path / "run")
+    adapter = load_file(run.folder / "adapter" / "adapter_model.safetensors")
+    assert any("crf" in name for name in adapter)
+    beside = load_file(run.model / "crf.safetensors")
+    saved = next(tensor for name, tensor in adapter.items() if name.endswith("crf.transitions"))
+    assert torch.equal(beside["transitions"], saved)
+    assert float(saved.abs().max()) > 0
+
+
+def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    file = write_recipe(tmp_path, tiny_encoder)
+    with pytest.raises(bertkit.UserError, match=r"label_smoothing_factor: has no meaning for task\.head crf"):
+        load_recipe(file, ["training.label_smoothing_factor=0.1"])
+    with pytest.raises(bertkit.UserError, match="needs to know which sentences belong together"):
+        train(load_recipe(file, ["task.context=document"]), tmp_path / "run")
+    with pytest.raises(bertkit.UserError, match=r"task\.labels does not name: SENSE"):
+        train(load_recipe(file, ["task.labels=[ANIMAL]"]), tmp_path / "run")
+    assert not (tmp_path / "run" / "recipe.yaml").exists()
+
+
+def test_the_cases_cover_both_heads() -> None:
+    heads = [case.options.get("head", "softmax") for case in CASES if case.options["name"] == "token-classification"]
+    assert {"softmax", "crf"} <= set(heads)
+
+
+def test_tokens_stand_where_blanks_join_them() -> None:
+    texts, places = sentences(Dataset.from_dict({"tokens": [["a", "", "new york"], []]}))
+    assert texts == ["a  new york", ""]
+    assert places == [[(0, 1), (2, 2), (3, 11)], []]

@@ -1,0 +1,274 @@
+"""Words of any text, and spans of characters as tags of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import unicodedata
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.data.tagging import entities, invalid
+from bertkit.data.words import read_spans, spans_to_tags, words
+
+tricky = st.sampled_from("ab1_ \t\n'-.\u0301\u093f\u20e3\ufe0f\u200b\u200d\u00a0\u3000\u0000\u001c\ud83d👩😀漢ß")
+texts = st.text(max_size=30) | st.lists(tricky, max_size=30).map("".join)
+
+
+def is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")
+
+
+@given(texts)
+def test_words_are_the_text_but_for_blanks(text):
+    found = words(text)
+    assert all(start < end for start, end in found)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(found))
+    covered = {index for start, end in found for index in range(start, end)}
+    assert covered == {index for index, character in enumerate(text) if not character.isspace()}
+
+
+@given(texts)
+def test_a_word_is_a_run_of_letters_or_one_character_with_its_marks(text):
+    found = words(text)
+    for start, end in found:
+        plain = "".join(c for c in text[start + 1 : end] if not is_mark(c))
+        assert not plain or re.fullmatch(r"\w+", text[start] + plain)
+    for (_, end), (start, _) in itertools.pairwise(found):
+        touching = end == start
+        assert not (touching and is_mark(text[start]))
+        assert not (touching and re.match(r"\w", text[start]) and re.match(r"\w", text[end - 1]))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        (" \t\r\n\u00a0\u3000", []),
+        ("Ada Brixton", ["Ada", "Brixton"]),
+        ("don't", ["don", "'", "t"]),
+        ("well-known.", ["well", "-", "known", "."]),
+        ("snake_case 3.5", ["snake_case", "3", ".", "5"]),
+        ("cafe\u0301s", ["cafe\u0301s"]),
+        ("किताब है", ["किताब", "है"]),
+        ("¡¿…", ["¡", "¿", "…"]),
+        ("a\u200bb", ["a", "\u200b", "b"]),
+        ("a\0b", ["a", "\0", "b"]),
+        ("❤\ufe0f!", ["❤\ufe0f", "!"]),
+        ("👩\u200d🚀", ["👩", "\u200d", "🚀"]),
+        ("'\u0301a", ["'\u0301", "a"]),
+        ("a \u0301b", ["a", "\u0301", "b"]),
+        ("東京 Łódź", ["東京", "Łódź"]),
+    ],
+)
+def test_words(text, expected):
+    assert [text[start:end] for start, end in words(text)] == expected
+
+
+def span(start: Any, end: Any, label: Any = "X") -> dict[str, Any]:
+    return {"start": start, "end": end, "label": label}
+
+
+def counted(aligned: Any) -> dict[str, int]:
+    return {name: count for name, count in aligned.counts.items() if count}
+
+
+# 0123456789012345678901
+TEXT = "Ada Brixton met Grace."
+
+
+@pytest.mark.parametrize("alignment", ["strict", "expand", "contract"])
+def test_spans_of_whole_words(alignment):
+    found = spans_to_tags(TEXT, [span(16, 21, "P"), span(0, 11, "P")], alignment)
+    assert [TEXT[a:b] for a, b in found.words] == ["Ada", "Brixton", "met", "Grace", "."]
+    assert found.tags == ["B-P", "I-P", "O", "B-P", "O"]
+    assert found.counts == {"trimmed": 0, "empty": 0, "misaligned": 0, "lost": 0, "overlapping": 0}
+    assert found.problems == []
+
+
+def test_neighbours_stay_two():
+    assert spans_to_tags("Berlin Paris", [span(0, 6), span(7, 12)], "strict").tags == ["B-X", "B-X"]
+
+
+@pytest.mark.parametrize(
+    ("alignment", "spans", "tags", "counts"),
+    [
+        ("strict", [span(3, 12)], "O B-X O O O", {"trimmed": 1}),
+        ("strict", [span(3, 4), span(7, 7)], "O O O O O", {"empty": 2}),
+        ("expand", [span(5, 13)], "O B-X I-X O O", {"misaligned": 1}),
+        ("expand", [span(5, 6)], "O B-X O O O", {"misaligned": 1}),
+        ("contract", [span(1, 13)], "O B-X O O O", {"misaligned": 1}),
+        ("contract", [span(5, 6)], "O O O O O", {"lost": 1}),
+        ("contract", [span(1, 6)], "O O O O O", {"lost": 1}),
+        ("expand", [span(0, 2, "A"), span(2, 3, "B")], "B-A O O O O", {"misaligned": 2, "overlapping": 1}),
+        ("contract", [span(0, 6, "A"), span(5, 15, "B")], "B-A O B-B O O", {"misaligned": 2}),
+        ("strict", [span(0, 3, "A"), span(0, 11, "B")], "B-B I-B O O O", {"overlapping": 1}),
+        ("strict", [span(4, 15, "A"), span(0, 11, "B")], "O B-A I-A O O", {"overlapping": 1}),
+        ("strict", [span(0, 3, "A"), span(0, 3, "B"), span(0, 3, "A")], "B-A O O O O", {"overlapping": 2}),
+        ("strict", [span(0, 11, "A"), span(4, 21, "B"), span(0, 3, "C")], "B-C B-B I-B I-B O", {"overlapping": 1}),
+        ("strict", [span(0, 4), span(15, 21)], "B-X O O B-X O", {"trimmed": 2}),
+    ],
+)
+def test_alignment(alignment, spans, tags, counts):
+    found = spans_to_tags(TEXT, spans, alignment)
+    assert found.tags == tags.split()
+    assert counted(found) == counts
+    assert found.problems == []
+
+
+PROBLEMS = [
+    ("strict", span(5, 13), "span 2, 'rixton m' from 5 to 13, cuts a word; whole words are 'Brixton met'"),
+    ("expand", span(20, 23), "span 2 is from 20 to 23, but the text has 22 characters"),
+    ("expand", span(-1, 3), "span 2 is from -1 to 3, but the text has 22 characters"),
+    ("expand", span(7, 4), "span 2 ends at 4, before it starts at 7"),
+    ("expand", span(0.0, 3), "span 2 is from 0.0 to 3, where whole numbers are expected"),
+    ("expand", span(0, "3"), "span 2 is from 0 to '3', where whole numbers are expected"),
+    ("expand", span(False, 3), "span 2 is from False to 3, where whole numbers are expected"),
+    ("expand", span(0, None), "span 2 is from 0 to None, where whole numbers are expected"),
+    ("expand", span(0, 3, " "), "span 2 has the label ' ', where text is expected"),
+    ("expand", span(0, 3, 7), "span 2 has the label 7, where text is expected"),
+    ("expand", {"start": 0}, "span 2 has no end and no label"),
+]
+
+
+@pytest.mark.parametrize(("alignment", "wrong", "message"), PROBLEMS)
+def test_problems_are_gathered_and_the_rest_is_tagged(alignment, wrong, message):
+    found = spans_to_tags(TEXT, [span(0, 3), wrong, span(16, 21), wrong], alignment)
+    assert found.problems == [message, message.replace("span 2", "span 4")]
+    assert found.tags == "B-X O O B-X O".split()
+    assert counted(found) == {}
+
+
+@given(
+    texts,
+    st.lists(st.tuples(st.integers(-1, 31), st.integers(-1, 31), st.sampled_from(["A", "B-C", ""])), max_size=6),
+    st.sampled_from(["strict", "expand", "contract"]),
+)
+def test_any_spans(text, triples, alignment):
+    found = spans_to_tags(text, [span(*triple) for triple in triples], alignment)
+    assert found.words == words(text)
+    assert len(found.tags) == len(found.words)
+    assert invalid(found.tags) == 0
+    kept = entities(found.tags)
+    dropped = sum(found.counts[name] for name in ("empty", "lost", "overlapping"))
+    assert len(kept) + dropped + len(found.problems) == len(triples)
+    for label, first, end in kept:
+        start, stop = found.words[first][0], found.words[end - 1][1]
+        matching = [(a, b) for a, b, name in triples if name == label and 0 <= a <= b <= len(text)]
+        trimmed = [(b - len(text[a:b].lstrip()), a + len(text[a:b].rstrip())) for a, b in matching]
+        if alignment == "strict":
+            assert (start, stop) in trimmed
+        elif alignment == "expand":
+            assert any(start <= a < b <= stop for a, b in trimmed)
+        else:
+            assert any(a <= start < stop <= b for a, b in trimmed)
+
+
+@given(texts, st.data())
+def test_entities_come_back_from_their_spans(text, data):
+    found = words(text)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(found)), max_size=6)))
+    chosen = [(data.draw(st.sampled_from("AB")), a, b) for a, b in itertools.pairwise(cuts)]
+    spans = [span(found[a][0], found[b - 1][1], label) for label, a, b in chosen]
+    for alignment in ("strict", "expand", "contract"):
+        aligned = spans_to_tags(text, data.draw(st.permutations(spans)), alignment)
+        assert entities(aligned.tags) == chosen
+        assert counted(aligned) == {}
+
+
+SPANS = [span(0, 3, "PER"), span(4, 11, "LOC")]
+EXPORTS = {
+    "plain": SPANS,
+    "more keys": [{**each, "id": "x", "text": "…"} for each in SPANS],
+    "doccano": [[0, 3, "PER"], [4, 11, "LOC"]],
+    "tuples": ((0, 3, "PER"), (4, 11, "LOC")),
+    "doccano, label": {"id": 1, "text": "…", "label": [[0, 3, "PER"], [4, 11, "LOC"]]},
+    "doccano, labels": {"labels": [[0, 3, "PER"], [4, 11, "LOC"]]},
+    "doccano, with relations": {
+        "entities": [
+            {"id": 7, "start_offset": 0, "end_offset": 3, "label": "PER"},
+            {"id": 8, "start_offset": 4, "end_offset": 11, "label": "LOC"},
+        ],
+        "relations": [],
+    },
+    "spaCy, training": {"entities": [(0, 3, "PER"), (4, 11, "LOC")]},
+    "spaCy, json": {"text": "…", "ents": SPANS, "tokens": []},
+    "Label Studio": [
+        {"value": {"start": 0, "end": 3, "text": "Ada", "labels": ["PER"]}, "id": "a", "type": "labels"},
+        {"value": {"start": 4, "end": 11, "text": "Brixton", "labels": ["LOC"]}, "id": "b", "type": "labels"},
+    ],
+    "Label Studio, flat": [
+        {"start": 0, "end": 3, "text": "Ada", "labels": ["PER"]},
+        {"start": 4, "end": 11, "text": "Brixton", "labels": ["LOC"]},
+    ],
+}
+
+
+@pytest.mark.parametrize("export", EXPORTS.values(), ids=EXPORTS)
+def test_exports_are_read(export):
+    assert read_spans(export) == SPANS
+    assert read_spans(json.dumps(export)) == SPANS
+
+
+@pytest.mark.parametrize("nothing", [[], {"entities": []}, "[]", '{"label": []}'])
+def test_a_row_without_entities(nothing):
+    assert read_spans(nothing) == []
+
+
+def test_what_a_span_lacks_is_found_later():
+    spans = read_spans([{"start": 1, "labels": ["X"]}, {"value": {"choices": ["a"]}}])
+    assert spans == [{"start": 1, "label": "X"}, {}]
+    assert spans_to_tags("a", spans, "expand").problems == [
+        "span 1 has no end",
+        "span 2 has no start and no end and no label",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "None, where a list of spans is expected"),
+        (7, "7, where a list of spans is expected"),
+        ("", "'' is not JSON: Expecting value"),
+        ("Ada|PER", "'Ada|PER' is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("3", "3, where a list of spans is expected"),
+        ({}, "{} has lists under none of entities, ents, spans, labels, label, where one"),
+        ({"entities": [], "spans": []}, "has lists under entities and spans, where one list"),
+        (SPANS[0], "has lists under none of"),
+        ([[0, 3]], "span 1 is [0, 3], where [start, end, label] or an object"),
+        ([SPANS[0], "PER"], "span 2 is 'PER', where"),
+        ([{"start": 0, "end": 3, "labels": ["A", "B"]}], "span 1 has the labels ['A', 'B'], where one is expected"),
+        ([SPANS[0], {"value": {"start": 0, "end": 3, "labels": []}}], "span 2 has the labels [], where one"),
+        ([{"start": 0, "end": 3, "label": ["A", "B"]}], "span 1 has the labels ['A', 'B']"),
+    ],
+)
+def test_other_things_are_no_spans(value, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_spans(value)
+
+
+some_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from("start end label labels value entities text".split()), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(some_json, texts)
+def test_any_json_is_spans_or_a_value_error(value, text):
+    try:
+        spans = read_spans(value)
+    except ValueError:
+        return
+    found = spans_to_tags(text, spans, "expand")
+    assert len(found.problems) + sum(found.counts[n] for n in ("empty", "overlapping")) + len(
+        entities(found.tags)
+    ) == len(spans)
