@@ -142,6 +142,7 @@ _WANTED = {
     "list_type": "a list",
     "dict_type": "a mapping",
     "model_type": "a mapping",
+    "model_attributes_type": "a mapping",  # as pydantic says it of a union
     "none_required": "null",
 }
 _BOUNDS = {

@@ -32,6 +32,24 @@ def values(column: str, number: int) -> str:
     return f"{5.0 * side:.1f}" if column == "score" else small.text(number, side).strip()
 
 
+def write_sentences(folder: Path, recipe: Recipe) -> list[str]:
+    """Small CoNLL files with as many fields as the recipe names, and the overrides that put them in its place."""
+    spec, overrides = recipe.data, []
+    fields = spec.header if isinstance(spec.header, list) else ["tokens", "tags"]
+    for split in spec.source:
+        lines = [(spec.delimiter or " ").join(["-DOCSTART-", *["x"] * (len(fields) - 1)]), ""]
+        for number in range(16):
+            for place, word in enumerate(small.text(number, number % 2).split()):
+                tag = "B-LOC" if place == 1 else "O"
+                values = {"tokens": word, "tags": tag}
+                lines.append((spec.delimiter or " ").join(values.get(field, "x") for field in fields))
+            lines.append("")
+        path = folder / f"{split}.conll"
+        path.write_text("\n".join(lines))
+        overrides.append(f"data.source.{split}={path}")
+    return overrides
+
+
 def write(folder: Path, recipe: Recipe, canonical: list[str]) -> list[str]:
     """Small files with the recipe's own column names, and the overrides that put them in the place of its data."""
     spec = recipe.data
@@ -88,8 +106,10 @@ def test_it_trains(file: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     swapped = [f"model.name={tiny_encoder}", "model.max_length=32"]
     swapped += ["~model.revision"] if shipped.model.revision else []
     mapped = shipped.data.columns
-    if shipped.data.source == "sample:sentiment":
+    if str(shipped.data.source).startswith("sample:"):
         swapped.append("data.limit=40")
+    elif shipped.task.name == "token-classification":
+        swapped += write_sentences(tmp_path, shipped)
     else:
         canonical = [name for name in ("text", "text_a", "text_b", "label", "labels", "score") if name in mapped]
         if isinstance(shipped.data.source, str):

@@ -17,6 +17,7 @@ from bertkit.data.table import Problems
 from bertkit.errors import DataError
 from bertkit.recipe import DataSpec
 
+SPEC = DataSpec.model_validate({"source": "unused", "format": "json"})
 CONTEXT = "Warsaw lies on the Vistula. The Vistula is long. 😀 Ends here"
 
 
@@ -46,15 +47,15 @@ def version_2() -> dict[str, Any]:
     return document
 
 
-def read(tmp_path, content: Any, name: str = "dev.json", **settings: Any) -> list[tuple[int, dict[str, Any]]]:
-    path = tmp_path / name
-    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    return list(read_rows(path, DataSpec.model_validate({"source": "unused", **settings})))
+def read(tmp_path, document: Any) -> list[tuple[int, dict[str, Any]]]:
+    path = tmp_path / "dev.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return list(read_rows(path, SPEC))
 
 
-def fails(tmp_path, content: Any) -> str:
+def fails(tmp_path, document: Any) -> str:
     with pytest.raises(DataError) as caught:
-        read(tmp_path, content)
+        read(tmp_path, document)
     return str(caught.value).replace(str(tmp_path / "dev.json"), "dev.json")
 
 
@@ -80,16 +81,12 @@ def test_version_2_has_no_answer_where_it_is_impossible(tmp_path):
 
 def test_answers_of_an_impossible_question_are_not_read(tmp_path):
     document = version_2()
-    question = document["data"][1]["paragraphs"][1]["qas"][0]
-    question["answers"] = PLAUSIBLE
-    assert read(tmp_path, document) == read(tmp_path, version_2())
-    del question["answers"]
+    document["data"][1]["paragraphs"][1]["qas"][0]["answers"] = PLAUSIBLE
     assert read(tmp_path, document) == read(tmp_path, version_2())
 
 
 def test_a_stream_is_read_like_a_file(tmp_path):
-    spec = DataSpec.model_validate({"source": "unused", "format": "json"})
-    assert list(read_stream(io.BytesIO(json.dumps(V1).encode()), "stdin", spec)) == read(tmp_path, V1)
+    assert list(read_stream(io.BytesIO(json.dumps(V1).encode()), "stdin", SPEC)) == read(tmp_path, V1)
 
 
 def change(path: list[Any], value: Any = None) -> dict[str, Any]:
@@ -225,7 +222,7 @@ def at(text: str, start: int | None) -> dict[str, Any]:
         (["long", {"text": "😀", "answer_start": 49}], [(43, 47), (49, 50)], 0),
         ([], [], 0),
     ],
-)  # fmt: skip
+)
 def test_answers_are_found(answers, spans, moved):
     assert check_answers(CONTEXT, answers) == (spans, moved, [])
 

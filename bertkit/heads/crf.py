@@ -144,32 +144,33 @@ def span_marginals(
 
 @torch.no_grad()
 def decode(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
-    """Best path of each sentence `(batch, words)` int64, -1 at padding (Viterbi 1967); on the CPU."""
-    lengths = _lengths(emissions, mask, chain).cpu()
-    order = lengths.argsort(descending=True, stable=True)  # sentences that go on come first
-    scores = emissions.cpu()[order].double().transpose(0, 1).contiguous().numpy()
-    transitions, start, end = (x.cpu().double().numpy() for x in chain)
-    words, batch = scores.shape[:2]
-    going = (lengths > torch.arange(words)[:, None]).sum(1).tolist()
+    """Best path of each sentence `(batch, words)` int64, -1 at padding (Viterbi 1967).
+
+    On the CPU; in fp64 for fp64 emissions, else in fp32. Each word's best emission is taken as 0, so that sums stay
+    small.
+    """
+    _check(emissions, mask, chain)
+    wide = _wider(emissions.cpu())
+    scores = (wide - wide.amax(2, keepdim=True)).transpose(0, 1).contiguous().numpy()
+    transitions, start, end = (x.cpu().to(wide.dtype).numpy() for x in chain)
+    inside, sentences = mask.cpu().T.contiguous().numpy(), np.arange(len(wide))
     best = np.empty_like(scores)  # of all paths that come to a word and tag
     best[0] = start + scores[0]
-    moves = np.repeat(transitions[:, None], batch, 1)  # repeated once: broadcasting at each word takes twice as long
-    room = np.empty_like(moves)
-    for t in range(1, words):
-        n = going[t]
-        np.add(best[t - 1, :n].T[:, :, None], moves[:, :n], out=room[:, :n])
-        np.maximum.reduce(room[:, :n], axis=0, out=best[t, :n])
-        best[t, :n] += scores[t, :n]
-    path = np.full((words, batch), -1)
-    last = lengths[order].numpy() - 1
-    tag = (best[last, np.arange(batch)] + end).argmax(1)
-    path[last, np.arange(batch)] = tag
-    into = np.ascontiguousarray(transitions.T)
-    for t in range(words - 1, 0, -1):
-        n = going[t]
-        tag[:n] = (into[tag[:n]] + best[t - 1, :n]).argmax(1)
-        path[t - 1, :n] = tag[:n]
-    return torch.from_numpy(path.T)[order.argsort()].to(emissions.device)
+    moves = np.repeat(transitions[:, None], len(wide), 1)  # once: broadcasting it at each word takes twice as long
+    paths = np.empty_like(moves)
+    for t in range(1, len(scores)):
+        np.add(best[t - 1].T[:, :, None], moves, out=paths)
+        np.maximum.reduce(paths, axis=0, out=best[t])
+        best[t] += scores[t]
+    tag = (best[inside.sum(0) - 1, sentences] + end).argmax(1)
+    found, into = np.empty(inside.shape, np.int64), np.ascontiguousarray(transitions.T)
+    for t in range(len(scores) - 1, 0, -1):
+        found[t] = tag
+        before = into.take(tag, 0)
+        before += best[t - 1]
+        np.copyto(tag, before.argmax(1), where=inside[t])
+    found[0] = tag
+    return torch.from_numpy(np.where(inside, found, -1).T.copy()).to(emissions.device)
 
 
 class _LogPartition(torch.autograd.Function):
@@ -201,21 +202,18 @@ def _score(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tenso
     moves = (tags[:, :-1] * count + tags[:, 1:]).flatten()
     steps = chain.transitions.flatten().index_select(0, moves).view(len(tags), -1)
     last = tags.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]
-    words = emissions.gather(2, tags[..., None])[..., 0]
-    return words.sum(1) + (steps * mask[:, 1:]).sum(1) + chain.start[tags[:, 0]] + chain.end[last]
+    words = emissions.gather(2, tags[..., None])[..., 0].where(mask, 0)
+    return words.sum(1) + steps.where(mask[:, 1:], 0).sum(1) + chain.start[tags[:, 0]] + chain.end[last]
 
 
 def _prepared(emissions: Tensor, mask: Tensor, chain: Chain) -> tuple[Tensor, Tensor, Chain]:
-    """All in fp64, emissions 0 at padding; on CUDA or on the CPU, since other devices may lack fp64."""
-    _lengths(emissions, mask, chain)
+    """All in fp64; on CUDA or on the CPU, since other devices may lack fp64."""
+    _check(emissions, mask, chain)
     device = emissions.device if emissions.is_cuda else torch.device("cpu")
-    there = mask.to(device)
-    wide = emissions.to(device).double().masked_fill(~there[..., None], 0)
-    return wide, there, Chain(*(x.to(device).double() for x in chain))
+    return emissions.to(device).double(), mask.to(device), Chain(*(x.to(device).double() for x in chain))
 
 
-def _lengths(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
-    """Words of each sentence `(batch,)`."""
+def _check(emissions: Tensor, mask: Tensor, chain: Chain) -> None:
     count = len(chain.start)
     if emissions.dim() != 3 or emissions.shape[2] != count or emissions.numel() == 0:
         raise ValueError(f"emissions must be (batch, words, {count}) and not empty, not {tuple(emissions.shape)}")
@@ -223,7 +221,6 @@ def _lengths(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
         raise ValueError(f"mask must be bool {tuple(emissions.shape[:2])}, not {mask.dtype} {tuple(mask.shape)}")
     if not (mask[:, 0].all() and (mask[:, 1:] <= mask[:, :-1]).all()):
         raise ValueError("mask must be True from the first word of each sentence on, without gaps")
-    return mask.sum(1)
 
 
 def _checked(tags: Tensor, mask: Tensor, count: int) -> Tensor:

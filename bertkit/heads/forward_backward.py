@@ -2,7 +2,7 @@
 
 The sums are of probabilities, rescaled on the way (Rabiner 1989): word by word on the CPU, by an associative scan on
 CUDA. Where scores are so far apart that these could underflow, they are of logarithms, word by word on the CPU.
-Everywhere emissions are (batch, words, tags), 0 at padding, mask is (batch, words), and all numbers are fp64.
+Everywhere emissions are (batch, words, tags), mask is (batch, words), and all numbers are fp64.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ class Posterior(NamedTuple):
 
 def posterior(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
     """The posterior of each sentence, by the fastest way that is exact for these scores."""
-    if steps := _steps(emissions, chain):
-        found = _scaled_posterior(emissions, mask, chain, steps)
+    peaks = emissions.amax(2)
+    gains = (emissions - peaks[..., None]).exp_().masked_fill_(~mask[..., None], 1)
+    if steps := _steps(gains, chain):
+        found = _scaled_posterior(gains, peaks, mask, chain, steps)
         if found.log_partition.isfinite().all():  # a short sentence may have no path that is not forbidden
             return found
     return _log_posterior(emissions, mask, chain)
 
 
-def _steps(emissions: Tensor, chain: Chain) -> int:
+def _steps(gains: Tensor, chain: Chain) -> int:
     """How many words sums may go without rescaling; 0 where fp64 is too narrow, or something is not finite.
 
     From any tag `depth` transitions lead to any other. What can be reached is so never further below the best than
@@ -60,50 +62,49 @@ def _steps(emissions: Tensor, chain: Chain) -> int:
         reached, depth = np.minimum(reached @ allowed, 1), depth + 1
         if depth > 8:
             return 0
-    low, high = emissions.aminmax(dim=2)
-    spread = float((high - low).max()) + max(float(np.ptp(x)) for x in possible) + np.log(2 * len(allowed))
+    spread = float(np.log(2 * len(allowed)) - gains.min().log()) + max(float(np.ptp(x)) for x in possible)
     steps = int(RANGE / spread) - depth if spread < RANGE else 0  # nor where it is NaN
     return steps if steps >= depth else 0
 
 
-def _scaled_posterior(emissions: Tensor, mask: Tensor, chain: Chain, steps: int) -> Posterior:
+def _scaled_posterior(gains: Tensor, peaks: Tensor, mask: Tensor, chain: Chain, steps: int) -> Posterior:
     """From sums of probabilities. Each word's are known up to a factor, which its norm cancels."""
-    lengths, there = mask.sum(1), mask[..., None]
-    peaks, tops = emissions.amax(2), [x.max() for x in chain]
-    gains = (emissions - peaks[..., None]).exp()
+    lengths, tops = mask.sum(1), [x.max() for x in chain]
     scaled = Chain(*((x - top).exp() for x, top in zip(chain, tops, strict=True)))
-    alpha, after, log_sum = _scan(gains, lengths, scaled) if gains.is_cuda else _loop(gains, lengths, scaled, steps)
-    end = scaled.end.expand(len(gains), 1, -1)
-    beta = torch.cat([after[:, 1:] @ scaled.transitions.T, end], 1)
-    beta = beta.scatter(1, (lengths - 1)[:, None, None].expand(end.shape), end)
-    shares = (alpha / (alpha * beta).sum(2, keepdim=True)).where(there, 0)
-    pairs = scaled.transitions * (shares[:, :-1].mT @ after[:, 1:].where(there[:, 1:], 0))
-    log_partition = log_sum + peaks.sum(1) + (lengths - 1) * tops[0] + tops[1] + tops[2]
-    return Posterior(log_partition, shares * beta, pairs, after, False)
+    alpha, beta, after, log_sum = (
+        _scan(gains, lengths, scaled) if gains.is_cuda else _loop(gains, lengths, scaled, steps)
+    )
+    products = alpha * beta
+    norms = products.sum(2, keepdim=True).reciprocal().where(mask[..., None], 0)
+    pairs = (alpha[:, :-1] * norms[:, :-1].where(mask[:, 1:, None], 0)).mT @ after[:, 1:]
+    log_partition = log_sum + peaks.where(mask, 0).sum(1) + (lengths - 1) * tops[0] + tops[1] + tops[2]
+    return Posterior(log_partition, products * norms, scaled.transitions * pairs, after, False)
 
 
-def _loop(gains: Tensor, lengths: Tensor, scaled: Chain, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums over paths up to each word and from it on, both with it, `(batch, words, tags)`; and log of that over all.
+def _loop(gains: Tensor, lengths: Tensor, scaled: Chain, steps: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sums over paths `(batch, words, tags)`: up to and with each word, after it, from it on; and log of that over all.
 
-    The second are those of the sentences turned around, in the same loop. NumPy's calls cost a fifth of torch's.
+    The latter are those of the sentences turned around, in the same loop. NumPy's calls cost a fifth of torch's.
     """
     factors = _both_ways(gains, lengths).numpy()
     weights = np.stack([scaled.transitions.numpy(), scaled.transitions.numpy().T])
-    sums, scales = np.empty_like(factors), np.ones(factors.shape[:3])
-    np.multiply(np.stack([scaled.start.numpy(), scaled.end.numpy()])[:, None], factors[0], out=sums[0])
-    for t in range(1, len(sums)):
-        now = np.matmul(sums[t - 1], weights, out=sums[t])
-        now *= factors[t]
+    inner, outer = np.empty_like(factors), np.empty_like(factors)  # without and with the word itself
+    scales = np.ones(factors.shape[:3])
+    inner[0] = np.stack([scaled.start.numpy(), scaled.end.numpy()])[:, None]
+    np.multiply(inner[0], factors[0], out=outer[0])
+    for t in range(1, len(outer)):
+        np.matmul(outer[t - 1], weights, out=inner[t])
+        now = np.multiply(inner[t], factors[t], out=outer[t])
         if t % steps == 0:
             scales[t] = now.max(2)
             now /= scales[t, :, :, None]
-    alpha, after = _in_order(torch.from_numpy(sums), lengths)
-    inside = torch.arange(len(sums))[:, None] < lengths
+    (alpha, after), (_, beta) = (_in_order(torch.from_numpy(x), lengths) for x in (outer, inner))
+    inside = torch.arange(len(outer))[:, None] < lengths
     logs = torch.from_numpy(scales[:, 0]).log().where(inside, 0).sum(0)
-    return alpha, after, logs + (alpha[torch.arange(len(alpha)), lengths - 1] @ scaled.end).log()
+    return alpha, beta, after, logs + (alpha[torch.arange(len(alpha)), lengths - 1] @ scaled.end).log()
 
 
-def _scan(gains: Tensor, lengths: Tensor, scaled: Chain) -> tuple[Tensor, Tensor, Tensor]:
+def _scan(gains: Tensor, lengths: Tensor, scaled: Chain) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `_loop`, in a number of steps that grows as the logarithm of the words (Blelloch 1990).
 
     Up a tree go products of the matrices from word to word; down it go sums, to the bounds of ever shorter parts.
@@ -121,7 +122,7 @@ def _scan(gains: Tensor, lengths: Tensor, scaled: Chain) -> tuple[Tensor, Tensor
         logs = logs + scale.log().sum((1, 2, 3))
         levels.append(product / scale)
     alpha = (scaled.start * gains[:, 0])[:, None, None]  # (batch, parts, 1, tags), before each part
-    beta = scaled.end.expand(batch, 1, -1)[..., None]  # (batch, parts, tags, 1), after each part
+    beta = scaled.end.expand(batch, 1, 1, -1).mT  # (batch, parts, tags, 1), after each part
     logs = logs + (alpha @ levels[-1] @ beta).log().flatten()
     for level in reversed(levels[:-1]):
         alpha = torch.stack([alpha, alpha @ level[:, 0::2]], 2).flatten(1, 2)
@@ -129,13 +130,17 @@ def _scan(gains: Tensor, lengths: Tensor, scaled: Chain) -> tuple[Tensor, Tensor
         alpha, beta = (x / x.amax((2, 3), keepdim=True) for x in (alpha, beta))
     after = gains.clone()  # the first word's, which nothing asks for, stays without its continuations
     after[:, 1:] *= beta[:, : words - 1, :, 0]
-    return alpha[:, :words, 0], after, logs
+    end = scaled.end.expand(batch, 1, -1)
+    goes_on = torch.nn.functional.pad(goes_on, (0, 1))[..., None]
+    beta = (torch.nn.functional.pad(after[:, 1:], (0, 0, 0, 1)) @ scaled.transitions.T).where(goes_on, end)
+    return alpha[:, :words, 0], beta, after, logs
 
 
 def _log_posterior(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
     """From sums of logarithms; computed on the CPU."""
     device = emissions.device
-    emissions, mask, chain = emissions.cpu(), mask.cpu(), Chain(*(x.cpu() for x in chain))
+    mask, chain = mask.cpu(), Chain(*(x.cpu() for x in chain))
+    emissions = emissions.cpu().where(mask[..., None], 0)
     lengths, there = mask.sum(1), mask[..., None]
     scores = _both_ways(emissions, lengths)
     moves = torch.stack([chain.transitions, chain.transitions.T])[:, None]
