@@ -19,7 +19,6 @@ from transformers import BertModel, BertPreTrainedModel
 
 from bertkit.heads import crf, forward_backward
 from bertkit.heads.crf import CRF, Chain
-from bertkit.heads.forward_backward import Posterior
 
 BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 BIOES = ["O", "B-PER", "I-PER", "E-PER", "S-PER", "B-LOC", "I-LOC", "E-LOC", "S-LOC"]
@@ -101,47 +100,35 @@ def cases() -> list[Case]:
     return made
 
 
-@pytest.fixture(params=["as chosen", "loop", "scan", "logs"])
+@pytest.fixture(params=["loop", "scan", "logs"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How the sums are done: as chosen for their range, or, where they can, the way named."""
+    """How sums are done: of probabilities on the CPU, or as on CUDA, logarithms where scores ask for it; or always."""
     if request.param == "scan":
-        monkeypatch.setattr(forward_backward, "_loop", lambda *args: forward_backward._scan(*args[:3]))
-    if request.param in ("loop", "scan"):
-
-        def scaled(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
-            steps = forward_backward._steps(emissions, chain)
-            assert steps, "this needs logarithms"
-            return forward_backward._scaled_posterior(emissions, mask, chain, steps)
-
-        monkeypatch.setattr(crf, "posterior", scaled)
+        use_scan(monkeypatch)
     if request.param == "logs":
         monkeypatch.setattr(crf, "posterior", forward_backward._log_posterior)
     return str(request.param)
 
 
-def chosen(cases: list[Case], way: str) -> list[Case]:
-    """The cases that can be done this way."""
-    if way not in ("loop", "scan"):
-        return cases
-    able = [case for case in cases if tame(case)]
-    assert len(able) >= 40
-    return able
+def use_scan(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(forward_backward, "_loop", lambda *args: forward_backward._scan(*args[:3]))
 
 
-def tame(case: Case) -> bool:
-    emissions = case.emissions.masked_fill(~case.mask[..., None], 0)
-    paths = all(brute.scores.max() > crf.FORBIDDEN / 2 for brute in case.brute)
-    return paths and forward_backward._steps(emissions, case.chain) > 0
+def test_the_cases_need_probabilities_and_logarithms(cases: list[Case]) -> None:
+    logs = [forward_backward.posterior(case.emissions, case.mask, case.chain).after_is_log for case in cases]
+    assert 10 <= sum(logs) <= 60
 
 
-def test_partition_equals_all_paths(cases: list[Case], way: str) -> None:
-    for case in chosen(cases, way):
+@pytest.mark.usefixtures("way")
+def test_partition_equals_all_paths(cases: list[Case]) -> None:
+    for case in cases:
         expected = torch.tensor([brute.log_partition for brute in case.brute], dtype=torch.float64)
         assert_close(crf.log_partition(case.emissions, case.mask, case.chain), expected, rtol=1e-12, atol=1e-10)
 
 
-def test_marginals_equal_all_paths(cases: list[Case], way: str) -> None:
-    for case in chosen(cases, way):
+@pytest.mark.usefixtures("way")
+def test_marginals_equal_all_paths(cases: list[Case]) -> None:
+    for case in cases:
         found = crf.marginals(case.emissions, case.mask, case.chain).numpy()
         for row, brute in enumerate(case.brute):
             words = brute.paths.shape[1]
@@ -150,9 +137,10 @@ def test_marginals_equal_all_paths(cases: list[Case], way: str) -> None:
             assert (found[row, words:] == 0).all()
 
 
-def test_gradients_equal_all_paths(cases: list[Case], way: str) -> None:
+@pytest.mark.usefixtures("way")
+def test_gradients_equal_all_paths(cases: list[Case]) -> None:
     """Of a weighted sum of losses, by emissions, transitions, start and end."""
-    for case in chosen(cases, way):
+    for case in cases:
         weights = torch.linspace(0.5, 1.5, len(case.brute), dtype=torch.float64)
         inputs = [x.clone().requires_grad_() for x in (case.emissions, *case.chain)]
         loss = crf.nll(inputs[0], case.tags, case.mask, Chain(*inputs[1:]))
@@ -193,10 +181,11 @@ def test_viterbi_finds_the_best_of_all_paths(cases: list[Case]) -> None:
             assert (found[row, words:] == -1).all()
 
 
-def test_span_marginals_equal_all_paths(cases: list[Case], way: str) -> None:
+@pytest.mark.usefixtures("way")
+def test_span_marginals_equal_all_paths(cases: list[Case]) -> None:
     """Of all spans of each sentence, with its best tags and with random ones."""
     rng = np.random.default_rng(1)
-    for case in chosen(cases, way):
+    for case in cases:
         count = case.emissions.shape[2]
         continues = rng.random((count, count)) < 0.4
         for tags in (crf.decode(case.emissions, case.mask, case.chain), case.tags):
@@ -342,28 +331,26 @@ def test_scaled_sums_equal_logarithms_wherever_they_are_used(
     """Every score is at one end of its range or the other."""
     rng = np.random.default_rng(seed)
     emissions, _, mask = random_batch(rng, 3, 40, len(tags), 1.0)
-    emissions = emissions.sign().mul(high).masked_fill(~mask[..., None], 0)
+    emissions = emissions.sign() * high
     chain = Chain(*(x.sign() * steep for x in random_chain(rng, len(tags), 1.0)))
     chain = crf.constrain(chain, crf.forbidden(tags))
-    steps = forward_backward._steps(emissions, chain)
-    if not steps:
+    found = forward_backward.posterior(emissions, mask, chain)
+    if found.after_is_log:
         return
     logs = forward_backward._log_posterior(emissions, mask, chain)
-    scaled = forward_backward._scaled_posterior(emissions, mask, chain, steps)
-    assert_close(scaled[:3], logs[:3], rtol=1e-9, atol=1e-12)
+    assert_close(found[:3], logs[:3], rtol=1e-9, atol=1e-12)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forward_backward, "_loop", lambda *args: forward_backward._scan(*args[:3]))
-        assert_close(
-            forward_backward._scaled_posterior(emissions, mask, chain, steps)[:3], logs[:3], rtol=1e-9, atol=1e-12
-        )
+        use_scan(patch)
+        scan = forward_backward.posterior(emissions, mask, chain)
+    assert not scan.after_is_log
+    assert_close(scan[:3], logs[:3], rtol=1e-9, atol=1e-12)
 
 
 def test_the_usual_scores_need_no_logarithms() -> None:
     """Else all of this would be slow."""
-    emissions, _, _ = random_batch(np.random.default_rng(0), 8, 100, len(BIOES), 5.0)
-    chain = random_chain(np.random.default_rng(0), len(BIOES), 2.0)
-    assert forward_backward._steps(emissions, crf.constrain(chain, crf.forbidden(BIOES))) > 0
-    assert forward_backward._steps(emissions * 0, Chain(*(x * 0 for x in chain))) > 50
+    emissions, _, mask = random_batch(np.random.default_rng(0), 8, 100, len(BIOES), 5.0)
+    chain = crf.constrain(random_chain(np.random.default_rng(0), len(BIOES), 2.0), crf.forbidden(BIOES))
+    assert not forward_backward.posterior(emissions, mask, chain).after_is_log
 
 
 def test_a_forced_word() -> None:

@@ -86,26 +86,25 @@ def constrain(chain: Chain, never: tuple[Tensor, Tensor, Tensor]) -> Chain:
 
 def nll(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     """Negative log-likelihood of the tags `(batch,)`; differentiable once, by emissions and chain."""
-    wide, there, wide_chain = _prepared(emissions, mask, chain)
-    result = _log_partition(wide, there, wide_chain) - _score(wide, tags, there, wide_chain)
-    return _like(result, emissions)
+    there, wide = _checked(emissions, mask, chain)
+    return _like(_log_partition(emissions, there, wide) - _score(emissions, tags, there, wide), emissions)
 
 
 def log_partition(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     """Logarithm of the sum of exp(score) over all paths `(batch,)`; differentiable once, by emissions and chain."""
-    return _like(_log_partition(*_prepared(emissions, mask, chain)), emissions)
+    return _like(_log_partition(emissions, *_checked(emissions, mask, chain)), emissions)
 
 
 def score(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     """Score of the tags `(batch,)`: the sum of their emissions, transitions, start and end; differentiable."""
-    wide, there, wide_chain = _prepared(emissions, mask, chain)
-    return _like(_score(wide, tags, there, wide_chain), emissions)
+    return _like(_score(emissions, tags, *_checked(emissions, mask, chain)), emissions)
 
 
 @torch.no_grad()
 def marginals(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     """Posterior of each tag at each word `(batch, words, tags)`; not differentiable."""
-    return _like(posterior(*_prepared(emissions, mask, chain)).marginals, emissions)
+    there, wide = _checked(emissions, mask, chain)
+    return _like(posterior(emissions.to(there.device).double(), there, wide).marginals, emissions)
 
 
 @torch.no_grad()
@@ -125,15 +124,15 @@ def span_marginals(
         continues: (tags, tags) bool: does the second tag go on with the span that the first is in? A span ends with
             its sentence, or before a tag that does not go on with it.
     """
-    wide, there, wide_chain = _prepared(emissions.cpu(), mask.cpu(), Chain(*(x.cpu() for x in chain)))
-    path, lengths = _checked(tags.cpu(), there, wide.shape[2]), there.sum(1)
+    there, wide = _checked(emissions.cpu(), mask.cpu(), chain)
+    path, lengths = _path(tags.cpu(), there, emissions.shape[2]), there.sum(1)
     sentence, first, last = spans.cpu().long().unbind(1)
     if ((first < 0) | (first > last) | (last >= lengths[sentence])).any():
         raise ValueError("spans must be (sentence, first word, last word), inside their sentences")
-    found = posterior(wide, there, wide_chain)
+    found = posterior(emissions.cpu().double(), there, wide)
     begins = found.marginals[sentence, first, path[sentence, first]].log()
     after = found.after if found.after_is_log else found.after.log()
-    following = (wide_chain.transitions[path[:, :-1]] + after[:, 1:]).log_softmax(2)  # given the tag before
+    following = (wide.transitions[path[:, :-1]] + after[:, 1:]).log_softmax(2)  # given the tag before
     steps = following.gather(2, path[:, 1:, None])[..., 0].clamp(min=FORBIDDEN)
     sums = torch.nn.functional.pad(steps.cumsum(1), (1, 0))
     ends = following.masked_fill(continues.cpu()[path[:, :-1]], -torch.inf).logsumexp(2)
@@ -149,7 +148,7 @@ def decode(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     On the CPU; in fp64 for fp64 emissions, else in fp32. Each word's best emission is taken as 0, so that sums stay
     small.
     """
-    _check(emissions, mask, chain)
+    _checked(emissions, mask, chain)
     wide = _wider(emissions.cpu())
     scores = (wide - wide.amax(2, keepdim=True)).transpose(0, 1).contiguous().numpy()
     transitions, start, end = (x.cpu().to(wide.dtype).numpy() for x in chain)
@@ -178,17 +177,20 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, emissions: Tensor, mask: Tensor, *chain: Tensor) -> Tensor:
-        found = posterior(emissions, mask, Chain(*chain))
+        found = posterior(emissions.to(mask.device).double(), mask, Chain(*chain))
         ctx.save_for_backward(mask, found.marginals, found.transitions)
+        ctx.emissions = emissions.dtype, emissions.device
         return found.log_partition
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         mask, tags, transitions = ctx.saved_tensors
-        emissions = grad[:, None, None] * tags
-        last = emissions[torch.arange(len(grad), device=grad.device), mask.sum(1) - 1]
-        return emissions, None, torch.tensordot(grad, transitions, 1), emissions[:, 0].sum(0), last.sum(0)
+        dtype, device = ctx.emissions
+        weighed = grad[:, None, None] * tags
+        last = weighed[torch.arange(len(grad), device=grad.device), mask.sum(1) - 1]
+        by_chain = torch.tensordot(grad, transitions, 1), weighed[:, 0].sum(0), last.sum(0)
+        return weighed.to(dtype).to(device), None, *by_chain
 
 
 def _log_partition(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
@@ -198,22 +200,17 @@ def _log_partition(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
 
 def _score(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     count = emissions.shape[2]
-    tags = _checked(tags.to(mask.device), mask, count)
-    moves = (tags[:, :-1] * count + tags[:, 1:]).flatten()
-    steps = chain.transitions.flatten().index_select(0, moves).view(len(tags), -1)
-    last = tags.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]
-    words = emissions.gather(2, tags[..., None])[..., 0].where(mask, 0)
-    return words.sum(1) + steps.where(mask[:, 1:], 0).sum(1) + chain.start[tags[:, 0]] + chain.end[last]
+    path = _path(tags.to(mask.device), mask, count)
+    own = emissions.gather(2, path.to(emissions.device)[..., None])[..., 0].to(mask.device).double()
+    moves = (path[:, :-1] * count + path[:, 1:]).flatten()
+    steps = chain.transitions.flatten().index_select(0, moves).view(len(path), -1)
+    last = path.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]
+    inside = own.where(mask, 0).sum(1) + steps.where(mask[:, 1:], 0).sum(1)
+    return inside + chain.start[path[:, 0]] + chain.end[last]
 
 
-def _prepared(emissions: Tensor, mask: Tensor, chain: Chain) -> tuple[Tensor, Tensor, Chain]:
-    """All in fp64; on CUDA or on the CPU, since other devices may lack fp64."""
-    _check(emissions, mask, chain)
-    device = emissions.device if emissions.is_cuda else torch.device("cpu")
-    return emissions.to(device).double(), mask.to(device), Chain(*(x.to(device).double() for x in chain))
-
-
-def _check(emissions: Tensor, mask: Tensor, chain: Chain) -> None:
+def _checked(emissions: Tensor, mask: Tensor, chain: Chain) -> tuple[Tensor, Chain]:
+    """Mask and chain, in fp64, where the sums are done: on CUDA or on the CPU, since other devices may lack fp64."""
     count = len(chain.start)
     if emissions.dim() != 3 or emissions.shape[2] != count or emissions.numel() == 0:
         raise ValueError(f"emissions must be (batch, words, {count}) and not empty, not {tuple(emissions.shape)}")
@@ -221,16 +218,18 @@ def _check(emissions: Tensor, mask: Tensor, chain: Chain) -> None:
         raise ValueError(f"mask must be bool {tuple(emissions.shape[:2])}, not {mask.dtype} {tuple(mask.shape)}")
     if not (mask[:, 0].all() and (mask[:, 1:] <= mask[:, :-1]).all()):
         raise ValueError("mask must be True from the first word of each sentence on, without gaps")
+    device = emissions.device if emissions.is_cuda else torch.device("cpu")
+    return mask.to(device), Chain(*(x.to(device).double() for x in chain))
 
 
-def _checked(tags: Tensor, mask: Tensor, count: int) -> Tensor:
+def _path(tags: Tensor, mask: Tensor, count: int) -> Tensor:
     """The tags, 0 at padding."""
     if tags.shape != mask.shape:
         raise ValueError(f"tags must be {tuple(mask.shape)}, not {tuple(tags.shape)}")
-    tags = tags.masked_fill(~mask, 0)
-    if (tags < 0).any() or (tags >= count).any():
+    path = tags.where(mask, 0)
+    if path.min() < 0 or path.max() >= count:
         raise ValueError(f"tags must be 0 to {count - 1} at each word of the mask")
-    return tags
+    return path
 
 
 def _wider(x: Tensor) -> Tensor:

@@ -86,22 +86,22 @@ def _loop(gains: Tensor, lengths: Tensor, scaled: Chain, steps: int) -> tuple[Te
 
     The latter are those of the sentences turned around, in the same loop. NumPy's calls cost a fifth of torch's.
     """
-    factors = _both_ways(gains, lengths).numpy()
+    outer = _both_ways(gains, lengths).numpy()  # in the loop, sums with the word itself take the place of gains
+    inner = np.empty_like(outer)  # sums without it
     weights = np.stack([scaled.transitions.numpy(), scaled.transitions.numpy().T])
-    inner, outer = np.empty_like(factors), np.empty_like(factors)  # without and with the word itself
-    scales = np.ones(factors.shape[:3])
+    counts, logs = lengths.numpy(), np.zeros(len(gains))
     inner[0] = np.stack([scaled.start.numpy(), scaled.end.numpy()])[:, None]
-    np.multiply(inner[0], factors[0], out=outer[0])
+    outer[0] *= inner[0]
     for t in range(1, len(outer)):
-        np.matmul(outer[t - 1], weights, out=inner[t])
-        now = np.multiply(inner[t], factors[t], out=outer[t])
+        now = outer[t]
+        now *= np.matmul(outer[t - 1], weights, out=inner[t])
         if t % steps == 0:
-            scales[t] = now.max(2)
-            now /= scales[t, :, :, None]
+            scale = now.max(2, keepdims=True)
+            now /= scale
+            logs += np.where(t < counts, np.log(scale[0, :, 0]), 0)
     (alpha, after), (_, beta) = (_in_order(torch.from_numpy(x), lengths) for x in (outer, inner))
-    inside = torch.arange(len(outer))[:, None] < lengths
-    logs = torch.from_numpy(scales[:, 0]).log().where(inside, 0).sum(0)
-    return alpha, beta, after, logs + (alpha[torch.arange(len(alpha)), lengths - 1] @ scaled.end).log()
+    last = alpha[torch.arange(len(alpha)), lengths - 1]
+    return alpha, beta, after, torch.from_numpy(logs) + (last @ scaled.end).log()
 
 
 def _scan(gains: Tensor, lengths: Tensor, scaled: Chain) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -150,7 +150,7 @@ def _log_posterior(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
     for t in range(1, len(scores)):
         torch.logsumexp(outer[t - 1][..., None] + moves, 2, out=inner[t])
         torch.add(inner[t], scores[t], out=outer[t])
-    (alpha, after), beta = _in_order(outer, lengths), _in_order(inner, lengths)[1]
+    (alpha, after), (_, beta) = (_in_order(x, lengths) for x in (outer, inner))
     log_partition = (alpha[torch.arange(len(alpha)), lengths - 1] + chain.end).logsumexp(1)
     shares = alpha - log_partition[:, None, None]
     pairs = chain.transitions.new_zeros(len(alpha), *chain.transitions.shape)
@@ -167,9 +167,9 @@ def _both_ways(values: Tensor, lengths: Tensor) -> Tensor:
     return torch.stack([forth, _turned(forth, lengths)], 1)
 
 
-def _in_order(both: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+def _in_order(both: Tensor, lengths: Tensor) -> list[Tensor]:
     """What `_both_ways` put together, `(batch, words, tags)` each, with word beside the same word."""
-    return both[:, 0].transpose(0, 1), _turned(both[:, 1], lengths).transpose(0, 1)
+    return [both[:, 0].transpose(0, 1), _turned(both[:, 1], lengths).transpose(0, 1)]
 
 
 def _turned(values: Tensor, lengths: Tensor) -> Tensor:
