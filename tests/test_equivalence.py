@@ -38,7 +38,7 @@ def test_accumulation_equals_one_batch(
     assert_same_step(whole, first_step(case, tiny_encoder, tmp_path / "parts", batch, accumulate))
 
 
-@pytest.mark.parametrize("identifier", ["class-weights", "windows"])
+@pytest.mark.parametrize("identifier", ["class-weights", "windows", "ner-crf-windows-bioes"])
 def test_two_processes_equal_one(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
     """Class weights make the counts of the two processes differ; windows make their shapes differ."""
     case = next(case for case in CASES if case.id == identifier)

@@ -363,6 +363,21 @@ def test_lora_trains_and_saves_the_chain(tiny_encoder: Path, tmp_path: Path) -> 
     assert float(saved.abs().max()) > 0
 
 
+def test_a_killed_run_resumes_to_the_same_chain(
+    tiny_encoder_with_dropout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from test_resume import killed
+
+    recipe = load_recipe(write_recipe(tmp_path, tiny_encoder_with_dropout), ["training.num_train_epochs=4"])
+    whole = train(recipe, tmp_path / "whole")
+    killed(recipe, tmp_path / "killed", at=15)
+    resumed = train(recipe, tmp_path / "killed", resume=True)
+    for name in ("model.safetensors", "crf.safetensors", "config.json"):
+        assert (whole.model / name).read_bytes() == (resumed.model / name).read_bytes()
+    groups = json.loads(next(resumed.checkpoints.glob("*/checkpoint-*/optimizer.json")).read_text())["groups"]
+    assert {round(group["initial_lr"] / 1e-2) for group in groups} == {1, 100}
+
+
 def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     file = write_recipe(tmp_path, tiny_encoder)
     with pytest.raises(bertkit.UserError, match=r"label_smoothing_factor: has no meaning for task\.head crf"):
