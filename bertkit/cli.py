@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import __version__
-from bertkit.errors import Problem, UserError
+from bertkit.errors import DataError, Problem, UserError
 from bertkit.shipped import shipped_recipes
 
 RECIPE = "a shipped recipe's name, or a file"
@@ -108,6 +108,9 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("predict", help="answers for texts, or for any number of rows")
     command.add_argument("source", metavar="RUN", help="a run folder, a model folder or a Hub id")
     command.add_argument("rest", nargs="*", metavar="TEXT")
+    command.add_argument(
+        "--context", type=Path, metavar="FILE", help="the text that the TEXTs, questions, are asked of"
+    )
     command.add_argument(
         "--input", metavar="FILE", help="csv, tsv, json, jsonl, parquet or conll; - reads jsonl from stdin"
     )
@@ -221,11 +224,22 @@ def _evaluate(args: argparse.Namespace) -> None:
     print(json.dumps(scores, indent=2) if args.json else scores_table(scores))
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(Problem(str(path), f"not UTF-8: {error}")) from error
+    except OSError as error:
+        raise DataError(Problem(str(path), f"can not be read: {error.strerror or error}")) from error
+
+
 def _predict(args: argparse.Namespace) -> None:
     from bertkit.predict import predict_file, shown
 
     if bool(args.rest) == bool(args.input):
         raise UserError(Problem("", "predict needs texts, or --input FILE", "bertkit predict RUN 'some text'"))
+    if args.input and args.context:
+        raise UserError(Problem("", "--context goes with questions as TEXTs; rows of --input have a context each"))
     if not args.input and (args.output or args.column):
         raise UserError(Problem("", "--output and --column go with --input FILE"))
     columns = dict(pair.partition("=")[::2] for pair in args.column)
@@ -239,5 +253,6 @@ def _predict(args: argparse.Namespace) -> None:
         count = predict_file(predictor, args.source, args.input, args.output, columns)
         print(f"{count:,} rows" + (f" in {args.output}" if args.output else ""), file=sys.stderr)
         return
-    for text, answer in zip(args.rest, predictor.stream(args.rest), strict=True):
+    rows = [{"question": text, "context": _text(args.context)} if args.context else text for text in args.rest]
+    for text, answer in zip(args.rest, predictor.stream(rows), strict=True):
         print(json.dumps({"text": text, "answer": answer}, ensure_ascii=False) if args.json else shown(text, answer))

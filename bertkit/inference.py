@@ -106,8 +106,12 @@ class Predictor:
         """Features -> what the task keeps of them, in their order."""
         return predictor(self.task, self.device, self.precision, self.batch_size)(self.model)
 
-    def __call__(self, rows: Row | Sequence[Row]) -> Answer | list[Answer]:
-        """The answer to one text or row, or the list of answers to several."""
+    def __call__(self, rows: Row | Sequence[Row] | None = None, /, **row: Any) -> Answer | list[Answer]:
+        """The answer to one text or row, or the list of answers to several; or to `question=…, context=…`."""
+        if row or rows is None:
+            if rows is not None:
+                raise DataError(Problem("", f"rows, or the columns of one ({', '.join(row)}), but not both"))
+            rows = row
         if isinstance(rows, str | Mapping):
             return next(self.stream([rows]))
         return list(self.stream(rows))

@@ -112,6 +112,8 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def shown(text: str, answer: Answer) -> str:
     """An answer for people, on one line, such as `positive  0.98  a text`."""
+    if "n_best" in answer:
+        return f"{answer['answer'] or 'no answer'}  {answer['score']:.3f}  {text}"
     if "entities" in answer:
         found = [f"{e['label']} {e['text']} ({e['score']:.3f})" for e in answer["entities"]]
         return f"{', '.join(found) or 'no entities'}  in: {text}"

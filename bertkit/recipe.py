@@ -21,6 +21,7 @@ from bertkit.recipe_errors import Found, Report, did_you_mean, explain, found_va
 from bertkit.shipped import shipped_recipes
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import TaskOptions
+from bertkit.tasks.question_answering import QuestionAnsweringOptions
 from bertkit.tasks.text_classification import TextClassificationOptions
 from bertkit.tasks.token_classification import TokenClassificationOptions
 from bertkit.training_fields import check_training, training_fields, training_schema
@@ -120,7 +121,9 @@ TRAINING_DEFAULTS = {
 class Recipe(_Section):
     """One run, complete: task, encoder, data, training. Immutable; every default is filled in."""
 
-    task: Annotated[TextClassificationOptions | TokenClassificationOptions, Field(discriminator="name")]
+    task: Annotated[
+        TextClassificationOptions | TokenClassificationOptions | QuestionAnsweringOptions, Field(discriminator="name")
+    ]
     model: ModelSpec
     data: DataSpec
     training: dict[str, Any] = Field(

@@ -77,6 +77,9 @@ def _check_loss(task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterato
     if kind in ("multi-label", "regression") and training.get("label_smoothing_factor"):
         path = ("training", "label_smoothing_factor")
         yield Found(path, f"has no meaning for task.kind {kind}", "remove it; smoothing is for single-label")
+    if task.get("name") == "question-answering" and training.get("label_smoothing_factor"):
+        path = ("training", "label_smoothing_factor")
+        yield Found(path, "has no meaning for question-answering", "remove it; an answer stands where it stands")
     if task.get("head") == "crf" and training.get("label_smoothing_factor"):
         path = ("training", "label_smoothing_factor")
         yield Found(path, "has no meaning for task.head crf", "remove it; smoothing is for head: softmax")

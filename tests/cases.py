@@ -52,6 +52,7 @@ def encoder(folder: Path) -> Encoder:
 
 NAME = {"name": "text-classification"}
 NER = {"name": "token-classification"}
+QA = {"name": "question-answering"}
 LABELS = ["good" if side == 0 else "bad" for side in SIDES]
 TOKENS = [text.split() for text in TEXTS]
 TAGS = [
@@ -62,6 +63,10 @@ for words, tags in zip(TOKENS, TAGS, strict=True):  # `good cat`, `very awful an
     for place in range(1, len(words)):
         if tags[place] == "B-SENSE" and words[place - 1] == "very":
             tags[place - 1 : place + 1] = ["B-SENSE", "I-SENSE"]
+QUESTIONS = [f"the {word} ?" for word in ("one", "two", "one", "two", "one", "two", "one", "two")]
+WORDS = ("good", "bad", "fine", "red", "blue", "green", "very good", "awful")
+CONTEXTS = [f"{'the cat sat . ' * (i % 2)}it was {word} and the mat sat on" for i, word in enumerate(WORDS)]
+ANSWERS = [{"text": [w], "answer_start": [c.index(w)]} for c, w in zip(CONTEXTS, WORDS, strict=True)]
 LONG = [text + " and the mat was red , the dog sat up" * 3 for text in TEXTS]
 
 CASES = [
@@ -78,6 +83,17 @@ CASES = [
         {"text": TEXTS, "labels": [["good"] if s == 0 else ["bad", "long"] for s in SIDES]},
     ),
     Case("regression", NAME, {"text": TEXTS, "score": [2.5 - 5 * s + i / 10 for i, s in enumerate(SIDES)]}),
+    Case("qa", QA, {"question": QUESTIONS, "context": CONTEXTS, "answers": ANSWERS}),
+    Case(
+        "qa-windows-or-none",
+        {**QA, "stride": 4},
+        {
+            "question": QUESTIONS,
+            "context": [context + " the dog ran up , down , up" * 4 for context in CONTEXTS],
+            "answers": [a if i % 3 else {"text": [], "answer_start": []} for i, a in enumerate(ANSWERS)],
+        },
+        max_length=24,
+    ),
     Case("ner-softmax", NER, {"tokens": TOKENS, "tags": TAGS}),
     Case("ner-crf", {**NER, "head": "crf"}, {"tokens": TOKENS, "tags": TAGS}),
     Case(

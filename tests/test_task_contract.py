@@ -34,7 +34,7 @@ ODD = [
     "a\r\nb\tc",
 ]
 
-INPUTS = ("text", "text_a", "text_b", "tokens", "document")
+INPUTS = ("text", "text_a", "text_b", "tokens", "document", "question", "context")
 
 every_case = pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 ALONE = [case for case in CASES if case.options.get("context") != "document"]
@@ -76,6 +76,8 @@ def ask(task: Task, model: Any, batch_size: int = 4) -> Predictor:
 def numbers(answer: dict[str, Any]) -> list[float]:
     if "words" in answer:
         return [word["score"] for word in answer["words"]] + [entity["score"] for entity in answer["entities"]]
+    if "n_best" in answer:
+        return [answer["score"], answer["null_score"], *sorted(each["score"] for each in answer["n_best"])]
     return list(answer["scores"].values()) if "scores" in answer else [answer["score"]]
 
 
@@ -130,6 +132,8 @@ def test_odd_texts_are_answered(case: Case, tiny_encoder: Path) -> None:
     predict = ask(task, task.model(encoder(tiny_encoder)))
     pair = "text_a" in case.columns
     rows = [{"text_a": text, "text_b": text} if pair else {"text": text} for text in ODD]
+    if task.name == "question-answering":
+        rows = [{"question": "the cat ?", "context": text} for text in ODD]
     answers = predict(rows)
     assert len(answers) == len(ODD)
     assert np.isfinite([number for answer in answers for number in numbers(answer)]).all()
@@ -147,10 +151,11 @@ def test_a_fresh_head_is_initialised_memory(case: Case, tiny_encoder: Path) -> N
     for _ in range(2):
         set_seed(7)
         models.append(case.task(tiny_encoder).model(encoder(tiny_encoder)))
-    weights = [dict(model.named_parameters())["classifier.weight"].detach() for model in models]
+    head = "qa_outputs" if case.options["name"] == "question-answering" else "classifier"
+    weights = [dict(model.named_parameters())[f"{head}.weight"].detach() for model in models]
     assert torch.equal(*weights)
     assert 0.005 < float(weights[0].std()) < 0.05
-    assert not dict(models[0].named_parameters())["classifier.bias"].any()
+    assert not dict(models[0].named_parameters())[f"{head}.bias"].any()
 
 
 @every_case

@@ -252,4 +252,5 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "words": _words,
     "tags": _tags,
     "spans": _as_it_is,
+    "answers": _as_it_is,
 }

@@ -205,8 +205,10 @@ def _dataset(table: Table, columns: Mapping[str, Column]) -> Dataset:
     from datasets import Dataset, Features, List, Value
     from datasets.table import InMemoryTable
 
+    strings = List(Value("string"))
     types = {"text": Value("string"), "label": Value("string"), "number": Value("float64")}
-    features = Features({n: types.get(columns[n].holds) or List(Value("string")) for n in table.values})
+    types["answers"] = {"text": strings, "answer_start": List(Value("int64"))}
+    features = Features({n: types.get(columns[n].holds, strings) for n in table.values})
     return Dataset(
         InMemoryTable(pa.table(table.values, schema=features.arrow_schema))
     )  # from_dict looks at each value again

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bertkit.errors import Problem, RecipeError
 from bertkit.tasks.base import Task
+from bertkit.tasks.question_answering import QuestionAnswering
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.tasks.token_classification import TokenClassification
 
-TASKS: tuple[type[Task], ...] = (TextClassification, TokenClassification)
+TASKS: tuple[type[Task], ...] = (TextClassification, TokenClassification, QuestionAnswering)
 
 
 def get_task(name: str) -> type[Task]:

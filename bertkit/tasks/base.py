@@ -37,10 +37,10 @@ class Column(NamedTuple):
 
     text: a string. label: one class (text, whole number or bool). labels: several classes (a list, or
     `a|b`). number: a float. words: a list of strings. tags: one tag per word, such as B-LOC. spans: labelled
-    stretches of a text, as annotation tools export them.
+    stretches of a text, as annotation tools export them. answers: texts, and where each starts in its context.
     """
 
-    holds: Literal["text", "label", "labels", "number", "words", "tags", "spans"]
+    holds: Literal["text", "label", "labels", "number", "words", "tags", "spans", "answers"]
     about: str
 
 

@@ -116,9 +116,17 @@ def _windows(
         low = max(start - left, 0)
         yield low, min(low + room, len(stream)), slice(None)
         return
-    lows = [*range(start, end - room, room - stride), end - room]
-    # Between two windows the border is the middle of what they share: there, both have the same context.
-    borders = [(here + room + following) // 2 for here, following in pairwise(lows)]
-    cuts = [0, *np.searchsorted(heads, borders).tolist(), len(heads)]
-    for low, first, last in zip(lows, cuts, cuts[1:], strict=False):
-        yield low, low + room, slice(first, last)
+    for low, high, first, last in cover(end - start, room, stride):
+        own = np.searchsorted(heads, [start + first, start + last])
+        yield start + low, start + high, slice(*own.tolist())
+
+
+def cover(length: int, room: int, stride: int) -> list[tuple[int, int, int, int]]:
+    """Windows of at most `room` over `length` pieces, that share at least `stride`: (low, high, first, last).
+
+    A window reads `low` to `high` and owns `first` to `last`, all ends exclusive. The border between two windows is
+    the middle of what they share, so that every piece is owned where it has most context.
+    """
+    lows = [*range(0, length - room, room - stride), max(length - room, 0)]
+    bounds = [0, *((here + room + following) // 2 for here, following in pairwise(lows)), length]
+    return [(low, min(low + room, length), *own) for low, own in zip(lows, pairwise(bounds), strict=True)]

@@ -1,0 +1,104 @@
+"""Questions and contexts -> windows of word pieces: the whole question in each, the context in overlapping parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertkit.errors import DataError, Problem
+from bertkit.tasks.word_windows import cover
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+LEAST_ROOM = 8  # pieces of the context that must fit beside the question
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A text as word pieces, and where each stands: characters, end exclusive."""
+
+    ids: list[int]
+    starts: Ints  # (pieces,)
+    ends: Ints  # (pieces,)
+
+    def cover(self, start: int, end: int) -> tuple[int, int] | None:
+        """The first and the last piece that share a character with `start` to `end`; None where there is none."""
+        first = int(np.searchsorted(self.ends, start, side="right"))
+        last = int(np.searchsorted(self.starts, end, side="left")) - 1
+        return (first, last) if first <= last else None
+
+
+def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Pieces]:
+    """The pieces of each text. Equal texts, such as the context of several questions, are read once."""
+    distinct = list(dict.fromkeys(texts))
+    encoded = tokenizer(
+        distinct,
+        add_special_tokens=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        return_offsets_mapping=True,
+        verbose=False,  # lengths past the model's limit are what windows are for
+    )
+    known = {}
+    for text, ids, offsets in zip(distinct, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+        places = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
+        known[text] = Pieces(ids, places[:, 0], places[:, 1])
+    return [known[text] for text in texts]
+
+
+def encode_pairs(
+    tokenizer: PreTrainedTokenizerBase,
+    questions: Sequence[Pieces],
+    contexts: Sequence[Pieces],
+    *,
+    max_length: int,
+    stride: int,
+) -> dict[str, list[Any]]:
+    """Features of each pair, in order; several where the context is longer than fits.
+
+    Columns: the tokenizer's model inputs, each `(pieces,)`; `row`; `length` in pieces; `low` and `count`, which
+    pieces of the context stand in the window; `place`, where the first of them stands; `first` and `end`, those
+    that have most context in this window. Raises DataError for questions that leave no room, naming the rows.
+    """
+    before, between, after, types = _template(tokenizer)
+    columns: dict[str, list[Any]] = {n: [] for n in ("row", "length", "low", "count", "place", "first", "end")}
+    columns |= {"input_ids": [], "token_type_ids": []}
+    special = len(before) + len(between) + len(after)
+    problems = []
+    for row, (question, context) in enumerate(zip(questions, contexts, strict=True)):
+        room = max_length - special - len(question.ids)
+        if room < LEAST_ROOM:
+            what = f"the question has {len(question.ids)} word pieces, which leaves no room in windows of {max_length}"
+            problems.append(Problem(f"row {row + 1}", what, "Raise model.max_length, or shorten the question."))
+            continue
+        head = [*before, *question.ids, *between]
+        for low, high, first, end in cover(len(context.ids), room, min(stride, room // 2)):
+            ids = [*head, *context.ids[low:high], *after]
+            columns["input_ids"].append(ids)
+            columns["token_type_ids"].append([types[0]] * len(head) + [types[1]] * (len(ids) - len(head)))
+            for name, value in (("row", row), ("length", len(ids)), ("low", low), ("count", high - low)):
+                columns[name].append(value)
+            for name, value in (("place", len(head)), ("first", first), ("end", end)):
+                columns[name].append(value)
+    if problems:
+        raise DataError(problems[:20])
+    if "token_type_ids" not in tokenizer.model_input_names:
+        del columns["token_type_ids"]
+    return columns
+
+
+def _template(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int], list[int], tuple[int, int]]:
+    """What the tokenizer puts before, between and after two texts, and the token types of both."""
+    encoded = tokenizer("a", "a", return_token_type_ids=True)
+    ids, sides = encoded["input_ids"], encoded.sequence_ids(0)
+    first = [place for place, side in enumerate(sides) if side == 0]
+    second = [place for place, side in enumerate(sides) if side == 1]
+    types = encoded["token_type_ids"]
+    between = ids[first[-1] + 1 : second[0]]
+    return ids[: first[0]], between, ids[second[-1] + 1 :], (types[first[0]], types[second[0]])

@@ -1,0 +1,390 @@
+"""Extractive question answering: the span of a context that answers a question, or that there is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, final
+
+from pydantic import Field
+
+from bertkit.data.squad import check_answers
+from bertkit.data.table import Problems, Table
+from bertkit.encoder import load_model
+from bertkit.errors import DataError, ModelError, Problem
+from bertkit.evaluation import calibration, squad
+from bertkit.evaluation.hf_metrics import compute_user_metric
+from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions
+from bertkit.tasks.labels import length_findings
+from bertkit.tasks.qa_windows import Pieces, encode_pairs, tokenize
+
+if TYPE_CHECKING:
+    import numpy as np
+    from datasets import Dataset
+    from torch import Tensor
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+    from bertkit.encoder import Encoder
+
+NOWHERE = -1e4  # the logit of a position where no answer can be; finite, for bf16 and smoothing
+
+
+class QuestionAnsweringOptions(TaskOptions):
+    """What a recipe may say under `task:`. null means: found from the data, or fitted on validation."""
+
+    metrics: ClassVar[frozenset[str]] = frozenset([*squad.metric_names(True), "no_answer_auc"])
+    name: Literal["question-answering"]
+    stride: int = Field(128, ge=0, description="Word pieces of the context that neighbouring windows share.")
+    max_answer_length: int = Field(30, ge=1, description="Word pieces of the longest answer.")
+    n_best: int = Field(20, ge=1, description="Candidates that are kept of each window and ranked.")
+    unanswerable: bool | None = Field(None, description="May there be no answer? null: if train has such questions.")
+    null_threshold: float | None = Field(
+        None, description="No answer from these log odds of none against the best on. null: fitted on validation."
+    )
+    temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
+        None, description="Divides the scores of candidates. null: fitted on validation."
+    )
+
+
+class Kept(NamedTuple):
+    """The best spans of one window, and its score for `no answer here`."""
+
+    scores: np.ndarray  # (spans,) fp32, best first
+    first: np.ndarray  # (spans,): pieces of the context
+    last: np.ndarray  # (spans,)
+    null: float
+
+
+class Candidates(NamedTuple):
+    """The best spans of a whole context, best first."""
+
+    scores: list[float]
+    spans: list[tuple[int, int]]  # characters of the context, end exclusive
+    null: float
+
+
+@final
+@dataclass(frozen=True)
+class QuestionAnswering(Task):
+    """The span of best start and end logit over all windows of the context (Devlin et al. 2019, sections 4.2 and 4.3).
+
+    The model is transformers' own `…ForQuestionAnswering`. A span counts in the window in which its first piece
+    has most context. Windows without the answer, and questions without one, are trained to point at the first
+    special token, whose logits score `no answer`; the score of a context is the least of its windows'.
+    """
+
+    Options: ClassVar[type[TaskOptions]] = QuestionAnsweringOptions
+    name: ClassVar[str] = "question-answering"
+    columns: ClassVar[Mapping[str, Column]] = {
+        "question": Column("text", "the question"),
+        "context": Column("text", "the text that it is asked of"),
+        "answers": Column("answers", "its answers, which stand in the context; none, where there is none"),
+        "id": Column("label", "a name for the question"),
+    }
+    inputs: ClassVar[Sequence[frozenset[str]]] = (frozenset({"question", "context"}),)
+    targets: ClassVar[Sequence[str]] = ("answers",)
+    chunk: ClassVar[int] = 1024  # a context may have many windows
+
+    options: QuestionAnsweringOptions
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+
+    # --- before there is a model
+
+    @classmethod
+    def refine(cls, options: QuestionAnsweringOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
+        """Answers as {text, answer_start}, each where it stands in its context."""
+        if "answers" not in table.values:
+            return table, []
+        names = table.values.get("id", [None] * len(table))
+        problems, located, moved = Problems(), list[Any](), 0
+        for row, (context, given) in enumerate(zip(table.values["context"], table.values["answers"], strict=True)):
+            if given is None:
+                located.append(None)
+                continue
+            found = check_answers(context, given)
+            name = f", id {names[row]}" if names[row] is not None else ""
+            for what in found.problems:
+                problems.add(table.origin[row] + name, what)
+            moved += found.moved
+            starts = [start for start, _ in found.spans]
+            located.append({"text": [context[a:b] for a, b in found.spans], "answer_start": starts})
+        problems.finish()
+        return Table({**table.values, "answers": located}, table.origin), list(_noticed(split, names, located, moved))
+
+    @classmethod
+    def prepare(
+        cls,
+        options: QuestionAnsweringOptions,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int,
+        rows: Dataset,
+        class_names: Sequence[str],
+    ) -> Self:
+        """Settle from the training rows whether there may be no answer. Raises DataError where there is never one."""
+        answered = [bool(answers["text"]) for answers in rows["answers"]]
+        if not any(answered):
+            raise DataError(Problem("data", "no question of train has an answer: there is nothing to learn"))
+        if options.unanswerable is False and not all(answered):
+            what = f"task.unanswerable is false, but {answered.count(False):,} questions of train have no answer"
+            raise DataError(Problem("task.unanswerable", what, "Leave it out, or remove these rows."))
+        settled = {"unanswerable": not all(answered) if options.unanswerable is None else options.unanswerable}
+        return cls(options.model_copy(update=settled), tokenizer, max_length)
+
+    @classmethod
+    def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Self:
+        """Defaults for a foreign model: there is always an answer, of 30 pieces at most; no temperature."""
+        options = QuestionAnsweringOptions(name="question-answering", unanswerable=False)
+        return cls(options, tokenizer, min(max_length, 384))
+
+    @property
+    def headline(self) -> str:
+        return "f1"
+
+    @property
+    def emits(self) -> Sequence[str]:
+        return [*squad.metric_names(bool(self.options.unanswerable)), *(["no_answer_auc"] * self.unanswerable)]
+
+    @property
+    def unanswerable(self) -> bool:
+        """May there be no answer? Settled since `prepare`."""
+        return bool(self.options.unanswerable)
+
+    def describe(self) -> str:
+        """Such as `answers of at most 30 word pieces, or none`."""
+        return f"answers of at most {self.options.max_answer_length} word pieces" + (", or none" * self.unanswerable)
+
+    def check(self, features: Dataset, split: str) -> Iterator[Finding]:
+        yield from length_findings(features, split, self.max_length, "window")
+
+    # --- text -> features -> model
+
+    def encode(self, rows: Dataset) -> Dataset:
+        from datasets import Dataset
+
+        contexts = tokenize(self.tokenizer, rows["context"])
+        columns = encode_pairs(
+            self.tokenizer,
+            [*tokenize(self.tokenizer, rows["question"])],
+            contexts,
+            max_length=self.max_length,
+            stride=self.options.stride,
+        )
+        columns["lost"] = [0] * len(columns["row"])
+        if "answers" in rows.column_names:
+            golden = [_gold_pieces(answers, pieces) for answers, pieces in zip(rows["answers"], contexts, strict=True)]
+            positions = [
+                _inside(golden[row], low, count, place)
+                for row, low, count, place in zip(*(columns[c] for c in ("row", "low", "count", "place")), strict=True)
+            ]
+            columns["labels"] = positions
+        return Dataset.from_dict(columns)
+
+    def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
+        from transformers import AutoModelForQuestionAnswering
+
+        return load_model(encoder, AutoModelForQuestionAnswering, {"num_labels": 2}, new_head=new_head)
+
+    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """The mean of the cross-entropies of start and end, each `(windows, pieces)`, over where an answer can be."""
+        from torch.nn import functional as F
+
+        parts = zip(_masked(outputs, batch), batch["labels"].unbind(1), strict=True)
+        one, other = (F.cross_entropy(logits, gold, reduction="sum") for logits, gold in parts)
+        return (one + other) / 2
+
+    def count(self, batch: Batch) -> float:
+        """Windows."""
+        return float(len(batch["labels"]))
+
+    # --- model -> answers
+
+    def keep(self, outputs: Any, batch: Batch) -> Sequence[Kept]:
+        """The best spans of each window, and its score for none; exact, since all spans are compared."""
+        import torch
+        from torch.nn import functional as F
+
+        starts, ends = _masked(outputs, batch)
+        pieces = torch.arange(starts.shape[1], device=starts.device) - (batch["place"] - batch["low"])[:, None]
+        own = (pieces >= batch["first"][:, None]) & (pieces < batch["end"][:, None])
+        inside = (pieces >= batch["low"][:, None]) & (pieces < (batch["low"] + batch["count"])[:, None])
+        null, width = starts[:, 0] + ends[:, 0], min(self.options.max_answer_length, starts.shape[1])
+        starts, ends = starts.masked_fill(~own, -torch.inf), ends.masked_fill(~inside, -torch.inf)
+        spans = starts[..., None] + F.pad(ends, (0, width - 1), value=-torch.inf).unfold(1, width, 1)
+        scores, at = spans.flatten(1).topk(min(self.options.n_best, spans[0].numel()))
+        first = at // width - (batch["place"] - batch["low"])[:, None]
+        last = first + at % width
+        real = (~scores.isneginf()).sum(1).tolist()
+        table = (scores.cpu().numpy(), first.cpu().numpy(), last.cpu().numpy(), null.tolist())
+        return [Kept(s[:n], a[:n], b[:n], z) for s, a, b, z, n in zip(*table, real, strict=True)]
+
+    def decode(self, kept: Sequence[Kept], features: Dataset, rows: Dataset) -> list[Answer]:
+        """One answer per row: `answer`, `start`, `end`, `score`; `n_best`, the same four of each candidate, best first,
+        equal texts once with their scores summed; `null_score`, of there being none; and `truncated`, never true.
+
+        start, end: characters of the row's context. No answer is "" from 0 to 0. Raises ModelError when the model's
+        outputs are not finite.
+        """
+        found = self._candidates(kept, features, rows)
+        return [self._answer(each, context) for each, context in zip(found, rows["context"], strict=True)]
+
+    def _candidates(self, kept: Sequence[Kept], features: Dataset, rows: Dataset) -> list[Candidates]:
+        contexts = tokenize(self.tokenizer, rows["context"])
+        windows: list[list[Kept]] = [[] for _ in contexts]
+        bad = set()
+        for row, window in zip(features["row"][:], kept, strict=True):
+            windows[row].append(window)
+            if not (math.isfinite(window.null) and all(map(math.isfinite, window.scores.tolist()))):
+                bad.add(row)
+        if bad:
+            what = f"its outputs are not finite for {len(bad)} of {len(contexts)} rows"
+            raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
+        return [_ranked(own, pieces, self.options.n_best) for own, pieces in zip(windows, contexts, strict=True)]
+
+    def _answer(self, found: Candidates, context: str) -> Answer:
+        chances, null = self._chances(found, self.options.temperature or 1.0)
+        merged: dict[str, dict[str, Any]] = {}
+        for (start, end), chance in zip(found.spans, chances, strict=True):
+            text = context[start:end]
+            first = merged.setdefault(text, {"answer": text, "start": start, "end": end, "score": 0.0})
+            first["score"] += chance
+        ranked = sorted(merged.values(), key=lambda each: -each["score"])
+        none = {"answer": "", "start": 0, "end": 0, "score": null}
+        silent = not ranked or (self.unanswerable and _log_odds(null, ranked[0]["score"]) > self._threshold)
+        return {**(none if silent else ranked[0]), "n_best": ranked, "null_score": null, "truncated": False}
+
+    @property
+    def _threshold(self) -> float:
+        return self.options.null_threshold or 0.0
+
+    def _chances(self, found: Candidates, temperature: float) -> tuple[list[float], float]:
+        """Softmax over the candidates, and over `none` where there may be none."""
+        scores = [*found.scores, *([found.null] * self.unanswerable)]
+        if not scores:
+            return [], 0.0
+        top = max(scores)
+        gains = [math.exp((score - top) / temperature) for score in scores]
+        total = math.fsum(gains)
+        chances = [gain / total for gain in gains]
+        return (chances[:-1], chances[-1]) if self.unanswerable else (chances, 0.0)
+
+    def fit(self, rows: Dataset, predict: Predict) -> QuestionAnswering:
+        """The temperature that makes the best answers' scores their chance of being right, then the null threshold of
+        best F1; what the recipe fixed stays."""
+        found, contexts, gold = list[Candidates](), rows["context"][:], [each["text"] for each in rows["answers"]]
+        for start in range(0, len(rows), self.chunk):
+            part = rows.select(range(start, min(start + self.chunk, len(rows))))
+            features = self.encode(part)
+            found += self._candidates(predict(features), features, part)
+        task: QuestionAnswering = self
+        if self.options.temperature is None:
+            task = task._with(temperature=task._fitted_temperature(found, contexts, gold))
+        if self.unanswerable and self.options.null_threshold is None:
+            eager = task._with(null_threshold=math.inf)
+            answers = [eager._answer(each, context) for each, context in zip(found, contexts, strict=True)]
+            odds = [_log_odds(a["null_score"], a["score"]) for a in answers]
+            task = task._with(null_threshold=squad.best_threshold(odds, [a["answer"] for a in answers], gold))
+        return task
+
+    def _with(self, **settled: float) -> QuestionAnswering:
+        return replace(self, options=self.options.model_copy(update=settled))
+
+    def _fitted_temperature(
+        self, found: Sequence[Candidates], contexts: Sequence[str], gold: Sequence[Sequence[str]]
+    ) -> float:
+        eager = self._with(null_threshold=math.inf)
+
+        def loss(temperature: float) -> float:
+            task, total = eager._with(temperature=temperature), 0.0
+            for each, context, golden in zip(found, contexts, gold, strict=True):
+                if golden and each.spans:
+                    answer = task._answer(each, context)
+                    right = squad.question_scores(answer["answer"], golden)[0]
+                    chance = min(max(answer["score"], 1e-9), 1 - 1e-9)
+                    total -= math.log(chance if right else 1 - chance)
+            return total
+
+        return calibration.best_temperature(loss)
+
+    def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
+        graded = self._graded(answers, rows)
+        scores = dict(graded.scores)
+        if self.unanswerable:
+            null = [answer["null_score"] for answer in answers]
+            scores["no_answer_auc"] = squad.no_answer_auc(null, graded.gold)
+        return scores
+
+    def intervals(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, tuple[float, float] | None]:
+        return dict(self._graded(answers, rows).intervals())
+
+    def user_score(self, metric: Any, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
+        """A user's `evaluate.Metric` on texts, and lists of gold texts."""
+        graded = self._graded(answers, rows)
+        return compute_user_metric(metric, graded.predicted, graded.gold)
+
+    def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
+        """The threshold, the temperature, and how far the answers' scores are from their chance of being right."""
+        graded = self._graded(answers, rows)
+        right = [squad.question_scores(*pair)[0] for pair in zip(graded.predicted, graded.gold, strict=True)]
+        ece = calibration.expected_calibration_error([answer["score"] for answer in answers], right)
+        fitted = {"temperature": self.options.temperature or 1.0, "null_threshold": self.options.null_threshold}
+        return {"calibration": {**fitted, "ece": ece}}
+
+    def _graded(self, answers: Sequence[Answer], rows: Dataset) -> squad.GradedAnswers:
+        if "answers" not in rows.column_names:
+            what = f"not in the rows, which have {', '.join(rows.column_names)}"
+            raise DataError(Problem("column `answers`", what))
+        gold = [given["text"] for given in rows["answers"]]
+        return squad.GradedAnswers(gold, [answer["answer"] for answer in answers])
+
+
+def _noticed(split: str, names: Sequence[Any], located: Sequence[Any], moved: int) -> Iterator[Finding]:
+    given = [answers for answers in located if answers is not None]
+    none = sum(not answers["text"] for answers in given)
+    yield Finding("note", f"{split}: {none:,} of {len(given):,} questions have no answer in their context")
+    if moved:
+        what = f"{split}: {moved:,} answers do not stand where `answer_start` says; found elsewhere in their context"
+        yield Finding("warn", what)
+    known = [name for name in names if name is not None]
+    if len(set(known)) < len(known):
+        yield Finding("warn", f"{split}: {len(known) - len(set(known)):,} ids are there more than once")
+
+
+def _gold_pieces(answers: Mapping[str, Any], pieces: Pieces) -> tuple[int, int] | None:
+    """The first and last word piece of the first answer; None where there is none."""
+    if not answers["text"]:
+        return None
+    start = answers["answer_start"][0]
+    return pieces.cover(start, start + len(answers["text"][0]))
+
+
+def _inside(gold: tuple[int, int] | None, low: int, count: int, place: int) -> list[int]:
+    """Where the answer stands in a window; twice 0, the first special token, where it does not."""
+    if gold is None or gold[0] < low or gold[1] >= low + count:
+        return [0, 0]
+    return [gold[0] - low + place, gold[1] - low + place]
+
+
+def _masked(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Start and end logits `(windows, pieces)` fp32, where a context piece or the first special token stands."""
+    import torch
+
+    at = torch.arange(outputs.start_logits.shape[1], device=outputs.start_logits.device)
+    place = batch["place"][:, None]
+    there = ((at >= place) & (at < place + batch["count"][:, None])) | (at == 0)
+    return outputs.start_logits.float().masked_fill(~there, NOWHERE), outputs.end_logits.float().masked_fill(
+        ~there, NOWHERE
+    )
+
+
+def _ranked(windows: Sequence[Kept], pieces: Pieces, most: int) -> Candidates:
+    """The best spans over all windows of a context."""
+    rows = [row for w in windows for row in zip(w.scores.tolist(), w.first.tolist(), w.last.tolist(), strict=True)]
+    rows = sorted(rows, key=lambda row: -row[0])[:most]
+    spans = [(int(pieces.starts[first]), int(pieces.ends[last])) for _, first, last in rows]
+    return Candidates([score for score, _, _ in rows], spans, min(window.null for window in windows))
+
+
+def _log_odds(null: float, best: float) -> float:
+    return math.log(max(null, 1e-300)) - math.log(max(best, 1e-300))
