@@ -33,28 +33,53 @@ Intervals are 95 % percentile bootstrap over rows.{seeds}
 ## Use it
 
 ```python
-from transformers import pipeline
-
-pipeline("{task}", model="PATH_OR_HUB_ID")("your text")
+{plain}
 ```
 
-With bertkit, answers also carry calibrated scores, fitted thresholds, and whether anything was cut off:
+With bertkit, answers are those that the scores above are of: {extra}.
 
 ```python
 import bertkit
 
-bertkit.load("PATH_OR_HUB_ID")("your text")
+bertkit.load("PATH_OR_HUB_ID")({arguments})
 ```
 
 ## Limits
 
-Texts are read up to {max_length} word pieces. Scores hold for data like those above, and for no others.
+{limit} Scores hold for data like those above, and for no others.
 
 ## Recipe
 
 ```yaml
 {recipe}```
 """
+
+
+PIPELINE = """\
+from transformers import pipeline
+
+pipeline("{task}", model="PATH_OR_HUB_ID")("your text")"""
+USES = {  # task -> how plain transformers loads it, how bertkit is asked, what bertkit adds
+    "text-classification": (
+        PIPELINE,
+        '"your text"',
+        "calibrated, with fitted thresholds, and telling what was cut off",
+    ),
+    "token-classification": (
+        PIPELINE,
+        '"your text"',
+        "whole words, long texts, calibrated scores of entities, and the CRF where there is one",
+    ),
+    "question-answering": (
+        """\
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+model = AutoModelForQuestionAnswering.from_pretrained("PATH_OR_HUB_ID")
+tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
+        'question="…", context="…"',
+        "the best span of texts of any length, calibrated, with the fitted threshold of no answer",
+    ),
+}
 
 
 def card(recipe: Recipe, results: dict[str, Any]) -> str:
@@ -77,14 +102,20 @@ def card(recipe: Recipe, results: dict[str, Any]) -> str:
             if results["headline"] in m
         ]
         seeds = f" Over {len(results['seeds'])} seeds, {results['headline']}: {', '.join(parts)} (mean ± sd)."
+    plain, arguments, extra = USES[recipe.task.name]
+    cuts = recipe.task.model_dump().get("overflow", "window") == "truncate"
+    most = f"{recipe.model.max_length} word pieces"
     return TEMPLATE.format(
         task=recipe.task.name,
+        plain=plain.format(task=recipe.task.name),
+        arguments=arguments,
+        extra=extra,
+        limit=f"Texts are read up to {most}." if cuts else f"Texts are read in windows of {most}; nothing is cut.",
         base="" if local else f"base_model: {recipe.model.name}\n",
         title=f"{name} on {source}",
         name=name,
         description=results["task"]["description"],
         table="\n\n".join(against_baselines(results, split) for split in results["splits"]),
         seeds=seeds,
-        max_length=recipe.model.max_length,
         recipe=dump(public),
     )
