@@ -132,7 +132,7 @@ class Predictor:
         plain = [{"text": row} if isinstance(row, str) else row for row in rows]
         numbered = list(enumerate(plain, start + 1))
         problems = [
-            Problem(f"row {number}", f"expected a text, or a mapping of columns, found {row!r:.60}")
+            Problem(f"row {number}", f"expected a text, or columns such as {{'tokens': […]}}, found {row!r:.60}")
             for number, row in numbered
             if not isinstance(row, Mapping)
         ]
@@ -183,7 +183,7 @@ def _text(value: object) -> str:
 
 
 def _words(value: object) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
         raise TypeError("must be a list of words")
     return [clean(word) for word in value]
 
@@ -192,7 +192,7 @@ def _name(value: object) -> str | None:
     return None if value is None or value is ... else str(value)
 
 
-_INPUT: dict[str, Callable[[object], Any]] = {"text": _text, "words": _words, "label": _name}
+_INPUT: dict[str, Callable[[object], Any]] = {"text": _text, "words": _words, "name": _name}
 
 
 def model_folder(source: str | Path, revision: str | None = None) -> Path:

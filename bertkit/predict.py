@@ -88,7 +88,8 @@ class _Csv:
         self.writer: csv.DictWriter[str] | None = None
 
     def __call__(self, row: Mapping[str, Any], answer: Answer) -> None:
-        flat = {**row, **dict(_flat("answer", answer))}
+        own = {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()}
+        flat = {**own, **dict(_flat("answer", answer))}
         if self.writer is None:
             self.writer = csv.DictWriter(self.file, list(flat))
             self.writer.writeheader()
@@ -112,6 +113,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def shown(text: str, answer: Answer) -> str:
     """An answer for people, on one line, such as `positive  0.98  a text`."""
+    text = " ".join(text.splitlines())
     if "n_best" in answer:
         return f"{answer['answer'] or 'no answer'}  {answer['score']:.3f}  {text}"
     if "entities" in answer:

@@ -126,6 +126,37 @@ def test_words_and_tags_of_different_number_are_an_error(tmp_path: Path) -> None
         get(path)
 
 
+def test_tokens_with_spans_are_refused_and_nothing_is_asked_of_rows_without_either(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"`spans`, which are of a `text`, but gives `tokens`"):
+        get(spans_file(tmp_path, {"tokens": ["a", "b"], "spans": [[0, 1, "X"]]}))
+    task = TokenClassificationOptions(name="token-classification")
+    path = tmp_path / "plain.jsonl"
+    path.write_text('{"tokens": ["a", "b"]}\n')
+    data = load_data(DataSpec(source={"test": str(path)}), TokenClassification, task, splits={"test"})
+    assert data.rows["test"].column_names == ["tokens"]
+
+
+def test_documents_of_two_files_are_two_documents(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.conll").write_text("-DOCSTART- O\n\nAda B-X\n\nran O\n")
+    task = TokenClassificationOptions(name="token-classification")
+    spec = DataSpec(source={"train": [str(tmp_path / "a.conll"), str(tmp_path / "b.conll")]})
+    names = load_data(spec, TokenClassification, task).rows["train"]["document"][:]
+    assert names[0] == names[1] != names[2] == names[3]
+
+
+def test_rows_without_words_do_not_stop_training(tiny_encoder: Path, tmp_path: Path) -> None:
+    rows = [{"text": "", "spans": []}] * 8 + [{"text": "the cat", "spans": [[4, 7, "X"]]}] * 8
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for head in ("softmax", "crf"):
+        (tmp_path / "r.yaml").write_text(
+            f"task: {{name: token-classification, head: {head}}}\nmodel: {{name: {tiny_encoder}, max_length: 24}}\n"
+            "data: {source: {train: rows.jsonl}}\nverify: false\n"
+            "training: {num_train_epochs: 1, per_device_train_batch_size: 8}\n"
+        )
+        assert train(load_recipe(tmp_path / "r.yaml"), tmp_path / head).finished
+
+
 def spans_file(tmp_path: Path, *rows: dict[str, Any]) -> Path:
     path = tmp_path / "spans.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -261,6 +292,31 @@ def test_a_model_whose_scores_are_not_finite_says_so(tiny_encoder: Path) -> None
         task.decode([Emissions(np.full((1, len(task.tags)), np.nan, np.float32), None)], task.encode(rows), rows)
 
 
+def test_a_word_without_pieces_is_o_and_changes_no_other_tag(tiny_encoder: Path) -> None:
+    """The chain goes on across it, as in training; an entity around it is parted, and keeps type and score."""
+    for scheme in ("BIO", "BIOES"):
+        task, model = made("crf", tiny_encoder, max_length=64, scheme=scheme)
+        predict = ask(task, model)
+        rng = np.random.default_rng(0)
+        seen = 0
+        for _ in range(40):
+            words = rng.choice(["cat", "dog", "very", "bad", "the", "was"], size=8).tolist()
+            plain = predict({"tokens": words})
+            gap = int(rng.integers(1, 8))
+            torn = predict({"tokens": [*words[:gap], "\u200b", *words[gap:]]})
+            tags = [word["tag"] for word in torn["words"]]
+            assert tags[gap] == "O"
+            assert invalid(tags, scheme) == 0
+            kinds = [word["tag"][2:] for word in plain["words"]]
+            assert [tag[2:] for i, tag in enumerate(tags) if i != gap] == kinds
+            scores = [word["score"] for i, word in enumerate(torn["words"]) if i != gap]
+            assert scores == pytest.approx([word["score"] for word in plain["words"]], rel=1e-4, abs=1e-5)
+            inside = [e for e in plain["entities"] if e["start"] < len(" ".join(words[:gap])) < e["end"]]
+            assert len(torn["entities"]) == len(plain["entities"]) + len(inside)
+            seen += len(inside)
+        assert seen > 3
+
+
 # --- runs
 
 
@@ -346,6 +402,13 @@ def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder: Path, tmp_path:
     predictor = bertkit.load(tmp_path, task="token-classification")
     assert predictor.task.tags == tags
     assert {word["tag"] for word in predictor("the cat was bad")["words"]} <= set(tags)
+    write_conll(tmp_path / "dev.conll", range(0))
+    (tmp_path / "dev.conll").write_text("the O\ncat B-LOC\n")
+    assert bertkit.evaluate(tmp_path, file=tmp_path / "dev.conll", task="token-classification")["rows"] == 1
+    model.config.id2label = {0: "I-A", 1: "I-B", 2: "I-C"}
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="with no O"):
+        bertkit.load(tmp_path, task="token-classification")
     model.config.id2label = {0: "NOUN", 1: "VERB", 2: "X"}
     model.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="not tags such as"):

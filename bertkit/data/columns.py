@@ -236,8 +236,14 @@ def _tags(value: Any) -> list[str] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
-        raise ValueError(f"holds {shown(value)}, where a list of tags, such as B-LOC, is expected")
+        raise ValueError(f"holds {shown(value)}, where a list of tags, written out such as B-LOC, is expected")
     return value
+
+
+def _name(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str | int | float):
+        raise ValueError(f"holds {shown(value)}, where a name (text or a number) is expected")
+    return None if value is None else str(value)
 
 
 def _as_it_is(value: Any) -> Any:
@@ -252,5 +258,6 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "words": _words,
     "tags": _tags,
     "spans": _as_it_is,
+    "name": _name,
     "answers": _as_it_is,
 }

@@ -207,6 +207,7 @@ def _dataset(table: Table, columns: Mapping[str, Column]) -> Dataset:
 
     strings = List(Value("string"))
     types = {"text": Value("string"), "label": Value("string"), "number": Value("float64")}
+    types["name"] = Value("string")
     types["answers"] = {"text": strings, "answer_start": List(Value("int64"))}
     features = Features({n: types.get(columns[n].holds, strings) for n in table.values})
     return Dataset(

@@ -26,6 +26,15 @@ REPORTED = {  # what became of spans -> what to say of them
 }
 
 
+def named_documents(table: Table) -> Table:
+    """The same with documents told apart by their file too: each CoNLL file counts its own."""
+    if "document" not in table.values or len(table.origin.files) < 2:
+        return table
+    names = zip(table.origin.file, table.values["document"], strict=True)
+    told = [None if name is None else f"{file}:{name}" for file, name in names]
+    return Table({**table.values, "document": told}, table.origin)
+
+
 def tag_words(table: Table, split: str, scheme: Scheme | None) -> tuple[Table, list[Finding]]:
     """Rows with `tokens` and `tags` -> the same with tags in BIO. scheme: of the data; None: seen from them.
 
@@ -66,6 +75,11 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
     """
     from bertkit.tasks.base import Finding
 
+    if "text" not in table.values:
+        what = "has `spans`, which are of a `text`, but gives `tokens`"
+        raise DataError(
+            Problem(table.origin[0], what, "map the text, e.g.  data: {columns: {text: …}}; or give `tags`")
+        )
     problems, counts, converted = Problems(), Counter[str](), list[Any]()
     for row, (text, value) in enumerate(zip(table.values["text"], table.values["spans"], strict=True)):
         if value is None:

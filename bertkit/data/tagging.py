@@ -113,6 +113,17 @@ def invalid(tags: Sequence[str], scheme: Learned = "BIO") -> int:
     return sum(not _allowed(before, tag, scheme) for before, tag in pairwise(["O", *tags, "O"]))
 
 
+def restrict(tags: Sequence[str], words: Sequence[int], scheme: Learned) -> list[str]:
+    """The tags of these words alone; an entity goes on across a word that is not among them."""
+    place = {word: index for index, word in enumerate(words)}
+    found = []
+    for kind, first, end in entities(tags):
+        own = [place[word] for word in range(first, end) if word in place]
+        if own:
+            found.append((kind, own[0], own[-1] + 1))
+    return tags_of(found, len(words), scheme)
+
+
 def _joined(before: str, tag: str) -> bool:
     """Does this tag go on with the entity of the tag before?"""
     return tag[0] in "IE" and before[0] in "BI" and tag[2:] == before[2:]

@@ -193,7 +193,8 @@ def best_temperature(loss: Callable[[float], float]) -> float:
     """The temperature of least `loss`, in [0.05, 20]; 1.0 where none is better, or where ever colder ones are."""
     from scipy.optimize import minimize_scalar
 
-    # The loss is convex in 1 / T, so it has one valley in log T too, and a bounded search finds it.
+    # A softmax's loss is convex in 1 / T, so it has one valley in log T too, and a bounded search finds it; of the
+    # posteriors of a chain, and of answers that were summed, it finds a valley.
     found = minimize_scalar(
         lambda log_t: loss(math.exp(log_t)), bounds=(math.log(COLDEST), math.log(HOTTEST)), method="bounded"
     )

@@ -22,7 +22,7 @@ class Entity(NamedTuple):
     type: str
     first: int
     end: int
-    score: float  # the posterior of exactly these words as one entity
+    score: float  # the posterior of these tags, and of ending here
 
 
 class Tagged(NamedTuple):
@@ -62,6 +62,23 @@ def decode_tags(
     return found
 
 
+def spread(best: Tagged, read: Sequence[int], words: int) -> Tagged:
+    """The same over all words of a sentence, of which only `read` were decoded. The others are O, and tear entities."""
+    if len(read) == words:
+        return best
+    tags, scores = ["O"] * words, [1.0] * words
+    whole = {word: entity.score for entity in best.entities for word in read[entity.first : entity.end]}
+    bioes = any(tag[0] in "ES" for tag in best.tags)
+    for index, (word, tag) in enumerate(zip(read, best.tags, strict=True)):
+        before = read[index - 1] if index else -1
+        if index and word > before + 1 and _goes_on(best.tags[index - 1], tag):
+            tags[before] = ({"B": "S", "I": "E"} if bioes else {}).get(tags[before][0], tags[before][0]) + tag[1:]
+            tag = {"I": "B", "E": "S"}[tag[0]] + tag[1:]
+        tags[word], scores[word] = tag, best.scores[index]
+    parts = [Entity(kind, first, end, whole[first]) for kind, first, end in entities(tags)]
+    return Tagged(tags, scores, parts)
+
+
 def tag_log_likelihood(
     scores: Sequence[np.ndarray],
     gold: Sequence[Sequence[int]],
@@ -87,7 +104,12 @@ def continuing(tags: Sequence[str]) -> Tensor:
     """`(tags, tags)`: does the second tag go on with the entity that the first is in?"""
     import torch
 
-    return torch.tensor([[len(entities([a, b])) == 1 and "O" not in (a, b) for b in tags] for a in tags])
+    return torch.tensor([[_goes_on(a, b) for b in tags] for a in tags])
+
+
+def _goes_on(tag: str, following: str) -> bool:
+    """Is the second tag in the entity that the first is in?"""
+    return "O" not in (tag, following) and len(entities([tag, following])) == 1
 
 
 def _blocks(

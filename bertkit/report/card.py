@@ -59,6 +59,11 @@ PIPELINE = """\
 from transformers import pipeline
 
 pipeline("{task}", model="PATH_OR_HUB_ID")("your text")"""
+PIECES = """\
+from transformers import pipeline
+
+# Each word piece's best tag. Entities as bertkit gives them, with the CRF where there is one, need bertkit.
+pipeline("{task}", model="PATH_OR_HUB_ID", aggregation_strategy="first")("your text")"""
 USES = {  # task -> how plain transformers loads it, how bertkit is asked, what bertkit adds
     "text-classification": (
         PIPELINE,
@@ -66,7 +71,7 @@ USES = {  # task -> how plain transformers loads it, how bertkit is asked, what 
         "calibrated, with fitted thresholds, and telling what was cut off",
     ),
     "token-classification": (
-        PIPELINE,
+        PIECES,
         '"your text"',
         "whole words, long texts, calibrated scores of entities, and the CRF where there is one",
     ),

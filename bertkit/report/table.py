@@ -10,7 +10,7 @@ SHOWN = (
     "f1",
     "precision",
     "recall",
-    "f1_strict",
+    "exact_match",
     "accuracy",
     "f1_macro",
     "f1_micro",
@@ -19,6 +19,9 @@ SHOWN = (
     "pearson",
     "spearman",
 )
+
+
+COUNTS = ("support/", "invalid_tags")  # whole numbers among the scores
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
@@ -50,7 +53,8 @@ def scores_table(scores: Mapping[str, Any]) -> str:
     """All metrics of one evaluation with their intervals."""
     rows = [[f"{scores['split']} ({scores['rows']:,} rows)", "score", "95 % interval"]]
     for name, value in scores["metrics"].items():
-        rows.append([name, number(value), interval(scores["intervals"].get(name))])
+        shown = f"{value:.0f}" if value is not None and name.startswith(COUNTS) else number(value)
+        rows.append([name, shown, interval(scores["intervals"].get(name))])
     return columns(rows)
 
 
@@ -72,6 +76,7 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
         over = [f"{split} {m[name]['mean']:.4f} ± {m[name]['sd']:.4f}" for split, m in results["over_seeds"].items()]
         parts.append(f"{name} over {len(results['seeds'])} seeds (mean ± sd): {', '.join(over)}")
     parts += list(against_expected(results))
+    parts += list(beaten(results))
     parts.append(
         f"The run is in {folder}, trained and scored in {results['seconds']:.0f} s. What to type next:\n"
         f"  bertkit predict {folder} 'a text of yours'\n"
@@ -79,6 +84,16 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
         f"  less {folder}/model/README.md"
     )
     return "\n" + "\n\n".join(parts)
+
+
+def beaten(results: Mapping[str, Any]) -> Iterator[str]:
+    """A warning for each split on which a simple model does as well."""
+    name = results["headline"]
+    for split, scores in results["splits"].items():
+        ours = scores["metrics"][name]
+        for simple, theirs in results["baselines"].get(split, {}).items():
+            if ours is not None and (theirs.get(name) or 0.0) >= ours:
+                yield f"warning: on {split} the baseline {simple} is as good: train longer, or look at the data"
 
 
 def against_expected(results: Mapping[str, Any]) -> Iterator[str]:

@@ -38,9 +38,10 @@ class Column(NamedTuple):
     text: a string. label: one class (text, whole number or bool). labels: several classes (a list, or
     `a|b`). number: a float. words: a list of strings. tags: one tag per word, such as B-LOC. spans: labelled
     stretches of a text, as annotation tools export them. answers: texts, and where each starts in its context.
+    name: what something is called, text or a number.
     """
 
-    holds: Literal["text", "label", "labels", "number", "words", "tags", "spans", "answers"]
+    holds: Literal["text", "label", "labels", "number", "words", "tags", "spans", "answers", "name"]
     about: str
 
 
@@ -218,10 +219,15 @@ class Task(ABC):
 
     def answer(self, rows: Dataset, predict: Predict) -> Iterator[Answer]:
         """Answers for any number of rows, a chunk at a time: the one path of training, evaluation and prediction."""
+        for kept, features, part in self.chunks(rows, predict):
+            yield from self.decode(kept, features, part)
+
+    def chunks(self, rows: Dataset, predict: Predict) -> Iterator[tuple[Sequence[Any], Dataset, Dataset]]:
+        """What was kept, features and rows, a chunk of rows at a time."""
         for start in range(0, len(rows), self.chunk):
             part = rows.select(range(start, min(start + self.chunk, len(rows))))
             features = self.encode(part)
-            yield from self.decode(predict(features), features, part)
+            yield predict(features), features, part
 
     def evaluate(self, rows: Dataset, predict: Predict) -> dict[str, float | None]:
         """Score the model behind `predict`. Only retrieval, whose rows are not independent, overrides it."""

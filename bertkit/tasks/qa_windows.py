@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.data.table import shown
 from bertkit.errors import DataError, Problem
 from bertkit.tasks.word_windows import cover
 
@@ -54,7 +55,7 @@ def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[P
 
 def encode_pairs(
     tokenizer: PreTrainedTokenizerBase,
-    questions: Sequence[Pieces],
+    questions: Sequence[str],
     contexts: Sequence[Pieces],
     *,
     max_length: int,
@@ -64,18 +65,19 @@ def encode_pairs(
 
     Columns: the tokenizer's model inputs, each `(pieces,)`; `row`; `length` in pieces; `low` and `count`, which
     pieces of the context stand in the window; `place`, where the first of them stands; `first` and `end`, those
-    that have most context in this window. Raises DataError for questions that leave no room, naming the rows.
+    that have most context in this window. Raises DataError with the questions that leave no room.
     """
     before, between, after, types = _template(tokenizer)
     columns: dict[str, list[Any]] = {n: [] for n in ("row", "length", "low", "count", "place", "first", "end")}
     columns |= {"input_ids": [], "token_type_ids": []}
     special = len(before) + len(between) + len(after)
     problems = []
-    for row, (question, context) in enumerate(zip(questions, contexts, strict=True)):
+    for row, (question, context) in enumerate(zip(tokenize(tokenizer, questions), contexts, strict=True)):
         room = max_length - special - len(question.ids)
         if room < LEAST_ROOM:
-            what = f"the question has {len(question.ids)} word pieces, which leaves no room in windows of {max_length}"
-            problems.append(Problem(f"row {row + 1}", what, "Raise model.max_length, or shorten the question."))
+            what = f"it has {len(question.ids)} word pieces, which leaves no room in windows of {max_length}"
+            where = f"question {shown(questions[row])}"  # what number its row has in the user's file, nobody knows here
+            problems.append(Problem(where, what, "Raise model.max_length, or shorten the question."))
             continue
         head = [*before, *question.ids, *between]
         for low, high, first, end in cover(len(context.ids), room, min(stride, room // 2)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, final
 
 from pydantic import Field
@@ -80,7 +81,7 @@ class QuestionAnswering(Task):
         "question": Column("text", "the question"),
         "context": Column("text", "the text that it is asked of"),
         "answers": Column("answers", "its answers, which stand in the context; none, where there is none"),
-        "id": Column("label", "a name for the question"),
+        "id": Column("name", "a name for the question"),
     }
     inputs: ClassVar[Sequence[frozenset[str]]] = (frozenset({"question", "context"}),)
     targets: ClassVar[Sequence[str]] = ("answers",)
@@ -103,8 +104,12 @@ class QuestionAnswering(Task):
             if given is None:
                 located.append(None)
                 continue
-            found = check_answers(context, given)
             name = f", id {names[row]}" if names[row] is not None else ""
+            try:
+                found = check_answers(context, given)
+            except ValueError as error:
+                problems.add(table.origin[row] + name, f"`answers` holds {error}")
+                continue
             for what in found.problems:
                 problems.add(table.origin[row] + name, what)
             moved += found.moved
@@ -163,17 +168,15 @@ class QuestionAnswering(Task):
     def encode(self, rows: Dataset) -> Dataset:
         from datasets import Dataset
 
-        contexts = tokenize(self.tokenizer, rows["context"])
+        contexts = tokenize(self.tokenizer, rows["context"][:])
         columns = encode_pairs(
-            self.tokenizer,
-            [*tokenize(self.tokenizer, rows["question"])],
-            contexts,
-            max_length=self.max_length,
-            stride=self.options.stride,
+            self.tokenizer, rows["question"][:], contexts, max_length=self.max_length, stride=self.options.stride
         )
         columns["lost"] = [0] * len(columns["row"])
         if "answers" in rows.column_names:
-            golden = [_gold_pieces(answers, pieces) for answers, pieces in zip(rows["answers"], contexts, strict=True)]
+            golden = [
+                _gold_pieces(answers, pieces) for answers, pieces in zip(rows["answers"][:], contexts, strict=True)
+            ]
             positions = [
                 _inside(golden[row], low, count, place)
                 for row, low, count, place in zip(*(columns[c] for c in ("row", "low", "count", "place")), strict=True)
@@ -201,7 +204,7 @@ class QuestionAnswering(Task):
     # --- model -> answers
 
     def keep(self, outputs: Any, batch: Batch) -> Sequence[Kept]:
-        """The best spans of each window, and its score for none; exact, since all spans are compared."""
+        """The best spans of each window, and its score for none; exact, and of equal spans the first in the text."""
         import torch
         from torch.nn import functional as F
 
@@ -209,11 +212,17 @@ class QuestionAnswering(Task):
         pieces = torch.arange(starts.shape[1], device=starts.device) - (batch["place"] - batch["low"])[:, None]
         own = (pieces >= batch["first"][:, None]) & (pieces < batch["end"][:, None])
         inside = (pieces >= batch["low"][:, None]) & (pieces < (batch["low"] + batch["count"])[:, None])
-        null, width = starts[:, 0] + ends[:, 0], min(self.options.max_answer_length, starts.shape[1])
+        null, width, most = starts[:, 0] + ends[:, 0], self.options.max_answer_length, self.options.n_best
         starts, ends = starts.masked_fill(~own, -torch.inf), ends.masked_fill(~inside, -torch.inf)
-        spans = starts[..., None] + F.pad(ends, (0, width - 1), value=-torch.inf).unfold(1, width, 1)
-        scores, at = spans.flatten(1).topk(min(self.options.n_best, spans[0].numel()))
-        first = at // width - (batch["place"] - batch["low"])[:, None]
+        ends = F.pad(ends, (0, width - 1), value=-torch.inf)
+        # The n best spans begin at the n starts that are best with their best end. Sorts are stable: with topk, which
+        # of equal spans (bf16 has many) are taken would depend on the padding.
+        best = starts + F.max_pool1d(ends, width, 1)
+        few = best.sort(dim=1, descending=True, stable=True).indices[:, :most].sort(dim=1).values
+        ends = ends.unfold(1, width, 1).gather(1, few[..., None].expand(-1, -1, width))
+        spans = (starts.gather(1, few)[..., None] + ends).flatten(1).sort(dim=1, descending=True, stable=True)
+        scores, at = spans.values[:, :most], spans.indices[:, :most]
+        first = few.gather(1, at // width) - (batch["place"] - batch["low"])[:, None]
         last = first + at % width
         real = (~scores.isneginf()).sum(1).tolist()
         table = (scores.cpu().numpy(), first.cpu().numpy(), last.cpu().numpy(), null.tolist())
@@ -227,20 +236,21 @@ class QuestionAnswering(Task):
         outputs are not finite.
         """
         found = self._candidates(kept, features, rows)
-        return [self._answer(each, context) for each, context in zip(found, rows["context"], strict=True)]
+        return [self._answer(each, context) for each, context in zip(found, rows["context"][:], strict=True)]
 
     def _candidates(self, kept: Sequence[Kept], features: Dataset, rows: Dataset) -> list[Candidates]:
-        contexts = tokenize(self.tokenizer, rows["context"])
-        windows: list[list[Kept]] = [[] for _ in contexts]
+        texts = rows["context"][:]
+        windows: list[list[Kept]] = [[] for _ in texts]
         bad = set()
         for row, window in zip(features["row"][:], kept, strict=True):
             windows[row].append(window)
             if not (math.isfinite(window.null) and all(map(math.isfinite, window.scores.tolist()))):
                 bad.add(row)
         if bad:
-            what = f"its outputs are not finite for {len(bad)} of {len(contexts)} rows"
+            what = f"its outputs are not finite for {len(bad)} of {len(texts)} rows"
             raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
-        return [_ranked(own, pieces, self.options.n_best) for own, pieces in zip(windows, contexts, strict=True)]
+        contexts = zip(windows, tokenize(self.tokenizer, texts), texts, strict=True)
+        return [_ranked(*each, self.options.n_best) for each in contexts]
 
     def _answer(self, found: Candidates, context: str) -> Answer:
         chances, null = self._chances(found, self.options.temperature or 1.0)
@@ -294,15 +304,18 @@ class QuestionAnswering(Task):
         self, found: Sequence[Candidates], contexts: Sequence[str], gold: Sequence[Sequence[str]]
     ) -> float:
         eager = self._with(null_threshold=math.inf)
+        rows = [row for row, each in enumerate(found) if gold[row] and each.spans]
+
+        @cache  # of a row's candidates few become the best at any temperature
+        def right(row: int, answer: str) -> float:
+            return squad.question_scores(answer, gold[row])[0]
 
         def loss(temperature: float) -> float:
             task, total = eager._with(temperature=temperature), 0.0
-            for each, context, golden in zip(found, contexts, gold, strict=True):
-                if golden and each.spans:
-                    answer = task._answer(each, context)
-                    right = squad.question_scores(answer["answer"], golden)[0]
-                    chance = min(max(answer["score"], 1e-9), 1 - 1e-9)
-                    total -= math.log(chance if right else 1 - chance)
+            for row in rows:
+                answer = task._answer(found[row], contexts[row])
+                chance = min(max(answer["score"], 1e-9), 1 - 1e-9)
+                total -= math.log(chance if right(row, answer["answer"]) else 1 - chance)
             return total
 
         return calibration.best_temperature(loss)
@@ -378,12 +391,18 @@ def _masked(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     )
 
 
-def _ranked(windows: Sequence[Kept], pieces: Pieces, most: int) -> Candidates:
-    """The best spans over all windows of a context."""
+def _ranked(windows: Sequence[Kept], pieces: Pieces, context: str, most: int) -> Candidates:
+    """The best spans over all windows of a context, without the blanks that some tokenizers count to their pieces."""
     rows = [row for w in windows for row in zip(w.scores.tolist(), w.first.tolist(), w.last.tolist(), strict=True)]
-    rows = sorted(rows, key=lambda row: -row[0])[:most]
-    spans = [(int(pieces.starts[first]), int(pieces.ends[last])) for _, first, last in rows]
-    return Candidates([score for score, _, _ in rows], spans, min(window.null for window in windows))
+    scores, spans = [], []
+    for score, first, last in sorted(rows, key=lambda row: -row[0])[:most]:
+        start, end = int(pieces.starts[first]), int(pieces.ends[last])
+        text = context[start:end]
+        start, text = start + len(text) - len(text.lstrip()), text.strip()
+        if text:
+            scores.append(score)
+            spans.append((start, start + len(text)))
+    return Candidates(scores, spans, min(window.null for window in windows))
 
 
 def _log_odds(null: float, best: float) -> float:

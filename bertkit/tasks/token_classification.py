@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, final
@@ -13,7 +14,7 @@ from bertkit.encoder import load_beside, load_model
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import calibration, entities
 from bertkit.evaluation.hf_metrics import compute_user_metric
-from bertkit.heads.tagger import decode_tags, tag_log_likelihood
+from bertkit.heads.tagger import decode_tags, spread, tag_log_likelihood
 from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions
 from bertkit.tasks.labels import length_findings, settle_weights
 from bertkit.tasks.word_windows import encode_words
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from bertkit.heads.crf import Chain
 
 Name = Annotated[str, Field(min_length=1)]
-FORCED = -1e4  # the score of every tag but O where a word has no piece to be read at
+
+
+MANY_WINDOWS = 32
 
 
 class TokenClassificationOptions(TaskOptions):
@@ -93,7 +96,7 @@ class TokenClassification(Task):
         "text": Column("text", "a text, whose words are found"),
         "tags": Column("tags", "one tag per word"),
         "spans": Column("spans", "the entities of a text: start, end, label"),
-        "document": Column("label", "which document a sentence is from"),
+        "document": Column("name", "which document a sentence is from"),
     }
     inputs: ClassVar[Sequence[frozenset[str]]] = (frozenset({"tokens"}), frozenset({"text"}))
     targets: ClassVar[Sequence[str]] = ("tags", "spans")
@@ -109,9 +112,10 @@ class TokenClassification(Task):
     @classmethod
     def refine(cls, options: TokenClassificationOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
         """Tags in BIO for every row: converted from their scheme, or made of the spans."""
-        if "spans" in table.values:
+        table = tagged.named_documents(table)
+        if any(value is not None for value in table.values.get("spans", ())):
             return tagged.tag_spans(table, split, options.alignment)
-        if "tags" in table.values:
+        if any(value is not None for value in table.values.get("tags", ())):
             return tagged.tag_words(table, split, options.data_scheme)
         return table, []
 
@@ -140,8 +144,8 @@ class TokenClassification(Task):
         if wrong := sorted(set(tagging.tag_names(types, options.scheme)) ^ set(tags)):
             what = f"{options.scheme} tags of {', '.join(types)} are needed; missing or too many: {', '.join(wrong)}"
             raise DataError(Problem("task.tags", what, "Leave it out, or write them all."))
-        words = [tag.partition("-")[2] or "O" for row in rows["tags"] for tag in row]
-        auto = {name: len(words) / ((len(types) + 1) * max(words.count(name), 1)) for name in ["O", *types]}
+        counts = Counter(tag.partition("-")[2] or "O" for row in rows["tags"] for tag in row)
+        auto = {n: counts.total() / ((len(types) + 1) * max(counts[n], 1)) for n in ["O", *types]}
         settled = {
             "labels": types,
             "tags": tags,
@@ -164,6 +168,10 @@ class TokenClassification(Task):
         if scheme == "BIOES":  # by BILOU's letters, perhaps
             tags = [{"L": "E", "U": "S"}.get(tag[0], tag[0]) + tag[1:] for tag in tags]
         types = list(dict.fromkeys(tag.partition("-")[2] for tag in tags if tag != "O"))
+        if "O" not in tags or not types:
+            raise ModelError(
+                Problem("config.json, id2label", f"its labels are {', '.join(tags[:10])}, with no O, or O alone")
+            )
         options = {"name": cls.name, "labels": types, "tags": tags, "scheme": "BIOES" if scheme == "BIOES" else "BIO"}
         return cls(TokenClassificationOptions.model_validate(options), tokenizer, max_length)
 
@@ -197,6 +205,10 @@ class TokenClassification(Task):
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         yield from length_findings(features, split, self.max_length, "window")
+        most = max(Counter(features["row"][:]).values())
+        if most > MANY_WINDOWS and self.options.head == "crf":
+            what = f"{split}: a text of {most} windows is learned as one chain, in one batch"
+            yield Finding("warn", what, "If memory runs out, give shorter texts, such as sentences.")
         mute = sum(features["mute"][:])
         if mute:
             what = (
@@ -228,7 +240,8 @@ class TokenClassification(Task):
         left = [len(words[row]) - read[row] for row in columns["row"]]
         columns["mute"] = [count if flag else 0 for count, flag in zip(left, first, strict=True)]
         columns["lost"] = [0] * len(first)
-        if "tags" in rows.column_names:
+        learned = set(self.tags) >= set(tagging.tag_names(self.types, self.options.scheme))
+        if "tags" in rows.column_names and learned:  # a foreign model may lack some tags, and is only scored
             columns["labels"] = self._labels(rows["tags"][:], columns)
         return Dataset.from_dict(columns)
 
@@ -240,14 +253,14 @@ class TokenClassification(Task):
             read[row] += own
         known: list[dict[int, int]] = []
         for tags, words in zip(gold, read, strict=True):
-            kept = _tags_read(tags, words, self.options.scheme)
+            kept = tagging.restrict(tags, words, self.options.scheme)
             known.append(dict(zip(words, [ids[tag] for tag in kept], strict=True)))
         return [[known[row][word] for word in own] for row, own in zip(columns["row"], columns["words"], strict=True)]
 
     def units(self, features: Dataset) -> Sequence[int]:
-        """All windows of a sentence are learned together, because they are one chain."""
+        """All windows of a sentence are learned together where they are one chain."""
         rows: Sequence[int] = features["row"][:]
-        return rows
+        return rows if self.options.head == "crf" else super().units(features)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         from transformers import AutoModelForTokenClassification
@@ -271,7 +284,7 @@ class TokenClassification(Task):
     @property
     def learning_rates(self) -> Mapping[str, float]:
         """Transitions start at zero and are few: at the encoder's learning rate they would stay there."""
-        return {"crf.": self.options.chain_learning_rate} if self.options.head == "crf" else {}
+        return {"crf": self.options.chain_learning_rate} if self.options.head == "crf" else {}
 
     def beside(self, model: Any) -> Mapping[str, Module]:
         return {"crf": model.crf} if self.options.head == "crf" else {}
@@ -328,7 +341,9 @@ class TokenClassification(Task):
         counts = (batch["heads"] >= 0).sum(1).cpu().numpy()
         chain = None
         if self.options.head == "crf":
-            chain = type(outputs.chain)(*(part.detach().float().cpu() for part in outputs.chain))
+            from bertkit.heads.crf import Chain
+
+            chain = Chain(*(part.detach().float().cpu() for part in outputs.chain))
         return [Emissions(scores, chain) for scores in np.split(flat, counts.cumsum()[:-1])]
 
     def decode(self, kept: Sequence[Emissions], features: Dataset, rows: Dataset) -> list[Answer]:
@@ -336,45 +351,45 @@ class TokenClassification(Task):
         and `truncated`, which is never true.
 
         start, end: characters of the row's text; of its words joined by blanks, where it has no text. A word's
-        score is the posterior of its tag; an entity's is that of exactly this entity, from its first word to its
-        last. Raises ModelError when the model's outputs are not finite.
+        score is the posterior of its tag; an entity's is that of its words' tags together, and of ending there: with
+        a CRF, of exactly this entity. Raises ModelError when the model's outputs are not finite.
         """
         texts, places = tagged.sentences(rows)
-        found = decode_tags(self._scores(kept, features, places), kept[0].chain, self.tags, self._temperature)
+        read, scores = self._read_words(kept, features, len(rows))
+        found = decode_tags(scores, kept[0].chain, self.tags, self._temperature)
         answers = []
-        for text, words, best in zip(texts, places, found, strict=True):
+        for text, words, own, best in zip(texts, places, read, found, strict=True):
+            tags, chances, entities = spread(best, own, len(words))
             cut = [text[start:end] for start, end in words]
-            listed = [
-                {"text": text[(start := words[e.first][0]) : (end := words[e.end - 1][1])], "label": e.type}
-                | {"start": start, "end": end, "score": e.score}
-                for e in best.entities
-            ]
-            tags = [{"word": w, "tag": t, "score": s} for w, t, s in zip(cut, best.tags, best.scores, strict=True)]
-            answers.append({"words": tags, "entities": listed, "truncated": False})
+            listed = []
+            for kind, first, last, score in entities:
+                start, end = words[first][0], words[last - 1][1]
+                listed.append({"text": text[start:end], "label": kind, "start": start, "end": end, "score": score})
+            each = [{"word": w, "tag": t, "score": s} for w, t, s in zip(cut, tags, chances, strict=True)]
+            answers.append({"words": each, "entities": listed, "truncated": False})
         return answers
 
     @property
     def _temperature(self) -> float:
         return self.options.temperature or 1.0
 
-    def _scores(
-        self, kept: Sequence[Emissions], features: Dataset, places: Sequence[Sequence[Any]]
-    ) -> list[np.ndarray]:
-        """The scores of all words of each sentence, `(words, tags)`; O for words that nothing reads."""
+    def _read_words(
+        self, kept: Sequence[Emissions], features: Dataset, rows: int
+    ) -> tuple[list[list[int]], list[np.ndarray]]:
+        """Of each sentence the words that windows read, in order, and their scores `(words, tags)`."""
         import numpy as np
 
-        mute = np.full(len(self.tags), FORCED, dtype=np.float32)
-        mute[self.tags.index("O")] = 0.0
-        scores = [np.tile(mute, (len(words), 1)) for words in places]
-        bad = set()
+        read: list[list[int]] = [[] for _ in range(rows)]
+        parts: list[list[np.ndarray]] = [[np.empty((0, len(self.tags)), dtype=np.float32)] for _ in range(rows)]
         for row, words, window in zip(features["row"][:], features["words"][:], kept, strict=True):
-            scores[row][words] = window.scores
-            if not np.isfinite(window.scores).all():
-                bad.add(row)
+            read[row] += words
+            parts[row].append(window.scores)
+        scores = [np.concatenate(own) for own in parts]
+        bad = sum(not np.isfinite(own).all() for own in scores)
         if bad:
-            what = f"its outputs are not finite for {len(bad)} of {len(places)} rows"
+            what = f"its outputs are not finite for {bad} of {rows} rows"
             raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
-        return scores
+        return read, scores
 
     def fit(self, rows: Dataset, predict: Predict) -> Self:
         """The temperature (Guo et al. 2017) that makes the gold tags' posteriors most likely."""
@@ -382,12 +397,11 @@ class TokenClassification(Task):
             return self
         scores, gold, chain = list[Any](), list[Any](), None
         ids = {tag: index for index, tag in enumerate(self.tags)}
-        for start in range(0, len(rows), self.chunk):
-            part = rows.select(range(start, min(start + self.chunk, len(rows))))
-            features = self.encode(part)
-            kept = predict(features)
-            scores += self._scores(kept, features, tagged.sentences(part)[1])
-            gold += [[ids[tag] for tag in tagging.from_bio(tags, self.options.scheme)] for tags in part["tags"]]
+        for kept, features, part in self.chunks(rows, predict):
+            read, own = self._read_words(kept, features, len(part))
+            scores += own
+            known = (tagging.restrict(*pair, self.options.scheme) for pair in zip(part["tags"], read, strict=True))
+            gold += [[ids[tag] for tag in tags] for tags in known]
             chain = kept[0].chain
 
         def loss(temperature: float) -> float:
@@ -410,7 +424,7 @@ class TokenClassification(Task):
     def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
         """What kinds of errors there are, which types are taken for which, and how well the scores are calibrated."""
         graded = self._graded(answers, rows)
-        gold = [{(t, a, b) for t, a, b in tagging.entities(tags)} for tags in graded.gold]
+        gold = [set(tagging.entities(tags)) for tags in graded.gold]
         found = [tagging.entities(tags) for tags in graded.predicted]
         right = [entity in golden for golden, own in zip(gold, found, strict=True) for entity in own]
         given = [entity["score"] for answer in answers for entity in answer["entities"]]
@@ -436,17 +450,6 @@ class TokenClassification(Task):
         scheme = self.options.scheme
         gold = [tagging.from_bio(tags, scheme) for tags in rows["tags"]]
         return entities.GradedEntities(gold, given, self.types, scheme)
-
-
-def _tags_read(tags: Sequence[str], read: Sequence[int], scheme: Literal["BIO", "BIOES"]) -> list[str]:
-    """The tags of these words alone. An entity goes on across a word that is not among them."""
-    place = {word: index for index, word in enumerate(read)}
-    found = []
-    for kind, first, end in tagging.entities(tags):
-        own = [place[word] for word in range(first, end) if word in place]
-        if own:
-            found.append((kind, own[0], own[-1] + 1))
-    return tagging.tags_of(found, len(read), scheme)
 
 
 def _read(logits: Tensor, batch: Batch) -> Tensor:

@@ -346,7 +346,7 @@ def over_seeds(outcomes: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, 
 
 def verify(run: Run, predictor: Predictor, rows: Dataset) -> None:
     """Load the saved model in a fresh process, and hold its answers against this process's. Raises ModelError."""
-    inputs = frozenset[str]().union(*predictor.task.accepted)
+    inputs = frozenset(predictor.task.context).union(*predictor.task.accepted)
     probe = [{name: row[name] for name in inputs if name in row} for row in rows.select(range(min(len(rows), 64)))]
     with TemporaryDirectory() as room:
         asked, told = Path(room) / "asked.jsonl", Path(room) / "told.jsonl"

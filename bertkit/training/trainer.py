@@ -72,16 +72,19 @@ class TaskTrainer(Trainer):
         )
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """Trainer's own, in which the parameters that the task names have a learning rate of their own."""
+        """Trainer's own, in which the parameters that the task names learn faster, and do not decay."""
+        if self.optimizer is not None:
+            return self.optimizer
         optimizer: Any = super().create_optimizer(model)
         trained: Any = self.model
         names = {id(parameter): name for name, parameter in trained.named_parameters()}
         for part, times in self.task.learning_rates.items():
             for group in list(optimizer.param_groups):
-                chosen = [p for p in group["params"] if part in names[id(p)]]
+                chosen = [p for p in group["params"] if part in names[id(p)].split(".")]
                 if chosen:
-                    group["params"] = [p for p in group["params"] if part not in names[id(p)]]
-                    optimizer.add_param_group({**group, "params": chosen, "lr": group["lr"] * times})
+                    group["params"] = [p for p in group["params"] if part not in names[id(p)].split(".")]
+                    own = {**group, "params": chosen, "lr": group["lr"] * times, "weight_decay": 0.0}
+                    optimizer.add_param_group(own)
         return optimizer
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
@@ -98,7 +101,8 @@ class TaskTrainer(Trainer):
         outputs = self.task.forward(model, inputs)
         total = self.task.loss(outputs, inputs, self.args.label_smoothing_factor)
         # DDP averages gradients over processes; the count is already over all of them.
-        loss = total * self.args.world_size / num_items_in_batch
+        # Nothing may be counted: a batch of texts without words.
+        loss = total * self.args.world_size / num_items_in_batch.clamp(min=1e-12)
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
