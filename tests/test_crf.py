@@ -353,6 +353,29 @@ def test_the_usual_scores_need_no_logarithms() -> None:
     assert not forward_backward.posterior(emissions, mask, chain).after_is_log
 
 
+@pytest.mark.usefixtures("way")
+def test_a_sentence_too_short_for_what_is_not_forbidden() -> None:
+    """It must begin with tag 0 and end with tag 1; one word can not be both."""
+    chain = Chain(*(torch.zeros(s, dtype=torch.float64) for s in ((2, 2), (2,), (2,))))
+    chain.start[1] = chain.end[0] = crf.FORBIDDEN
+    emissions, mask = torch.zeros(2, 3, 2, dtype=torch.float64), torch.tensor([[True] * 3, [True, False, False]])
+    expected = torch.tensor([np.log(2), crf.FORBIDDEN + np.log(2)])
+    assert_close(crf.log_partition(emissions, mask, chain), expected)
+    posterior = crf.marginals(emissions, mask, chain)[:, 0]
+    assert_close(posterior, torch.tensor([[1, 0], [0.5, 0.5]], dtype=torch.float64), rtol=1e-6, atol=1e-6)
+
+
+def test_fp32_finds_the_best_path_of_large_scores() -> None:
+    """As if they were fp64: what all tags of a word have in common is not added up."""
+    emissions, _, mask = random_batch(np.random.default_rng(4), 4, 512, 9, 1.0)
+    chain = random_chain(np.random.default_rng(4), 9, 1.0)
+    offset = torch.linspace(-1e4, 3e4, 512).floor()[:, None]
+    emissions = emissions.mul(64).round().div(64)  # so that fp32 holds them exactly, with the offset
+    assert torch.equal((emissions + offset).float().double(), emissions + offset)
+    found = crf.decode((emissions + offset).float(), mask, chain)
+    assert torch.equal(found, crf.decode(emissions, mask, chain))
+
+
 def test_a_forced_word() -> None:
     """All tags but one at -1e4, which no path can want."""
     emissions, _, mask = random_batch(np.random.default_rng(4), 3, 20, len(BIO), 1.0)
@@ -421,6 +444,10 @@ def test_padding_and_order_change_nothing(scale: float) -> None:
         wider = function(longer, torch.nn.functional.pad(mask, (0, 5)), chain)
         assert_close(wider if name == "log_partition" else wider[:, :30], whole, rtol=1e-12, atol=1e-12)
         assert_close(function(emissions[order], mask[order], chain), whole[order], rtol=1e-12, atol=1e-12)
+    spans = torch.tensor([(row, 0, length - 1) for row, length in enumerate(mask.sum(1).tolist())])
+    goes_on = torch.eye(9, dtype=torch.bool)
+    whole = crf.span_marginals(emissions, mask, chain, tags, spans, goes_on)
+    assert torch.equal(crf.span_marginals(other, mask, chain, strange, spans, goes_on), whole)
     whole = crf.nll(emissions, tags, mask, chain)
     assert torch.equal(crf.nll(other, strange, mask, chain), whole)
     inputs = other.clone().requires_grad_()

@@ -73,7 +73,7 @@ def forbidden(tags: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
     kinds = list(dict.fromkeys(tag[2:] for tag in tags))
     kind = torch.tensor([kinds.index(tag[2:]) for tag in tags])
     within = torch.tensor([tag[0] in "BI" for tag in tags])
-    continues = torch.tensor([tag[0] in ("IE" if bioes else "I") for tag in tags])
+    continues = torch.tensor([tag[0] in "IE" for tag in tags])
     unfinished = within & bioes
     torn = ~within[:, None] | (kind[:, None] != kind)
     return torch.where(continues, torn, unfinished[:, None]), continues, unfinished

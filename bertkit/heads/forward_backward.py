@@ -53,10 +53,10 @@ def _steps(gains: Tensor, chain: Chain) -> int:
     `depth` times the range of what one word adds.
     """
     scores = [x.cpu().numpy() for x in chain]
-    possible = [x[~(x < FORBIDDEN / 2)] for x in scores]
+    possible = [x[x > FORBIDDEN / 2] for x in scores]
     if not all(x.size for x in possible):
         return 0
-    allowed = (scores[0] >= FORBIDDEN / 2).astype(np.float64)
+    allowed = (scores[0] > FORBIDDEN / 2).astype(np.float64)
     reached, depth = allowed, 1
     while not reached.all():
         reached, depth = np.minimum(reached @ allowed, 1), depth + 1
@@ -139,8 +139,7 @@ def _scan(gains: Tensor, lengths: Tensor, scaled: Chain) -> tuple[Tensor, Tensor
 def _log_posterior(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
     """From sums of logarithms; computed on the CPU."""
     device = emissions.device
-    mask, chain = mask.cpu(), Chain(*(x.cpu() for x in chain))
-    emissions = emissions.cpu().where(mask[..., None], 0)
+    emissions, mask, chain = emissions.cpu(), mask.cpu(), Chain(*(x.cpu() for x in chain))
     lengths, there = mask.sum(1), mask[..., None]
     scores = _both_ways(emissions, lengths)
     moves = torch.stack([chain.transitions, chain.transitions.T])[:, None]

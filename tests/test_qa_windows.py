@@ -1,0 +1,252 @@
+"""Windows of questions and contexts: nothing lost, owned where context is widest, gold where the answer stands."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from datasets import Dataset
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_word_windows import owner
+from tokenizers import models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from bertkit import data as sources
+from bertkit.encoder import find, load_tokenizer
+from bertkit.errors import DataError
+from bertkit.evaluation.squad import normalized_tokens
+from bertkit.recipe import DataSpec, ModelSpec
+from bertkit.tasks.qa_windows import Pieces, encode_pairs, tokenize
+from bertkit.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions
+
+SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
+TOKENIZERS = ("wordpiece", "bytes", "metaspace")
+WORDS = [
+    *"the cat dog sat dogs running xyz é e\u0301 🙂 🏳️‍🌈 שלום العَرَبِيَّة の猫 , .".split(),
+    "\u200b",
+    " ",
+    "\n",
+    "\u3000",
+]
+TEXTS = st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join) | st.text(max_size=60)
+
+
+def by_bytes() -> Any:
+    """As RoBERTa's: several pieces per character, blanks outside the offsets, pieces that are nothing but a blank."""
+    pieces = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), "Ġc", "at", "Ġcat"]
+    vocab = {piece: number for number, piece in enumerate(pieces)}
+    backend = tokenizers.Tokenizer(models.BPE(vocab, [("Ġ", "c"), ("a", "t"), ("Ġc", "at")], unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.post_processor = processors.RobertaProcessing(("</s>", 3), ("<s>", 2), add_prefix_space=False)
+    return _fast(backend, model_input_names=["input_ids", "attention_mask"])
+
+
+def by_metaspace() -> Any:
+    """As DeBERTa's: offsets take in the blank before a word."""
+    letters = [(piece, -5.0) for piece in ["▁", *"abcdefghijklmnopqrstuvwxyz"]]
+    words = [(f"▁{word}", -1.0) for word in ("the", "cat", "dog", "sat")]
+    backend = tokenizers.Tokenizer(models.Unigram([*((s, 0.0) for s in SPECIAL), *letters, *words], 1, False))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    template = {"single": "<s> $A </s>", "pair": "<s> $A </s> $B:1 </s>:1"}
+    backend.post_processor = processors.TemplateProcessing(**template, special_tokens=[("<s>", 2), ("</s>", 3)])
+    return _fast(backend, model_input_names=["input_ids", "token_type_ids", "attention_mask"])
+
+
+def _fast(backend: Any, model_input_names: list[str]) -> Any:
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), SPECIAL, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=model_input_names, **names)
+
+
+@pytest.fixture(scope="session")
+def kinds(tiny_encoder: Path) -> dict[str, Any]:
+    """The three kinds of tokenizers by name."""
+    return {"wordpiece": load_tokenizer(tiny_encoder), "bytes": by_bytes(), "metaspace": by_metaspace()}
+
+
+def encode(tokenizer: Any, question: str, context: str, max_length: int = 24, stride: int = 4) -> dict[str, list[Any]]:
+    return encode_pairs(tokenizer, [question], tokenize(tokenizer, [context]), max_length=max_length, stride=stride)
+
+
+def qa(tokenizer: Any, max_length: int = 24, **options: Any) -> QuestionAnswering:
+    given = {"name": "question-answering", "unanswerable": True, "stride": 4, **options}
+    return QuestionAnswering(QuestionAnsweringOptions.model_validate(given), tokenizer, max_length)
+
+
+# --- pieces
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize(("question", "context"), [("the cat ?", "the dog sat 🙂"), ("", "the")])
+def test_a_short_pair_is_what_the_tokenizer_makes_of_it(
+    kind: str, question: str, context: str, kinds: dict[str, Any]
+) -> None:
+    tokenizer = kinds[kind]
+    expected = tokenizer(question, context, return_token_type_ids=True)
+    columns = encode(tokenizer, question, context, 64)
+    assert columns["input_ids"] == [expected["input_ids"]]
+    assert columns["length"] == [len(expected["input_ids"])]
+    if kind == "bytes":
+        assert "token_type_ids" not in columns
+    else:
+        assert columns["token_type_ids"] == [expected["token_type_ids"]]
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@settings(max_examples=60, deadline=None)
+@given(text=TEXTS, data=st.data())
+def test_cover_is_the_pieces_that_reach_into_a_span(kind: str, text: str, data: Any, kinds: dict[str, Any]) -> None:
+    (pieces,) = tokenize(kinds[kind], [text])
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, len(text)))
+    places = zip(pieces.starts.tolist(), pieces.ends.tolist(), strict=True)
+    inside = [index for index, (low, high) in enumerate(places) if low < end and high > start]
+    assert pieces.cover(start, end) == ((inside[0], inside[-1]) if inside else None)
+
+
+def test_equal_texts_are_read_once(kinds: dict[str, Any]) -> None:
+    one, two, three = tokenize(kinds["wordpiece"], ["the cat", "a dog", "the cat"])
+    assert one is three
+    assert one.ids != two.ids
+
+
+# --- windows
+
+
+@pytest.mark.parametrize("stride", [0, 1, 4, 7, 100])
+@pytest.mark.parametrize("size", [0, 1, 17, 18, 19, 30, 45, 101])
+def test_every_piece_is_owned_once_where_it_has_most_context(size: int, stride: int, kinds: dict[str, Any]) -> None:
+    tokenizer = kinds["wordpiece"]
+    context = " ".join("cat dog sat good bad one two three".split()[n * n % 8] for n in range(size))
+    (pieces,) = tokenize(tokenizer, [context])
+    columns = encode(tokenizer, "the cat ?", context, 24, stride)  # [CLS] the cat ? [SEP] … [SEP]: 18 are left
+    windows = [(low, low + count) for low, count in zip(columns["low"], columns["count"], strict=True)]
+    own = list(zip(columns["first"], columns["end"], strict=True))
+    assert [piece for first, end in own for piece in range(first, end)] == list(range(size))
+    for index, (low, high) in enumerate(windows):
+        assert columns["place"][index] == 5
+        assert tokenizer.convert_ids_to_tokens(columns["input_ids"][index][:5]) == "[CLS] the cat ? [SEP]".split()
+        assert columns["input_ids"][index][5:-1] == pieces.ids[low:high]
+        assert tokenizer.convert_ids_to_tokens(columns["input_ids"][index])[-1] == "[SEP]"
+        assert columns["token_type_ids"][index] == [0] * 5 + [1] * (high - low + 1)
+        assert columns["length"][index] == len(columns["input_ids"][index]) <= 24
+        assert all(owner(piece, windows, size) == index for piece in range(*own[index]))
+    overlaps = [one[1] - other[0] for one, other in pairwise(windows)]
+    assert all(overlap >= min(stride, 9) for overlap in overlaps)
+    assert len(windows) == 1 or size > 18
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@settings(max_examples=60, deadline=None)
+@given(question=TEXTS, context=TEXTS, max_length=st.integers(20, 60), stride=st.integers(0, 80))
+def test_nothing_of_question_or_context_is_lost(
+    kind: str, question: str, context: str, max_length: int, stride: int, kinds: dict[str, Any]
+) -> None:
+    tokenizer = kinds[kind]
+    (asked,), (pieces,) = tokenize(tokenizer, [question]), tokenize(tokenizer, [context])
+    try:
+        columns = encode(tokenizer, question, context, max_length, stride)
+    except DataError:
+        assert len(asked.ids) + 3 + 8 > max_length  # `bytes` has four special pieces, the others three
+        return
+    read: list[int] = []
+    for ids, place, low, count in zip(*(columns[c] for c in ("input_ids", "place", "low", "count")), strict=True):
+        assert len(ids) <= max_length
+        assert ids[1 : 1 + len(asked.ids)] == asked.ids
+        assert low <= len(read)
+        read[low:] = ids[place : place + count]
+    assert read == pieces.ids
+    spans = zip(columns["first"], columns["end"], strict=True)
+    assert [piece for first, end in spans for piece in range(first, end)] == list(range(len(pieces.ids)))
+
+
+def test_rows_keep_their_order_and_their_number(kinds: dict[str, Any]) -> None:
+    contexts = ["cat " * 40, "", "dog"]
+    read = tokenize(kinds["wordpiece"], contexts)
+    columns = encode_pairs(kinds["wordpiece"], ["the ?"] * 3, read, max_length=24, stride=4)
+    assert sorted(set(columns["row"])) == [0, 1, 2]
+    assert columns["row"] == sorted(columns["row"])
+    assert columns["count"][columns["row"].index(1)] == 0
+    assert columns["row"].count(0) > 2
+
+
+def test_questions_that_leave_no_room_are_named_together(kinds: dict[str, Any]) -> None:
+    questions = ["the cat ?", "dog " * 14, "the", "sat " * 300]
+    contexts = tokenize(kinds["wordpiece"], ["cat"] * 4)
+    with pytest.raises(DataError) as caught:
+        encode_pairs(kinds["wordpiece"], questions, contexts, max_length=24, stride=4)
+    assert len(caught.value.problems) == 2
+    assert [problem.where[:18] for problem in caught.value.problems] == ["question 'dog dog ", "question 'sat sat "]
+    assert "it has 14 word pieces, which leaves no room in windows of 24" in str(caught.value)
+    assert len(str(caught.value)) < 500
+    encode_pairs(kinds["wordpiece"], ["dog " * 13], contexts[:1], max_length=24, stride=4)
+
+
+# --- gold
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(context=TEXTS, data=st.data())
+def test_gold_positions_point_at_the_answer(kind: str, context: str, data: Any, kinds: dict[str, Any]) -> None:
+    """From first to last piece stands all of the answer that has a piece, and no piece more."""
+    start = data.draw(st.integers(0, len(context)))
+    answer = context[start : data.draw(st.integers(start, len(context)))]
+    task = qa(kinds[kind], 32)
+    answers = [{"text": [answer], "answer_start": [start]}]
+    features = task.encode(Dataset.from_dict({"question": ["the ?"], "context": [context], "answers": answers}))
+    (pieces,) = tokenize(task.tokenizer, [context])
+    wanted = [i for i in range(len(pieces.ids)) if pieces.starts[i] < start + len(answer) and pieces.ends[i] > start]
+    for window in features:
+        low, high, shift = window["low"], window["low"] + window["count"], window["low"] - window["place"]
+        if wanted and low <= wanted[0] and wanted[-1] < high:
+            assert [label + shift for label in window["labels"]] == [wanted[0], wanted[-1]]
+            assert window["input_ids"][window["labels"][0]] == pieces.ids[wanted[0]]
+        else:
+            assert window["labels"] == [0, 0]
+
+
+def test_an_answer_trains_in_the_windows_that_hold_all_of_it(kinds: dict[str, Any]) -> None:
+    words = ["cat"] * 60
+    words[17:19] = ["very", "good"]
+    context = " ".join(words)
+    rows = {
+        "question": ["the cat ?"] * 2,
+        "context": [context] * 2,
+        "answers": [{"text": ["very good"], "answer_start": [17 * 4]}, {"text": [], "answer_start": []}],
+    }
+    features = qa(kinds["wordpiece"]).encode(Dataset.from_dict(rows))
+    spans = [(low, low + count) for low, count in zip(features["low"], features["count"], strict=True)]
+    assert spans[0] == (0, 18)  # of the answer only its first word
+    assert len(features) == 8
+    for (low, high), row, labels in zip(spans, features["row"], features["labels"], strict=True):
+        inside = row == 0 and low <= 17 and high >= 19
+        assert labels == ([17 - low + 5, 18 - low + 5] if inside else [0, 0])
+    assert sum(labels != [0, 0] for labels in features["labels"]) == 1
+
+
+def test_gold_spans_of_real_questions_are_their_answers(real_data: Path) -> None:
+    """Squad's own answers: first to last piece hold each, and are it but for what words in one piece force."""
+    spec = DataSpec.model_validate({"source": {"test": str(real_data / "squad_v2" / "dev.json")}, "limit": 1500})
+    options = QuestionAnsweringOptions(name="question-answering", unanswerable=True)
+    rows = sources.load(spec, QuestionAnswering, options, splits={"test"}).rows["test"]
+    task = QuestionAnswering(
+        options, load_tokenizer(find(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2")).folder), 384
+    )
+    contexts = tokenize(task.tokenizer, rows["context"][:])
+    exact, seen = 0, set()
+    for window in task.encode(rows):
+        row, (first, last) = rows[window["row"]], np.array(window["labels"]) - window["place"] + window["low"]
+        if window["labels"] == [0, 0]:
+            continue
+        pieces: Pieces = contexts[window["row"]]
+        text, answer = row["context"][pieces.starts[first] : pieces.ends[last]], row["answers"]["text"][0]
+        assert answer in text
+        exact += normalized_tokens(text) == normalized_tokens(answer)
+        seen.add(window["row"])
+    assert len(seen) == sum(bool(answers["text"]) for answers in rows["answers"])
+    assert exact / len(seen) > 0.98

@@ -1,0 +1,795 @@
+"""Question answering from files to answers: exact against brute force, and every way to score a model agrees."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import small
+import torch
+from cases import encoder
+from datasets import Dataset
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_cli import _own_logging
+from test_qa_windows import TEXTS, TOKENIZERS, kinds, qa
+
+import bertkit
+from bertkit.cli import main
+from bertkit.data import load as load_data
+from bertkit.encoder import load_tokenizer
+from bertkit.errors import DataError, ModelError
+from bertkit.evaluation import squad
+from bertkit.inference import Predictor
+from bertkit.predict import predict_file
+from bertkit.recipe import DataSpec, load_recipe
+from bertkit.run import Run
+from bertkit.tasks.qa_windows import tokenize
+from bertkit.tasks.question_answering import Kept, QuestionAnswering, QuestionAnsweringOptions
+from bertkit.training.batching import Collator
+from bertkit.training.train import train
+
+__all__ = ["_own_logging", "kinds"]  # fixtures
+CONTEXTS = [
+    "the cat was good and the dog was bad",
+    "",
+    " \n ",
+    "🙂",
+    "🏳️‍🌈 the 👩‍👩‍👧 sat",
+    "cafe\u0301 e\u0301",
+    "שלום the العَرَبِيَّة cat",
+    "cat cat cat cat",
+    "の猫  sat ,\u3000dog",
+    "\u200b\u200b",
+    "the cat sat on the mat . " * 9,
+]
+Span = tuple[float, int, int]  # score, first and last piece of the context
+
+
+def rows_of(contexts: list[str], question: str = "the cat ?") -> Dataset:
+    return Dataset.from_dict({"question": [question] * len(contexts), "context": contexts})
+
+
+def draw_logits(features: Dataset, seed: int, ties: bool) -> list[np.ndarray]:
+    """Start and end logits (2, pieces) of each window; `ties`: whole numbers, so that many spans are equal."""
+    rng = np.random.default_rng(seed)
+    shapes = [(2, length) for length in features["length"]]
+    return [(rng.integers(-2, 3, s) if ties else 3 * rng.normal(size=s)).astype(np.float32) for s in shapes]
+
+
+def keep(
+    task: QuestionAnswering,
+    features: Dataset,
+    logits: list[np.ndarray],
+    size: int = 3,
+    padding: int = 0,
+    fill: float = 9.0,
+) -> list[Kept]:
+    """What the task keeps of these logits in batches of `size`, with `fill` where there is only padding."""
+    kept: list[Kept] = []
+    for start in range(0, len(features), size):
+        inputs = features[start : start + size]
+        batch = Collator.of(task.tokenizer, task.padding)({n: v for n, v in inputs.items() if n != "labels"})
+        width = batch["input_ids"].shape[1] + padding
+        both = torch.full((2, len(inputs["row"]), width), fill)
+        for place, each in enumerate(logits[start : start + size]):
+            both[:, place, : each.shape[1]] = torch.from_numpy(each)
+        kept += task.keep(SimpleNamespace(start_logits=both[0], end_logits=both[1]), batch)
+    return kept
+
+
+def spans(task: QuestionAnswering, window: dict[str, Any], logits: np.ndarray) -> Iterator[Span]:
+    """Brute force: every span that may be an answer in this window."""
+    shift = window["place"] - window["low"]
+    for first in range(window["first"], window["end"]):
+        for last in range(first, min(first + task.options.max_answer_length, window["low"] + window["count"])):
+            yield float(np.float32(logits[0, first + shift]) + np.float32(logits[1, last + shift])), first, last
+
+
+def by_hand(task: QuestionAnswering, features: Dataset, logits: list[np.ndarray], row: int, context: str) -> Any:
+    """(candidates as {text: (start, end, score)} in the order of their best span, score of none), without any code of
+    the task."""
+    own = [i for i, of in enumerate(features["row"]) if of == row]
+    (pieces,) = tokenize(task.tokenizer, [context])
+    found = sorted(
+        (span for i in own for span in spans(task, features[i], logits[i])), key=lambda s: (-s[0], s[1], s[2])
+    )
+    null = min(float(logits[i][0, 0]) + float(logits[i][1, 0]) for i in own)
+    merged: dict[str, list[Any]] = {}
+    for score, first, last in found[: task.options.n_best]:
+        text = context[pieces.starts[first] : pieces.ends[last]]
+        start = int(pieces.starts[first]) + len(text) - len(text.lstrip())
+        if text.strip():
+            merged.setdefault(text.strip(), [start, start + len(text.strip()), []])[2].append(score)
+    temperature = task.options.temperature or 1.0
+    whole = [null] * task.unanswerable + [score for *_, scores in merged.values() for score in scores]
+    top = max(whole, default=0.0)
+    total = sum(math.exp((score - top) / temperature) for score in whole)
+    chance = {
+        text: (start, end, sum(math.exp((score - top) / temperature) for score in scores) / total)
+        for text, (start, end, scores) in merged.items()
+    }
+    return chance, math.exp((null - top) / temperature) / total if task.unanswerable else 0.0
+
+
+# --- keep and decode
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    contexts=st.lists(st.sampled_from(CONTEXTS) | TEXTS, min_size=1, max_size=4),
+    seed=st.integers(0, 2**20),
+    ties=st.booleans(),
+    options=st.fixed_dictionaries(
+        {
+            "unanswerable": st.booleans(),
+            "n_best": st.sampled_from([1, 2, 20]),
+            "max_answer_length": st.sampled_from([1, 4, 30]),
+            "temperature": st.sampled_from([None, 0.5, 3.0]),
+            "null_threshold": st.sampled_from([None, -2.0, 3.0]),
+        }
+    ),
+)
+def test_answers_are_those_of_brute_force(
+    kind: str, contexts: list[str], seed: int, ties: bool, options: dict[str, Any], kinds: dict[str, Any]
+) -> None:
+    task, rows = qa(kinds[kind], **options), rows_of(contexts)
+    features = task.encode(rows)
+    logits = draw_logits(features, seed, ties)
+    answers = task.decode(keep(task, features, logits), features, rows)
+    assert len(answers) == len(contexts)
+    for row, (answer, context) in enumerate(zip(answers, contexts, strict=True)):
+        expected, null = by_hand(task, features, logits, row, context)
+        given = {each["answer"]: (each["start"], each["end"], each["score"]) for each in answer["n_best"]}
+        assert len(given) == len(answer["n_best"])
+        assert given.keys() == expected.keys()
+        for text, (start, end, score) in expected.items():
+            assert given[text][:2] == (start, end)
+            assert given[text][2] == pytest.approx(score, rel=1e-9, abs=1e-12)
+            assert context[start:end] == text == text.strip() != ""
+        scores = [each["score"] for each in answer["n_best"]]
+        assert scores == sorted(scores, reverse=True)
+        assert all(0 <= score <= 1 for score in [*scores, answer["null_score"]])
+        assert sum(scores) + answer["null_score"] == pytest.approx(1 if expected or task.unanswerable else 0, abs=1e-9)
+        assert answer["null_score"] == pytest.approx(null, rel=1e-9, abs=1e-12)
+        odds = math.log(null / scores[0]) if null and scores else -math.inf
+        if not scores or (task.unanswerable and odds > (options["null_threshold"] or 0) + 1e-9):
+            assert [answer[k] for k in ("answer", "start", "end", "score")] == ["", 0, 0, answer["null_score"]]
+        elif odds < (options["null_threshold"] or 0) - 1e-9:
+            assert {k: answer[k] for k in ("answer", "start", "end", "score")} == answer["n_best"][0]
+        assert answer["truncated"] is False
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("ties", [False, True])
+def test_neither_batch_nor_padding_nor_question_changes_what_is_kept(
+    kind: str, ties: bool, kinds: dict[str, Any]
+) -> None:
+    """Also of many equal spans, as bf16 makes them, always the same are taken: the first."""
+    task = qa(kinds[kind], n_best=5)
+    features = task.encode(rows_of([*CONTEXTS, "cat " * 100]))
+    logits = draw_logits(features, 1, ties)
+    alone = keep(task, features, logits, 1)
+    for each, window, own in zip(alone, features, logits, strict=True):
+        best = sorted(spans(task, window, own), key=lambda span: (-span[0], span[1], span[2]))[:5]
+        assert list(zip(each.scores, each.first, each.last, strict=True)) == best
+    for place, each in zip(features["place"], logits, strict=True):
+        each[:, 1:place] = 1e4  # the question, and special tokens
+        each[:, -1] = 1e4
+    for size, padding, fill in ((1, 40, 0.0), (3, 0, 1e4), (len(features), 7, math.nan)):
+        for one, other in zip(alone, keep(task, features, logits, size, padding, fill), strict=True):
+            assert all(map(np.array_equal, one, other))
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@settings(max_examples=25, deadline=None)
+@given(context=TEXTS, question=TEXTS, seed=st.integers(0, 1000))
+def test_every_answer_is_a_piece_of_its_context(
+    kind: str, context: str, question: str, seed: int, kinds: dict[str, Any]
+) -> None:
+    task, rows = qa(kinds[kind], 250), rows_of([context], question)
+    features = task.encode(rows)
+    (answer,) = task.decode(keep(task, features, draw_logits(features, seed, False)), features, rows)
+    for each in [answer, *answer["n_best"]]:
+        assert 0 <= each["start"] <= each["end"] <= len(context)
+        assert each["answer"] == context[each["start"] : each["end"]]
+    assert bool(answer["n_best"]) == any(
+        context[start:end].strip() for pieces in tokenize(task.tokenizer, [context])
+        for start, end in zip(pieces.starts, pieces.ends, strict=True)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("unanswerable", [False, True])
+@pytest.mark.parametrize("context", ["", " ", "\n\u3000", "\u200b"])
+def test_nothing_to_answer_from_is_no_answer(context: str, unanswerable: bool, kinds: dict[str, Any]) -> None:
+    task, rows = qa(kinds["wordpiece"], unanswerable=unanswerable), rows_of([context, "the cat"], "")
+    features = task.encode(rows)
+    empty, full = task.decode(keep(task, features, draw_logits(features, 0, False)), features, rows)
+    score = float(unanswerable)
+    assert empty == {
+        "answer": "", "start": 0, "end": 0, "score": score, "n_best": [], "null_score": score, "truncated": False
+    }  # fmt: skip
+    assert full["n_best"]
+
+
+def test_a_context_of_one_emoji_is_answered_with_it(kinds: dict[str, Any]) -> None:
+    rows = rows_of(["🏳️‍🌈", "🙂"])
+    for kind in ("wordpiece", "metaspace"):
+        task = qa(kinds[kind], unanswerable=False, max_answer_length=4)
+        features = task.encode(rows)
+        logits = [np.zeros((2, length), np.float32) for length in features["length"]]
+        for window, each in zip(features, logits, strict=True):
+            each[0, window["place"]] = each[1, window["place"] + window["count"] - 1] = 5
+        answers = task.decode(keep(task, features, logits), features, rows)
+        assert [answer["answer"] for answer in answers] == rows["context"][:]
+
+
+def test_equal_texts_are_one_candidate_at_the_place_of_the_best(kinds: dict[str, Any]) -> None:
+    task, rows = qa(kinds["wordpiece"], unanswerable=False, max_answer_length=1), rows_of(["cat dog cat"])
+    features = task.encode(rows)
+    logits = np.zeros((2, 9), np.float32)  # [CLS] the cat ? [SEP] cat dog cat [SEP]
+    logits[:, 5:8] = [1, 1.4, 1.2]
+    (answer,) = task.decode(keep(task, features, [logits]), features, rows)
+    chances = np.exp([2, 2.8, 2.4]) / np.exp([2, 2.8, 2.4]).sum()
+    assert [each["answer"] for each in answer["n_best"]] == ["cat", "dog"]
+    assert (answer["start"], answer["end"]) == (8, 11)
+    assert [each["score"] for each in answer["n_best"]] == pytest.approx(
+        [chances[0] + chances[2], chances[1]], rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 5, 7])
+def test_a_model_whose_outputs_are_not_finite_says_so(bad: float, place: int, kinds: dict[str, Any]) -> None:
+    task, rows = qa(kinds["wordpiece"]), rows_of(["cat sat on", "dog"])
+    features = task.encode(rows)
+    logits = draw_logits(features, 0, False)
+    logits[0][1, place] = bad
+    if bad == -math.inf and place:  # no span ends there, and that is all
+        assert task.decode(keep(task, features, logits), features, rows)
+        return
+    with pytest.raises(ModelError, match="not finite for 1 of 2 rows"):
+        task.decode(keep(task, features, logits), features, rows)
+
+
+def test_logits_far_apart_do_not_overflow(kinds: dict[str, Any]) -> None:
+    task, rows = qa(kinds["wordpiece"], temperature=0.05), rows_of(["cat dog", "cat dog"])
+    features = task.encode(rows)
+    logits = [np.zeros((2, length), np.float32) for length in features["length"]]
+    logits[0][:, 0], logits[1][:, 5] = 5000, 5000
+    none, cat = task.decode(keep(task, features, logits), features, rows)
+    assert (none["answer"], none["score"], none["n_best"][0]["score"]) == ("", 1.0, 0.0)
+    assert (cat["answer"], cat["score"], cat["null_score"]) == ("cat", 1.0, 0.0)
+
+
+def test_the_score_of_none_is_the_least_of_all_windows(kinds: dict[str, Any]) -> None:
+    task, rows = qa(kinds["wordpiece"]), rows_of(["cat " * 40])
+    features = task.encode(rows)
+    assert len(features) == 3
+    logits = [np.full((2, length), -9, np.float32) for length in features["length"]]
+    for each, null in zip(logits, (3, -1, 2), strict=True):
+        each[:, 0] = null
+    logits[1][:, 12] = 1.5
+    (answer,) = task.decode(keep(task, features, logits), features, rows)
+    assert answer["answer"] == "cat"
+    assert math.log(answer["null_score"] / answer["score"]) == pytest.approx(-2 - 3, abs=1e-3)
+
+
+def test_the_loss_is_that_of_torch_over_where_an_answer_can_be(kinds: dict[str, Any]) -> None:
+    task = qa(kinds["wordpiece"])
+    answers = [{"text": ["sat on"], "answer_start": [4]}, {"text": [], "answer_start": []}]
+    rows = rows_of(["cat sat on", "dog"]).add_column("answers", answers)
+    features = task.encode(rows)
+    batch = Collator.of(task.tokenizer, task.padding)(features[:])
+    logits = draw_logits(features, 3, False)
+    both = torch.full((2, 2, 9), 50.0)
+    for place, each in enumerate(logits):
+        both[:, place, : each.shape[1]] = torch.from_numpy(each)
+    total = 0.0
+    for each, gold, there in zip(logits, ([6, 7], [0, 0]), ([0, 5, 6, 7], [0, 5]), strict=True):
+        for side in (0, 1):
+            total -= torch.from_numpy(each[side, there]).log_softmax(0)[there.index(gold[side])].item() / 2
+    outputs = SimpleNamespace(start_logits=both[0].bfloat16().float(), end_logits=both[1])
+    outputs.start_logits = both[0]
+    assert float(task.loss(outputs, batch)) == pytest.approx(total, rel=1e-6)
+    assert task.count(batch) == 2
+
+
+# --- data
+
+
+CAT = "the cat was good and the dog was bad and the cat sat"
+
+
+def asked(name: str, answers: Any, context: str = CAT, **more: Any) -> dict[str, Any]:
+    return {"id": name, "question": "the cat ?", "context": context, "answers": answers, **more}
+
+
+def get(path: Path, *rows: dict[str, Any], **options: Any) -> Any:
+    task = QuestionAnsweringOptions.model_validate({"name": "question-answering", **options})
+    spec = DataSpec.model_validate({"source": {"train": str(small.write_rows(path / "rows.jsonl", list(rows)))}})
+    return load_data(spec, QuestionAnswering, task)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"text": ["good"], "answer_start": [12]},
+        {"text": ["good"], "answer_start": [3]},
+        {"text": ["good"]},
+        [{"text": "good", "answer_start": 12}],
+        [{"text": "good"}],
+        ["good"],
+        "good",
+    ],
+)
+def test_answers_are_read_from_every_layout(answers: Any, tmp_path: Path) -> None:
+    data = get(tmp_path, asked("1", answers), asked("2", []))
+    assert data.rows["train"]["answers"][:] == [
+        {"text": ["good"], "answer_start": [12]},
+        {"text": [], "answer_start": []},
+    ]
+    told = [(finding.level, finding.what) for finding in data.findings]
+    assert ("note", "train: 1 of 2 questions have no answer in their context") in told
+    moved = [what for level, what in told if level == "warn"]
+    elsewhere = isinstance(answers, dict) and answers.get("answer_start") == [3]
+    assert moved == elsewhere * [
+        "train: 1 answers do not stand where `answer_start` says; found elsewhere in their context"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "what"),
+    [
+        ({"text": ["purple"], "answer_start": [3]}, "'purple', does not stand at 3, nor elsewhere in the context"),
+        (
+            {"text": ["good", "bad"], "answer_start": [12, 500]},
+            "answer 2, 'bad', starts at 500, but the context has 52",
+        ),
+        ({"text": ["cat"], "answer_start": [5]}, "'cat', does not stand at 5, and the context has it more than once"),
+        (["cat"], "has no answer_start, and the context has it more than once"),
+        ([" "], "' ', is empty"),
+        (7, "`answers` holds 7, where text, a list of texts or of"),
+        ([7], "`answers` holds answer 1 is 7"),
+        ({"text": ["good"], "answer_start": [1, 2]}, "1 texts, but 2 answer_start"),
+        ([{"text": "good", "answer_start": "12"}], "has the answer_start '12', where a whole number is expected"),
+    ],
+)
+def test_answers_that_are_nowhere_are_named_by_file_line_and_id(answers: Any, what: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        get(tmp_path, asked("fine", ["good"]), asked("q-17", answers), asked("q-18", answers))
+    assert [problem.where.rpartition("/")[2] for problem in caught.value.problems] == [
+        "rows.jsonl:2, id q-17",
+        "rows.jsonl:3, id q-18",
+    ]
+    assert what in str(caught.value)
+
+
+def test_ids_that_are_there_twice_are_a_warning_and_none_are_needed(tmp_path: Path) -> None:
+    data = get(tmp_path, asked("a", ["good"]), asked("a", ["bad"]), asked("b", ["bad"]), asked("a", []))
+    assert ("warn", "train: 2 ids are there more than once") in [(f.level, f.what) for f in data.findings]
+    bare = [{k: v for k, v in asked("", ["good"]).items() if k != "id"}]
+    data = get(tmp_path, *bare)
+    assert "id" not in data.rows["train"].column_names
+    assert not [finding for finding in data.findings if finding.level == "warn"]
+
+
+def document(*questions: dict[str, Any], context: str = CAT) -> dict[str, Any]:
+    return {"version": "x", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(questions)}]}]}
+
+
+def squad_file(path: Path, content: dict[str, Any]) -> Path:
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def read(path: Path, **options: Any) -> Any:
+    task = QuestionAnsweringOptions.model_validate({"name": "question-answering", **options})
+    return load_data(DataSpec.model_validate({"source": {"train": str(path)}}), QuestionAnswering, task)
+
+
+GOLD = [{"text": "good", "answer_start": 12}, {"text": "the cat", "answer_start": 0}]
+
+
+def test_a_squad_document_gives_questions_with_and_without_answers(tmp_path: Path) -> None:
+    content = document(
+        {"id": "a", "question": "q ?", "answers": GOLD},
+        {"id": "b", "question": "q ?", "answers": [], "is_impossible": True, "plausible_answers": GOLD},
+        {"id": "c", "question": "q ?", "answers": [], "is_impossible": False},
+        {"id": "d", "question": "q ?", "answers": GOLD, "is_impossible": True},
+    )
+    data = read(squad_file(tmp_path / "x.json", content))
+    assert [answers["text"] for answers in data.rows["train"]["answers"]] == [["good", "the cat"], [], [], []]
+    assert data.rows["train"]["answers"][0]["answer_start"] == [12, 0]
+    assert any("3 of 4 questions have no answer" in finding.what for finding in data.findings)
+
+
+def test_what_is_wrong_in_a_squad_document_is_named_by_its_place(tmp_path: Path) -> None:
+    content = document(
+        {"id": "a", "question": 7, "answers": GOLD}, {"id": "b", "question": "?", "answers": [{"text": 1}]}
+    )
+    with pytest.raises(DataError) as caught:
+        read(squad_file(tmp_path / "x.json", content))
+    found = str(caught.value)
+    assert "x.json, data[0].paragraphs[0].qas[0].question: holds 7, where text is expected" in found
+    assert "x.json, data[0].paragraphs[0].qas[1].answers[0].text: holds 1, where text is expected" in found
+    wrong = document({"id": "56be", "question": "?", "answers": [{"text": "cow", "answer_start": 4}]})
+    with pytest.raises(DataError, match=r"x\.json, row 1, id 56be: answer 1, 'cow', does not stand at 4"):
+        read(squad_file(tmp_path / "x.json", wrong))
+    (tmp_path / "x.json").write_text(json.dumps(content)[:-9])
+    with pytest.raises(DataError, match=r"x\.json"):
+        read(tmp_path / "x.json")
+
+
+def test_whether_there_may_be_no_answer_is_settled_by_train(tiny_encoder: Path) -> None:
+    def prepare(*texts: list[str], **options: Any) -> QuestionAnswering:
+        answers = [{"text": each, "answer_start": [0] * len(each)} for each in texts]
+        rows = Dataset.from_dict({"question": ["?"] * len(texts), "context": ["cat"] * len(texts), "answers": answers})
+        given = QuestionAnsweringOptions.model_validate({"name": "question-answering", **options})
+        return QuestionAnswering.prepare(given, load_tokenizer(tiny_encoder), 32, rows, [])
+
+    assert prepare(["cat"], []).options.unanswerable is True
+    assert prepare(["cat"], ["cat"]).options.unanswerable is False
+    assert prepare(["cat"], unanswerable=True).options.unanswerable is True
+    assert "or none" in prepare(["cat"], []).describe()
+    assert "no_answer_auc" not in prepare(["cat"]).emits
+    with pytest.raises(DataError, match=r"task\.unanswerable is false, but 2 questions of train have no answer"):
+        prepare(["cat"], [], [], unanswerable=False)
+    with pytest.raises(DataError, match="no question of train has an answer"):
+        prepare([], [])
+
+
+# --- fitting
+
+
+def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(kinds: dict[str, Any]) -> None:
+    contexts = ["cat sat on the mat", "dog was very bad", "one two three", "red blue green", "yes", "no"] * 3
+    answers = [
+        {"text": [context.split()[-1]], "answer_start": [context.rindex(context.split()[-1])]} if row % 3 else {"text": [], "answer_start": []}
+        for row, context in enumerate(contexts)
+    ]  # fmt: skip
+    rows = rows_of(contexts).add_column("answers", answers)
+    task = qa(kinds["wordpiece"])
+    features = task.encode(rows)
+    logits = draw_logits(features, 5, False)
+    for window, each in zip(features, logits, strict=True):  # a model that knows something
+        each[:, window["labels"]] += 3
+
+    def predict(given: Dataset) -> list[Kept]:
+        return keep(task, given, logits)
+
+    fitted = task.fit(rows, predict)
+    threshold = fitted.options.null_threshold
+    assert threshold is not None
+    assert fitted.options.temperature is not None
+
+    def f1(value: float) -> float:
+        other = qa(kinds["wordpiece"], temperature=fitted.options.temperature, null_threshold=value)
+        score = other.evaluate(rows, predict)["f1"]
+        assert score is not None
+        return score
+
+    scores = [f1(value) for value in np.linspace(-12, 12, 97)]
+    assert len({round(score, 6) for score in scores}) > 4
+    assert f1(threshold) >= max(scores) - 1e-12
+    assert f1(threshold) > max(f1(-1e9), f1(1e9))
+    fixed = qa(kinds["wordpiece"], temperature=2.0, null_threshold=0.25)
+    assert fixed.fit(rows, predict).options == fixed.options
+    certain = qa(kinds["wordpiece"], unanswerable=False)
+    assert certain.fit(rows, predict).options.null_threshold is None
+
+
+def test_a_temperature_is_fitted_where_answers_are_too_sure(kinds: dict[str, Any]) -> None:
+    """Scores of the fitted task are nearer to the truth, by the loss that scikit-learn would compute."""
+    from sklearn.metrics import log_loss
+
+    contexts = ["cat sat on the mat"] * 60
+    answers = [{"text": ["cat"], "answer_start": [0]}] * 60
+    rows = rows_of(contexts).add_column("answers", answers)
+    task = qa(kinds["wordpiece"], unanswerable=False, max_answer_length=1)
+    features = task.encode(rows)
+    logits = [np.full((2, length), -20, np.float32) for length in features["length"]]
+    for row, each in enumerate(logits):
+        each[:, 5 if row % 3 else 6] = 0.0  # right in two of three, and always nearly certain
+    fitted = task.fit(rows, lambda given: keep(task, given, logits))
+
+    def loss(one: QuestionAnswering) -> float:
+        found = one.decode(keep(one, features, logits), features, rows)
+        right = [answer["answer"] == "cat" for answer in found]
+        return float(log_loss(right, [min(answer["score"], 1 - 1e-9) for answer in found], labels=[False, True]))
+
+    assert fitted.options.temperature is not None
+    assert fitted.options.temperature > 5
+    assert loss(fitted) == pytest.approx(-(2 / 3) * math.log(2 / 3) - (1 / 3) * math.log(1 / 3), abs=0.02)
+    assert loss(task) > 2 * loss(fitted)
+
+
+# --- runs
+
+
+ANIMALS, SENSES = ("cat", "dog", "mat"), ("good", "bad", "fine", "awful")
+
+
+def small_squad(numbers: range, unanswerable: bool) -> dict[str, Any]:
+    """Questions such as `cat ?` on what animals were; with `unanswerable`, each third for an animal that is not there."""
+    articles = []
+    for number in numbers:
+        parts, questions = [], []
+        for place, animal in enumerate((ANIMALS[number % 3], ANIMALS[(number + 1) % 3])):
+            sense = ("very " if (number + place) % 4 == 0 else "") + SENSES[(number // 3 + place) % 4]
+            start = len(" and ".join([*parts, f"the {animal} was "]))
+            parts.append(f"the {animal} was {sense}")
+            gold = [{"text": sense, "answer_start": start}]
+            if " " in sense:
+                gold.append({"text": sense[5:], "answer_start": start + 5})
+            questions.append({"id": f"{number}-{place}", "question": f"{animal} ?", "answers": gold})
+        if unanswerable:
+            absent = {"id": f"{number}-none", "question": f"{ANIMALS[(number + 2) % 3]} ?", "answers": []}
+            questions = [{**each, "is_impossible": not each["answers"]} for each in [*questions, absent]]
+        context = " and ".join(parts) + " and it sat on , up and down" * (number % 3)
+        articles.append({"title": str(number), "paragraphs": [{"context": context, "qas": questions}]})
+    return {"version": "v2.0" if unanswerable else "1.1", "data": articles}
+
+
+def write_recipe(folder: Path, encoder: Path, unanswerable: bool, validation_unanswerable: bool | None = None) -> Path:
+    squad_file(folder / "train.json", small_squad(range(30), unanswerable))
+    some = unanswerable if validation_unanswerable is None else validation_unanswerable
+    squad_file(folder / "dev.json", small_squad(range(30, 42), some))
+    file = folder / "qa.yaml"
+    file.write_text(
+        "task: {name: question-answering, stride: 4}\n"
+        f"model: {{name: {encoder}, max_length: 24}}\n"
+        "data: {source: {train: train.json, validation: dev.json}}\n"
+        "training: {num_train_epochs: 8, per_device_train_batch_size: 4, learning_rate: 1e-2}\n"
+        "verify: false\n",
+        encoding="utf-8",
+    )
+    return file
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """A finished run of each kind of data."""
+    made = {}
+    for version in ("v1", "v2"):
+        folder = tmp_path_factory.mktemp(version)
+        made[version] = train(load_recipe(write_recipe(folder, tiny_encoder, version == "v2")), folder / "run")
+    return made
+
+
+each_version = pytest.mark.parametrize("version", ["v1", "v2"])
+
+
+@each_version
+def test_every_score_of_a_model_is_the_same_score(version: str, runs: dict[str, Run], tmp_path: Path) -> None:
+    run = runs[version]
+    told = run.results
+    scores = told["splits"]["validation"]["metrics"]
+    assert told["headline"] == "f1"
+    assert 0.5 < scores["f1"] < 1
+    assert told["seeds"][0]["metrics"]["validation"] == scores
+    again = json.loads(json.dumps(bertkit.evaluate(run.folder)))
+    assert again == {"split": "validation", **told["splits"]["validation"]}
+    file = run.folder.parent / "dev.json"
+    assert bertkit.evaluate(run.folder, file=file)["metrics"] == scores
+    assert bertkit.evaluate(run.model, file=file)["metrics"] == scores
+    predictor = run.load()
+    count = predict_file(predictor, str(run.folder), str(file), tmp_path / "out.jsonl", {})
+    lines = small.read_rows(tmp_path / "out.jsonl")
+    assert count == len(lines) == (36 if version == "v2" else 24)
+    kept = small.read_rows(run.folder / "predictions" / "validation.jsonl")
+    assert [line["answer"] for line in kept] == [line["answer"] for line in lines]
+    rows = Dataset.from_list([{"answers": line["answers"]} for line in kept])
+    assert predictor.task.score([line["answer"] for line in lines], rows) == scores
+    official = [squad.question_scores(line["answer"]["answer"], line["answers"]["text"]) for line in kept]
+    assert scores["exact_match"] == pytest.approx(np.mean([exact for exact, _ in official]))
+    assert scores["f1"] == pytest.approx(np.mean([f1 for _, f1 in official]))
+
+
+def test_version_2_is_also_scored_by_whether_there_is_an_answer(runs: dict[str, Run]) -> None:
+    report = runs["v2"].results["splits"]["validation"]
+    scores = report["metrics"]
+    assert set(scores) == {*squad.metric_names(True), "no_answer_auc"}
+    assert scores["f1"] == pytest.approx((2 * scores["f1_has_answer"] + scores["f1_no_answer"]) / 3)
+    assert 0.5 < scores["no_answer_auc"] <= 1
+    assert report["intervals"]["f1"][0] <= scores["f1"] <= report["intervals"]["f1"][1]
+    assert set(runs["v1"].results["splits"]["validation"]["metrics"]) == {"exact_match", "f1"}
+
+
+def test_the_fitted_threshold_travels_in_config_json(runs: dict[str, Run], tmp_path: Path) -> None:
+    run = runs["v2"]
+    section = json.loads((run.model / "config.json").read_text())["bertkit"]["task"]
+    options = run.load().task.options
+    assert (section["null_threshold"], section["temperature"]) == (options.null_threshold, options.temperature)
+    assert section["unanswerable"] is True
+    calibration = run.results["splits"]["validation"]["calibration"]
+    assert calibration["null_threshold"] == section["null_threshold"]
+    assert calibration["temperature"] == section["temperature"]
+    file, answered = run.folder.parent / "dev.json", {}
+    for threshold in (-1e9, 1e9):
+        folder = tmp_path / str(threshold)
+        shutil.copytree(run.model, folder)
+        config = json.loads((folder / "config.json").read_text())
+        config["bertkit"]["task"]["null_threshold"] = threshold
+        (folder / "config.json").write_text(json.dumps(config))
+        scores = bertkit.evaluate(folder, file=file)["metrics"]
+        answered[threshold] = scores["f1_no_answer"]
+        assert scores["f1"] < run.results["splits"]["validation"]["metrics"]["f1"]
+        predict_file(bertkit.load(folder), str(folder), str(file), tmp_path / "out.jsonl", {})
+        lines = small.read_rows(tmp_path / "out.jsonl")
+        assert {bool(line["answer"]["answer"]) for line in lines} == {threshold > 0}
+    assert answered == {-1e9: 1.0, 1e9: 0.0}
+    assert json.loads((runs["v1"].model / "config.json").read_text())["bertkit"]["task"]["null_threshold"] is None
+
+
+@each_version
+def test_plain_transformers_loads_it_without_a_warning(
+    version: str, runs: dict[str, Run], capfd: pytest.CaptureFixture[str]
+) -> None:
+    import transformers
+
+    run = runs[version]
+    transformers.logging.set_verbosity_warning()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model, report = transformers.AutoModelForQuestionAnswering.from_pretrained(
+                run.model, output_loading_info=True
+            )
+            tokenizer = transformers.AutoTokenizer.from_pretrained(run.model)
+    finally:
+        transformers.logging.set_verbosity_error()
+    assert not any(report[key] for key in report)
+    assert not any(word in capfd.readouterr().err.lower() for word in ("unexpected", "missing", "report", "warn"))
+    assert type(model).__name__ == "BertForQuestionAnswering"
+    question, context = "dog ?", "the cat was good and the dog was bad"
+    predictor = bertkit.load(run.folder, precision="fp32")
+    inputs = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
+    offsets = inputs.pop("offset_mapping")[0].tolist()
+    with torch.inference_mode():
+        outputs = model.eval()(**inputs)
+    found = max(
+        (float(outputs.start_logits[0, a] + outputs.end_logits[0, b]), offsets[a][0], offsets[b][1])
+        for a in range(4, len(offsets) - 1) for b in range(a, len(offsets) - 1)
+    )  # fmt: skip
+    best = predictor(question=question, context=context)["n_best"]
+    assert (found[1], found[2]) in [(each["start"], each["end"]) for each in best]
+    task = QuestionAnswering(predictor.task.options.model_copy(update={"n_best": 1}), predictor.task.tokenizer, 24)
+    (only,) = ask(task, predictor.model)(question=question, context=context)["n_best"]
+    assert (only["start"], only["end"]) == found[1:]
+
+
+def ask(task: QuestionAnswering, model: Any) -> Predictor:
+    return Predictor(task, model, torch.device("cpu"), "fp32", 4, {})
+
+
+@each_version
+def test_one_row_many_rows_and_the_keys_that_pipeline_had(version: str, runs: dict[str, Run]) -> None:
+    predictor = bertkit.load(runs[version].folder, precision="fp32")
+    rows = [
+        {"question": f"{animal} ?", "context": "the cat was good and the dog was bad" + tail}
+        for animal in ANIMALS
+        for tail in ("", " and it sat on the mat" * 5)
+    ]
+    answers = predictor(rows)
+    assert isinstance(answers, list)
+    for row, answer in zip(rows, answers, strict=True):
+        alone = predictor(question=row["question"], context=row["context"])
+        assert isinstance(alone, dict)
+        assert {"answer", "start", "end", "score"} <= alone.keys()
+        assert (alone["answer"], alone["start"], alone["end"]) == (answer["answer"], answer["start"], answer["end"])
+        assert alone["score"] == pytest.approx(answer["score"], rel=1e-4)
+        assert alone == predictor(row)
+        for each in [alone, *alone["n_best"]]:
+            assert each["answer"] == row["context"][each["start"] : each["end"]]
+    assert list(predictor.stream(iter(rows))) == answers
+    with pytest.raises(DataError, match="no context, question in this row"):
+        predictor("cat ?")
+    with pytest.raises(DataError, match="question 'cat cat"):
+        predictor(question="cat " * 40, context="the cat was good")
+
+
+def test_the_command_line_answers_questions_on_a_file(
+    runs: dict[str, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, context = runs["v1"], "the cat was good and the dog was bad"
+    (tmp_path / "context.txt").write_text(context)
+    arguments = ["predict", str(run.folder), "dog ?", "cat ?", "--context", str(tmp_path / "context.txt")]
+    assert main([*arguments, "--json"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    rows = [{"question": question, "context": context} for question in ("dog ?", "cat ?")]
+    assert told == [{"text": r["question"], "answer": a} for r, a in zip(rows, run.load()(rows), strict=True)]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines] == [each["answer"]["answer"] for each in told]
+    assert main(["predict", str(run.folder), "dog ?"]) == 2
+    assert "no context, question in this row" in capsys.readouterr().err
+    assert main(["predict", str(run.folder), "dog ?", "--context", str(tmp_path / "absent.txt")]) == 2
+    assert "absent.txt: can not be read" in capsys.readouterr().err
+    small.write_rows(tmp_path / "rows.jsonl", rows)
+    out = tmp_path / "out.csv"
+    assert main(["predict", str(run.folder), "--input", str(tmp_path / "rows.jsonl"), "--output", str(out)]) == 0
+    header = out.read_text().splitlines()[0]
+    assert all(f"answer.{name}" in header for name in ("answer", "start", "end", "score", "n_best", "null_score"))
+
+
+def test_a_foreign_model_always_answers(tiny_encoder: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForQuestionAnswering
+
+    AutoModelForQuestionAnswering.from_pretrained(tiny_encoder).save_pretrained(tmp_path)
+    load_tokenizer(tiny_encoder).save_pretrained(tmp_path)
+    predictor = bertkit.load(tmp_path, task="question-answering")
+    context = "the cat was good and the dog was bad"
+    answer = predictor(question="cat ?", context=context)
+    assert answer["answer"] == context[answer["start"] : answer["end"]] != ""
+    assert answer["null_score"] == 0.0
+    assert predictor.task.options == QuestionAnsweringOptions(name="question-answering", unanswerable=False)
+    file = squad_file(tmp_path / "dev.json", small_squad(range(5), True))
+    scores = bertkit.evaluate(tmp_path, file=file, task="question-answering")["metrics"]
+    assert scores["f1_no_answer"] == 0.0
+    with pytest.raises(ModelError, match="bertkit did not make this model"):
+        bertkit.load(tmp_path)
+
+
+def test_a_model_without_a_head_is_refused(tiny_encoder: Path) -> None:
+    with pytest.raises(ModelError, match="lacks 2 tensors"):
+        bertkit.load(tiny_encoder, task="question-answering")
+
+
+def test_it_can_be_chosen_by_a_score_that_validation_does_not_have(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(
+        write_recipe(tmp_path, tiny_encoder, True, validation_unanswerable=False),
+        ["training.num_train_epochs=1", "training.metric_for_best_model=f1_no_answer"],
+    )
+    scores = train(recipe, tmp_path / "run").results["splits"]["validation"]["metrics"]
+    assert scores["f1_no_answer"] is None
+    assert scores["no_answer_auc"] is None
+    assert scores["f1"] is not None
+
+
+def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    file = write_recipe(tmp_path, tiny_encoder, True)
+    with pytest.raises(bertkit.UserError, match=r"label_smoothing_factor: has no meaning for question-answering"):
+        load_recipe(file, ["training.label_smoothing_factor=0.1"])
+    with pytest.raises(bertkit.UserError, match=r"task\.unanswerable is false, but 30 questions"):
+        train(load_recipe(file, ["task.unanswerable=false"]), tmp_path / "run")
+    with pytest.raises(bertkit.UserError, match=r"has no metric 'no_answer_auc' to choose by"):
+        plain = write_recipe(tmp_path, tiny_encoder, False)
+        train(load_recipe(plain, ["training.metric_for_best_model=no_answer_auc"]), tmp_path / "run")
+    assert not (tmp_path / "run" / "recipe.yaml").exists()
+
+
+def test_a_users_own_metric_is_given_texts(runs: dict[str, Run]) -> None:
+    class Answered:
+        def compute(self, *, predictions: list[str], references: list[list[str]]) -> dict[str, float]:
+            assert all(isinstance(text, str) for text in predictions)
+            assert [] in references
+            return {"answered": sum(map(bool, predictions)) / len(predictions)}
+
+    scores = bertkit.evaluate(runs["v2"].folder, metrics=[Answered()])["metrics"]
+    assert 0 < scores["answered"] < 1
+
+
+def test_the_real_head_is_read_as_start_and_end(tiny_encoder: Path, kinds: dict[str, Any]) -> None:
+    """Swapping start and end in the model's own outputs gives other answers: the two are not mixed up."""
+    task = qa(kinds["wordpiece"], unanswerable=False)
+    torch.manual_seed(0)
+    model = task.model(encoder(tiny_encoder)).eval()
+    with torch.no_grad():
+        model.qa_outputs.weight.normal_()
+    rows = rows_of(["the cat was very bad and the dog was good"])
+    features = task.encode(rows)
+    (kept,) = ask(task, model).predict_features(features)
+    with torch.inference_mode():
+        outputs = model(**task.tokenizer(rows["question"][0], rows["context"][0], return_tensors="pt"))
+    logits = torch.stack([outputs.start_logits[0], outputs.end_logits[0]]).numpy()
+    assert (kept.scores[0], kept.first[0], kept.last[0]) == pytest.approx(max(spans(task, features[0], logits)))
