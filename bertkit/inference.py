@@ -118,6 +118,8 @@ class Predictor:
 
     def stream(self, rows: Iterable[Row]) -> Iterator[Answer]:
         """Answers in the rows' order, in constant memory. Raises DataError on a row without the task's columns."""
+        if type(rows).__name__ == "DataFrame":  # it would be read as the names of its columns
+            raise DataError(Problem("", "a DataFrame, where rows are expected", 'Write frame.to_dict("records").'))
         if not isinstance(rows, Iterable):
             raise DataError(Problem("", f"expected texts or rows, found {rows!r:.60}"))
         source, start = iter(rows), 0

@@ -32,7 +32,7 @@ def predict_file(predictor: Predictor, source: str, file: str, output: Path | No
     suffix = output.suffix if output else ".jsonl"
     if suffix not in (".jsonl", ".csv"):
         raise DataError(Problem(str(output), f"can not write {suffix or 'without a suffix'}", "Name a .jsonl or .csv."))
-    known = [name for names in predictor.task.accepted for name in names]
+    known = [*(name for names in predictor.task.accepted for name in names), *predictor.task.context]
     strangers = [name for name in columns if name not in known]
     if strangers:
         what = f"this model reads no column {', '.join(map(repr, strangers))}"
@@ -106,7 +106,8 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         for key, inner in value.items():
             yield from _flat(f"{name}.{key}", inner)
     else:
-        plain = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        nested = name.rpartition(".")[2] in ("words", "entities", "n_best")
+        plain = isinstance(value, list) and not nested and all(isinstance(each, str) for each in value)
         several = "|".join(value) if plain else json.dumps(value, ensure_ascii=False)
         yield name, several if isinstance(value, list) else value
 

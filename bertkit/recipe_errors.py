@@ -211,7 +211,7 @@ def _key_path(loc: tuple[int | str, ...], data: Any) -> KeyPath:
         if _has(data, key):
             data = data[key]
             path.append(key)
-        elif last and isinstance(data, dict) and key != "[key]" and not _is_type_name(key):
+        elif last and isinstance(data, dict) and key not in ("[key]", data.get("name")) and not _is_type_name(key):
             path.append(key)
     return tuple(path)
 

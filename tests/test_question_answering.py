@@ -99,10 +99,9 @@ def by_hand(task: QuestionAnswering, features: Dataset, logits: list[np.ndarray]
     the task."""
     own = [i for i, of in enumerate(features["row"]) if of == row]
     (pieces,) = tokenize(task.tokenizer, [context])
-    found = sorted(
-        (span for i in own for span in spans(task, features[i], logits[i])), key=lambda s: (-s[0], s[1], s[2])
-    )
-    null = min(float(logits[i][0, 0]) + float(logits[i][1, 0]) for i in own)
+    every = [span for i in own for span in spans(task, features[i], logits[i])]
+    found = sorted(every, key=lambda span: (-span[0], span[1], span[2]))
+    null = min(float(np.float32(logits[i][0, 0] + logits[i][1, 0])) for i in own)
     merged: dict[str, list[Any]] = {}
     for score, first, last in found[: task.options.n_best]:
         text = context[pieces.starts[first] : pieces.ends[last]]
@@ -298,8 +297,7 @@ def test_the_loss_is_that_of_torch_over_where_an_answer_can_be(kinds: dict[str, 
     for each, gold, there in zip(logits, ([6, 7], [0, 0]), ([0, 5, 6, 7], [0, 5]), strict=True):
         for side in (0, 1):
             total -= torch.from_numpy(each[side, there]).log_softmax(0)[there.index(gold[side])].item() / 2
-    outputs = SimpleNamespace(start_logits=both[0].bfloat16().float(), end_logits=both[1])
-    outputs.start_logits = both[0]
+    outputs = SimpleNamespace(start_logits=both[0], end_logits=both[1])
     assert float(task.loss(outputs, batch)) == pytest.approx(total, rel=1e-6)
     assert task.count(batch) == 2
 
@@ -453,10 +451,9 @@ def test_whether_there_may_be_no_answer_is_settled_by_train(tiny_encoder: Path) 
 
 def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(kinds: dict[str, Any]) -> None:
     contexts = ["cat sat on the mat", "dog was very bad", "one two three", "red blue green", "yes", "no"] * 3
-    answers = [
-        {"text": [context.split()[-1]], "answer_start": [context.rindex(context.split()[-1])]} if row % 3 else {"text": [], "answer_start": []}
-        for row, context in enumerate(contexts)
-    ]  # fmt: skip
+    texts = [[context.split()[-1]] if row % 3 else [] for row, context in enumerate(contexts)]
+    pairs = zip(texts, contexts, strict=True)
+    answers = [{"text": own, "answer_start": [context.rindex(text) for text in own]} for own, context in pairs]
     rows = rows_of(contexts).add_column("answers", answers)
     task = qa(kinds["wordpiece"])
     features = task.encode(rows)
@@ -520,30 +517,30 @@ ANIMALS, SENSES = ("cat", "dog", "mat"), ("good", "bad", "fine", "awful")
 
 
 def small_squad(numbers: range, unanswerable: bool) -> dict[str, Any]:
-    """Questions such as `cat ?` on what animals were; with `unanswerable`, each third for an animal that is not there."""
+    """Questions that a small model can learn: how was it? Each seventh has a wrong answer, so that no score is perfect.
+
+    With `unanswerable`, each third text does not say.
+    """
     articles = []
     for number in numbers:
-        parts, questions = [], []
-        for place, animal in enumerate((ANIMALS[number % 3], ANIMALS[(number + 1) % 3])):
-            sense = ("very " if (number + place) % 4 == 0 else "") + SENSES[(number // 3 + place) % 4]
-            start = len(" and ".join([*parts, f"the {animal} was "]))
-            parts.append(f"the {animal} was {sense}")
-            gold = [{"text": sense, "answer_start": start}]
-            if " " in sense:
-                gold.append({"text": sense[5:], "answer_start": start + 5})
-            questions.append({"id": f"{number}-{place}", "question": f"{animal} ?", "answers": gold})
-        if unanswerable:
-            absent = {"id": f"{number}-none", "question": f"{ANIMALS[(number + 2) % 3]} ?", "answers": []}
-            questions = [{**each, "is_impossible": not each["answers"]} for each in [*questions, absent]]
-        context = " and ".join(parts) + " and it sat on , up and down" * (number % 3)
+        animal, sense = ANIMALS[number % 3], SENSES[number % 4]
+        sense = f"very {sense}" if number // 2 % 2 else sense
+        before, after = "it ran up and " * (number % 5 % 3), " and it sat on , up and down" * (number % 7 % 3)
+        silent = unanswerable and number // 3 % 3 == 0
+        context = f"{before}the {animal} {'sat' if silent else f'was {sense}'}{after}"
+        gold = [animal] if number % 7 == 6 else [sense, sense.removeprefix("very ")]
+        answers = [{"text": text, "answer_start": context.index(text)} for text in dict.fromkeys(gold) if not silent]
+        question = {"id": f"{number}-a", "question": f"the {animal} ?", "answers": answers}
+        questions = [question, {**question, "id": f"{number}-b", "question": f"was the {animal} good ?"}]
+        questions = [{**each, "is_impossible": silent} for each in questions] if unanswerable else questions
         articles.append({"title": str(number), "paragraphs": [{"context": context, "qas": questions}]})
     return {"version": "v2.0" if unanswerable else "1.1", "data": articles}
 
 
 def write_recipe(folder: Path, encoder: Path, unanswerable: bool, validation_unanswerable: bool | None = None) -> Path:
-    squad_file(folder / "train.json", small_squad(range(30), unanswerable))
+    squad_file(folder / "train.json", small_squad(range(36), unanswerable))
     some = unanswerable if validation_unanswerable is None else validation_unanswerable
-    squad_file(folder / "dev.json", small_squad(range(30, 42), some))
+    squad_file(folder / "dev.json", small_squad(range(36, 54), some))
     file = folder / "qa.yaml"
     file.write_text(
         "task: {name: question-answering, stride: 4}\n"
@@ -585,7 +582,7 @@ def test_every_score_of_a_model_is_the_same_score(version: str, runs: dict[str, 
     predictor = run.load()
     count = predict_file(predictor, str(run.folder), str(file), tmp_path / "out.jsonl", {})
     lines = small.read_rows(tmp_path / "out.jsonl")
-    assert count == len(lines) == (36 if version == "v2" else 24)
+    assert count == len(lines) == 36
     kept = small.read_rows(run.folder / "predictions" / "validation.jsonl")
     assert [line["answer"] for line in kept] == [line["answer"] for line in lines]
     rows = Dataset.from_list([{"answers": line["answers"]} for line in kept])
@@ -600,7 +597,7 @@ def test_version_2_is_also_scored_by_whether_there_is_an_answer(runs: dict[str, 
     scores = report["metrics"]
     assert set(scores) == {*squad.metric_names(True), "no_answer_auc"}
     assert scores["f1"] == pytest.approx((2 * scores["f1_has_answer"] + scores["f1_no_answer"]) / 3)
-    assert 0.5 < scores["no_answer_auc"] <= 1
+    assert 0.6 < scores["no_answer_auc"] <= 1
     assert report["intervals"]["f1"][0] <= scores["f1"] <= report["intervals"]["f1"][1]
     assert set(runs["v1"].results["splits"]["validation"]["metrics"]) == {"exact_match", "f1"}
 
@@ -760,11 +757,11 @@ def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     file = write_recipe(tmp_path, tiny_encoder, True)
     with pytest.raises(bertkit.UserError, match=r"label_smoothing_factor: has no meaning for question-answering"):
         load_recipe(file, ["training.label_smoothing_factor=0.1"])
-    with pytest.raises(bertkit.UserError, match=r"task\.unanswerable is false, but 30 questions"):
+    with pytest.raises(bertkit.UserError, match=r"task\.unanswerable is false, but 24 questions"):
         train(load_recipe(file, ["task.unanswerable=false"]), tmp_path / "run")
+    plain = load_recipe(write_recipe(tmp_path, tiny_encoder, False), ["training.metric_for_best_model=no_answer_auc"])
     with pytest.raises(bertkit.UserError, match=r"has no metric 'no_answer_auc' to choose by"):
-        plain = write_recipe(tmp_path, tiny_encoder, False)
-        train(load_recipe(plain, ["training.metric_for_best_model=no_answer_auc"]), tmp_path / "run")
+        train(plain, tmp_path / "run")
     assert not (tmp_path / "run" / "recipe.yaml").exists()
 
 

@@ -139,7 +139,7 @@ def test_tokens_with_spans_are_refused_and_nothing_is_asked_of_rows_without_eith
 def test_documents_of_two_files_are_two_documents(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.conll").write_text("-DOCSTART- O\n\nAda B-X\n\nran O\n")
-    task = TokenClassificationOptions(name="token-classification")
+    task = TokenClassificationOptions(name="token-classification", context="document")
     spec = DataSpec(source={"train": [str(tmp_path / "a.conll"), str(tmp_path / "b.conll")]})
     names = load_data(spec, TokenClassification, task).rows["train"]["document"][:]
     assert names[0] == names[1] != names[2] == names[3]
@@ -450,6 +450,32 @@ def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(bertkit.UserError, match=r"task\.labels does not name: SENSE"):
         train(load_recipe(file, ["task.labels=[ANIMAL]"]), tmp_path / "run")
     assert not (tmp_path / "run" / "recipe.yaml").exists()
+
+
+def test_what_can_be_no_tag_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    file = write_recipe(tmp_path, tiny_encoder)
+    for override, message in (
+        ("task.tags=[O, O, B-ANIMAL, I-ANIMAL]", "O more than once"),
+        ("task.tags=[B-ANIMAL, I-ANIMAL]", "tags must be O and BIO tags"),
+        ("task.labels=[ANIMAL, ANIMAL]", "there 2 times|more than once"),
+    ):
+        with pytest.raises(bertkit.UserError, match=message):
+            load_recipe(file, [override])
+    (tmp_path / "train.conll").write_text("the B-O\ncat O\n")
+    with pytest.raises(bertkit.UserError, match="'O' can be no type of entity"):
+        train(load_recipe(file, ["~data.source.validation"]), tmp_path / "run")
+
+
+def test_a_crf_of_nan_and_a_data_frame_are_refused(tiny_encoder: Path) -> None:
+    import pandas
+
+    task, model = made("crf", tiny_encoder)
+    with pytest.raises(DataError, match="to_dict"):
+        ask(task, model)(pandas.DataFrame({"tokens": [["cat"]]}))  # type: ignore[arg-type]
+    with torch.no_grad():
+        model.crf.transitions.fill_(float("nan"))
+    with pytest.raises(ModelError, match="its CRF is not finite"):
+        ask(task, model)("the cat")
 
 
 def test_the_cases_cover_both_heads() -> None:

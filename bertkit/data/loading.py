@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.data.columns import choose_columns, convert
 from bertkit.data.sources import Part, open_source
@@ -74,6 +74,10 @@ def load(
         findings.append(_note(f"validation: {len(validation):,} of {len(train) + len(validation):,} rows of train"))
     tables, notes = _limit(tables, spec)
     findings += notes
+    if (share is not None or spec.limit is not None) and any("document" in t.values for t in tables.values()):
+        findings.append(
+            _note("rows are drawn one by one: documents lose sentences, and splits share documents", "warn")
+        )
     if target is not None and columns[target].holds != "number":
         names = names_of(columns[target])
         own = known_labels is None and "train" in tables
@@ -154,10 +158,10 @@ def _read(parts: Sequence[Part], mapped: Sequence[Mapping[str, str]], columns: M
     return table
 
 
-def _note(what: str) -> Finding:
+def _note(what: str, level: Literal["note", "warn"] = "note") -> Finding:
     from bertkit.tasks.base import Finding
 
-    return Finding("note", what)
+    return Finding(level, what)
 
 
 def _drop_unlabelled(table: Table, split: str, targets: Sequence[str]) -> list[Finding]:

@@ -26,8 +26,11 @@ REPORTED = {  # what became of spans -> what to say of them
 }
 
 
-def named_documents(table: Table) -> Table:
-    """The same with documents told apart by their file too: each CoNLL file counts its own."""
+def named_documents(table: Table, *, wanted: bool) -> Table:
+    """The same with documents told apart by their file too: each CoNLL file counts its own. Without, if not wanted."""
+    if not wanted:
+        rest = {name: column for name, column in table.values.items() if name != "document"}
+        return Table(rest, table.origin)
     if "document" not in table.values or len(table.origin.files) < 2:
         return table
     names = zip(table.origin.file, table.values["document"], strict=True)

@@ -2,7 +2,7 @@
 
 The functions work on a `Chain`, so that saved emissions can be decoded without the module. Arguments they share:
 
-    emissions: (batch, words, tags), of any float type. All arithmetic is fp64, which autocast leaves alone.
+    emissions: (batch, words, tags), of any float type. Sums over paths are fp64, which autocast leaves alone.
     tags: (batch, words) int64, anything at padding.
     mask: (batch, words) bool, True at words: at the first of each sentence, and without gaps.
     chain: The scores of transitions, with `FORBIDDEN` where a tag can not be; see `constrain`.
@@ -54,6 +54,7 @@ class CRF(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """All 0, but for what `from_pretrained` has loaded."""
         for parameter in self.parameters():
             nn.init.zeros_(parameter)
 
@@ -145,31 +146,35 @@ def span_marginals(
 def decode(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     """Best path of each sentence `(batch, words)` int64, -1 at padding (Viterbi 1967).
 
-    On the CPU; in fp64 for fp64 emissions, else in fp32. Each word's best emission is taken as 0, so that sums stay
-    small.
+    On the CPU; in fp64 for fp64 emissions, else in fp32, with each word's best emission as 0, so that sums stay small.
     """
     _checked(emissions, mask, chain)
-    wide = _wider(emissions.cpu())
+    lengths, order = mask.cpu().sum(1).sort(descending=True, stable=True)  # so that sentences that go on come first
+    wide = _wider(emissions.cpu())[order]
     scores = (wide - wide.amax(2, keepdim=True)).transpose(0, 1).contiguous().numpy()
     transitions, start, end = (x.cpu().to(wide.dtype).numpy() for x in chain)
-    inside, sentences = mask.cpu().T.contiguous().numpy(), np.arange(len(wide))
+    going = (lengths > torch.arange(len(scores))[:, None]).sum(1).tolist()
     best = np.empty_like(scores)  # of all paths that come to a word and tag
     best[0] = start + scores[0]
     moves = np.repeat(transitions[:, None], len(wide), 1)  # once: broadcasting it at each word takes twice as long
     paths = np.empty_like(moves)
     for t in range(1, len(scores)):
-        np.add(best[t - 1].T[:, :, None], moves, out=paths)
-        np.maximum.reduce(paths, axis=0, out=best[t])
-        best[t] += scores[t]
-    tag = (best[inside.sum(0) - 1, sentences] + end).argmax(1)
-    found, into = np.empty(inside.shape, np.int64), np.ascontiguousarray(transitions.T)
+        if 4 * going[t] <= 3 * moves.shape[1]:
+            moves = moves[:, : going[t]].copy()  # NumPy is slow where memory has gaps
+            paths = np.empty_like(moves)
+        n = moves.shape[1]
+        np.add(best[t - 1, :n].T[:, :, None], moves, out=paths)
+        np.maximum.reduce(paths, axis=0, out=best[t, :n])
+        best[t, :n] += scores[t, :n]
+    last, sentences = lengths.numpy() - 1, np.arange(len(wide))
+    found, into = np.full(best.shape[:2], -1), np.ascontiguousarray(transitions.T)
+    found[last, sentences] = tag = (best[last, sentences] + end).argmax(1)
     for t in range(len(scores) - 1, 0, -1):
-        found[t] = tag
-        before = into.take(tag, 0)
-        before += best[t - 1]
-        np.copyto(tag, before.argmax(1), where=inside[t])
-    found[0] = tag
-    return torch.from_numpy(np.where(inside, found, -1).T.copy()).to(emissions.device)
+        n = going[t]
+        before = into.take(tag[:n], 0)
+        before += best[t - 1, :n]
+        found[t - 1, :n] = tag[:n] = before.argmax(1)
+    return torch.from_numpy(found.T)[order.argsort()].to(emissions.device)
 
 
 class _LogPartition(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""From the scores of words to tags, posteriors and entities: one way for a softmax, which is a chain without ties."""
+"""From the scores of words to tags, posteriors and entities: of each word by itself, or of the sentence as a chain."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ def decode_tags(
 
     from bertkit.heads import crf
 
+    if chain is None:
+        return [_each_word(own, tags, temperature) for own in scores]
     found = [Tagged([], [], [])] * len(scores)
     goes_on = continuing(tags)
     for rows, emissions, mask, joint in _blocks(scores, chain, tags, temperature):
@@ -60,6 +62,22 @@ def decode_tags(
         for place, row in enumerate(rows):
             found[row] = Tagged(named[place], posterior[place, : len(named[place])].clamp(max=1).tolist(), whole[place])
     return found
+
+
+def _each_word(scores: np.ndarray, tags: Sequence[str], temperature: float) -> Tagged:
+    """The best tag of each word by itself."""
+    import numpy as np
+    from scipy.special import softmax
+
+    posterior = softmax(scores.astype(np.float64) / temperature, axis=1)
+    best = posterior.argmax(axis=1)
+    chosen, named = posterior[np.arange(len(best)), best], [tags[i] for i in best.tolist()]
+    found = []
+    for kind, first, end in entities(named):
+        goes_on = [i for i, tag in enumerate(tags) if end < len(named) and _goes_on(named[end - 1], tag)]
+        ends = 1.0 - (posterior[end, goes_on].sum() if goes_on else 0.0)
+        found.append(Entity(kind, first, end, float(chosen[first:end].prod() * ends)))
+    return Tagged(named, chosen.tolist(), found)
 
 
 def spread(best: Tagged, read: Sequence[int], words: int) -> Tagged:
@@ -87,16 +105,22 @@ def tag_log_likelihood(
     temperature: float,
 ) -> float:
     """The mean, over words, of the log posterior of the gold tag."""
+    import numpy as np
     import torch
+    from scipy.special import log_softmax
 
     from bertkit.heads import crf
 
+    if chain is None:
+        logs = log_softmax(np.concatenate(scores).astype(np.float64) / temperature, axis=1)
+        ids = np.asarray([tag for own in gold for tag in own], dtype=np.int64)
+        return float(logs[np.arange(len(ids)), ids].mean()) if len(ids) else 0.0
     total, count = 0.0, 0
     for rows, emissions, mask, joint in _blocks(scores, chain, tags, temperature):
         posterior = crf.marginals(emissions, mask, joint)[mask]
-        ids = torch.tensor([tag for row in rows for tag in gold[row]])
-        chosen = posterior.gather(1, ids[:, None]).clamp(min=1e-12)
-        total, count = total + float(chosen.log().sum()), count + len(ids)
+        golden = torch.tensor([tag for row in rows for tag in gold[row]])
+        chosen = posterior.gather(1, golden[:, None]).clamp(min=1e-12)
+        total, count = total + float(chosen.log().sum()), count + len(golden)
     return total / max(count, 1)
 
 
@@ -113,7 +137,7 @@ def _goes_on(tag: str, following: str) -> bool:
 
 
 def _blocks(
-    scores: Sequence[np.ndarray], chain: Chain | None, tags: Sequence[str], temperature: float
+    scores: Sequence[np.ndarray], chain: Chain, tags: Sequence[str], temperature: float
 ) -> Iterator[tuple[list[int], Tensor, Tensor, Any]]:
     """Sentences of nearly one length together: which, emissions, mask and chain, in fp64. Empty ones are left out."""
     import torch
@@ -121,10 +145,7 @@ def _blocks(
 
     from bertkit.heads.crf import Chain, constrain, forbidden
 
-    count = len(tags)
-    parts = chain or (torch.zeros(count, count), torch.zeros(count), torch.zeros(count))
-    joint = Chain(*(part.double() / temperature for part in parts))
-    joint = constrain(joint, forbidden(tags)) if chain is not None else joint
+    joint = constrain(Chain(*(part.double() / temperature for part in chain)), forbidden(tags))
     order = sorted((row for row, each in enumerate(scores) if len(each)), key=lambda row: len(scores[row]))
     while order:
         size = max(1, BLOCK // len(scores[order[-1]]))

@@ -322,7 +322,7 @@ class QuestionAnswering(Task):
 
     def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
         graded = self._graded(answers, rows)
-        scores = dict(graded.scores)
+        scores = {**dict.fromkeys(self.emits), **graded.scores}  # rows that all have an answer lack some
         if self.unanswerable:
             null = [answer["null_score"] for answer in answers]
             scores["no_answer_auc"] = squad.no_answer_auc(null, graded.gold)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, final
 
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
 
 from bertkit.data import tagged, tagging
 from bertkit.encoder import load_beside, load_model
@@ -71,6 +71,16 @@ class TokenClassificationOptions(TaskOptions):
         None, description="Of the tags' scores, transitions included. null: fitted on validation."
     )
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for what, names in (("labels", self.labels or []), ("tags", self.tags or [])):
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise ValueError(f"{what}: {', '.join(twice)} more than once")
+        known = tagging.tag_names(self.labels, self.scheme) if self.labels else None
+        if self.tags and ("O" not in self.tags or (known and not set(self.tags) <= set(known))):
+            raise ValueError(f"tags must be O and {self.scheme} tags of the labels, such as B-LOC")
+        return self
+
 
 class Emissions(NamedTuple):
     """What is kept of a window: the scores of the words that it owns, and the chain they stand in."""
@@ -112,7 +122,7 @@ class TokenClassification(Task):
     @classmethod
     def refine(cls, options: TokenClassificationOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
         """Tags in BIO for every row: converted from their scheme, or made of the spans."""
-        table = tagged.named_documents(table)
+        table = tagged.named_documents(table, wanted=options.context == "document")
         if any(value is not None for value in table.values.get("spans", ())):
             return tagged.tag_spans(table, split, options.alignment)
         if any(value is not None for value in table.values.get("tags", ())):
@@ -137,6 +147,11 @@ class TokenClassification(Task):
         if strangers := sorted(set(found) - set(types)):
             what = f"train has entities that task.labels does not name: {', '.join(strangers[:10])}"
             raise DataError(Problem("task.labels", what, f"It names {', '.join(types)}; add them, or leave it out."))
+        if odd := [kind for kind in types if kind == "O" or kind != kind.strip() or not kind.isprintable()]:
+            what = (
+                f"{', '.join(map(repr, odd))} can be no type of entity: O means none, and blanks at the ends are lost"
+            )
+            raise DataError(Problem("labels", what, "Rename it in the data."))
         if options.context == "document" and "document" not in rows.column_names:
             what = "context: document needs to know which sentences belong together"
             raise DataError(Problem("task.context", what, "Map a column `document`, or add -DOCSTART- lines."))
@@ -173,7 +188,11 @@ class TokenClassification(Task):
                 Problem("config.json, id2label", f"its labels are {', '.join(tags[:10])}, with no O, or O alone")
             )
         options = {"name": cls.name, "labels": types, "tags": tags, "scheme": "BIOES" if scheme == "BIOES" else "BIO"}
-        return cls(TokenClassificationOptions.model_validate(options), tokenizer, max_length)
+        try:
+            return cls(TokenClassificationOptions.model_validate(options), tokenizer, max_length)
+        except ValidationError as error:
+            what = f"its labels are no set of tags: {error.errors()[0]['msg']}"
+            raise ModelError(Problem("config.json, id2label", what)) from error
 
     @property
     def types(self) -> list[str]:
@@ -386,6 +405,8 @@ class TokenClassification(Task):
             parts[row].append(window.scores)
         scores = [np.concatenate(own) for own in parts]
         bad = sum(not np.isfinite(own).all() for own in scores)
+        if kept[0].chain is not None and not all(part.isfinite().all() for part in kept[0].chain):
+            raise ModelError(Problem("the model", "its CRF is not finite", "Its weights are damaged."))
         if bad:
             what = f"its outputs are not finite for {bad} of {rows} rows"
             raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
