@@ -19,6 +19,7 @@ from cases import encoder
 from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from test_cli import _own_logging
 from test_qa_windows import TEXTS, TOKENIZERS, kinds, qa
 
@@ -246,6 +247,14 @@ def test_equal_texts_are_one_candidate_at_the_place_of_the_best(kinds: dict[str,
     )
 
 
+def test_no_score_is_above_1_where_all_candidates_are_one_text(kinds: dict[str, Any]) -> None:
+    task, rows = qa(kinds["wordpiece"], 40, unanswerable=False, max_answer_length=1), rows_of(["cat " * 20])
+    features = task.encode(rows)
+    (answer,) = task.decode(keep(task, features, [np.zeros((2, 26), np.float32)]), features, rows)
+    assert [each["answer"] for each in answer["n_best"]] == ["cat"]
+    assert answer["score"] == 1.0  # added up, twenty times a twentieth is more
+
+
 @pytest.mark.parametrize("bad", [math.nan, -math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 5, 7])
 def test_a_model_whose_outputs_are_not_finite_says_so(bad: float, place: int, kinds: dict[str, Any]) -> None:
@@ -381,6 +390,18 @@ def test_ids_that_are_there_twice_are_a_warning_and_none_are_needed(tmp_path: Pa
     assert not [finding for finding in data.findings if finding.level == "warn"]
 
 
+def test_rows_of_a_test_split_without_answers_can_be_predicted(tmp_path: Path) -> None:
+    files = {
+        "train": small.write_rows(tmp_path / "train.jsonl", [asked(str(n), ["good"]) for n in range(8)]),
+        "test": small.write_rows(tmp_path / "test.jsonl", [asked("x", None)]),
+    }
+    spec = DataSpec.model_validate({"source": {k: str(v) for k, v in files.items()}, "validation": 0.25})
+    data = load_data(spec, QuestionAnswering, QuestionAnsweringOptions(name="question-answering"))
+    assert {split: len(rows) for split, rows in data.rows.items()} == {"train": 6, "validation": 2, "test": 1}
+    assert "answers" not in data.rows["test"].column_names
+    assert not any(finding.what.startswith("test: 0 of 0") for finding in data.findings)
+
+
 def document(*questions: dict[str, Any], context: str = CAT) -> dict[str, Any]:
     return {"version": "x", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(questions)}]}]}
 
@@ -449,40 +470,41 @@ def test_whether_there_may_be_no_answer_is_settled_by_train(tiny_encoder: Path) 
 # --- fitting
 
 
-def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(kinds: dict[str, Any]) -> None:
+@pytest.mark.parametrize("shift", [-6, 0, 6])
+def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(shift: int, kinds: dict[str, Any]) -> None:
+    """`shift` makes the model too sure, or not sure enough, that there are answers: the threshold mends it."""
     contexts = ["cat sat on the mat", "dog was very bad", "one two three", "red blue green", "yes", "no"] * 3
     texts = [[context.split()[-1]] if row % 3 else [] for row, context in enumerate(contexts)]
     pairs = zip(texts, contexts, strict=True)
     answers = [{"text": own, "answer_start": [context.rindex(text) for text in own]} for own, context in pairs]
     rows = rows_of(contexts).add_column("answers", answers)
-    task = qa(kinds["wordpiece"])
+    task = qa(kinds["wordpiece"], temperature=1.0)
     features = task.encode(rows)
     logits = draw_logits(features, 5, False)
     for window, each in zip(features, logits, strict=True):  # a model that knows something
         each[:, window["labels"]] += 3
+        each[0, 0] += shift
+    kept = keep(task, features, logits)
+    fitted = task.fit(rows, lambda _: kept).options
+    assert fitted.temperature == 1.0
+    assert fitted.null_threshold is not None
 
-    def predict(given: Dataset) -> list[Kept]:
-        return keep(task, given, logits)
+    def decode(threshold: float) -> list[dict[str, Any]]:
+        return qa(kinds["wordpiece"], temperature=1.0, null_threshold=threshold).decode(kept, features, rows)
 
-    fitted = task.fit(rows, predict)
-    threshold = fitted.options.null_threshold
-    assert threshold is not None
-    assert fitted.options.temperature is not None
+    def f1(threshold: float) -> float:
+        pairs = zip(decode(threshold), texts, strict=True)
+        return float(np.mean([squad.question_scores(answer["answer"], gold)[1] for answer, gold in pairs]))
 
-    def f1(value: float) -> float:
-        other = qa(kinds["wordpiece"], temperature=fitted.options.temperature, null_threshold=value)
-        score = other.evaluate(rows, predict)["f1"]
-        assert score is not None
-        return score
-
-    scores = [f1(value) for value in np.linspace(-12, 12, 97)]
-    assert len({round(score, 6) for score in scores}) > 4
-    assert f1(threshold) >= max(scores) - 1e-12
-    assert f1(threshold) > max(f1(-1e9), f1(1e9))
+    odds = [math.log(answer["null_score"] / answer["score"]) for answer in decode(1e9)]
+    scores = [f1(each + side) for each in odds for side in (-1e-6, 1e-6)]
+    assert len(set(scores)) > 4
+    assert f1(fitted.null_threshold) >= max(scores) - 1e-12
+    assert max(scores) > max(f1(-1e9), f1(1e9))
     fixed = qa(kinds["wordpiece"], temperature=2.0, null_threshold=0.25)
-    assert fixed.fit(rows, predict).options == fixed.options
+    assert fixed.fit(rows, lambda _: kept).options == fixed.options
     certain = qa(kinds["wordpiece"], unanswerable=False)
-    assert certain.fit(rows, predict).options.null_threshold is None
+    assert certain.fit(rows, lambda _: kept).options.null_threshold is None
 
 
 def test_a_temperature_is_fitted_where_answers_are_too_sure(kinds: dict[str, Any]) -> None:
@@ -717,6 +739,15 @@ def test_the_command_line_answers_questions_on_a_file(
     assert main(["predict", str(run.folder), "--input", str(tmp_path / "rows.jsonl"), "--output", str(out)]) == 0
     header = out.read_text().splitlines()[0]
     assert all(f"answer.{name}" in header for name in ("answer", "start", "end", "score", "n_best", "null_score"))
+
+
+def test_lora_trains_the_head(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(write_recipe(tmp_path, tiny_encoder, True), ["peft={}", "training.num_train_epochs=1"])
+    run = train(recipe, tmp_path / "run")
+    adapter = load_file(run.folder / "adapter" / "adapter_model.safetensors")
+    (head,) = (tensor for name, tensor in adapter.items() if name.endswith("qa_outputs.weight"))
+    assert torch.equal(head, load_file(run.model / "model.safetensors")["qa_outputs.weight"])
+    assert bertkit.evaluate(run.folder)["metrics"] == run.results["splits"]["validation"]["metrics"]
 
 
 def test_a_foreign_model_always_answers(tiny_encoder: Path, tmp_path: Path) -> None:

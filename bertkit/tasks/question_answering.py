@@ -258,7 +258,7 @@ class QuestionAnswering(Task):
         for (start, end), chance in zip(found.spans, chances, strict=True):
             text = context[start:end]
             first = merged.setdefault(text, {"answer": text, "start": start, "end": end, "score": 0.0})
-            first["score"] += chance
+            first["score"] = min(first["score"] + chance, 1.0)  # all candidates may be one text
         ranked = sorted(merged.values(), key=lambda each: -each["score"])
         none = {"answer": "", "start": 0, "end": 0, "score": null}
         silent = not ranked or (self.unanswerable and _log_odds(null, ranked[0]["score"]) > self._threshold)
@@ -355,7 +355,8 @@ class QuestionAnswering(Task):
 def _noticed(split: str, names: Sequence[Any], located: Sequence[Any], moved: int) -> Iterator[Finding]:
     given = [answers for answers in located if answers is not None]
     none = sum(not answers["text"] for answers in given)
-    yield Finding("note", f"{split}: {none:,} of {len(given):,} questions have no answer in their context")
+    if given:
+        yield Finding("note", f"{split}: {none:,} of {len(given):,} questions have no answer in their context")
     if moved:
         what = f"{split}: {moved:,} answers do not stand where `answer_start` says; found elsewhere in their context"
         yield Finding("warn", what)

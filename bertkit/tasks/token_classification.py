@@ -316,7 +316,7 @@ class TokenClassification(Task):
         import torch
         from torch.nn import functional as F
 
-        flat, labels = _read(outputs.logits, batch).float(), batch["labels"][batch["heads"] >= 0]
+        flat, labels = _read(outputs["logits"], batch).float(), batch["labels"][batch["heads"] >= 0]
         weight = self._weights(labels)
         if self.options.head == "softmax":
             return F.cross_entropy(flat, labels, weight, reduction="sum", label_smoothing=label_smoothing)
@@ -330,7 +330,9 @@ class TokenClassification(Task):
         mask = torch.arange(int(counts.max()), device=rows.device) < counts[:, None]
         scores = flat.new_zeros((*mask.shape, flat.shape[-1])).index_put((sentence, place), flat)
         gold = labels.new_zeros(mask.shape).index_put((sentence, place), labels)
-        chain = crf.constrain(outputs.chain, crf.forbidden(self.tags)) if self.options.constrained else outputs.chain
+        chain = (
+            crf.constrain(outputs["chain"], crf.forbidden(self.tags)) if self.options.constrained else outputs["chain"]
+        )
         losses = crf.nll(scores, gold, mask, chain)
         if weight is not None:
             losses = losses * torch.zeros_like(losses).index_add(0, sentence, weight[labels]) / counts
@@ -356,13 +358,13 @@ class TokenClassification(Task):
         """The scores of the words of each window, `(words, tags)` fp32, and the chain."""
         import numpy as np
 
-        flat = _read(outputs.logits, batch).float().cpu().numpy()
+        flat = _read(outputs["logits"], batch).float().cpu().numpy()
         counts = (batch["heads"] >= 0).sum(1).cpu().numpy()
         chain = None
         if self.options.head == "crf":
             from bertkit.heads.crf import Chain
 
-            chain = Chain(*(part.detach().float().cpu() for part in outputs.chain))
+            chain = Chain(*(part.detach().float().cpu() for part in outputs["chain"]))
         return [Emissions(scores, chain) for scores in np.split(flat, counts.cumsum()[:-1])]
 
     def decode(self, kept: Sequence[Emissions], features: Dataset, rows: Dataset) -> list[Answer]:
@@ -481,5 +483,7 @@ def _read(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def _with_chain(model: Any, inputs: Any, outputs: Any) -> Any:
-    outputs["chain"] = model.crf(outputs.logits)
-    return outputs
+    chain = model.crf(outputs.logits)
+    # DDP takes outputs apart and puts them together again, which the model's own type refuses; and it takes a
+    # parameter that is an output for one that is done with.
+    return {"logits": outputs.logits, "chain": type(chain)(*(part.clone() for part in chain))}
