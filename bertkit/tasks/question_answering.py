@@ -212,7 +212,8 @@ class QuestionAnswering(Task):
         pieces = torch.arange(starts.shape[1], device=starts.device) - (batch["place"] - batch["low"])[:, None]
         own = (pieces >= batch["first"][:, None]) & (pieces < batch["end"][:, None])
         inside = (pieces >= batch["low"][:, None]) & (pieces < (batch["low"] + batch["count"])[:, None])
-        null, width, most = starts[:, 0] + ends[:, 0], self.options.max_answer_length, self.options.n_best
+        null, most = starts[:, 0] + ends[:, 0], self.options.n_best
+        width = min(self.options.max_answer_length, starts.shape[1])
         starts, ends = starts.masked_fill(~own, -torch.inf), ends.masked_fill(~inside, -torch.inf)
         ends = F.pad(ends, (0, width - 1), value=-torch.inf)
         # The n best spans begin at the n starts that are best with their best end. Sorts are stable: with topk, which
