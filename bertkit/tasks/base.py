@@ -56,7 +56,7 @@ class Finding(NamedTuple):
 class TaskOptions(BaseModel):
     """The `task:` section of a recipe. Each task adds its own fields and fixes `name` with a Literal."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     name: str
     metrics: ClassVar[frozenset[str]] = frozenset()  # what `score` may emit, for `metric_for_best_model`
 
