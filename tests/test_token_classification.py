@@ -145,6 +145,15 @@ def test_documents_of_two_files_are_two_documents(tmp_path: Path) -> None:
     assert names[0] == names[1] != names[2] == names[3]
 
 
+def test_drawing_rows_from_documents_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("-DOCSTART- O\n\n" + "Ada B-X\n\nran O\n\n" * 10)
+    spec = DataSpec(source={"train": str(tmp_path / "a.conll")}, limit=5)
+    for context, told in (("sentence", 0), ("document", 1)):
+        task = TokenClassificationOptions.model_validate({"name": "token-classification", "context": context})
+        findings = load_data(spec, TokenClassification, task).findings
+        assert sum("documents lose sentences" in finding.what for finding in findings) == told
+
+
 def test_rows_without_words_do_not_stop_training(tiny_encoder: Path, tmp_path: Path) -> None:
     rows = [{"text": "", "spans": []}] * 8 + [{"text": "the cat", "spans": [[4, 7, "X"]]}] * 8
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from bertkit.tasks.base import Column, Finding, Task, TaskOptions
 
 
+TORN = {  # column -> what drawing single rows does to what they share
+    "document": "documents lose sentences, and splits share documents",
+    "context": "splits may share texts, of which other questions are asked",
+}
+
+
 @dataclass(frozen=True)
 class Data:
     """Rows by split, in canonical columns: text and label are str, labels a list of str, numbers float."""
@@ -74,10 +80,12 @@ def load(
         findings.append(_note(f"validation: {len(validation):,} of {len(train) + len(validation):,} rows of train"))
     tables, notes = _limit(tables, spec)
     findings += notes
-    if (share is not None or spec.limit is not None) and any("document" in t.values for t in tables.values()):
-        findings.append(
-            _note("rows are drawn one by one: documents lose sentences, and splits share documents", "warn")
-        )
+    if share is not None or spec.limit is not None:
+        findings += [
+            _note(f"rows are drawn one by one: {what}", "warn")
+            for name, what in TORN.items()
+            if any(name in table.values for table in tables.values())
+        ]
     if target is not None and columns[target].holds != "number":
         names = names_of(columns[target])
         own = known_labels is None and "train" in tables
