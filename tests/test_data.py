@@ -30,6 +30,7 @@ TASK: Any = SimpleNamespace(
     },
     inputs=(frozenset({"text"}), frozenset({"text_a", "text_b"})),
     targets=("label", "labels", "score"),
+    torn={},
     refine=lambda options, table, split: (table, []),
 )
 

@@ -21,7 +21,8 @@ from bertkit.encoder import find, load_tokenizer
 from bertkit.errors import DataError
 from bertkit.evaluation.squad import normalized_tokens
 from bertkit.recipe import DataSpec, ModelSpec
-from bertkit.tasks.qa_windows import Pieces, encode_pairs, tokenize
+from bertkit.tasks.pieces import Pieces, tokenize
+from bertkit.tasks.qa_windows import encode_pairs
 from bertkit.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]

@@ -33,7 +33,7 @@ from bertkit.inference import Predictor
 from bertkit.predict import predict_file
 from bertkit.recipe import DataSpec, load_recipe
 from bertkit.run import Run
-from bertkit.tasks.qa_windows import tokenize
+from bertkit.tasks.pieces import tokenize
 from bertkit.tasks.question_answering import Kept, QuestionAnswering, QuestionAnsweringOptions
 from bertkit.training.batching import Collator
 from bertkit.training.train import train

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import IOB2, IOBES, Entities
 
 from bertkit.data.tagging import (
-    SCHEMES,
+    Scheme,
     entities,
     find_scheme,
     from_bio,
@@ -179,7 +180,7 @@ def test_an_empty_tag_is_wrong_too():
 )
 def test_the_scheme_is_found(sentences, scheme):
     assert find_scheme(sentence.split() for sentence in sentences) == scheme
-    assert scheme in SCHEMES
+    assert scheme in get_args(Scheme)
 
 
 def test_the_scheme_is_found_in_tags_of_every_scheme():

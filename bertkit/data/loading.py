@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from bertkit.tasks.base import Column, Finding, Task, TaskOptions
 
 
-TORN = {  # column -> what drawing single rows does to what they share
-    "document": "documents lose sentences, and splits share documents",
-    "context": "splits may share texts, of which other questions are asked",
-}
-
-
 @dataclass(frozen=True)
 class Data:
     """Rows by split, in canonical columns: text and label are str, labels a list of str, numbers float."""
@@ -83,7 +77,7 @@ def load(
     if share is not None or spec.limit is not None:
         findings += [
             _note(f"rows are drawn one by one: {what}", "warn")
-            for name, what in TORN.items()
+            for name, what in task.torn.items()
             if any(name in table.values for table in tables.values())
         ]
     if target is not None and columns[target].holds != "number":

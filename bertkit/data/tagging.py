@@ -14,8 +14,6 @@ Scheme: TypeAlias = Literal["IOB1", "BIO", "BIOES"]
 Learned: TypeAlias = Literal["BIO", "BIOES"]  # what a model learns; IOB1 is only read
 Entity: TypeAlias = tuple[str, int, int]  # type, first word, end: words are counted from 0, the end is exclusive
 
-SCHEMES: tuple[Scheme, ...] = ("IOB1", "BIO", "BIOES")
-
 _PREFIXES = {"IOB1": "BI", "BIO": "BI", "BIOES": "BIESLU"}
 _BILOU = str.maketrans("LU", "ES")
 

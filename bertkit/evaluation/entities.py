@@ -166,11 +166,6 @@ def lookup_baseline(train_tokens: Tags, train_tags: Tags, tokens: Tags) -> list[
     return [[best.get(word, "O") for word in words] for words in tokens]
 
 
-def all_o(tokens: Tags) -> list[list[str]]:
-    """Tags (sentences, words): no entity anywhere."""
-    return [["O"] * len(words) for words in tokens]
-
-
 def _type(tag: str) -> str:
     return tag if tag == "O" else tag[2:]
 

@@ -74,6 +74,7 @@ class Task(ABC):
     inputs: ClassVar[Sequence[frozenset[str]]]  # alternatives: one of these sets of columns must be there
     targets: ClassVar[Sequence[str]]  # alternatives: one of these columns, in rows that are learned or scored
     context: ClassVar[Sequence[str]] = ()  # columns that an answer may depend on, and that need not be there
+    torn: ClassVar[Mapping[str, str]] = {}  # column that rows share -> what drawing single rows does to it
     chunk: ClassVar[int] = 4096  # rows answered at a time; the same everywhere, so that batches are the same
 
     padding: ClassVar[Mapping[str, int]] = {}  # token-level columns besides the tokenizer's own -> what pads them

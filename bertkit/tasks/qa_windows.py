@@ -3,54 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from bertkit.data.table import shown
 from bertkit.errors import DataError, Problem
-from bertkit.tasks.word_windows import cover
+from bertkit.tasks.pieces import Pieces, cover, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
-
 LEAST_ROOM = 8  # pieces of the context that must fit beside the question
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """A text as word pieces, and where each stands: characters, end exclusive."""
-
-    ids: list[int]
-    starts: Ints  # (pieces,)
-    ends: Ints  # (pieces,)
-
-    def cover(self, start: int, end: int) -> tuple[int, int] | None:
-        """The first and the last piece that share a character with `start` to `end`; None where there is none."""
-        first = int(np.searchsorted(self.ends, start, side="right"))
-        last = int(np.searchsorted(self.starts, end, side="left")) - 1
-        return (first, last) if first <= last else None
-
-
-def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Pieces]:
-    """The pieces of each text. Equal texts, such as the context of several questions, are read once."""
-    distinct = list(dict.fromkeys(texts))
-    encoded = tokenizer(
-        distinct,
-        add_special_tokens=False,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        return_offsets_mapping=True,
-        verbose=False,  # lengths past the model's limit are what windows are for
-    )
-    known = {}
-    for text, ids, offsets in zip(distinct, encoded["input_ids"], encoded["offset_mapping"], strict=True):
-        places = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
-        known[text] = Pieces(ids, places[:, 0], places[:, 1])
-    return [known[text] for text in texts]
 
 
 def encode_pairs(

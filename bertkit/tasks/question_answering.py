@@ -18,7 +18,8 @@ from bertkit.evaluation import calibration, squad
 from bertkit.evaluation.hf_metrics import compute_user_metric
 from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions
 from bertkit.tasks.labels import length_findings
-from bertkit.tasks.qa_windows import Pieces, encode_pairs, tokenize
+from bertkit.tasks.pieces import Pieces, tokenize
+from bertkit.tasks.qa_windows import encode_pairs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,6 +86,7 @@ class QuestionAnswering(Task):
     }
     inputs: ClassVar[Sequence[frozenset[str]]] = (frozenset({"question", "context"}),)
     targets: ClassVar[Sequence[str]] = ("answers",)
+    torn: ClassVar[Mapping[str, str]] = {"context": "splits may share texts, of which other questions are asked"}
     chunk: ClassVar[int] = 1024  # a context may have many windows
 
     options: QuestionAnsweringOptions
@@ -149,7 +151,7 @@ class QuestionAnswering(Task):
 
     @property
     def emits(self) -> Sequence[str]:
-        return [*squad.metric_names(bool(self.options.unanswerable)), *(["no_answer_auc"] * self.unanswerable)]
+        return [*squad.metric_names(self.unanswerable), *(["no_answer_auc"] if self.unanswerable else [])]
 
     @property
     def unanswerable(self) -> bool:
@@ -158,7 +160,8 @@ class QuestionAnswering(Task):
 
     def describe(self) -> str:
         """Such as `answers of at most 30 word pieces, or none`."""
-        return f"answers of at most {self.options.max_answer_length} word pieces" + (", or none" * self.unanswerable)
+        most = f"answers of at most {self.options.max_answer_length} word pieces"
+        return f"{most}, or none" if self.unanswerable else most
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         yield from length_findings(features, split, self.max_length, "window")
@@ -172,16 +175,10 @@ class QuestionAnswering(Task):
         columns = encode_pairs(
             self.tokenizer, rows["question"][:], contexts, max_length=self.max_length, stride=self.options.stride
         )
-        columns["lost"] = [0] * len(columns["row"])
         if "answers" in rows.column_names:
-            golden = [
-                _gold_pieces(answers, pieces) for answers, pieces in zip(rows["answers"][:], contexts, strict=True)
-            ]
-            positions = [
-                _inside(golden[row], low, count, place)
-                for row, low, count, place in zip(*(columns[c] for c in ("row", "low", "count", "place")), strict=True)
-            ]
-            columns["labels"] = positions
+            golden = [_gold_pieces(*pair) for pair in zip(rows["answers"][:], contexts, strict=True)]
+            windows = zip(*(columns[name] for name in ("row", "low", "count", "place")), strict=True)
+            columns["labels"] = [_inside(golden[row], *window) for row, *window in windows]
         return Dataset.from_dict(columns)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
@@ -271,7 +268,7 @@ class QuestionAnswering(Task):
 
     def _chances(self, found: Candidates, temperature: float) -> tuple[list[float], float]:
         """Softmax over the candidates, and over `none` where there may be none."""
-        scores = [*found.scores, *([found.null] * self.unanswerable)]
+        scores = [*found.scores, *([found.null] if self.unanswerable else [])]
         if not scores:
             return [], 0.0
         top = max(scores)
@@ -284,10 +281,8 @@ class QuestionAnswering(Task):
         """The temperature that makes the best answers' scores their chance of being right, then the null threshold of
         best F1; what the recipe fixed stays."""
         found, contexts, gold = list[Candidates](), rows["context"][:], [each["text"] for each in rows["answers"]]
-        for start in range(0, len(rows), self.chunk):
-            part = rows.select(range(start, min(start + self.chunk, len(rows))))
-            features = self.encode(part)
-            found += self._candidates(predict(features), features, part)
+        for chunk in self.chunks(rows, predict):
+            found += self._candidates(*chunk)
         task: QuestionAnswering = self
         if self.options.temperature is None:
             task = task._with(temperature=task._fitted_temperature(found, contexts, gold))
@@ -388,9 +383,10 @@ def _masked(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     at = torch.arange(outputs.start_logits.shape[1], device=outputs.start_logits.device)
     place = batch["place"][:, None]
     there = ((at >= place) & (at < place + batch["count"][:, None])) | (at == 0)
-    return outputs.start_logits.float().masked_fill(~there, NOWHERE), outputs.end_logits.float().masked_fill(
-        ~there, NOWHERE
+    starts, ends = (
+        logits.float().masked_fill(~there, NOWHERE) for logits in (outputs.start_logits, outputs.end_logits)
     )
+    return starts, ends
 
 
 def _ranked(windows: Sequence[Kept], pieces: Pieces, context: str, most: int) -> Candidates:

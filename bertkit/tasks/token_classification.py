@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, final
 
 from pydantic import Field, ValidationError, model_validator
@@ -31,9 +32,7 @@ if TYPE_CHECKING:
     from bertkit.heads.crf import Chain
 
 Name = Annotated[str, Field(min_length=1)]
-
-
-MANY_WINDOWS = 32
+MANY_WINDOWS = 32  # of one text: a CRF learns them in one batch
 
 
 class TokenClassificationOptions(TaskOptions):
@@ -111,6 +110,7 @@ class TokenClassification(Task):
     inputs: ClassVar[Sequence[frozenset[str]]] = (frozenset({"tokens"}), frozenset({"text"}))
     targets: ClassVar[Sequence[str]] = ("tags", "spans")
     context: ClassVar[Sequence[str]] = ("document",)
+    torn: ClassVar[Mapping[str, str]] = {"document": "documents lose sentences, and splits share documents"}
     padding: ClassVar[Mapping[str, int]] = {"heads": -1, "words": -1, "labels": -1}
 
     options: TokenClassificationOptions
@@ -252,13 +252,6 @@ class TokenClassification(Task):
             stride=self.options.stride,
             documents=documents,
         )
-        read = [0] * len(texts)
-        for row, own in zip(columns["row"], columns["words"], strict=True):
-            read[row] += len(own)
-        first = [row != before for row, before in zip(columns["row"], [-1, *columns["row"]], strict=False)]
-        left = [len(words[row]) - read[row] for row in columns["row"]]
-        columns["mute"] = [count if flag else 0 for count, flag in zip(left, first, strict=True)]
-        columns["lost"] = [0] * len(first)
         learned = set(self.tags) >= set(tagging.tag_names(self.types, self.options.scheme))
         if "tags" in rows.column_names and learned:  # a foreign model may lack some tags, and is only scored
             columns["labels"] = self._labels(rows["tags"][:], columns)
@@ -266,15 +259,17 @@ class TokenClassification(Task):
 
     def _labels(self, gold: Sequence[Sequence[str]], columns: Mapping[str, Sequence[Any]]) -> list[list[int]]:
         """Tag ids of the words of each window. Words that nothing reads are taken out of their entities."""
-        ids = {tag: index for index, tag in enumerate(self.tags)}
         read: list[list[int]] = [[] for _ in gold]
         for row, own in zip(columns["row"], columns["words"], strict=True):
             read[row] += own
-        known: list[dict[int, int]] = []
-        for tags, words in zip(gold, read, strict=True):
-            kept = tagging.restrict(tags, words, self.options.scheme)
-            known.append(dict(zip(words, [ids[tag] for tag in kept], strict=True)))
-        return [[known[row][word] for word in own] for row, own in zip(columns["row"], columns["words"], strict=True)]
+        # The windows of a sentence share its words out in order, and so its tags.
+        known = [iter(self._ids(*pair)) for pair in zip(gold, read, strict=True)]
+        return [list(islice(known[row], len(own))) for row, own in zip(columns["row"], columns["words"], strict=True)]
+
+    def _ids(self, tags: Sequence[str], words: Sequence[int]) -> list[int]:
+        """The ids of a sentence's gold tags, in BIO, at the words that windows read."""
+        ids = {tag: index for index, tag in enumerate(self.tags)}
+        return [ids[tag] for tag in tagging.restrict(tags, words, self.options.scheme)]
 
     def units(self, features: Dataset) -> Sequence[int]:
         """All windows of a sentence are learned together where they are one chain."""
@@ -419,12 +414,10 @@ class TokenClassification(Task):
         if self.options.temperature is not None:
             return self
         scores, gold, chain = list[Any](), list[Any](), None
-        ids = {tag: index for index, tag in enumerate(self.tags)}
         for kept, features, part in self.chunks(rows, predict):
             read, own = self._read_words(kept, features, len(part))
             scores += own
-            known = (tagging.restrict(*pair, self.options.scheme) for pair in zip(part["tags"], read, strict=True))
-            gold += [[ids[tag] for tag in tags] for tags in known]
+            gold += [self._ids(*pair) for pair in zip(part["tags"], read, strict=True)]
             chain = kept[0].chain
 
         def loss(temperature: float) -> float:
@@ -461,8 +454,7 @@ class TokenClassification(Task):
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """`lookup`: every word gets the tag that it most often had in train; unseen ones O."""
-        known, gold = ([[*words] for words in tagged.words_of(part)] for part in (train, rows))
-        found = entities.lookup_baseline(known, train["tags"][:], gold)
+        found = entities.lookup_baseline(tagged.words_of(train), train["tags"][:], tagged.words_of(rows))
         return {"lookup": dict(entities.GradedEntities(rows["tags"][:], found, self.types).scores)}
 
     def _graded(self, answers: Sequence[Answer], rows: Dataset) -> entities.GradedEntities:

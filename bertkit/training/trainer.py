@@ -77,12 +77,12 @@ class TaskTrainer(Trainer):
             return self.optimizer
         optimizer: Any = super().create_optimizer(model)
         trained: Any = self.model
-        names = {id(parameter): name for name, parameter in trained.named_parameters()}
         for part, times in self.task.learning_rates.items():
+            fast = {id(parameter) for name, parameter in trained.named_parameters() if part in name.split(".")}
             for group in list(optimizer.param_groups):
-                chosen = [p for p in group["params"] if part in names[id(p)].split(".")]
+                chosen = [p for p in group["params"] if id(p) in fast]
                 if chosen:
-                    group["params"] = [p for p in group["params"] if part not in names[id(p)].split(".")]
+                    group["params"] = [p for p in group["params"] if id(p) not in fast]
                     own = {**group, "params": chosen, "lr": group["lr"] * times, "weight_decay": 0.0}
                     optimizer.add_param_group(own)
         return optimizer
