@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.recipe import dump
 from bertkit.report.table import against_baselines
+from bertkit.tasks import get_task
 
 if TYPE_CHECKING:
     from bertkit.recipe import Recipe
@@ -55,38 +56,6 @@ bertkit.load("PATH_OR_HUB_ID")({arguments})
 """
 
 
-PIPELINE = """\
-from transformers import pipeline
-
-pipeline("{task}", model="PATH_OR_HUB_ID")("your text")"""
-PIECES = """\
-from transformers import pipeline
-
-# Each word piece's best tag. Entities as bertkit gives them, with the CRF where there is one, need bertkit.
-pipeline("{task}", model="PATH_OR_HUB_ID", aggregation_strategy="first")("your text")"""
-USES = {  # task -> how plain transformers loads it, how bertkit is asked, what bertkit adds
-    "text-classification": (
-        PIPELINE,
-        '"your text"',
-        "calibrated, with fitted thresholds, and telling what was cut off",
-    ),
-    "token-classification": (
-        PIECES,
-        '"your text"',
-        "whole words, long texts, calibrated scores of entities, and the CRF where there is one",
-    ),
-    "question-answering": (
-        """\
-from transformers import AutoModelForQuestionAnswering, AutoTokenizer
-
-model = AutoModelForQuestionAnswering.from_pretrained("PATH_OR_HUB_ID")
-tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
-        'question="…", context="…"',
-        "the best span of texts of any length, calibrated, with the fitted threshold of no answer",
-    ),
-}
-
-
 def card(recipe: Recipe, results: dict[str, Any]) -> str:
     """The card's text. Local paths in the recipe are not repeated."""
     local = recipe.model.name.startswith("/")
@@ -107,12 +76,12 @@ def card(recipe: Recipe, results: dict[str, Any]) -> str:
             if results["headline"] in m
         ]
         seeds = f" Over {len(results['seeds'])} seeds, {results['headline']}: {', '.join(parts)} (mean ± sd)."
-    plain, arguments, extra = USES[recipe.task.name]
+    plain, arguments, extra = get_task(recipe.task.name).usage
     cuts = recipe.task.model_dump().get("overflow", "window") == "truncate"
     most = f"{recipe.model.max_length} word pieces"
     return TEMPLATE.format(
         task=recipe.task.name,
-        plain=plain.format(task=recipe.task.name),
+        plain=plain,
         arguments=arguments,
         extra=extra,
         limit=f"Texts are read up to {most}." if cuts else f"Texts are read in windows of {most}; nothing is cut.",

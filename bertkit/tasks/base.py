@@ -45,6 +45,14 @@ class Column(NamedTuple):
     about: str
 
 
+class Usage(NamedTuple):
+    """What the model card says of a task's models."""
+
+    plain: str  # code with which plain transformers uses them; PATH_OR_HUB_ID stands for the model
+    arguments: str  # what `load("PATH_OR_HUB_ID")(…)` is given
+    adds: str  # what answers are by bertkit that they are not by `plain`
+
+
 class Finding(NamedTuple):
     """Something `check` has to say about the data. A `fail` stops `train` before a model is built."""
 
@@ -70,6 +78,7 @@ class Task(ABC):
 
     Options: ClassVar[type[TaskOptions]]
     name: ClassVar[str]  # the Hub's pipeline tag
+    usage: ClassVar[Usage]
     columns: ClassVar[Mapping[str, Column]]  # canonical column -> what it must hold
     inputs: ClassVar[Sequence[frozenset[str]]]  # alternatives: one of these sets of columns must be there
     targets: ClassVar[Sequence[str]]  # alternatives: one of these columns, in rows that are learned or scored

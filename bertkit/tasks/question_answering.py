@@ -16,7 +16,7 @@ from bertkit.encoder import load_model
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import calibration, squad
 from bertkit.evaluation.hf_metrics import compute_user_metric
-from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions
+from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
 from bertkit.tasks.labels import length_findings
 from bertkit.tasks.pieces import Pieces, tokenize
 from bertkit.tasks.qa_windows import encode_pairs
@@ -78,6 +78,15 @@ class QuestionAnswering(Task):
 
     Options: ClassVar[type[TaskOptions]] = QuestionAnsweringOptions
     name: ClassVar[str] = "question-answering"
+    usage: ClassVar[Usage] = Usage(
+        """\
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+model = AutoModelForQuestionAnswering.from_pretrained("PATH_OR_HUB_ID")
+tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
+        'question="…", context="…"',
+        "the best span of texts of any length, calibrated, with the fitted threshold of no answer",
+    )
     columns: ClassVar[Mapping[str, Column]] = {
         "question": Column("text", "the question"),
         "context": Column("text", "the text that it is asked of"),

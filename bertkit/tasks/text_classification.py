@@ -16,7 +16,7 @@ from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration, metrics
 from bertkit.evaluation.graded import Graded
-from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions
+from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
 from bertkit.tasks.encoding import encode_texts
 from bertkit.tasks.labels import length_findings, settle_labels, settle_weights
 
@@ -85,6 +85,14 @@ class TextClassification(Task):
 
     Options: ClassVar[type[TaskOptions]] = TextClassificationOptions
     name: ClassVar[str] = "text-classification"
+    usage: ClassVar[Usage] = Usage(
+        """\
+from transformers import pipeline
+
+pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
+        '"your text"',
+        "calibrated, with fitted thresholds, and telling what was cut off",
+    )
     columns: ClassVar[Mapping[str, Column]] = {
         "text": Column("text", "the text"),
         "text_a": Column("text", "the first text of a pair"),

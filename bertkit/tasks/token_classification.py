@@ -16,7 +16,7 @@ from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import calibration, entities
 from bertkit.evaluation.hf_metrics import compute_user_metric
 from bertkit.heads.tagger import decode_tags, spread, tag_log_likelihood
-from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions
+from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
 from bertkit.tasks.labels import length_findings, settle_weights
 from bertkit.tasks.word_windows import encode_words
 
@@ -100,6 +100,15 @@ class TokenClassification(Task):
 
     Options: ClassVar[type[TaskOptions]] = TokenClassificationOptions
     name: ClassVar[str] = "token-classification"
+    usage: ClassVar[Usage] = Usage(
+        """\
+from transformers import pipeline
+
+# Each word piece's best tag. Entities as bertkit gives them, with the CRF where there is one, need bertkit.
+pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="first")("your text")""",
+        '"your text"',
+        "whole words, long texts, calibrated scores of entities, and the CRF where there is one",
+    )
     columns: ClassVar[Mapping[str, Column]] = {
         "tokens": Column("words", "the words of a sentence"),
         "text": Column("text", "a text, whose words are found"),
