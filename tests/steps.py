@@ -29,7 +29,7 @@ class FirstStep(TrainerCallback):
             self.gradients = {n.removeprefix("module."): p.grad.clone() for n, p in named if p.grad is not None}
 
 
-def arguments(folder: Path, batch: int, accumulate: int) -> TrainingArguments:
+def arguments(folder: Path, batch: int, accumulate: int, **more: Any) -> TrainingArguments:
     return TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=batch,
@@ -42,17 +42,18 @@ def arguments(folder: Path, batch: int, accumulate: int) -> TrainingArguments:
         seed=5,
         disable_tqdm=True,
         remove_unused_columns=False,
+        **more,
     )
 
 
 def first_step(
-    case: Case, folder: Path, out: Path, batch: int, accumulate: int
+    case: Case, folder: Path, out: Path, batch: int, accumulate: int, **more: Any
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradients of the first step by `TaskTrainer`."""
     task = case.task(folder)
     set_seed(5)
     step = FirstStep()
-    args = arguments(out, batch, accumulate)
+    args = arguments(out, batch, accumulate, **more)
     trainer = TaskTrainer(
         task=task,
         model=task.model(encoder(folder)),

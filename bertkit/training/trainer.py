@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from transformers.trainer_callback import ExportableState, PrinterCallback
 from bertkit.errors import Problem, UserError
 from bertkit.training import checkpoint
 from bertkit.training.batching import ByColumn, Collator, EpochLoader, LengthBatches
+from bertkit.training.cpu import FasterStep, memory_kept
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -87,6 +89,10 @@ class TaskTrainer(Trainer):
                     optimizer.add_param_group(own)
         return optimizer
 
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        with memory_kept():
+            return super().train(*args, **kwargs)
+
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
         """The micro-batches of one step, and what their losses will sum over in all processes."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
@@ -106,7 +112,9 @@ class TaskTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
+        plain = not (self.args.torch_compile or self.args.activation_checkpointing)
+        with FasterStep() if plain and self.args.device.type == "cpu" else contextlib.nullcontext():
+            loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
         if not torch.isfinite(loss):
             what = f"the loss is {loss.item()} at step {self.state.global_step + 1}"
             fix = "Lower training.learning_rate, or look at the rows with `bertkit check`."

@@ -1,0 +1,202 @@
+"""Dropout and attention of a CPU's training step, against torch's own."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import CASES
+from steps import first_step
+from transformers import AutoModel, BertConfig, set_seed
+
+from bertkit.training.cpu import FasterStep, attention, dropout, memory_kept
+
+
+def inputs(dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    """Query, key and value of 3 texts, 2 heads, 7 words, 4 numbers each."""
+    torch.manual_seed(0)
+    return [torch.randn(3, 2, 7, 4, dtype=dtype, requires_grad=True) for _ in range(3)]
+
+
+def gradients(made: torch.Tensor, of: list[torch.Tensor]) -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    return list(torch.autograd.grad((made * torch.randn_like(made)).sum(), of))
+
+
+def masks() -> dict[str, torch.Tensor | None]:
+    allowed = torch.ones(3, 1, 7, 7, dtype=torch.bool)
+    allowed[0, ..., 5:] = False
+    allowed[2, ..., 1:] = False
+    bias = torch.zeros(3, 1, 1, 7, dtype=torch.float64).masked_fill(~allowed[:, :, :1], -1e9)
+    return {"no mask": None, "booleans": allowed, "one row": allowed[:, :, :1], "a bias": bias}
+
+
+@pytest.mark.parametrize("kind", masks())
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_attention_is_torchs_own(kind: str, scale: float | None) -> None:
+    given, mask = inputs(), masks()[kind]
+    ours = attention(*given, attn_mask=mask, scale=scale)
+    theirs = F.scaled_dot_product_attention(*given, attn_mask=mask, scale=scale)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradients(ours, given), gradients(theirs, given), rtol=1e-10, atol=1e-12)
+
+
+def test_attention_with_one_dropout_mask_is_its_equation() -> None:
+    query, key, value = given = inputs()
+    torch.manual_seed(3)
+    ours = attention(*given, dropout_p=0.4)
+    torch.manual_seed(3)
+    mask = dropout(torch.ones(3, 2, 7, 7, dtype=torch.float64), 0.4)
+    theirs = ((query @ key.transpose(-1, -2) / 2).softmax(-1) * mask) @ value
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(gradients(ours, given), gradients(theirs, given))
+
+
+def test_attention_under_autocast_is_within_bf16s_rounding() -> None:
+    given = inputs(torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = attention(*given, attn_mask=masks()["booleans"])
+    assert ours.dtype == torch.bfloat16
+    theirs = F.scaled_dot_product_attention(*given, attn_mask=masks()["booleans"])
+    torch.testing.assert_close(ours.float(), theirs, rtol=2e-2, atol=2e-2)
+
+
+def test_a_text_of_padding_alone_gives_numbers() -> None:
+    given = inputs(torch.float32)
+    made = attention(*given, attn_mask=torch.zeros(3, 1, 7, 7, dtype=torch.bool))
+    assert torch.isfinite(made).all()
+    assert all(torch.isfinite(g).all() for g in gradients(made, given))
+
+
+def test_what_bert_does_not_use_is_left_to_torch() -> None:
+    given = inputs()
+    assert torch.equal(attention(*given, is_causal=True), F.scaled_dot_product_attention(*given, is_causal=True))
+
+
+@pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_drops_p_and_keeps_the_mean(p: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(2)
+    count = 1_000_001  # not a multiple of four
+    made = dropout(torch.ones(count, dtype=dtype), p).float()
+    dropped = (made == 0).sum().item()
+    assert abs(dropped - p * count) < 5 * (count * p * (1 - p)) ** 0.5 + count / 2**16
+    kept = made[made != 0]
+    torch.testing.assert_close(
+        kept, torch.full_like(kept, 1 / (1 - p)), rtol=8e-3 if dtype == torch.bfloat16 else 1e-3, atol=0
+    )
+
+
+def test_dropouts_neighbours_are_independent() -> None:
+    torch.manual_seed(4)
+    kept = (dropout(torch.ones(400_000), 0.3) != 0).double()
+    for apart in (1, 2, 3, 4, 8):
+        both = (kept[:-apart] * kept[apart:]).mean().item()
+        assert abs(both - 0.49) < 5 * (0.49 * 0.51 / 400_000) ** 0.5 * 2
+
+
+def test_dropout_sends_back_what_it_kept() -> None:
+    x = torch.randn(5, 9, dtype=torch.float64, requires_grad=True)
+    torch.manual_seed(6)
+    made = dropout(x, 0.25)
+    (gradient,) = torch.autograd.grad(made.sum(), x)
+    torch.testing.assert_close(gradient, (made / x).detach())
+
+
+def test_dropout_follows_the_seed_and_moves_on() -> None:
+    x = torch.ones(1000)
+    torch.manual_seed(7)
+    first, second = dropout(x, 0.5), dropout(x, 0.5)
+    torch.manual_seed(7)
+    assert torch.equal(dropout(x, 0.5), first)
+    assert not torch.equal(first, second)
+
+
+def test_dropout_at_its_ends() -> None:
+    x = torch.randn(100)
+    assert torch.equal(dropout(x, 0.0), x)
+    assert torch.equal(dropout(x, 1.0), torch.zeros(100))
+    assert torch.equal(dropout(x, 0.5, training=False), x)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        dropout(x, 1.5)
+
+
+def bert(probability: float = 0.1) -> Any:
+    set_seed(1)
+    sizes = {
+        "vocab_size": 30,
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    config = BertConfig(**sizes, hidden_dropout_prob=probability, attention_probs_dropout_prob=probability)
+    return AutoModel.from_config(config, attn_implementation="sdpa")
+
+
+IDS = torch.tensor([[2, 5, 6, 3, 0, 0], [2, 7, 8, 9, 10, 3]])
+BATCH = {"input_ids": IDS, "attention_mask": (IDS != 0).long()}
+
+
+def test_a_model_in_evaluation_is_not_touched() -> None:
+    model = bert().eval()
+    with torch.inference_mode():
+        plain = model(**BATCH).last_hidden_state
+        with FasterStep():
+            assert torch.equal(model(**BATCH).last_hidden_state, plain)
+
+
+def test_a_model_in_training_takes_them() -> None:
+    model = bert().train()
+    drawn = []
+    for mode in (False, True):
+        torch.manual_seed(1)
+        if mode:
+            with FasterStep():
+                model(**BATCH)
+        else:
+            model(**BATCH)
+        drawn.append(torch.rand(1).item())
+    assert drawn[0] != drawn[1], "the generator stands where torch's own dropout leaves it"
+
+
+def test_without_dropout_a_step_has_torchs_gradients() -> None:
+    model = bert(0.0).train()
+
+    def step() -> dict[str, torch.Tensor]:
+        model.zero_grad()
+        model(**BATCH).last_hidden_state[:, 0].square().sum().backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    plain = step()
+    with FasterStep():
+        torch.testing.assert_close(step(), plain, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_trainer_takes_it_unless_activations_are_recomputed(
+    checkpointing: bool, tiny_encoder_with_dropout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawn() -> torch.Tensor:
+        first_step(CASES[0], tiny_encoder_with_dropout, tmp_path, 8, 1, activation_checkpointing=checkpointing)
+        return torch.rand(4)
+
+    ours = drawn()
+    monkeypatch.setattr("bertkit.training.trainer.FasterStep", contextlib.nullcontext)
+    assert torch.equal(drawn(), ours) == checkpointing
+
+
+def test_memory_is_given_back_after_it() -> None:
+    def mapped() -> int:
+        with open("/proc/self/status", encoding="ascii") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+    with memory_kept():
+        many = [torch.ones(1 << 20) for _ in range(100)]
+        during = mapped()
+        del many
+    assert mapped() < during - 200_000  # KiB, of the 400,000
