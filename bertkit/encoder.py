@@ -13,7 +13,7 @@ from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -181,9 +181,9 @@ def load_model(encoder: Encoder, auto_class: Any, settings: dict[str, Any], *, n
             Problem("model.name", what, "It needs an encoder of the BERT family in safetensors.")
         ) from error
     unset = sorted({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
-    ours = f"{model.base_model_prefix}."
+    ours = "" if model.base_model is model else f"{model.base_model_prefix}."
     # Checkpoints of masked language models have no pooler; it belongs to the classifier that reads it.
-    lost = [name for name in unset if not new_head or (name.startswith(ours) and ".pooler." not in name)]
+    lost = [name for name in unset if not new_head or (name.startswith(ours) and ".pooler." not in f".{name}")]
     if lost:
         what = f"{encoder.name!r} lacks {len(lost)} tensors of its encoder, such as {', '.join(lost[:3])}"
         raise ModelError(Problem("model.name", what, "It is damaged, or not a model of the architecture it names."))
@@ -248,19 +248,22 @@ def _layers(model: PreTrainedModel) -> list[Any]:
     return next((list(stack) for stack in stacks if len(stack) == count), [])
 
 
-def with_lora(model: PreTrainedModel, spec: Lora) -> Any:
+def with_lora(model: PreTrainedModel, spec: Lora, beside: Mapping[str, Module]) -> Any:
     """The model with LoRA adapters; every module outside the encoder is trained in full and saved.
 
+    beside: of a model that is an encoder without a head, its modules that are no part of it.
     Raises UserError when peft is not installed, or knows no targets for this architecture.
     """
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise UserError(Problem("peft", "LoRA needs peft", 'pip install "bertkit[peft]"')) from error
+    bare = model.base_model is model
     head = [
         name
         for name, module in model.named_children()
         if name != model.base_model_prefix and any(True for _ in module.parameters())
+        if not bare or any(module is other for other in beside.values())
     ]
     config = LoraConfig(
         r=spec.r,

@@ -22,7 +22,9 @@ from bertkit.shipped import shipped_recipes
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import TaskOptions
 from bertkit.tasks.question_answering import QuestionAnsweringOptions
+from bertkit.tasks.sentence_similarity import SentenceSimilarityOptions
 from bertkit.tasks.text_classification import TextClassificationOptions
+from bertkit.tasks.text_ranking import TextRankingOptions
 from bertkit.tasks.token_classification import TokenClassificationOptions
 from bertkit.training_fields import check_training, training_fields, training_schema
 from bertkit.yaml12 import MAX_BYTES, KeyPath, parse, plain, printable, shown
@@ -122,7 +124,12 @@ class Recipe(_Section):
     """One run, complete: task, encoder, data, training. Immutable; every default is filled in."""
 
     task: Annotated[
-        TextClassificationOptions | TokenClassificationOptions | QuestionAnsweringOptions, Field(discriminator="name")
+        TextClassificationOptions
+        | TokenClassificationOptions
+        | QuestionAnsweringOptions
+        | SentenceSimilarityOptions
+        | TextRankingOptions,
+        Field(discriminator="name"),
     ]
     model: ModelSpec
     data: DataSpec

@@ -34,6 +34,7 @@ class Case:
     columns: dict[str, list[Any]]
     max_length: int = 32
     class_names: list[str] = field(default_factory=list)
+    across_rows: bool = False  # does the loss compare the rows of a batch with each other?
 
     def rows(self) -> Dataset:
         return Dataset.from_dict(self.columns)
@@ -53,6 +54,8 @@ def encoder(folder: Path) -> Encoder:
 NAME = {"name": "text-classification"}
 NER = {"name": "token-classification"}
 QA = {"name": "question-answering"}
+SIMILAR = {"name": "sentence-similarity"}
+RANKING = {"name": "text-ranking"}
 LABELS = ["good" if side == 0 else "bad" for side in SIDES]
 TOKENS = [text.split() for text in TEXTS]
 TAGS = [
@@ -68,6 +71,10 @@ WORDS = ("good", "bad", "fine", "red", "blue", "green", "very good", "awful")
 CONTEXTS = [f"{'the cat sat . ' * (i % 2)}it was {word} and the mat sat on" for i, word in enumerate(WORDS)]
 ANSWERS = [{"text": [w], "answer_start": [c.index(w)]} for c, w in zip(CONTEXTS, WORDS, strict=True)]
 LONG = [text + " and the mat was red , the dog sat up" * 3 for text in TEXTS]
+EVEN = [f"the {a} {b} {c}" for a, b, c in zip(["cat", "dog"] * 4, ["was", "sat", "ran", "is"] * 2, WORDS, strict=True)]
+GRADES = [0.0, 1.0, 2.0, 2.5, 3.0, 4.0, 4.5, 5.0]
+PAIRS = {"text_a": TEXTS, "text_b": [f"{text} and down" for text in TEXTS[3:] + TEXTS[:3]]}
+ASKED = {"query": ["one good cat", "two bad dog s"] * 4, "document": TEXTS}
 
 CASES = [
     Case("single-label", NAME, {"text": TEXTS, "label": LABELS}),
@@ -94,6 +101,26 @@ CASES = [
         },
         max_length=24,
     ),
+    Case(
+        "similarity-mse",
+        {**SIMILAR, "loss": "cosine-mse", "dense": 6},
+        {**PAIRS, "score": GRADES},
+    ),
+    Case(
+        "similarity-cosent", SIMILAR, {"text_a": EVEN, "text_b": EVEN[1:] + EVEN[:1], "score": GRADES}, across_rows=True
+    ),
+    Case(
+        "similarity-labels",
+        {**SIMILAR, "loss": "cosine-mse", "pooling": "max"},
+        {**PAIRS, "label": ["no" if side else "yes" for side in SIDES]},
+    ),
+    Case(
+        "similarity-nli",
+        {**SIMILAR, "pooling": "cls", "normalize": False},
+        {**PAIRS, "label": ["no" if side else "yes" for side in SIDES]},
+    ),
+    Case("similarity-in-batch", SIMILAR, {"anchor": TEXTS, "positive": LONG, "negative": LONG[::-1]}, across_rows=True),
+    Case("similarity-cached", {**SIMILAR, "mini_batch": 3}, {"anchor": TEXTS, "positive": LONG}, across_rows=True),
     Case("ner-softmax", NER, {"tokens": TOKENS, "tags": TAGS}),
     Case("ner-crf", {**NER, "head": "crf"}, {"tokens": TOKENS, "tags": TAGS}),
     Case(
@@ -108,4 +135,16 @@ CASES = [
         {"tokens": TOKENS, "tags": TAGS, "document": list("11112222")},
     ),
     Case("windows", {**NAME, "overflow": "window", "stride": 4}, {"text": LONG, "label": LABELS}, max_length=16),
+    Case("ranking-binary", RANKING, {**ASKED, "label": [float(side) for side in SIDES]}),
+    Case(
+        "ranking-graded-windows",
+        {**RANKING, "overflow": "window", "stride": 4, "grouped": False},
+        {**ASKED, "document": LONG, "score": GRADES},
+        max_length=20,
+    ),
+    Case(
+        "ranking-listwise",
+        {**RANKING, "loss": "listwise"},
+        {**ASKED, "score": [3.0 * side + i % 3 for i, side in enumerate(SIDES)], "group": list("ababcacb")},
+    ),
 ]

@@ -14,7 +14,7 @@ from cases import CASES, Case
 from safetensors.torch import load_file
 from steps import first_step, stock_first_step
 
-ids = [case.id for case in CASES]
+BY_ROW = [case for case in CASES if not case.across_rows]
 
 
 def norm(gradients: dict[str, torch.Tensor]) -> float:
@@ -29,7 +29,7 @@ def assert_same_step(one: tuple[float, dict[str, torch.Tensor]], other: tuple[fl
     assert norm(one[1]) > 0
 
 
-@pytest.mark.parametrize("case", CASES, ids=ids)
+@pytest.mark.parametrize("case", BY_ROW, ids=[case.id for case in BY_ROW])
 @pytest.mark.parametrize(("batch", "accumulate"), [(2, 4), (1, 8), (4, 2)])
 def test_accumulation_equals_one_batch(
     case: Case, batch: int, accumulate: int, tiny_encoder: Path, tmp_path: Path
@@ -38,9 +38,12 @@ def test_accumulation_equals_one_batch(
     assert_same_step(whole, first_step(case, tiny_encoder, tmp_path / "parts", batch, accumulate))
 
 
-@pytest.mark.parametrize("identifier", ["class-weights", "windows", "ner-crf-windows-bioes"])
+SEVERAL = ["class-weights", "windows", "ner-crf-windows-bioes", "similarity-cosent", "similarity-in-batch"]
+
+
+@pytest.mark.parametrize("identifier", SEVERAL)
 def test_two_processes_equal_one(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    """Class weights make the counts of the two processes differ; windows make their shapes differ."""
+    """Class weights make the counts of the two processes differ; windows their shapes; some losses compare all rows."""
     case = next(case for case in CASES if case.id == identifier)
     whole = first_step(case, tiny_encoder, tmp_path / "whole", 8, 1)
     script = str(Path(__file__).with_name("steps.py"))

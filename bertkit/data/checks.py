@@ -34,7 +34,7 @@ def check(data: Data) -> list[Finding]:
         read = {name: [_joined(value) for value in rows[name][:]] for name in texts}
         findings.append(Finding("note", f"{split}: {len(rows):,} rows"))
         findings += _empty(read, split, origin)
-        if values is not None and data.target is not None and data.columns[data.target].holds != "answers":
+        if values is not None and data.target is not None and data.columns[data.target].holds not in ("answers", "text"):
             findings += _balance(_labels(values, data.columns[data.target]), split)
         keys = _keys(read)
         first, duplicates, conflicts = _repeated(keys, values)

@@ -80,7 +80,7 @@ def load(
             for name, what in task.torn.items()
             if any(name in table.values for table in tables.values())
         ]
-    if target is not None and columns[target].holds != "number":
+    if target is not None and columns[target].holds not in ("number", "text"):
         names = names_of(columns[target])
         own = known_labels is None and "train" in tables
         known = labels_of(tables["train"], target, names) if own else known_labels

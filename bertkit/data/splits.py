@@ -19,9 +19,11 @@ BINS = 10  # parts of equal size that scores are cut into for a stratified hold-
 
 
 def names_of(column: Column) -> Names:
-    """What gives the labels of one value of this column: itself, several, those of its tags; none of a number."""
+    """What gives the labels of one value of this column: itself, several, those of its tags; none of a number or a text."""
     if column.holds == "tags":
         return lambda tags: sorted({tag.partition("-")[2] for tag in tags or () if tag != "O"})
+    if column.holds == "text":
+        return lambda text: []
     return lambda value: [value] if isinstance(value, str) else value if isinstance(value, list) else []
 
 

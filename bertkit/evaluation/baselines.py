@@ -72,6 +72,15 @@ def _tfidf(train_texts: Sequence[str], texts: Sequence[str]) -> tuple[Any, Any] 
     return vectorizer.fit_transform(train_texts), vectorizer.transform(texts)
 
 
+def tfidf_vectors(train: Sequence[str], sides: Sequence[Sequence[str]]) -> list[Any] | None:
+    """Sparse unit vectors of the texts of each side, `(texts, n-grams)`; None where no train text has a word."""
+    features = _tfidf(train, [text for side in sides for text in side])
+    if features is None:
+        return None
+    ends = [len(side) for side in sides]
+    return [features[1][sum(ends[:i]) : sum(ends[: i + 1])] for i in range(len(ends))]
+
+
 def _linear(kind: Kind, train_features: Any, train: Floats, features: Any) -> Floats:
     """Numbers (rows, 1) or probabilities (rows, labels) of linear models fitted to such targets."""
     from sklearn.linear_model import LogisticRegression, Ridge

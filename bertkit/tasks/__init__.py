@@ -5,10 +5,18 @@ from __future__ import annotations
 from bertkit.errors import Problem, RecipeError
 from bertkit.tasks.base import Task
 from bertkit.tasks.question_answering import QuestionAnswering
+from bertkit.tasks.sentence_similarity import SentenceSimilarity
 from bertkit.tasks.text_classification import TextClassification
+from bertkit.tasks.text_ranking import TextRanking
 from bertkit.tasks.token_classification import TokenClassification
 
-TASKS: tuple[type[Task], ...] = (TextClassification, TokenClassification, QuestionAnswering)
+TASKS: tuple[type[Task], ...] = (
+    TextClassification,
+    TokenClassification,
+    QuestionAnswering,
+    SentenceSimilarity,
+    TextRanking,
+)
 
 
 def get_task(name: str) -> type[Task]:

@@ -181,6 +181,10 @@ class Task(ABC):
         """Modules of the model that transformers does not know: name -> module, saved as `name.safetensors`."""
         return {}
 
+    def files(self, model: Any) -> Mapping[str, Any]:
+        """What other libraries want beside the model: file name -> its JSON."""
+        return {}
+
     def forward(self, model: Any, batch: Batch) -> Any:
         """Run the model on what it knows of the batch."""
         return model(**{name: batch[name] for name in self.tokenizer.model_input_names if name in batch})

@@ -40,6 +40,11 @@ class FasterStep(TorchFunctionMode):
         return func(*args, **given)
 
 
+def faster(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """`FasterStep` where the device is a CPU."""
+    return FasterStep() if device.type == "cpu" else contextlib.nullcontext()
+
+
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
     """`torch.nn.functional.dropout`, from 16 random bits an element of torch's own generator."""
     dropped = round(p * LEVELS)

@@ -112,7 +112,7 @@ def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
     """The model that is trained: encoder and head, parts frozen, or with LoRA. Raises UserError."""
     model: Any = task.model(encoder)
     model = freeze(model, recipe.freeze) if recipe.freeze else model
-    return with_lora(model, recipe.peft) if recipe.peft else model
+    return with_lora(model, recipe.peft, task.beside(model)) if recipe.peft else model
 
 
 def rehearse(recipe: Recipe, encoder: Encoder, task: Task, data: Data) -> None:
@@ -264,10 +264,14 @@ def save(model: Any, task: Task, folder: Path, settings: dict[str, Any]) -> None
         "task": task.options.model_dump(mode="json"),
         "beside": {name: f"{name}.safetensors" for name in beside},
     }
-    known = {k: v for k, v in model.state_dict().items() if k.partition(".")[0] not in beside}
+    parts = {name for name, module in model.named_children() if any(module is other for other in beside.values())}
+    known = {k: v for k, v in model.state_dict().items() if k.partition(".")[0] not in parts}
     try:
         model.save_pretrained(aside, state_dict=known)
+        for name, value in task.files(model).items():
+            write_json(aside / name, value)
         for name, module in beside.items():
+            (aside / name).parent.mkdir(exist_ok=True)
             save_file(module.state_dict(), aside / f"{name}.safetensors")
     except SafetensorError as error:
         raise ModelError(

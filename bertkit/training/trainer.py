@@ -16,7 +16,7 @@ from transformers.trainer_callback import ExportableState, PrinterCallback
 from bertkit.errors import Problem, UserError
 from bertkit.training import checkpoint
 from bertkit.training.batching import ByColumn, Collator, EpochLoader, LengthBatches
-from bertkit.training.cpu import FasterStep, memory_kept
+from bertkit.training.cpu import faster, memory_kept
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -113,7 +113,7 @@ class TaskTrainer(Trainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         plain = not (self.args.torch_compile or self.args.activation_checkpointing)
-        with FasterStep() if plain and self.args.device.type == "cpu" else contextlib.nullcontext():
+        with faster(self.args.device) if plain else contextlib.nullcontext():
             loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
         if not torch.isfinite(loss):
             what = f"the loss is {loss.item()} at step {self.state.global_step + 1}"

@@ -1,0 +1,94 @@
+"""Scores of pairs by their cosine: against grades, against two labels, and of positives among the other rows'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from bertkit.evaluation.intervals import Weighted, bootstrap, weighted_regression
+from bertkit.evaluation.metrics import Floats, Scores
+
+Interval: TypeAlias = tuple[float, float]
+GRADED = ("spearman", "pearson")
+LABELLED = ("accuracy", "average_precision")
+RANKED = ("mrr", "accuracy_at_1", "triplet_accuracy")
+
+
+class Scored(NamedTuple):
+    """Scores as a function of row weights `(rows, resamples)`, and how many rows there are."""
+
+    weighted: Weighted
+    rows: int
+
+    @property
+    def scores(self) -> Scores:
+        """The scores of the rows themselves; None where one is not defined."""
+        values = self.weighted(np.ones((self.rows, 1)))
+        return {name: float(value[0]) if np.isfinite(value[0]) else None for name, value in values.items()}
+
+    def intervals(self) -> dict[str, Interval | None]:
+        """Bootstrap 95 % intervals of `scores`."""
+        return bootstrap(self.weighted, self.rows)
+
+
+def graded(targets: Sequence[float], cosines: Sequence[float]) -> Scored:
+    """Spearman's and Pearson's correlation of cosines with grades."""
+    all_of_them = weighted_regression(targets, cosines)
+    return Scored(lambda weights: {name: all_of_them(weights)[name] for name in GRADED}, len(targets))
+
+
+def labelled(similar: Sequence[bool], cosines: Sequence[float], threshold: float) -> Scored:
+    """Accuracy of `cosine >= threshold`, and average precision: the mean precision at each similar pair.
+
+    Average precision is scikit-learn's: pairs of one cosine are one step.
+    """
+    truth, given = np.asarray(similar, dtype=bool), np.asarray(cosines, dtype=np.float64)
+    right = ((given >= threshold) == truth).astype(np.float64)
+    order = np.argsort(-given, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(given[order])), len(order) - 1)
+
+    def weighted(weights: Floats) -> dict[str, Floats]:
+        found = np.cumsum(weights[order] * truth[order, None], axis=0)[ends]
+        seen = np.cumsum(weights[order], axis=0)[ends]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            precision = np.where(seen > 0, found / seen, 0.0)
+            gains = np.diff(found, axis=0, prepend=0.0)
+            average = (precision * gains).sum(axis=0) / found[-1]
+        return {"accuracy": right @ weights / weights.sum(axis=0), "average_precision": average}
+
+    return Scored(weighted, len(truth))
+
+
+def ranked(ranks: Sequence[int], beats: Sequence[bool] | None) -> Scored:
+    """Mean reciprocal rank and the share of first places; `beats`: is the positive nearer than the row's negative?"""
+    places = np.asarray(ranks, dtype=np.float64)
+    values: dict[str, Floats] = {"mrr": 1 / places, "accuracy_at_1": (places == 1).astype(np.float64)}
+    if beats is not None:
+        values["triplet_accuracy"] = np.asarray(beats, dtype=np.float64)
+    return Scored(lambda weights: {n: v @ weights / weights.sum(axis=0) for n, v in values.items()}, len(places))
+
+
+def best_threshold(similar: Sequence[bool], cosines: Sequence[float]) -> float:
+    """The cosine from which calling a pair similar is most often right: between two that were seen."""
+    truth, given = np.asarray(similar, dtype=bool), np.asarray(cosines, dtype=np.float64)
+    order = np.argsort(-given, kind="stable")
+    truth, given = truth[order], given[order]
+    # Right answers when the first k pairs are called similar, k = 0 … n; a cut between equal cosines is none.
+    right = np.concatenate([[0], np.cumsum(truth)]) + np.concatenate([np.cumsum(~truth[::-1])[::-1], [0]])
+    between = np.concatenate([[True], given[:-1] > given[1:], [True]])
+    best = int(np.argmax(np.where(between, right, -1)))
+    edges = np.concatenate([[given[0] + 1e-6], (given[:-1] + given[1:]) / 2, [given[-1] - 1e-6]])
+    return float(edges[best])
+
+
+def places(similarities: Floats) -> list[int]:
+    """`(rows, rows)`: the place of each row's own among all, from 1; equals count before it only if strictly nearer."""
+    own = np.diagonal(similarities)[:, None]
+    return [1 + int(before) for before in (similarities > own).sum(axis=1)]
+
+
+def of(answers: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """One key of all answers."""
+    return [answer[name] for answer in answers]

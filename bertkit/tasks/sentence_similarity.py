@@ -1,0 +1,316 @@
+"""Sentence similarity: one vector a text, near to each other where the meanings are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
+
+from pydantic import Field
+
+from bertkit.data.columns import label_names
+from bertkit.errors import DataError, Problem
+from bertkit.evaluation import baselines as simple
+from bertkit.evaluation import similarity
+from bertkit.evaluation.graded import Graded
+from bertkit.tasks import vectors
+from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
+from bertkit.tasks.labels import length_findings, settle_labels
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+    from bertkit.encoder import Encoder
+    from bertkit.evaluation.similarity import Scored
+
+LOSSES = {  # target -> the losses it can be learned with, the default first
+    "score": ("cosent", "cosine-mse"),
+    "label": ("softmax", "cosent", "cosine-mse"),
+    "positive": ("multiple-negatives-ranking",),
+}
+
+
+class SentenceSimilarityOptions(vectors.VectorOptions):
+    """What a recipe may say under `task:`. null means: found from the data, or fitted on validation."""
+
+    metrics: ClassVar[frozenset[str]] = frozenset(
+        {
+            *similarity.GRADED,
+            *similarity.LABELLED,
+            *similarity.RANKED,
+            *("f1_macro", "f1_micro", "f1_weighted", "precision_macro", "recall_macro", "roc_auc"),
+            *("matthews_correlation", "neg_log_loss", "precision/", "recall/", "f1/"),
+        }
+    )
+    name: Literal["sentence-similarity"]
+    loss: Literal["cosent", "cosine-mse", "softmax", "multiple-negatives-ranking"] | None = Field(
+        None, description="null: cosent for `score`, softmax for `label`, multiple-negatives-ranking for `positive`."
+    )
+    labels: Annotated[list[str], Field(min_length=2)] | None = Field(
+        None, description="Label names in order; with a cosine loss the second of two means similar. null: of train."
+    )
+    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
+        None, description="cosine-mse: the scores that mean cosine 0 and 1. null: least and greatest of train."
+    )
+    threshold: float | None = Field(
+        None, description="Two labels by cosine: the cosine from which a pair is similar. null: fitted on validation."
+    )
+
+
+@final
+@dataclass(frozen=True)
+class SentenceSimilarity(Task):
+    """One vector a text, compared by cosine (Reimers & Gurevych 2019).
+
+    Learns from graded pairs (`text_a`, `text_b`, `score`), labelled pairs (`label`), or anchors with a
+    `positive` and, where there is one, a `negative`. The model is transformers' own AutoModel, in the layout
+    of sentence-transformers, which opens it too. With `loss: softmax` the labels come from a classifier over
+    (u, v, |u - v|), saved beside it as `classifier.safetensors`.
+    """
+
+    Options: ClassVar[type[TaskOptions]] = SentenceSimilarityOptions
+    name: ClassVar[str] = "sentence-similarity"
+    usage: ClassVar[Usage] = Usage(
+        """\
+from sentence_transformers import SentenceTransformer
+
+SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
+        '{"text_a": "your text", "text_b": "another"}',
+        "pairs scored, labelled with the fitted threshold, and told what was cut off",
+    )
+    columns: ClassVar[Mapping[str, Column]] = {
+        "text": Column("text", "a text, to be given its vector"),
+        "text_a": Column("text", "the first text of a pair"),
+        "text_b": Column("text", "the second text of a pair"),
+        "anchor": Column("text", "a text that has a positive"),
+        "score": Column("number", "how similar the pair is"),
+        "label": Column("label", "what holds between the two texts"),
+        "positive": Column("text", "a text that is near to the anchor"),
+        "negative": Column("text", "a text that is not"),
+    }
+    inputs: ClassVar[Sequence[frozenset[str]]] = (
+        frozenset({"text_a", "text_b"}),
+        frozenset({"anchor"}),
+        frozenset({"text"}),
+    )
+    targets: ClassVar[Sequence[str]] = ("score", "label", "positive")
+    context: ClassVar[Sequence[str]] = ("positive", "negative")
+
+    options: SentenceSimilarityOptions
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+
+    # --- before there is a model
+
+    @classmethod
+    def prepare(
+        cls,
+        options: SentenceSimilarityOptions,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int,
+        rows: Dataset,
+        class_names: Sequence[str],
+    ) -> Self:
+        """Settle loss, labels and range from the training rows. Raises DataError on contradictions."""
+        target = next(name for name in cls.targets if name in rows.column_names)
+        first = "anchor" if target == "positive" else "text_a"
+        if first not in rows.column_names:
+            what = f"`{target}` goes with `{first}`, but the rows have {', '.join(rows.column_names)}"
+            raise DataError(
+                Problem("data.columns", what, "Map text_a and text_b with a score or label, or anchor with positive.")
+            )
+        loss = options.loss or LOSSES[target][0]
+        if loss not in LOSSES[target]:
+            what = f"{loss} does not learn from `{target}`, which the rows have"
+            raise DataError(Problem("task.loss", what, f"Write {' or '.join(LOSSES[target])}, or leave it out."))
+        settled: dict[str, Any] = {"loss": loss}
+        if target == "label":
+            known = settle_labels(options.labels, label_names(rows["label"][:], class_names))
+            settled["labels"] = list(dict.fromkeys(known.values()))
+            if loss != "softmax" and len(settled["labels"]) != 2:
+                what = f"{loss} learns from two labels, but train has {', '.join(settled['labels'])}"
+                raise DataError(Problem("task.loss", what, "Write loss: softmax."))
+        if target == "score" and loss == "cosine-mse" and options.score_range is None:
+            settled["score_range"] = [min(rows["score"]), max(rows["score"])]
+        return cls(options.model_copy(update=settled), tokenizer, max_length)
+
+    @classmethod
+    def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Self:
+        """A foreign model: its own modules.json, or mean pooling; cosines, no threshold, truncation."""
+        layout, longest = vectors.read_layout(Path(str(config.name_or_path)))
+        options = {"name": cls.name, **vectors.described(layout)}
+        return cls(SentenceSimilarityOptions.model_validate(options), tokenizer, min(max_length, longest or max_length))
+
+    @property
+    def headline(self) -> str:
+        if self.options.loss == "multiple-negatives-ranking":
+            return "mrr"
+        return "accuracy" if self.options.labels else "spearman"
+
+    @property
+    def emits(self) -> Sequence[str]:
+        if self.options.loss == "multiple-negatives-ranking":
+            return similarity.RANKED
+        if self.options.loss == "softmax":
+            return [
+                n for n in self.options.metrics if "/" not in n and n not in (*similarity.GRADED, *similarity.RANKED)
+            ]
+        return similarity.LABELLED if self.options.labels else similarity.GRADED
+
+    @property
+    def known_labels(self) -> frozenset[str] | None:
+        return frozenset(self.options.labels) if self.options.labels else None
+
+    def describe(self) -> str:
+        """Such as `mean pooling, unit length, loss cosent`."""
+        labels = f", labels {', '.join(self.options.labels)}" if self.options.labels else ""
+        return f"{self.options.described()}, loss {self.options.loss}{labels}"
+
+    def check(self, features: Dataset, split: str) -> Iterator[Finding]:
+        yield from length_findings(features, split, self.max_length, self.options.overflow)
+        if split == "train" and self.options.loss in ("cosent", "multiple-negatives-ranking"):
+            what = f"train: {self.options.loss} compares the rows of a batch, which accumulation does not make larger"
+            yield Finding(
+                "note", what, "Raise training.per_device_train_batch_size, with task.mini_batch for its memory."
+            )
+
+    # --- text -> features -> model
+
+    def encode(self, rows: Dataset) -> Dataset:
+        from datasets import Dataset
+
+        sides = [n for n in ("text", "text_a", "text_b", "anchor", "positive", "negative") if n in rows.column_names]
+        columns = vectors.encode_sides(self.tokenizer, [rows[side][:] for side in sides], self.options, self.max_length)
+        for target in (name for name in self.targets if name in rows.column_names):
+            values = self._numbers(rows, target)
+            columns["labels"] = [values[row] for row in columns["row"]]
+        return Dataset.from_dict(columns)
+
+    def _numbers(self, rows: Dataset, target: str) -> list[float] | list[int]:
+        """What the loss compares with: a number per row; for `positive` nothing, 0."""
+        if target == "positive":
+            return [0] * len(rows)
+        if target == "label":
+            ids = {name: index for index, name in enumerate(self.options.labels or ())}
+            ids |= {str(index): index for index in range(len(ids)) if str(index) not in ids}
+            strangers = sorted({label for label in rows["label"] if label not in ids})
+            if strangers:
+                what = f"labels that the model does not know: {', '.join(map(repr, strangers[:10]))}"
+                raise DataError(Problem("column `label`", what, f"It knows {', '.join(ids)}."))
+            return [ids[label] for label in rows["label"]]
+        low, high = self.options.score_range or (0.0, 1.0)
+        return [(score - low) / ((high - low) or 1.0) for score in rows["score"]]
+
+    def units(self, features: Dataset) -> Sequence[int]:
+        """The texts of a row are learned together."""
+        rows: Sequence[int] = features["row"][:]
+        return rows
+
+    def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
+        classes = len(self.options.labels or ()) if self.options.loss == "softmax" else 0
+        return vectors.build(encoder, self.options, classes=classes, new_head=new_head)
+
+    def beside(self, model: Any) -> Mapping[str, Module]:
+        return vectors.beside(model)
+
+    def files(self, model: Any) -> Mapping[str, Any]:
+        return vectors.files(self.options.layout, model.config.hidden_size, self.max_length)
+
+    def forward(self, model: Any, batch: Batch) -> Any:
+        return vectors.forward(super().forward, model, batch, self.options.mini_batch)
+
+    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """`vectors` are `(texts, size)`: the sides of a row one after the other, rows in order."""
+        import torch
+        from torch.nn import functional as F
+
+        from bertkit.heads import vector_losses
+
+        side, scale = batch["side"], self.options.scale
+        a, b = outputs["vectors"][side == 0], outputs["vectors"][side == 1]
+        targets = batch["labels"][side == 0]
+        if self.options.loss == "softmax":
+            logits = F.linear(torch.cat([a, b, (a - b).abs()], dim=-1), outputs["weight"], outputs["bias"])
+            return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=label_smoothing)
+        if self.options.loss == "multiple-negatives-ranking":
+            same = torch.cat([batch["same"][side == 1], batch["same"][side == 2]])
+            return vector_losses.in_batch(a, b, outputs["vectors"][side == 2], same, scale)
+        cosines = vector_losses.cosines(a, b)
+        if self.options.loss == "cosine-mse":
+            return F.mse_loss(cosines, targets.float(), reduction="sum")
+        return vector_losses.cosent(cosines, targets.float(), scale) * len(a)
+
+    def count(self, batch: Batch) -> float:
+        return float((batch["side"] == 0).sum())
+
+    # --- model -> answers
+
+    def keep(self, outputs: Any, batch: Batch) -> Sequence[Any]:
+        """Each text's vector, fp32, and the classifier that all of them share."""
+        return vectors.keep(outputs)
+
+    def decode(self, kept: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
+        """`vector` of a text; `score` (cosine) of a pair, with `label` and `scores` where it learned labels; of an
+        anchor `score`, `rank` of its positive among those of its rows (4,096 at a time), and `negative_score`."""
+        labels = self.options.labels or []
+        return vectors.decode(kept, features, labels, self.options.threshold, "positive" in rows.column_names)
+
+    def fit(self, rows: Dataset, predict: Predict) -> Self:
+        """The threshold of best accuracy, where two labels come from cosines and the recipe left it open."""
+        by_cosine = self.options.labels and self.options.loss != "softmax"
+        if not by_cosine or self.options.threshold is not None:
+            return self
+        answers = list(self.answer(rows, predict))
+        found = similarity.best_threshold(self._similar(rows), similarity.of(answers, "score"))
+        return replace(self, options=self.options.model_copy(update={"threshold": found}))
+
+    def _similar(self, rows: Dataset) -> list[bool]:
+        return [bool(number) for number in self._numbers(rows, "label")]
+
+    def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
+        return dict(self._scored(answers, rows).scores)
+
+    def intervals(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, tuple[float, float] | None]:
+        return self._scored(answers, rows).intervals()
+
+    def _scored(self, answers: Sequence[Answer], rows: Dataset) -> Scored | Graded:
+        if "score" in rows.column_names:
+            return similarity.graded(rows["score"][:], similarity.of(answers, "score"))
+        if "positive" in rows.column_names:
+            beats = [a["score"] > a["negative_score"] for a in answers] if "negative" in rows.column_names else None
+            return similarity.ranked(similarity.of(answers, "rank"), beats)
+        if "label" not in rows.column_names:
+            what = f"no score, label or positive in the rows, which have {', '.join(rows.column_names)}"
+            raise DataError(Problem("columns", what))
+        if self.options.loss == "softmax":
+            return Graded.of("single-label", list(self.options.labels or ()), self._numbers(rows, "label"), answers)
+        if not self.options.labels:
+            raise DataError(
+                Problem("column `label`", "this model learned no labels; it gives cosines", "Map a `score`.")
+            )
+        return similarity.labelled(
+            self._similar(rows), similarity.of(answers, "score"), self.options.threshold or vectors.MIDDLE
+        )
+
+    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
+        """What the cosine of TF-IDF vectors, learned on the texts of train, scores."""
+        if self.options.loss == "softmax":
+            return {}
+        names = [n for n in ("text_a", "text_b", "anchor", "positive", "negative") if n in rows.column_names]
+        sides = simple.tfidf_vectors([text for name in names for text in train[name]], [rows[n][:] for n in names])
+        if sides is None:
+            return {}
+        cut = range(0, len(rows), self.chunk)
+        chunks = [
+            vectors.by_cosine([side[i : i + self.chunk] for side in sides], [], None, "positive" in names) for i in cut
+        ]
+        answers = [answer for chunk in chunks for answer in chunk]
+        own = self
+        if self.options.labels:
+            best = similarity.best_threshold(self._similar(rows), similarity.of(answers, "score"))
+            own = replace(self, options=self.options.model_copy(update={"threshold": best}))
+        return {"tf-idf cosine": own.score(answers, rows)}

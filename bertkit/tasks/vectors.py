@@ -1,0 +1,240 @@
+"""What the tasks that give texts a vector share: options, features, the model, and cosines as answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from bertkit.errors import ModelError, Problem
+from bertkit.evaluation import similarity
+from bertkit.tasks.base import Answer, Batch, TaskOptions
+from bertkit.tasks.encoding import encode_texts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    from datasets import Dataset
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from bertkit.encoder import Encoder
+    from bertkit.heads.vectors import Layout
+
+MIDDLE = 0.5  # the threshold where nothing fitted one
+
+
+class VectorOptions(TaskOptions):
+    """How a text becomes a vector, and how vectors are learned."""
+
+    pooling: Literal["mean", "cls", "max"] = Field("mean", description="Over the word pieces of the last layer.")
+    dense: int = Field(0, ge=0, description="Outputs of a dense layer behind the pooling. 0: none.")
+    activation: Literal["Identity", "Tanh", "ReLU", "GELU", "Sigmoid"] = Field(
+        "Identity", description="Of the dense layer; torch.nn's names."
+    )
+    bias: bool = Field(True, description="Of the dense layer.")
+    normalize: bool = Field(True, description="Are vectors brought to length 1?")
+    scale: float = Field(20.0, gt=0, description="What cosines are multiplied by: one over the temperature.")
+    overflow: Literal["truncate", "error"] = Field("truncate", description="Texts past max_length: cut, or refused.")
+    mini_batch: int | None = Field(
+        None, ge=1, description="Texts that go through the encoder at a time, so that a large batch fits (GradCache)."
+    )
+
+    @property
+    def layout(self) -> Layout:
+        """The modules behind the encoder."""
+        from bertkit.heads.vectors import Layout
+
+        return Layout(self.pooling, self.dense, self.activation, self.bias, self.normalize)
+
+    def described(self) -> str:
+        """Such as `mean pooling, dense 256, unit length`."""
+        parts = [f"{self.pooling} pooling", f"dense {self.dense}" if self.dense else "", "unit length" * self.normalize]
+        return ", ".join(part for part in parts if part)
+
+
+def read_layout(folder: Path) -> tuple[Layout, int | None]:
+    """The layout of a model folder, and its limit in word pieces. Raises ModelError."""
+    from bertkit.heads.vectors import read_layout
+
+    return read_layout(folder)
+
+
+def described(layout: Layout) -> dict[str, Any]:
+    """The layout as options."""
+    return layout._asdict()
+
+
+def files(layout: Layout, size: int, longest: int) -> Mapping[str, Any]:
+    """What sentence-transformers wants beside the model: file name -> JSON."""
+    from bertkit.heads.vectors import files
+
+    return files(layout, size, longest)
+
+
+def encode_sides(
+    tokenizer: PreTrainedTokenizerBase, sides: Sequence[Sequence[str]], options: VectorOptions, max_length: int
+) -> dict[str, list[Any]]:
+    """One feature a text: the sides of a row one after the other.
+
+    Beside the columns of `encode_texts`: `side`, from 0, and `same`, a number that equal texts share.
+    """
+    numbers: dict[str, int] = {}
+    encoded = []
+    for number, texts in enumerate(sides):
+        columns = encode_texts(tokenizer, texts, None, max_length=max_length, overflow=options.overflow, stride=0)
+        columns["side"] = [number] * len(texts)
+        columns["same"] = [numbers.setdefault(text, len(numbers)) for text in texts]
+        encoded.append(columns)
+    return {name: [columns[name][row] for row in range(len(sides[0])) for columns in encoded] for name in encoded[0]}
+
+
+def build(encoder: Encoder, options: VectorOptions, *, classes: int = 0, new_head: bool = True) -> PreTrainedModel:
+    """AutoModel with the layout behind it, and a classifier over (u, v, |u - v|) where there are classes."""
+    from torch import nn
+    from transformers import AutoModel
+
+    from bertkit.encoder import load_beside, load_model
+    from bertkit.heads.vectors import DENSE, attach
+
+    layout = options.layout
+    model: Any = load_model(encoder, AutoModel, {}, new_head=new_head)
+    if "pooler" in dict(model.named_children()) and model.pooler is not None:
+        model.pooler.requires_grad_(False)  # nothing reads it
+    attach(model, layout)
+    if layout.dense and (not new_head or (encoder.folder / DENSE).is_dir()):
+        load_beside(encoder, f"{DENSE}/model", model.dense)
+    if classes:
+        model.classifier = nn.Linear(3 * (layout.dense or model.config.hidden_size), classes)
+        nn.init.normal_(model.classifier.weight, std=0.02)
+        nn.init.zeros_(model.classifier.bias)
+        if not new_head:
+            load_beside(encoder, "classifier", model.classifier)
+        # The classifier's own tensors go with the vectors: which texts are pairs, the loss and decode know.
+        model.register_forward_hook(_with_classifier)
+    return model  # type: ignore[no-any-return]
+
+
+def beside(model: Any) -> dict[str, Module]:
+    """Where they are saved, without `.safetensors` -> the dense layer and the classifier, where there are such."""
+    from bertkit.heads.vectors import DENSE
+
+    places = {"dense": f"{DENSE}/model", "classifier": "classifier"}
+    return {places[name]: module for name, module in model.named_children() if name in places}
+
+
+def _with_classifier(model: Any, inputs: Any, outputs: Any) -> Any:
+    # Clones: DDP takes a parameter that is an output for one that is done with.
+    return {**outputs, "weight": model.classifier.weight.clone(), "bias": model.classifier.bias.clone()}
+
+
+def forward(run: Callable[[Any, Batch], Any], model: Any, batch: Batch, mini_batch: int | None) -> Mapping[str, Tensor]:
+    """The model's outputs; with `mini_batch`, while it learns, computed in parts and again in the backward pass.
+
+    That is GradCache (Gao et al. 2021): the batch's memory is that of a part, its gradients are those of the whole.
+    """
+    import torch
+
+    outputs: Mapping[str, Tensor]
+    texts = len(batch["input_ids"])
+    if mini_batch is None or texts <= mini_batch or not torch.is_grad_enabled():
+        outputs = run(model, batch)
+        return outputs
+    from torch.utils.checkpoint import checkpoint
+
+    from bertkit.training.cpu import faster
+
+    def part(piece: Batch) -> Mapping[str, Tensor]:
+        with faster(piece["input_ids"].device):  # entered here, since the second pass is outside of the step's
+            made: Mapping[str, Tensor] = run(model, piece)
+            return made
+
+    parts = []
+    for start in range(0, texts, mini_batch):
+        piece = {name: values[start : start + mini_batch] for name, values in batch.items()}
+        width = int(piece["attention_mask"].sum(1).max())
+        cut = {n: v[:, :width] if v.ndim == 2 else v for n, v in piece.items()}
+        parts.append(checkpoint(part, cut, use_reentrant=False))
+    return {**parts[0], "vectors": torch.cat([each["vectors"] for each in parts])}
+
+
+class Kept(NamedTuple):
+    """A text's vector `(size,)`, and the classifier's weight `(classes, 3 size)` and bias, the same for all texts."""
+
+    vector: np.ndarray
+    classifier: tuple[np.ndarray, np.ndarray] | None
+
+
+def keep(outputs: Mapping[str, Tensor]) -> list[Kept]:
+    """One item a text, fp32."""
+    vectors = outputs["vectors"].float().cpu().numpy()
+    classifier = None
+    if "weight" in outputs:
+        classifier = outputs["weight"].float().cpu().numpy(), outputs["bias"].float().cpu().numpy()
+    return [Kept(vector, classifier) for vector in vectors]
+
+
+def decode(
+    kept: Sequence[Kept], features: Dataset, labels: Sequence[str], threshold: float | None, ranked: bool
+) -> list[Answer]:
+    """Vectors, or cosines of the sides; and `truncated`. Raises ModelError when vectors are not finite.
+
+    labels: what pairs are called, by the classifier or by the threshold. ranked: are the sides anchors and positives?
+    """
+    import numpy as np
+
+    sides = max(features["side"][:]) + 1
+    every = np.stack([item.vector for item in kept])
+    bad = int((~np.isfinite(every)).any(axis=1).sum())
+    if bad:
+        what = f"its vectors are not finite for {bad} of {len(every)} texts"
+        raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
+    lost = np.asarray(features["lost"][:]).reshape(-1, sides).sum(axis=1) > 0
+    table = every.astype(np.float64).reshape(-1, sides, every.shape[1])
+    if sides == 1:
+        answers: list[Answer] = [{"vector": vector.tolist()} for vector in every]
+    elif kept[0].classifier is not None:
+        answers = _classified(table, kept[0].classifier, labels)
+    else:
+        unit = table / np.maximum(np.linalg.norm(table, axis=-1, keepdims=True), 1e-12)
+        answers = by_cosine(unit.transpose(1, 0, 2), labels, threshold, ranked)
+    return [answer | {"truncated": cut} for answer, cut in zip(answers, lost.tolist(), strict=True)]
+
+
+def by_cosine(sides: Sequence[Any], labels: Sequence[str], threshold: float | None, ranked: bool) -> list[Answer]:
+    """Answers from the unit vectors of each side, `(rows, size)` each, dense or sparse; arguments as for `decode`."""
+    import numpy as np
+
+    def rowwise(a: Any, b: Any) -> list[float]:
+        return np.asarray(np.clip((a * b).sum(axis=1), -1, 1)).ravel().tolist()
+
+    answers: list[Answer] = [{"score": score} for score in rowwise(sides[0], sides[1])]
+    if len(labels) == 2:
+        limit = MIDDLE if threshold is None else threshold
+        answers = [answer | {"label": labels[answer["score"] >= limit]} for answer in answers]
+    if ranked:
+        table = sides[0] @ sides[1].T
+        places = similarity.places(table if isinstance(table, np.ndarray) else table.toarray())
+        answers = [answer | {"rank": place} for answer, place in zip(answers, places, strict=True)]
+    if len(sides) > 2:
+        worse = rowwise(sides[0], sides[2])
+        answers = [answer | {"negative_score": score} for answer, score in zip(answers, worse, strict=True)]
+    return answers
+
+
+def _classified(table: np.ndarray, classifier: tuple[np.ndarray, np.ndarray], labels: Sequence[str]) -> list[Answer]:
+    """The classifier's probabilities for each pair, `(pairs, 2, size)`."""
+    import numpy as np
+    from scipy.special import softmax
+
+    u, v = table[:, 0], table[:, 1]
+    weight, bias = (part.astype(np.float64) for part in classifier)
+    logits = np.concatenate([u, v, np.abs(u - v)], axis=1) @ weight.T + bias
+    answers = []
+    for row in softmax(logits, axis=1).tolist():
+        best = max(range(len(row)), key=row.__getitem__)
+        answers.append({"label": labels[best], "score": row[best], "scores": dict(zip(labels, row, strict=True))})
+    return answers
