@@ -106,7 +106,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         for key, inner in value.items():
             yield from _flat(f"{name}.{key}", inner)
     else:
-        nested = name.rpartition(".")[2] in ("words", "entities", "n_best")
+        nested = name.rpartition(".")[2] in ("words", "entities", "n_best", "vector")
         plain = isinstance(value, list) and not nested and all(isinstance(each, str) for each in value)
         several = "|".join(value) if plain else json.dumps(value, ensure_ascii=False)
         yield name, several if isinstance(value, list) else value
@@ -120,6 +120,9 @@ def shown(text: str, answer: Answer) -> str:
     if "entities" in answer:
         found = [f"{e['label']} {e['text']} ({e['score']:.3f})" for e in answer["entities"]]
         return f"{', '.join(found) or 'no entities'}  in: {text}"
+    if "vector" in answer:
+        numbers = ", ".join(f"{number:.4f}" for number in answer["vector"][:4])
+        return f"{len(answer['vector'])} numbers: {numbers}, …  {text}"
     given = answer.get("label", answer.get("labels"))
     given = ", ".join(given) or "none" if isinstance(given, list) else given
     score = answer.get("score")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -77,8 +78,10 @@ def tfidf_vectors(train: Sequence[str], sides: Sequence[Sequence[str]]) -> list[
     features = _tfidf(train, [text for side in sides for text in side])
     if features is None:
         return None
-    ends = [len(side) for side in sides]
-    return [features[1][sum(ends[:i]) : sum(ends[: i + 1])] for i in range(len(ends))]
+    from scipy.sparse import csr_array
+
+    starts = [sum(map(len, sides[:index])) for index in range(len(sides) + 1)]
+    return [csr_array(features[1][start:end]) for start, end in pairwise(starts)]
 
 
 def _linear(kind: Kind, train_features: Any, train: Floats, features: Any) -> Floats:

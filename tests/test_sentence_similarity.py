@@ -1,0 +1,323 @@
+"""sentence-similarity: losses and layout against sentence-transformers, thresholds and ranks against brute force."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cases import CASES, TEXTS, Case, encoder
+from datasets import Dataset
+from hypothesis import given
+from hypothesis import strategies as st
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import losses, modules
+from sklearn.metrics import average_precision_score
+from steps import first_step
+from transformers import set_seed
+
+from bertkit import load
+from bertkit.cli import main
+from bertkit.errors import DataError, ModelError
+from bertkit.evaluation import similarity
+from bertkit.heads.vector_losses import cosent, cosines, in_batch
+from bertkit.tasks.sentence_similarity import SentenceSimilarity, SentenceSimilarityOptions
+from bertkit.training.train import save
+
+SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}
+ODD = [*TEXTS, "", "🙂", "word " * 500]
+
+
+def stub(features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return features
+
+
+def sides(count: int = 3, rows: int = 7) -> list[dict[str, torch.Tensor]]:
+    torch.manual_seed(1)
+    return [{"sentence_embedding": torch.randn(rows, 5, dtype=torch.float64)} for _ in range(count)]
+
+
+def of(side: dict[str, torch.Tensor]) -> torch.Tensor:
+    return side["sentence_embedding"]
+
+
+def options(**more: Any) -> SentenceSimilarityOptions:
+    return SentenceSimilarityOptions.model_validate({"name": "sentence-similarity", **more})
+
+
+def made(folder: Path, tmp_path: Path, **more: Any) -> Path:
+    """The tiny encoder with fresh heads, saved as bertkit saves."""
+    set_seed(4)
+    case = next(c for c in CASES if c.id == "similarity-mse")
+    task = Case("x", {"name": "sentence-similarity", **more}, case.columns).task(folder)
+    save(task.model(encoder(folder)), task, tmp_path / "model", SETTINGS)
+    return tmp_path / "model"
+
+
+def vectors(folder: Path, texts: list[str], **how: Any) -> np.ndarray:
+    return np.asarray([answer["vector"] for answer in load(folder, precision="fp32", **how)(texts)])
+
+
+def test_cosent_is_sentence_transformers() -> None:
+    a, b, _ = sides()
+    targets = torch.tensor([0.1, 0.9, 0.9, 0.4, 0.0, 1.0, 0.5], dtype=torch.float64)
+    theirs = losses.CoSENTLoss(stub, scale=20.0)([a, b], targets)
+    torch.testing.assert_close(cosent(cosines(of(a), of(b)), targets, 20.0), theirs)
+
+
+def test_in_batch_is_sentence_transformers() -> None:
+    a, b, c = sides()
+    theirs = losses.MultipleNegativesRankingLoss(stub, scale=20.0)([a, b, c], torch.empty(0))
+    ours = in_batch(of(a), of(b), of(c), torch.arange(14), 20.0) / 7
+    torch.testing.assert_close(ours, theirs)
+    pairs = losses.MultipleNegativesRankingLoss(stub, scale=20.0)([a, b], torch.empty(0))
+    torch.testing.assert_close(in_batch(of(a), of(b), of(c)[:0], torch.arange(7), 20.0) / 7, pairs)
+
+
+def test_a_text_that_is_the_own_positive_is_no_negative() -> None:
+    a, b, c = (of(side) for side in sides())
+    b[3] = b[0]
+    c[2] = b[0]
+    same = torch.arange(14)
+    same[3] = same[9] = 0
+    by_hand = 0.0
+    scores = 20 * torch.nn.functional.cosine_similarity(a[:, None], torch.cat([b, c])[None], dim=-1)
+    for row in range(7):
+        rivals = [j for j in range(14) if j == row or same[j] != same[row]]
+        by_hand += float(torch.logsumexp(scores[row, rivals], 0) - scores[row, row])
+    assert float(in_batch(a, b, c, same, 20.0)) == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize(
+    "more", [{}, {"normalize": False}, {"dense": 5, "activation": "Tanh"}, {"dense": 9, "bias": False}]
+)
+def test_sentence_transformers_opens_what_is_saved(
+    pooling: str, more: dict[str, Any], tiny_encoder: Path, tmp_path: Path
+) -> None:
+    folder = made(tiny_encoder, tmp_path, pooling=pooling, **more)
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(ODD)
+    np.testing.assert_allclose(vectors(folder, ODD), theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_what_sentence_transformers_saves_is_opened(pooling: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    set_seed(3)
+    transformer = modules.Transformer(str(tiny_encoder))
+    stack = [
+        transformer,
+        modules.Pooling(transformer.get_embedding_dimension(), pooling),
+        modules.Dense(transformer.get_embedding_dimension(), 6),
+        modules.Normalize(),
+    ]
+    model = SentenceTransformer(modules=stack, device="cpu")
+    model.save(str(tmp_path / "theirs"))
+    texts = [text for text in ODD if len(text) < 200]
+    ours = vectors(tmp_path / "theirs", texts, task="sentence-similarity")
+    np.testing.assert_allclose(ours, model.encode(texts), atol=1e-6)
+
+
+def test_a_plain_encoder_gets_mean_pooling(tiny_encoder: Path) -> None:
+    theirs = SentenceTransformer(str(tiny_encoder), device="cpu").encode(TEXTS)
+    ours = vectors(tiny_encoder, TEXTS, task="sentence-similarity")
+    unit = theirs / np.linalg.norm(theirs, axis=1, keepdims=True)
+    found = ours / np.linalg.norm(ours, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, unit, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda m: m[1].update(path="../../elsewhere"), "outside of the model"),
+        (lambda m: m.append({"idx": 3, "path": "3_X", "type": "my.Module"}), "no module 'Module'"),
+        (lambda m: m.clear() or m.append("x"), "not a list of modules"),
+    ],
+)
+def test_odd_modules_are_refused(edit: Any, said: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = made(tiny_encoder, tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    del config["bertkit"]
+    (folder / "config.json").write_text(json.dumps(config))
+    listed = json.loads((folder / "modules.json").read_text())
+    edit(listed)
+    (folder / "modules.json").write_text(json.dumps(listed))
+    with pytest.raises(ModelError, match=said):
+        load(folder, task="sentence-similarity")
+
+
+def test_two_ways_of_pooling_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = made(tiny_encoder, tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    del config["bertkit"]
+    (folder / "config.json").write_text(json.dumps(config))
+    pooling = folder / "1_Pooling" / "config.json"
+    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"pooling_mode_cls_token": True}))
+    with pytest.raises(ModelError, match="by one of them"):
+        load(folder, task="sentence-similarity")
+
+
+def test_a_missing_dense_layer_is_said(tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = made(tiny_encoder, tmp_path, dense=5)
+    shutil.rmtree(folder / "2_Dense")
+    with pytest.raises(ModelError, match="2_Dense"):
+        load(folder)
+
+
+@pytest.mark.parametrize("identifier", ["similarity-in-batch", "similarity-cosent"])
+def test_a_mini_batch_takes_the_same_step(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    case = next(c for c in CASES if c.id == identifier)
+    parts = Case(case.id, {**case.options, "mini_batch": 3}, case.columns)
+    whole, cached = (first_step(c, tiny_encoder, tmp_path, 8, 1) for c in (case, parts))
+    assert cached[0] == pytest.approx(whole[0], rel=1e-5)
+    torch.testing.assert_close(cached[1], whole[1], rtol=1e-4, atol=1e-6)
+
+
+def test_a_mini_batch_drops_the_same_in_both_passes(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    """With parts of one text, gradients are right only if the second pass repeats the first one's dropout."""
+    case = next(c for c in CASES if c.id == "similarity-in-batch")
+    task = Case("x", {**case.options, "mini_batch": 1}, case.columns).task(tiny_encoder_with_dropout)
+    set_seed(1)
+    model: Any = task.model(encoder(tiny_encoder_with_dropout)).train()
+    features = task.encode(case.rows())
+    from bertkit.training.batching import Collator
+
+    batch = Collator.of(task.tokenizer, {})(features[:])
+    name, weight = next((n, p) for n, p in model.named_parameters() if n.endswith("layer.0.output.dense.bias"))
+
+    def total() -> torch.Tensor:
+        torch.manual_seed(5)
+        return task.loss(task.forward(model, batch), batch)
+
+    total().backward()
+    slope, step = weight.grad[0].item(), 1e-2
+    weight.data[0] += step
+    above = total().item()
+    weight.data[0] -= 2 * step
+    below = total().item()
+    assert slope == pytest.approx((above - below) / (2 * step), rel=0.05, abs=1e-3), name
+
+
+scored = st.lists(st.tuples(st.booleans(), st.sampled_from([-0.5, 0.0, 0.25, 0.5, 0.75, 1.0])), min_size=1, max_size=12)
+
+
+@given(scored)
+def test_the_best_threshold_is_best(pairs: list[tuple[bool, float]]) -> None:
+    truth, given_ = [p[0] for p in pairs], [p[1] for p in pairs]
+
+    def right(threshold: float) -> int:
+        return sum((cosine >= threshold) == same for same, cosine in pairs)
+
+    best = max(right(t) for t in [*(c for c in given_), 2.0, -2.0])
+    assert right(similarity.best_threshold(truth, given_)) == best
+
+
+@given(scored.filter(lambda pairs: any(p[0] for p in pairs)))
+def test_average_precision_is_scikit_learns(pairs: list[tuple[bool, float]]) -> None:
+    truth, given_ = [p[0] for p in pairs], [p[1] for p in pairs]
+    ours = similarity.labelled(truth, given_, 0.3).scores
+    assert ours["average_precision"] == pytest.approx(average_precision_score(truth, given_))
+    assert ours["accuracy"] == pytest.approx(np.mean((np.asarray(given_) >= 0.3) == np.asarray(truth)))
+
+
+def test_ranks_and_their_scores() -> None:
+    table = np.asarray([[0.9, 0.1, 0.95], [0.5, 0.5, 0.5], [0.0, 0.1, 0.05]])
+    assert similarity.places(table) == [2, 1, 2]
+    scores = similarity.ranked([2, 1, 2], [True, False, True]).scores
+    assert scores == pytest.approx({"mrr": 2 / 3, "accuracy_at_1": 1 / 3, "triplet_accuracy": 2 / 3})
+
+
+@pytest.mark.parametrize(
+    ("columns", "more", "said"),
+    [
+        ({"text": TEXTS, "score": [1.0] * 8}, {}, "`score` goes with `text_a`"),
+        ({"text_a": TEXTS, "text_b": TEXTS, "positive": TEXTS}, {}, "`positive` goes with `anchor`"),
+        (
+            {"text_a": TEXTS, "text_b": TEXTS, "score": [1.0] * 8},
+            {"loss": "softmax"},
+            "softmax does not learn from `score`",
+        ),
+        (
+            {"text_a": TEXTS, "text_b": TEXTS, "label": list("abcabcab")},
+            {"loss": "cosent"},
+            "two labels, but train has a, b, c",
+        ),
+    ],
+)
+def test_contradictions_are_said(columns: dict[str, Any], more: dict[str, Any], said: str, tiny_encoder: Path) -> None:
+    from bertkit.encoder import load_tokenizer
+
+    with pytest.raises(DataError, match=said):
+        SentenceSimilarity.prepare(options(**more), load_tokenizer(tiny_encoder), 32, Dataset.from_dict(columns), [])
+
+
+ROWS = {
+    "score": [
+        {"text_a": a, "text_b": b, "score": i % 6}
+        for i, (a, b) in enumerate(zip(TEXTS * 2, TEXTS[::-1] * 2, strict=True))
+    ],
+    "label": [
+        {"text_a": a, "text_b": b, "label": ("no", "yes")[i % 2]}
+        for i, (a, b) in enumerate(zip(TEXTS * 2, TEXTS[3:] * 4, strict=False))
+    ],
+    "positive": [{"anchor": a, "positive": f"{a} {i}", "negative": TEXTS[i % 3]} for i, a in enumerate(TEXTS * 2)],
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "loss"),
+    [("score", "cosent"), ("label", "softmax"), ("label", "cosine-mse"), ("positive", "multiple-negatives-ranking")],
+)
+def test_the_whole_way(
+    target: str, loss: str, tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """train, evaluate and scoring what predict wrote agree to the last digit."""
+    for split in ("train", "validation"):
+        lines = [json.dumps(row) for row in ROWS[target]]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        f"task: {{name: sentence-similarity, loss: {loss}}}\nmodel: {{name: {tiny_encoder}, max_length: 32}}\n"
+        f"data: {{source: {{train: {tmp_path}/train.jsonl, validation: {tmp_path}/validation.jsonl}}}}\n"
+        "training: {num_train_epochs: 2, per_device_train_batch_size: 4}\nverify: false\n"
+    )
+    run = tmp_path / "run"
+    assert main(["train", str(recipe), "--output-dir", str(run)]) == 0
+    results = json.loads((run / "results.json").read_text())
+    trained = results["splits"]["validation"]["metrics"]
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == trained
+    written = tmp_path / "answers.jsonl"
+    assert main(["predict", str(run), "--input", str(tmp_path / "validation.jsonl"), "--output", str(written)]) == 0
+    rows = [json.loads(line) for line in written.read_text().splitlines()]
+    answers = [row.pop("answer") for row in rows]
+    again = load(run).task.score(
+        answers, Dataset.from_list([{**r, **({"score": float(r["score"])} if target == "score" else {})} for r in rows])
+    )
+    assert again == trained
+
+
+def test_a_text_and_a_pair_are_answered(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = made(tiny_encoder, tmp_path)
+    predictor = load(folder)
+    one, pair = predictor("the cat"), predictor(text_a="the cat", text_b="the cat")
+    assert isinstance(one, dict)
+    assert isinstance(pair, dict)
+    assert len(one["vector"]) == 16
+    assert pair["score"] == pytest.approx(1.0)
+    assert np.linalg.norm(one["vector"]) == pytest.approx(1.0, abs=1e-5)
+    assert main(["predict", str(folder), "the cat"]) == 0
+    assert "16 numbers" in capsys.readouterr().out
+
+
+def test_not_finite_vectors_are_an_error(tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = made(tiny_encoder, tmp_path)
+    predictor = load(folder)
+    with torch.no_grad():
+        predictor.model.embeddings.word_embeddings.weight.fill_(torch.nan)
+    with pytest.raises(ModelError, match="not finite for 1 of 1 texts"):
+        predictor("the cat")
