@@ -14,10 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from bertkit.encoder import Encoder, fetch, load_config, load_tokenizer
 from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.files import read_json
-from bertkit.tasks import TASKS, get_task
+from bertkit.tasks import TASKS, get_task, vectors
 from bertkit.tasks.base import Answer, Task
+from bertkit.tasks.retrieval import Retrieval
+from bertkit.tasks.sentence_similarity import SentenceSimilarity
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from datasets import Dataset
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -115,6 +118,26 @@ class Predictor:
         if isinstance(rows, str | Mapping):
             return next(self.stream([rows]))
         return list(self.stream(rows))
+
+    def encode(self, texts: Sequence[str], side: Literal["text", "query", "document"] = "text") -> np.ndarray:
+        """The vectors of these texts, `(texts, size)` fp32, with the model's own prefix for queries or documents.
+
+        Raises UserError where the model's task gives no vectors.
+        """
+        import numpy as np
+        from datasets import Dataset
+
+        if not isinstance(self.task, SentenceSimilarity | Retrieval):
+            what = f"a model for {self.task.name} gives no vectors of texts"
+            raise UserError(Problem("the model", what, "bertkit.Features takes the vectors of any encoder's layers."))
+        parts = [np.empty((0, 0), dtype=np.float32)]
+        for start in range(0, len(texts), self.task.chunk):
+            part: dict[str, list[str]] = {side: [clean(text) for text in texts[start : start + self.task.chunk]]}
+            features = Dataset.from_dict(
+                vectors.encode_sides(self.task.tokenizer, part, self.task.options, self.task.max_length)
+            )
+            parts.append(vectors.stacked(self.predict_features(features)))
+        return np.concatenate(parts[1:] or parts)
 
     def stream(self, rows: Iterable[Row]) -> Iterator[Answer]:
         """Answers in the rows' order, in constant memory. Raises DataError on a row without the task's columns."""

@@ -22,6 +22,7 @@ from bertkit.shipped import shipped_recipes
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import TaskOptions
 from bertkit.tasks.question_answering import QuestionAnsweringOptions
+from bertkit.tasks.retrieval import RetrievalOptions
 from bertkit.tasks.sentence_similarity import SentenceSimilarityOptions
 from bertkit.tasks.text_classification import TextClassificationOptions
 from bertkit.tasks.text_ranking import TextRankingOptions
@@ -128,6 +129,7 @@ class Recipe(_Section):
         | TokenClassificationOptions
         | QuestionAnsweringOptions
         | SentenceSimilarityOptions
+        | RetrievalOptions
         | TextRankingOptions,
         Field(discriminator="name"),
     ]

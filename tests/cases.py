@@ -121,6 +121,12 @@ CASES = [
     ),
     Case("similarity-in-batch", SIMILAR, {"anchor": TEXTS, "positive": LONG, "negative": LONG[::-1]}, across_rows=True),
     Case("similarity-cached", {**SIMILAR, "mini_batch": 3}, {"anchor": TEXTS, "positive": LONG}, across_rows=True),
+    Case(
+        "retrieval",
+        {"name": "retrieval", "query_prefix": "the ", "dense": 6},
+        {"query": TEXTS, "document": LONG, "grade": [1.0, 2.0] * 4},
+        across_rows=True,
+    ),
     Case("ner-softmax", NER, {"tokens": TOKENS, "tags": TAGS}),
     Case("ner-crf", {**NER, "head": "crf"}, {"tokens": TOKENS, "tags": TAGS}),
     Case(
@@ -138,8 +144,8 @@ CASES = [
     Case("ranking-binary", RANKING, {**ASKED, "label": [float(side) for side in SIDES]}),
     Case(
         "ranking-graded-windows",
-        {**RANKING, "overflow": "window", "stride": 4, "grouped": False},
-        {**ASKED, "document": LONG, "score": GRADES},
+        {**RANKING, "overflow": "window", "stride": 4, "grouped": False, "activation": "identity"},
+        {**ASKED, "document": [f"{text} " * 3 for text in TEXTS], "score": GRADES},
         max_length=20,
     ),
     Case(

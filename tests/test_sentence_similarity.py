@@ -72,24 +72,27 @@ def test_cosent_is_sentence_transformers() -> None:
 def test_in_batch_is_sentence_transformers() -> None:
     a, b, c = sides()
     theirs = losses.MultipleNegativesRankingLoss(stub, scale=20.0)([a, b, c], torch.empty(0))
-    ours = in_batch(of(a), of(b), of(c), torch.arange(14), 20.0) / 7
+    ours = in_batch(of(a), of(b), of(c), torch.arange(21), 20.0) / 7
     torch.testing.assert_close(ours, theirs)
     pairs = losses.MultipleNegativesRankingLoss(stub, scale=20.0)([a, b], torch.empty(0))
-    torch.testing.assert_close(in_batch(of(a), of(b), of(c)[:0], torch.arange(7), 20.0) / 7, pairs)
+    torch.testing.assert_close(in_batch(of(a), of(b), of(c)[:0], torch.arange(14), 20.0) / 7, pairs)
 
 
 def test_a_text_that_is_the_own_positive_is_no_negative() -> None:
     a, b, c = (of(side) for side in sides())
     b[3] = b[0]
     c[2] = b[0]
-    same = torch.arange(14)
-    same[3] = same[9] = 0
+    texts = torch.arange(21)  # anchors, positives, negatives
+    texts[7 + 3] = texts[14 + 2] = texts[7]
+    texts[5] = texts[1]  # the anchor 5 asks what 1 asks
     by_hand = 0.0
     scores = 20 * torch.nn.functional.cosine_similarity(a[:, None], torch.cat([b, c])[None], dim=-1)
     for row in range(7):
-        rivals = [j for j in range(14) if j == row or same[j] != same[row]]
+        twins = [j for j in range(14) if j != row and texts[7 + j] == texts[7 + row]]
+        twins += {1: [5], 5: [1]}.get(row, [])
+        rivals = [j for j in range(14) if j not in twins]
         by_hand += float(torch.logsumexp(scores[row, rivals], 0) - scores[row, row])
-    assert float(in_batch(a, b, c, same, 20.0)) == pytest.approx(by_hand)
+    assert float(in_batch(a, b, c, texts, 20.0)) == pytest.approx(by_hand)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])

@@ -34,10 +34,11 @@ ODD = [
     "a\r\nb\tc",
 ]
 
-INPUTS = ("text", "text_a", "text_b", "anchor", "positive", "tokens", "document", "question", "context")
+INPUTS = ("text", "text_a", "text_b", "anchor", "positive", "query", "tokens", "document", "question", "context")
 
 every_case = pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
-ALONE = [case for case in CASES if case.options.get("context") != "document" and "anchor" not in case.columns]
+ALONE = [case for case in CASES if case.options.get("context") != "document"]
+ALONE = [case for case in ALONE if "anchor" not in case.columns and case.options["name"] != "retrieval"]
 every_case_of_rows_that_stand_alone = pytest.mark.parametrize("case", ALONE, ids=[case.id for case in ALONE])
 
 
@@ -147,7 +148,8 @@ def test_odd_texts_are_answered(case: Case, tiny_encoder: Path) -> None:
         assert all(len(answer["words"]) == len(words(text)) for text, answer in zip(ODD[:8], answers, strict=False))
 
 
-HEADED = [case for case in CASES if case.options["name"] != "sentence-similarity" or case.id == "similarity-nli"]
+BARE = ("sentence-similarity", "retrieval")
+HEADED = [case for case in CASES if case.options["name"] not in BARE or case.id == "similarity-nli"]
 
 
 @pytest.mark.parametrize("case", HEADED, ids=[case.id for case in HEADED])

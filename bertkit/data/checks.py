@@ -33,9 +33,10 @@ def check(data: Data) -> list[Finding]:
         values = rows[data.target][:] if data.target is not None and data.target in rows.column_names else None
         read = {name: [_joined(value) for value in rows[name][:]] for name in texts}
         findings.append(Finding("note", f"{split}: {len(rows):,} rows"))
-        findings += _empty(read, split, origin)
-        if values is not None and data.target is not None and data.columns[data.target].holds not in ("answers", "text"):
-            findings += _balance(_labels(values, data.columns[data.target]), split)
+        findings += _empty({n: t for n, t in read.items() if not data.columns[n].unchecked}, split, origin)
+        target = None if data.target is None else data.columns[data.target]
+        if values is not None and target and target.holds not in ("answers", "text") and not target.unchecked:
+            findings += _balance(_labels(values, target), split)
         keys = _keys(read)
         first, duplicates, conflicts = _repeated(keys, values)
         findings += _duplicates(duplicates, conflicts, split, origin)

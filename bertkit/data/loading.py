@@ -61,7 +61,8 @@ def load(
     if splits is None and "train" not in parts:
         raise DataError(Problem(str(spec.source), f"no train split; there is: {', '.join(parts)}"))
     mapped = _map_columns(parts, spec, columns, inputs, targets)
-    tables, findings = dict[str, Table](), []
+    tables = dict[str, Table]()
+    findings = [finding for each in parts.values() for part in each for finding in part.findings]
     for split in parts:
         tables[split], notes = task.refine(options, _read(parts[split], mapped[split], columns), split)
         findings += notes

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from bertkit.recipe import DataSpec
+    from bertkit.tasks.base import Finding
 
 VALIDATION = ("validation", "valid", "val", "dev")  # names that folders and the Hub use for it
 SAMPLE = "sample:"
@@ -37,6 +38,7 @@ class Part:
     columns: list[str]  # of json lines: those of the first row
     rows: Iterator[tuple[int, dict[str, Any]]]
     class_names: dict[str, list[str]]
+    findings: tuple[Finding, ...] = ()
 
 
 def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str]) -> dict[str, list[Part]]:
@@ -48,6 +50,9 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     if spec.splits and not _names_splits(spec):
         fix = "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}"
         raise DataError(Problem("data.splits", "this source names its splits itself", fix))
+    beir = _beir_folder(spec)
+    if beir is not None:
+        return _open_beir(beir, splits)
     paths = find_files(spec)
     hub = {} if paths is not None else _load_hub(spec)
     found = {split: split for split in paths} if paths is not None else match_splits(hub, spec)
@@ -62,6 +67,40 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     if paths is not None:
         return {split: [_open_file(path, spec) for path in paths[split]] for split in chosen}
     return {split: [_open_hub(hub[found[split]], f"{spec.source}, {found[split]}", wanted)] for split in chosen}
+
+
+def _beir_folder(spec: DataSpec) -> Path | None:
+    """The folder of a source that holds judgements, as BEIR lays them out; None for every other source."""
+    if not isinstance(spec.source, str):
+        return None
+    name = spec.source.removeprefix(SAMPLE)
+    folder = samples_folder() / name if name != spec.source else Path(name).expanduser()
+    return folder if (folder / "qrels").is_dir() else None
+
+
+def _open_beir(folder: Path, splits: Collection[str] | None) -> dict[str, list[Part]]:
+    """One part a split: its judged pairs and, but for train, the other documents, with an empty query."""
+    from bertkit.data.beir import pairs, read_beir
+
+    problems = Problems()
+    beir = read_beir(folder, problems)
+    problems.finish()
+    missing = [split for split in splits or () if split not in beir.qrels]
+    if missing:
+        what = f"no {' and no '.join(missing)} split; the splits there: {', '.join(beir.qrels)}"
+        raise DataError(Problem(str(folder), what))
+    parts: dict[str, list[Part]] = {}
+    for split in [split for split in SPLITS if split in beir.qrels and (splits is None or split in splits)]:
+        rows = pairs(beir, split)
+        judged = {row["document_id"] for row in rows}
+        others = () if split == "train" else (name for name in beir.corpus if name not in judged)
+        empty = {"query_id": "", "query": "", "grade": 0}
+        rows += [{**empty, "document_id": n, "document": " ".join(beir.corpus[n]).strip()} for n in others]
+        found = tuple(beir.findings) if not parts else ()
+        parts[split] = [
+            Part(f"{folder}, {split}", f"{folder}, {split}, pair ", list(rows[0]), enumerate(rows, 1), {}, found)
+        ]
+    return parts
 
 
 def find_files(spec: DataSpec) -> dict[str, list[Path]] | None:

@@ -19,7 +19,7 @@ BINS = 10  # parts of equal size that scores are cut into for a stratified hold-
 
 
 def names_of(column: Column) -> Names:
-    """What gives the labels of one value of this column: itself, several, those of its tags; none of a number or a text."""
+    """What gives the labels of one value of this column: itself, several, those of its tags, or none."""
     if column.holds == "tags":
         return lambda tags: sorted({tag.partition("-")[2] for tag in tags or () if tag != "O"})
     if column.holds == "text":

@@ -25,19 +25,21 @@ def cosent(scores: Tensor, targets: Tensor, scale: float) -> Tensor:
     return torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), dim=0)
 
 
-def in_batch(anchors: Tensor, positives: Tensor, negatives: Tensor, same: Tensor, scale: float) -> Tensor:
+def in_batch(anchors: Tensor, positives: Tensor, negatives: Tensor, texts: Tensor, scale: float) -> Tensor:
     """Multiple-negatives ranking (Henderson et al. 2017, section 4): cross-entropy of the own positives, summed.
 
-    Every other positive and every negative, of all processes, is a candidate; but not one whose text is the
-    anchor's own positive. anchors, positives: `(rows, size)`; negatives: `(any, size)`; same: `(rows + any,)`,
-    a number per text of the positives and then the negatives, equal for equal texts. Returns `()`.
+    Every other positive and every negative, of all processes, is a candidate; but not a text that is the anchor's
+    own positive, nor the positive of an anchor of the same text. anchors, positives: `(rows, size)`; negatives:
+    `(any, size)`; texts: a number for the text of each anchor, positive and negative, in this order. Returns `()`.
     """
     rows = len(anchors)
-    everywhere = [across_processes(part) for part in (positives, negatives, same[:rows], same[rows:])]
-    candidates, texts = torch.cat(everywhere[:2]), torch.cat(everywhere[2:])
+    asked, found, other = texts[:rows], texts[rows : 2 * rows], texts[2 * rows :]
+    candidates = torch.cat([across_processes(positives), across_processes(negatives)])
+    known = torch.cat([across_processes(found), across_processes(other)])
+    askers = torch.cat([across_processes(asked), across_processes(torch.full_like(other, -1))])
     own = torch.arange(rows, device=anchors.device) + _before(rows, anchors.device)
     scores = scale * F.normalize(anchors, dim=-1) @ F.normalize(candidates, dim=-1).T
-    twins = same[:rows, None] == texts[None, :]
+    twins = (found[:, None] == known[None, :]) | (asked[:, None] == askers[None, :])
     twins[torch.arange(rows, device=own.device), own] = False
     return F.cross_entropy(scores.masked_fill(twins, -torch.inf), own, reduction="sum")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bertkit.errors import Problem, RecipeError
 from bertkit.tasks.base import Task
 from bertkit.tasks.question_answering import QuestionAnswering
+from bertkit.tasks.retrieval import Retrieval
 from bertkit.tasks.sentence_similarity import SentenceSimilarity
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.tasks.text_ranking import TextRanking
@@ -15,6 +16,7 @@ TASKS: tuple[type[Task], ...] = (
     TokenClassification,
     QuestionAnswering,
     SentenceSimilarity,
+    Retrieval,
     TextRanking,
 )
 

@@ -43,6 +43,7 @@ class Column(NamedTuple):
 
     holds: Literal["text", "label", "labels", "number", "words", "tags", "spans", "answers", "name"]
     about: str
+    unchecked: bool = False  # may be empty, or the same in all rows of train
 
 
 class Usage(NamedTuple):

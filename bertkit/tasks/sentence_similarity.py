@@ -141,8 +141,9 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Self:
         """A foreign model: its own modules.json, or mean pooling; cosines, no threshold, truncation."""
-        layout, longest = vectors.read_layout(Path(str(config.name_or_path)))
-        options = {"name": cls.name, **vectors.described(layout)}
+        folder = Path(str(config.name_or_path))
+        layout, longest = vectors.read_layout(folder)
+        options = {"name": cls.name, **layout._asdict(), **vectors.read_prefixes(folder)}
         return cls(SentenceSimilarityOptions.model_validate(options), tokenizer, min(max_length, longest or max_length))
 
     @property
@@ -184,7 +185,8 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         from datasets import Dataset
 
         sides = [n for n in ("text", "text_a", "text_b", "anchor", "positive", "negative") if n in rows.column_names]
-        columns = vectors.encode_sides(self.tokenizer, [rows[side][:] for side in sides], self.options, self.max_length)
+        texts = {side: rows[side][:] for side in sides}
+        columns = vectors.encode_sides(self.tokenizer, texts, self.options, self.max_length)
         for target in (name for name in self.targets if name in rows.column_names):
             values = self._numbers(rows, target)
             columns["labels"] = [values[row] for row in columns["row"]]
@@ -218,7 +220,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         return vectors.beside(model)
 
     def files(self, model: Any) -> Mapping[str, Any]:
-        return vectors.files(self.options.layout, model.config.hidden_size, self.max_length)
+        return vectors.files(self.options, model.config.hidden_size, self.max_length)
 
     def forward(self, model: Any, batch: Batch) -> Any:
         return vectors.forward(super().forward, model, batch, self.options.mini_batch)
@@ -230,19 +232,18 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
 
         from bertkit.heads import vector_losses
 
-        side, scale = batch["side"], self.options.scale
+        if self.options.loss == "multiple-negatives-ranking":
+            return vectors.in_batch(outputs, batch, self.options.scale)
+        side = batch["side"]
         a, b = outputs["vectors"][side == 0], outputs["vectors"][side == 1]
         targets = batch["labels"][side == 0]
         if self.options.loss == "softmax":
             logits = F.linear(torch.cat([a, b, (a - b).abs()], dim=-1), outputs["weight"], outputs["bias"])
             return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=label_smoothing)
-        if self.options.loss == "multiple-negatives-ranking":
-            same = torch.cat([batch["same"][side == 1], batch["same"][side == 2]])
-            return vector_losses.in_batch(a, b, outputs["vectors"][side == 2], same, scale)
         cosines = vector_losses.cosines(a, b)
         if self.options.loss == "cosine-mse":
             return F.mse_loss(cosines, targets.float(), reduction="sum")
-        return vector_losses.cosent(cosines, targets.float(), scale) * len(a)
+        return vector_losses.cosent(cosines, targets.float(), self.options.scale) * len(a)
 
     def count(self, batch: Batch) -> float:
         return float((batch["side"] == 0).sum())

@@ -39,6 +39,8 @@ class VectorOptions(TaskOptions):
     normalize: bool = Field(True, description="Are vectors brought to length 1?")
     scale: float = Field(20.0, gt=0, description="What cosines are multiplied by: one over the temperature.")
     overflow: Literal["truncate", "error"] = Field("truncate", description="Texts past max_length: cut, or refused.")
+    query_prefix: str = Field("", description="Put before queries and anchors, such as `query: `.")
+    document_prefix: str = Field("", description="Put before documents, positives and negatives.")
     mini_batch: int | None = Field(
         None, ge=1, description="Texts that go through the encoder at a time, so that a large batch fits (GradCache)."
     )
@@ -63,33 +65,56 @@ def read_layout(folder: Path) -> tuple[Layout, int | None]:
     return read_layout(folder)
 
 
-def described(layout: Layout) -> dict[str, Any]:
-    """The layout as options."""
-    return layout._asdict()
+def read_prefixes(folder: Path) -> dict[str, str]:
+    """The prompts `query` and `document` that a model of sentence-transformers keeps, as options."""
+    from bertkit.files import read_json
+
+    file = folder / "config_sentence_transformers.json"
+    kept = read_json(file).get("prompts") or {} if file.is_file() else {}
+    return {f"{side}_prefix": kept[side] for side in ("query", "document") if isinstance(kept.get(side), str)}
 
 
-def files(layout: Layout, size: int, longest: int) -> Mapping[str, Any]:
+def files(options: VectorOptions, size: int, longest: int) -> dict[str, Any]:
     """What sentence-transformers wants beside the model: file name -> JSON."""
     from bertkit.heads.vectors import files
 
-    return files(layout, size, longest)
+    prompts = {"query": options.query_prefix, "document": options.document_prefix}
+    said = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    return {**files(options.layout, size, longest), "config_sentence_transformers.json": said}
+
+
+QUERIES, DOCUMENTS = ("anchor", "query"), ("positive", "negative", "document")  # the columns that get a prefix
 
 
 def encode_sides(
-    tokenizer: PreTrainedTokenizerBase, sides: Sequence[Sequence[str]], options: VectorOptions, max_length: int
+    tokenizer: PreTrainedTokenizerBase, sides: Mapping[str, Sequence[str]], options: VectorOptions, max_length: int
 ) -> dict[str, list[Any]]:
-    """One feature a text: the sides of a row one after the other.
+    """Column -> its texts; one feature a text: the sides of a row one after the other.
 
     Beside the columns of `encode_texts`: `side`, from 0, and `same`, a number that equal texts share.
     """
     numbers: dict[str, int] = {}
     encoded = []
-    for number, texts in enumerate(sides):
-        columns = encode_texts(tokenizer, texts, None, max_length=max_length, overflow=options.overflow, stride=0)
+    for number, (name, texts) in enumerate(sides.items()):
+        prefix = options.query_prefix * (name in QUERIES) + options.document_prefix * (name in DOCUMENTS)
+        read = [prefix + text for text in texts] if prefix else texts
+        columns = encode_texts(tokenizer, read, None, max_length=max_length, overflow=options.overflow, stride=0)
         columns["side"] = [number] * len(texts)
         columns["same"] = [numbers.setdefault(text, len(numbers)) for text in texts]
         encoded.append(columns)
-    return {name: [columns[name][row] for row in range(len(sides[0])) for columns in encoded] for name in encoded[0]}
+    rows = range(len(next(iter(sides.values()))))
+    return {name: [columns[name][row] for row in rows for columns in encoded] for name in encoded[0]}
+
+
+def in_batch(outputs: Mapping[str, Tensor], batch: Batch, scale: float) -> Tensor:
+    """`in_batch` of `heads/vector_losses.py`, of sides 0 (anchors), 1 (positives) and, where there are some, 2."""
+    import torch
+
+    from bertkit.heads import vector_losses
+
+    a, b, c = (outputs["vectors"][batch["side"] == side] for side in range(3))
+    texts = torch.cat([batch["same"][batch["side"] == side] for side in range(3)])
+    return vector_losses.in_batch(a, b, c, texts, scale)
 
 
 def build(encoder: Encoder, options: VectorOptions, *, classes: int = 0, new_head: bool = True) -> PreTrainedModel:
@@ -177,6 +202,18 @@ def keep(outputs: Mapping[str, Tensor]) -> list[Kept]:
     return [Kept(vector, classifier) for vector in vectors]
 
 
+def stacked(kept: Sequence[Kept]) -> np.ndarray:
+    """`(texts, size)` fp32. Raises ModelError when vectors are not finite."""
+    import numpy as np
+
+    every = np.stack([item.vector for item in kept])
+    bad = int((~np.isfinite(every)).any(axis=1).sum())
+    if bad:
+        what = f"its vectors are not finite for {bad} of {len(every)} texts"
+        raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
+    return every
+
+
 def decode(
     kept: Sequence[Kept], features: Dataset, labels: Sequence[str], threshold: float | None, ranked: bool
 ) -> list[Answer]:
@@ -187,11 +224,7 @@ def decode(
     import numpy as np
 
     sides = max(features["side"][:]) + 1
-    every = np.stack([item.vector for item in kept])
-    bad = int((~np.isfinite(every)).any(axis=1).sum())
-    if bad:
-        what = f"its vectors are not finite for {bad} of {len(every)} texts"
-        raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
+    every = stacked(kept)
     lost = np.asarray(features["lost"][:]).reshape(-1, sides).sum(axis=1) > 0
     table = every.astype(np.float64).reshape(-1, sides, every.shape[1])
     if sides == 1:

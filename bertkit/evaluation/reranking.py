@@ -1,0 +1,118 @@
+"""Scores of documents in rows, some of them for the same query, against targets that may be fractions.
+
+For rankings of a whole corpus against judgements see `ranking`: trec_eval reads whole grades alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertkit.evaluation import similarity
+from bertkit.evaluation.metrics import Floats, Ints
+from bertkit.evaluation.similarity import Scored
+
+CUTOFF = 10  # of ndcg@10 and mrr@10
+WORST = 10  # queries that `worst` names
+
+
+def query_numbers(queries: Sequence[str], names: Sequence[str | None] | None) -> Ints:
+    """The number of each row's query, from 0, in the order of first rows; by its name, or else by its text."""
+    numbers: dict[tuple[bool, str], int] = {}
+    keys = [(n is None, q if n is None else n) for q, n in zip(queries, names or [None] * len(queries), strict=True)]
+    return np.asarray([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+
+
+def metric_names(grouped: bool, graded: bool) -> list[str]:
+    """The scores that say something, the headline first."""
+    ranks = [f"ndcg@{CUTOFF}", f"mrr@{CUTOFF}"] if grouped else []
+    return [*ranks, *(similarity.GRADED if graded else ["average_precision"])]
+
+
+class RankedRows(NamedTuple):
+    """Documents' targets and scores, and the number of each one's query, from 0: `(rows,)` each.
+
+    grouped: does the order within a query count? graded: are there targets beside 0 and 1?
+    Relevant is a target above 0; a document's gain is its target, and never below 0. Of equal scores the less
+    relevant document comes first: a tie is no gain, whatever the order of the rows.
+    """
+
+    truth: Floats
+    given: Floats
+    groups: Ints
+    grouped: bool
+    graded: bool
+
+    @classmethod
+    def of(
+        cls, truth: Floats, given: Sequence[float], groups: Ints, grouped: bool | None, graded: bool | None
+    ) -> RankedRows:
+        """What is None is found in the rows; without `grouped` every row stands alone."""
+        if grouped is None:
+            grouped = len(np.unique(groups)) < len(groups)
+        if graded is None:
+            graded = not np.isin(truth, (0, 1)).all()
+        own = groups if grouped else np.arange(len(groups))
+        return cls(truth, np.asarray(given, dtype=np.float64), own, grouped, graded)
+
+    def per_query(self) -> tuple[Floats, Floats, Ints]:
+        """nDCG@10 (Järvelin & Kekäläinen 2002), the rank of the first relevant document, and the number of documents.
+
+        `(queries,)` each. nDCG is NaN for queries without a relevant document, or with one document alone; the
+        rank of what is not there is infinite.
+        """
+        sizes = np.bincount(self.groups)
+        number = np.repeat(np.arange(len(sizes)), sizes)
+        rank = 1 + np.arange(len(number)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        discount = np.where(rank <= CUTOFF, 1 / np.log2(rank + 1), 0)
+        order = np.lexsort((self.truth, -self.given, self.groups))
+        ideal = np.lexsort((-self.truth, self.groups))
+        gains = np.maximum(self.truth, 0)
+        gain, best = (np.bincount(number, gains[by] * discount) for by in (order, ideal))
+        says = (sizes > 1) & (best > 0)
+        ndcg = np.divide(gain, best, out=np.full(len(sizes), np.nan), where=says)
+        first = np.full(len(sizes), np.inf)
+        np.minimum.at(first, number, np.where(self.truth[order] > 0, rank, np.inf))
+        return ndcg, first, sizes
+
+    def scored(self) -> Scored:
+        """Those of `metric_names`; `ndcg@10` and `mrr@10` are means over the queries that have an nDCG.
+
+        Weights, and so bootstrap intervals, are over queries.
+        """
+        ndcg, first, sizes = self.per_query()
+        says = ~np.isnan(ndcg)
+        by_query = np.stack([np.where(says, ndcg, 0), np.where(says & (first <= CUTOFF), 1 / first, 0)])
+        if self.graded:
+            by_row = similarity.graded(self.truth.tolist(), self.given.tolist()).weighted
+        else:  # the threshold is accuracy's, which has no meaning here
+            by_row = similarity.labelled((self.truth > 0).tolist(), self.given.tolist(), 0.5).weighted
+        names = metric_names(self.grouped, self.graded)
+
+        def weighted(weights: Floats) -> dict[str, Floats]:
+            values = by_row(weights[self.groups])
+            with np.errstate(invalid="ignore"):
+                means = by_query @ weights / (says @ weights)
+            values |= dict(zip((f"ndcg@{CUTOFF}", f"mrr@{CUTOFF}"), means, strict=True))
+            return {name: values[name] for name in names}
+
+        return similarity.Scored(weighted, len(sizes))
+
+    def worst(self, texts: Sequence[str]) -> list[dict[str, Any]]:
+        """The queries of least nDCG@10, the worst first; `texts`: each row's query."""
+        ndcg, first, sizes = self.per_query()
+        relevant = np.bincount(self.groups, self.truth > 0)
+        _, row = np.unique(self.groups, return_index=True)
+        order = [int(query) for query in np.argsort(ndcg, kind="stable") if not np.isnan(ndcg[query])]
+        return [
+            {
+                "query": texts[row[query]],
+                "documents": int(sizes[query]),
+                "relevant": int(relevant[query]),
+                "first_relevant": int(first[query]),
+                f"ndcg@{CUTOFF}": float(ndcg[query]),
+            }
+            for query in order[:WORST]
+        ]

@@ -1,0 +1,1 @@
+"""Documents as passages in a vector store, and search over them."""

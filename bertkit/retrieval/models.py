@@ -1,0 +1,72 @@
+"""What index, search and embed need of a model: vectors of queries and of documents, and what to know it by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertkit.cache import fingerprint
+from bertkit.inference import Predictor, load, model_folder
+from bertkit.retrieval.commands import DualEncoder
+from bertkit.retrieval.store import Encode, ModelIdentity
+
+if TYPE_CHECKING:
+    from bertkit.inference import Precision
+
+SHARE = 8  # neighbouring passages share an eighth of their pieces
+
+
+def dual_encoder(model: str, revision: str | None = None) -> DualEncoder:
+    """The model of a run, a folder or a Hub id; one that bertkit did not make is opened as sentence-transformers does.
+
+    Raises ModelError, also where its task gives no vectors.
+    """
+    folder = model_folder(model, revision)
+    predictor = sentence_model(model, revision)
+    options = predictor.task.options
+
+    def encode(side: Any) -> Encode:
+        def unit(texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
+            made = predictor.encode(list(texts), side)
+            return np.asarray(made / np.maximum(np.linalg.norm(made, axis=1, keepdims=True), 1e-12), dtype=np.float32)
+
+        return unit
+
+    size = int(options.dense or predictor.model.config.hidden_size)
+    pieces = predictor.task.max_length
+    identity = ModelIdentity(
+        model,
+        revision,
+        fingerprint(folder),
+        size,
+        pieces,
+        pieces // SHARE,
+        options.query_prefix,
+        options.document_prefix,
+    )
+    return DualEncoder(identity, predictor.task.tokenizer, encode("document"), encode("query"))
+
+
+def sentence_model(model: str, revision: str | None = None, precision: Precision | None = None) -> Predictor:
+    """`load`, where a model that bertkit did not make is one for sentence similarity."""
+    from bertkit.files import read_json
+
+    known = read_json(model_folder(model, revision) / "config.json").get("bertkit")
+    return load(model, revision=revision, task=None if known else "sentence-similarity", precision=precision)
+
+
+def reranker(model: str, revision: str | None = None) -> Callable[[str, Sequence[str]], Sequence[float]]:
+    """A cross-encoder as a function: query and texts -> scores, higher is better."""
+    from bertkit.files import read_json
+
+    known = read_json(model_folder(model, revision) / "config.json").get("bertkit")
+    predictor = load(model, revision=revision, task=None if known else "text-ranking")
+
+    def scores(query: str, texts: Sequence[str]) -> Sequence[float]:
+        answers = predictor([{"query": query, "document": text} for text in texts])
+        assert isinstance(answers, list)
+        return [answer["score"] for answer in answers]
+
+    return scores

@@ -1,0 +1,193 @@
+"""Search: the passages nearest to a query, merged into documents; with full text, and with a re-ranker on top."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bertkit.data.table import shown
+from bertkit.errors import DataError, ModelError, Problem
+from bertkit.retrieval.database import explained
+from bertkit.retrieval.documents import HOLDS, OWN, Scalar
+from bertkit.retrieval.passages import joined
+from bertkit.retrieval.store import Store
+
+Rerank: TypeAlias = Callable[[str, Sequence[str]], ArrayLike]
+"""A query and texts -> a score per text (texts,), higher is better."""
+
+CANDIDATES = 100  # documents of the first stage, for fusion and for the re-ranker
+FUSION = 60  # the constant of reciprocal rank fusion
+REFINED = 3  # times as many passages as asked for are compared by their own vectors, after the approximate ones
+
+_Row: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document that was found, by its best passage: `text`, from `start` to `end` of the document's own text."""
+
+    id: str
+    score: float  # the cosine of the query and the passage
+    relevance: float  # what hits are sorted by: the cosine, the fused ranks, or the re-ranker's score
+    passage: int
+    start: int
+    end: int
+    text: str
+    title: str
+    metadata: dict[str, Scalar]
+
+
+def search(
+    store: Store,
+    query: str,
+    vector: ArrayLike,
+    top_k: int = 10,
+    *,
+    filter: str | None = None,
+    hybrid: bool = False,
+    exact: bool = False,
+    rerank: Rerank | None = None,
+    candidates: int = CANDIDATES,
+) -> list[Hit]:
+    """The `top_k` best documents, best first; fewer only where no more are in the store, or pass the filter.
+
+    vector: the query's, (size,). filter: a condition on the columns in LanceDB's SQL, such as `year > 2020`.
+    hybrid: fuse the ranks by cosine with those by BM25 of the query's words (Cormack et al. 2009).
+    exact: compare with all vectors, even where there is an approximate index.
+    rerank: scores the best passages of the first `candidates` documents anew, and decides.
+    Raises DataError: an empty store or query, a bad vector, `top_k` or filter; ModelError: bad scores.
+    """
+    unit = _checked(store, query, vector, top_k, candidates)
+    wide = max(top_k, candidates) if hybrid or rerank else top_k
+    found = _Search(store, unit, filter, exact or not store.approximate)
+    nearest = _documents(found.nearest, wide, len(store))
+    relevance = {row["id"]: row["_cosine"] for row in nearest}
+    if hybrid:
+        nearest, relevance = _fused(nearest, _documents(found.matching(query), wide, len(store)))
+    hits = [_hit(row, relevance[row["id"]]) for row in nearest]
+    if rerank and hits:
+        hits = _reranked(query, hits[:wide], rerank)
+    return hits[:top_k]
+
+
+@dataclass(frozen=True)
+class _Search:
+    store: Store
+    vector: np.ndarray[Any, np.dtype[np.float32]]
+    filter: str | None
+    exact: bool
+
+    def nearest(self, limit: int) -> list[_Row]:
+        """The `limit` nearest passages, nearest first."""
+        rows = self._nearest(limit, self.exact)
+        if len(rows) < limit and not self.exact:  # a narrow filter: the approximate search did not come upon enough
+            rows = self._nearest(limit, True)
+        return sorted(rows, key=lambda row: (-row["_cosine"], row["id"], row["passage"]))
+
+    def _nearest(self, limit: int, exact: bool) -> list[_Row]:
+        def build() -> Any:
+            query = self.store.table.search(self.vector, vector_column_name="vector").distance_type("cosine")
+            return query.bypass_vector_index() if exact else query.refine_factor(REFINED).ef(REFINED * limit)
+
+        return self._rows(build, limit, "_distance")
+
+    def matching(self, words: str) -> Callable[[int], list[_Row]]:
+        """A function: limit -> so many passages with one of these words or more, best first by BM25."""
+        from lancedb.query import FullTextOperator, MultiMatchQuery
+
+        either = MultiMatchQuery(words, ["text", "title"], boosts=None, operator=FullTextOperator.OR)
+
+        def build() -> Any:
+            return self.store.table.search(either, query_type="fts")
+
+        def run(limit: int) -> list[_Row]:
+            rows = self._rows(build, limit, "_score")
+            return sorted(rows, key=lambda row: (-row["_score"], row["id"], row["passage"]))
+
+        return run
+
+    def _rows(self, build: Callable[[], Any], limit: int, extra: str) -> list[_Row]:
+        names = [name for name in self.store.table.schema.names if name != "hash"]
+        with explained(self.store.uri):
+            try:
+                query = build().select([*names, extra]).limit(limit)
+                table = (query.where(self.filter, prefilter=True) if self.filter else query).to_arrow()
+            except (ValueError, RuntimeError) as error:
+                if self.filter is None or "LanceError(IO)" in str(error):
+                    raise
+                raise DataError(_bad_filter(self.store, self.filter, error)) from error
+        vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, self.vector.size)
+        vectors = vectors.astype(np.float64)
+        scores = vectors @ self.vector / np.linalg.norm(vectors, axis=1)
+        return [row | {"_cosine": score} for row, score in zip(table.to_pylist(), scores.tolist(), strict=True)]
+
+
+def _checked(
+    store: Store, query: str, vector: ArrayLike, top_k: int, candidates: int
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """The query's vector, (size,), of unit length."""
+    made = np.asarray(vector, dtype=np.float32)
+    if not query.strip():
+        raise DataError(Problem("query", "is empty", "Write what is looked for."))
+    for name, value in (("top_k", top_k), ("candidates", candidates)):
+        if value < 1:
+            raise DataError(Problem(name, f"is {value}", "Ask for 1 or more."))
+    if made.shape != (store.identity.size,):
+        what = f"has the shape {made.shape}, but the vectors of {store.uri} have the size {store.identity.size}"
+        raise DataError(Problem("the query's vector", what, f"Make it with {store.identity.name}."))
+    if not (np.isfinite(made).all() and made.any()):
+        raise DataError(Problem("the query's vector", "is not finite, or 0", "The model is damaged."))
+    if not len(store):
+        raise DataError(Problem(store.uri, "the store is empty", "Add documents: bertkit index MODEL --documents FILE"))
+    return made / np.linalg.norm(made)
+
+
+def _documents(run: Callable[[int], list[_Row]], wanted: int, passages: int) -> list[_Row]:
+    """The best passage of each of the `wanted` best documents; a document of many passages must not hide others."""
+    limit = min(4 * wanted + 40, passages)
+    while True:
+        rows = run(limit)
+        best: dict[str, _Row] = {}
+        for row in rows:
+            best.setdefault(row["id"], row)
+        if len(best) >= wanted or len(rows) < limit or limit == passages:
+            return list(best.values())[:wanted]
+        limit = min(4 * limit, passages)
+
+
+def _fused(nearest: Sequence[_Row], matching: Sequence[_Row]) -> tuple[list[_Row], dict[str, float]]:
+    """Documents of both lists by the sum of 1 / (60 + rank); the passage shown is the one of the greater cosine."""
+    fused: dict[str, float] = {}
+    best: dict[str, _Row] = {}
+    for rows in (nearest, matching):
+        for rank, row in enumerate(rows, 1):
+            fused[row["id"]] = fused.get(row["id"], 0.0) + 1 / (FUSION + rank)
+            best[row["id"]] = max(best.get(row["id"], row), row, key=lambda each: float(each["_cosine"]))
+    return sorted(best.values(), key=lambda row: (-fused[row["id"]], -row["_cosine"], row["id"])), fused
+
+
+def _reranked(query: str, hits: Sequence[Hit], rerank: Rerank) -> list[Hit]:
+    scores = np.asarray(rerank(query, [joined(hit.title, hit.text) for hit in hits]), dtype=np.float64)
+    if scores.shape != (len(hits),) or not np.isfinite(scores).all():
+        what = f"gave scores of shape {scores.shape} for {len(hits)} texts, or such that are not finite"
+        raise ModelError(Problem("the re-ranker", what, "It needs one score a pair: a cross-encoder for ranking."))
+    order = np.argsort(-scores, kind="stable")
+    return [replace(hits[index], relevance=float(scores[index])) for index in order]
+
+
+def _hit(row: _Row, relevance: float) -> Hit:
+    own = {name: row[name] for name in ("id", "passage", "start", "end", "text")}
+    # Names with a leading _ are never the user's.
+    metadata = {name: v for name, v in row.items() if name not in OWN and name[0] != "_" and v is not None}
+    return Hit(**own, score=row["_cosine"], relevance=relevance, title=row["title"] or "", metadata=metadata)
+
+
+def _bad_filter(store: Store, condition: str, error: Exception) -> Problem:
+    reason = str(error).partition(", /")[0].removeprefix("Invalid input, ").removeprefix("lance error: ")[:300]
+    columns = {"id": str, "title": str, "text": str, **store.columns}
+    have = ", ".join(f"{name} ({HOLDS[kind]})" for name, kind in columns.items())
+    return Problem(f"filter {shown(condition)}", reason, f"Columns: {have}. For example: id = 'a7'")

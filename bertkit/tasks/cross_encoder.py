@@ -1,0 +1,63 @@
+"""What sentence-transformers' CrossEncoder (6.2) reads and writes beside a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from bertkit.errors import ModelError, Problem
+from bertkit.files import read_json
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+ACTIVATIONS = {"sigmoid": "torch.nn.modules.activation.Sigmoid", "identity": "torch.nn.modules.linear.Identity"}
+
+
+def files(max_length: int) -> dict[str, Any]:
+    """File name -> JSON with which CrossEncoder cuts at `max_length` word pieces.
+
+    The activation is not here: it stands in config.json, once, under `sentence_transformers`.
+    """
+    module = "sentence_transformers.base.modules.transformer.Transformer"
+    return {
+        "modules.json": [{"idx": 0, "name": "0", "path": "", "type": module}],
+        "sentence_bert_config.json": {"transformer_task": "sequence-classification", "max_seq_length": max_length},
+        "config_sentence_transformers.json": {"model_type": "CrossEncoder"},
+    }
+
+
+def read_length(folder: Path) -> int | None:
+    """The word pieces that a model folder's own files allow; None where they say nothing."""
+    if not (folder / "modules.json").is_file():  # without it, CrossEncoder reads no other file of its own
+        return None
+    length = _read(folder / "sentence_bert_config.json").get("max_seq_length")
+    return length if isinstance(length, int) else None
+
+
+def read_activation(config: PretrainedConfig, folder: Path) -> Literal["sigmoid", "identity"]:
+    """How CrossEncoder would make scores of logits: looked for where it looks, in its order; else a sigmoid.
+
+    Raises ModelError on another activation than these two.
+    """
+    known = config.to_dict()
+    path = (
+        _read(folder / "config_sentence_transformers.json").get("activation_fn")
+        or _mapping(known.get("sentence_transformers")).get("activation_fn")
+        or known.get("sbert_ce_default_activation_function")
+        or ACTIVATIONS["sigmoid"]
+    )
+    kind = str(path).rpartition(".")[2]
+    if kind == "Sigmoid":
+        return "sigmoid"
+    if kind == "Identity":
+        return "identity"
+    raise ModelError(Problem(str(folder), f"its scores are made by {path}; bertkit knows Sigmoid and Identity"))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return _mapping(read_json(file)) if file.is_file() else {}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,151 @@
+"""retrieval: a BEIR folder trained on, searched and scored, against brute force and sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import encoder
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer
+from transformers import set_seed
+
+from bertkit import load
+from bertkit.cli import main
+from bertkit.encoder import load_tokenizer
+from bertkit.errors import DataError, UserError
+from bertkit.tasks.retrieval import Retrieval, RetrievalOptions, searched
+from bertkit.training.train import save
+
+SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}
+DOCUMENTS = {
+    f"d{i}": f"the {a} was {b}"
+    for i, (a, b) in enumerate([("cat", "good"), ("dog", "bad"), ("mat", "red"), ("cat", "blue")])
+}
+QUERIES = {"q1": "good cat", "q2": "bad dog", "q3": "red mat", "q4": "blue cat"}
+JUDGED = {
+    "train": [("q1", "d0", 1), ("q2", "d1", 1), ("q3", "d2", 1)],
+    "test": [("q4", "d3", 2), ("q4", "d0", 0), ("q1", "d0", 1)],
+}
+
+
+def beir(folder: Path) -> Path:
+    (folder / "qrels").mkdir(parents=True)
+    for name, texts in (("corpus", DOCUMENTS), ("queries", QUERIES)):
+        lines = [json.dumps({"_id": key, "title": "", "text": text}) for key, text in texts.items()]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    for split, rows in JUDGED.items():
+        lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in rows)]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def task(folder: Path, **more: Any) -> Retrieval:
+    options = RetrievalOptions.model_validate({"name": "retrieval", **more})
+    rows = Dataset.from_dict({"query": ["a"], "document": ["b"], "grade": [1.0]})
+    return Retrieval.prepare(options, load_tokenizer(folder), 32, rows, [])
+
+
+def made(folder: Path, out: Path, **more: Any) -> Path:
+    set_seed(2)
+    own = task(folder, **more)
+    save(own.model(encoder(folder)), own, out, SETTINGS)
+    return out
+
+
+def test_the_whole_way(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        f"task: {{name: retrieval}}\nmodel: {{name: {tiny_encoder}, max_length: 32}}\n"
+        f"data: {{source: {beir(tmp_path / 'beir')}}}\n"
+        "training: {num_train_epochs: 2, per_device_train_batch_size: 4}\nverify: true\n"
+    )
+    run = tmp_path / "run"
+    assert main(["check", str(recipe)]) == 0
+    said = capsys.readouterr()
+    assert "empty `query`" not in said.err + said.out
+    assert main(["train", str(recipe), "--output-dir", str(run)]) == 0
+    results = json.loads((run / "results.json").read_text())
+    test = results["splits"]["test"]
+    assert test["queries"] == 2
+    assert set(results["baselines"]["test"]["tf-idf cosine"]) == set(test["metrics"])
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == test["metrics"]
+    rows = [json.loads(line) for line in (run / "predictions" / "test.jsonl").read_text().splitlines()]
+    assert len(rows) == 3 + 2  # judged pairs, and the documents that nobody judged
+    answers = [row.pop("answer") for row in rows]
+    assert load(run).task.score(answers, Dataset.from_list(rows)) == test["metrics"]
+
+
+def test_ranks_are_those_of_brute_force(tiny_encoder: Path, tmp_path: Path) -> None:
+    predictor = load(made(tiny_encoder, tmp_path / "m"), precision="fp32")
+    rows = [
+        {"query": q, "document": d, "query_id": n, "document_id": m}
+        for n, q in QUERIES.items()
+        for m, d in DOCUMENTS.items()
+    ]
+    q, d = (
+        predictor.encode(list(texts.values()), side) for texts, side in ((QUERIES, "query"), (DOCUMENTS, "document"))
+    )
+    cosines = (q / np.linalg.norm(q, axis=1)[:, None]) @ (d / np.linalg.norm(d, axis=1)[:, None]).T
+    answers = predictor(rows)
+    assert isinstance(answers, list)
+    np.testing.assert_allclose([a["score"] for a in answers], cosines.ravel(), atol=1e-6)
+    ranks = [1 + int((row > value + 1e-7).sum()) for row in cosines for value in row]
+    assert [a["rank"] for a in answers] == ranks
+    best = [list(DOCUMENTS)[i] for i in np.argsort(-cosines[0], kind="stable")]
+    assert [each["id"] for each in answers[0]["found"]] == best
+    assert "found" not in answers[1]
+
+
+def test_equals_stand_in_the_rows_order() -> None:
+    rows = Dataset.from_dict({"query": ["q", "q", "q"], "document": ["a", "b", "c"]})
+    same = np.ones((3, 2)) / np.sqrt(2)
+    answers = list(searched(rows, ["q"], ["a", "b", "c"], same[:1], same))
+    assert [a["rank"] for a in answers] == [1, 2, 3]
+
+
+def test_prefixes_travel_as_prompts(tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = made(tiny_encoder, tmp_path / "m", query_prefix="the ", document_prefix="it was ")
+    theirs, ours = SentenceTransformer(str(folder), device="cpu"), load(folder, precision="fp32")
+    texts = list(DOCUMENTS.values())
+    np.testing.assert_allclose(ours.encode(texts, "query"), theirs.encode_query(texts), atol=1e-6)
+    np.testing.assert_allclose(ours.encode(texts, "document"), theirs.encode_document(texts), atol=1e-6)
+    np.testing.assert_allclose(ours.encode(texts), theirs.encode(texts), atol=1e-6)
+    config = json.loads((folder / "config.json").read_text())
+    del config["bertkit"]
+    (folder / "config.json").write_text(json.dumps(config))
+    foreign = load(folder, task="retrieval", precision="fp32")
+    np.testing.assert_array_equal(foreign.encode(texts, "query"), ours.encode(texts, "query"))
+
+
+def test_encode_of_nothing(tiny_encoder: Path, tmp_path: Path) -> None:
+    assert len(load(made(tiny_encoder, tmp_path / "m")).encode([])) == 0
+
+
+def test_pairs_with_grade_0_teach_nothing(tiny_encoder: Path, tmp_path: Path) -> None:
+    from bertkit.data import load as read
+    from bertkit.recipe import DataSpec
+
+    folder = beir(tmp_path / "beir")
+    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td0\t1\nq1\td1\t0\n")
+    data = read(DataSpec(source=str(folder)), Retrieval, RetrievalOptions(name="retrieval"))
+    assert data.rows["train"]["document_id"][:] == ["d0"]
+    assert any("1 of 2 rows have the grade 0" in finding.what for finding in data.findings)
+
+
+def test_bad_input_is_said(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = load(made(tiny_encoder, tmp_path / "m"))
+    rows = [{"query": "a", "query_id": "1", "document": "x"}, {"query": "b", "query_id": "1", "document": "y"}]
+    with pytest.raises(DataError, match="the query '1' has another text in an earlier row"):
+        predictor(rows)
+    options, texts = RetrievalOptions(name="retrieval"), Dataset.from_dict({"text": ["a"]})
+    with pytest.raises(DataError, match="learns from `query` and `document`"):
+        Retrieval.prepare(options, load_tokenizer(tiny_encoder), 32, texts, [])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"bertkit\[retrieval\]"):
+        task(tiny_encoder)
