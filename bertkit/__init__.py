@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bertkit.errors import DataError, ModelError, RecipeError, UserError
     from bertkit.evaluation.evaluate import evaluate
     from bertkit.evaluation.hf_metrics import as_evaluate_metric
+    from bertkit.features import Features
     from bertkit.inference import Predictor, load
     from bertkit.recipe import Recipe, load_recipe
     from bertkit.run import Run
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "DataError": "errors",
+    "Features": "features",
     "ModelError": "errors",
     "Predictor": "inference",
     "Recipe": "recipe",
@@ -33,6 +35,7 @@ _HOMES = {
 
 __all__ = [
     "DataError",
+    "Features",
     "ModelError",
     "Predictor",
     "Recipe",

@@ -102,6 +102,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--split", help="train, validation or test; default: test, else validation")
     command.add_argument("--data", type=Path, metavar="FILE", help="labelled rows in the layout of the run's data")
     command.add_argument("--task", help="what a model is for that bertkit did not make")
+    command.add_argument("--rerank", metavar="MODEL", help="retrieval: a cross-encoder that orders what was found")
+    command.add_argument(
+        "--depth", type=int, default=20, metavar="N", help="documents that --rerank orders; default: 20"
+    )
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=_evaluate)
 
@@ -121,7 +125,60 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--task", help="what a model is for that bertkit did not make")
     command.add_argument("--json", action="store_true", help="print JSON lines for TEXTs too")
     command.set_defaults(run=_predict)
+    _vector_commands(commands)
     return parser
+
+
+def _vector_commands(commands: Any) -> None:
+    model = "a run folder, a model folder or a Hub id"
+    command = commands.add_parser("embed", help="the vector of each row's text, as parquet or npy")
+    command.add_argument("source", metavar="MODEL", help=model)
+    command.add_argument("--input", type=Path, required=True, metavar="FILE", help="csv, tsv, json, jsonl or parquet")
+    command.add_argument("--output", type=Path, required=True, metavar="FILE", help=".parquet or .npy")
+    command.add_argument("--column", default="text", metavar="NAME", help="the column of texts; default: text")
+    command.add_argument(
+        "--side", choices=("text", "query", "document"), default="text", help="whose prefix is put before"
+    )
+    command.add_argument(
+        "--layers", type=int, nargs="+", metavar="N", help="hidden layers instead of the model's own vector"
+    )
+    command.add_argument("--combine", choices=("concat", "sum", "mean"), default="concat", help="of several --layers")
+    command.add_argument("--pool", choices=("mean", "cls", "max"), default="mean", help="of --layers")
+    command.set_defaults(run=_embed)
+
+    command = commands.add_parser("mine", help="hard negatives for retrieval, or candidates for text-ranking")
+    command.add_argument("source", metavar="MODEL", help=model)
+    command.add_argument("--data", type=Path, required=True, metavar="DIR", help="a folder in BEIR's layout")
+    command.add_argument("--split", default="train", help="whose queries; default: train")
+    command.add_argument("--output", type=Path, required=True, metavar="FILE", help=".jsonl")
+    command.add_argument("--form", choices=("negatives", "candidates"), default="negatives", help="default: negatives")
+    command.add_argument("--count", type=int, default=1, metavar="N", help="documents a query; default: 1")
+    command.add_argument("--skip", type=int, default=0, metavar="N", help="the nearest, passed over; default: 0")
+    command.set_defaults(run=_mine)
+
+    command = commands.add_parser("cache", help="vectors that are kept on disk: shown, or cleared")
+    command.add_argument("action", nargs="?", choices=("show", "clear"), default="show")
+    command.add_argument("--days", type=float, metavar="N", help="clear: only what was last used longer ago")
+    command.set_defaults(run=_cache)
+
+    command = commands.add_parser("index", help="put documents into a vector store, replace or delete them")
+    command.add_argument("source", metavar="MODEL", help=model)
+    command.add_argument("--documents", type=Path, metavar="FILE", help="rows with id, text, and what else is known")
+    command.add_argument("--store", required=True, metavar="DIR", help="a folder, or an object store's URI")
+    command.add_argument("--delete", nargs="+", default=[], metavar="ID", help="documents to be deleted first")
+    command.set_defaults(run=_index)
+
+    command = commands.add_parser("search", help="the documents of a store that are nearest to a query")
+    command.add_argument("store", metavar="STORE", help="a folder, or an object store's URI")
+    command.add_argument("query", metavar="QUERY")
+    command.add_argument("--top-k", type=int, default=10, metavar="N", help="documents; default: 10")
+    command.add_argument("--rerank", metavar="MODEL", help="a cross-encoder that orders what was found")
+    command.add_argument("--filter", metavar="SQL", help="such as \"year >= 2020 and town = 'Ulm'\"")
+    command.add_argument("--hybrid", action="store_true", help="full-text search too, the two ranks fused")
+    command.add_argument("--exact", action="store_true", help="compare with every passage, not by the index")
+    command.add_argument("--model", metavar="MODEL", help="where the store's model is now, if it was moved")
+    command.add_argument("--json", action="store_true", help="print JSON lines")
+    command.set_defaults(run=_search)
 
 
 def _talk() -> None:
@@ -220,7 +277,15 @@ def _evaluate(args: argparse.Namespace) -> None:
     from bertkit.report.table import scores_table
 
     _quiet_libraries()
-    scores = evaluate(args.source, split=args.split, file=args.data, overrides=args.rest, task=args.task)
+    scores = evaluate(
+        args.source,
+        split=args.split,
+        file=args.data,
+        overrides=args.rest,
+        task=args.task,
+        rerank=args.rerank,
+        depth=args.depth,
+    )
     print(json.dumps(scores, indent=2) if args.json else scores_table(scores))
 
 
@@ -256,3 +321,72 @@ def _predict(args: argparse.Namespace) -> None:
     rows = [{"question": text, "context": _text(args.context)} if args.context else text for text in args.rest]
     for text, answer in zip(args.rest, predictor.stream(rows), strict=True):
         print(json.dumps({"text": text, "answer": answer}, ensure_ascii=False) if args.json else shown(text, answer))
+
+
+def _embed(args: argparse.Namespace) -> None:
+    from bertkit.embed import embed_features, embed_file
+
+    _quiet_libraries()
+    if args.layers:
+        from bertkit.features import Features
+
+        features = Features(args.source, layers=tuple(args.layers), combine=args.combine, pool=args.pool)
+        count = embed_features(features, args.input, args.output, column=args.column)
+    else:
+        from bertkit.retrieval.models import sentence_model
+
+        predictor = sentence_model(args.source)
+        count = embed_file(
+            lambda texts: predictor.encode(texts, args.side), args.input, args.output, column=args.column
+        )
+    print(f"{count:,} vectors in {args.output}", file=sys.stderr)
+
+
+def _mine(args: argparse.Namespace) -> None:
+    from bertkit.retrieval.mining import mine_file
+    from bertkit.retrieval.models import dual_encoder
+
+    _quiet_libraries()
+    model = dual_encoder(args.source)
+    count = mine_file(model, args.data, args.split, args.output, form=args.form, count=args.count, skip=args.skip)
+    print(f"{count:,} rows in {args.output}", file=sys.stderr)
+
+
+def _cache(args: argparse.Namespace) -> None:
+    from bertkit.embed import cache_table, clear_cache
+
+    if args.action == "show" and args.days is not None:
+        raise UserError(Problem("", "--days goes with clear"))
+    print(clear_cache(args.days) if args.action == "clear" else cache_table())
+
+
+def _index(args: argparse.Namespace) -> None:
+    from bertkit.retrieval.commands import index_file
+    from bertkit.retrieval.models import dual_encoder
+
+    _quiet_libraries()
+    print(index_file(args.source, args.store, dual_encoder, documents=args.documents, delete=args.delete))
+
+
+def _search(args: argparse.Namespace) -> None:
+    from dataclasses import asdict
+
+    from bertkit.retrieval.commands import search_store, shown
+    from bertkit.retrieval.models import dual_encoder, reranker
+
+    _quiet_libraries()
+    hits = search_store(
+        args.store,
+        args.query,
+        dual_encoder,
+        top_k=args.top_k,
+        filter=args.filter,
+        hybrid=args.hybrid,
+        exact=args.exact,
+        rerank=reranker(args.rerank) if args.rerank else None,
+        model=args.model,
+    )
+    for hit in hits if args.json else ():
+        print(json.dumps(asdict(hit), ensure_ascii=False, default=str))
+    if not args.json:
+        print(shown(hits))

@@ -20,6 +20,8 @@ FILES = sorted((ROOT / "recipes").glob("*/*.yaml"))
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
+COLUMNS = ("text", "text_a", "text_b", "query", "document", "label", "labels", "score")
+
 every_recipe = pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
 
 
@@ -62,6 +64,19 @@ def write_sentences(folder: Path, recipe: Recipe) -> list[str]:
         path.write_text("\n".join(lines))
         overrides.append(f"data.source.{split}={path}")
     return overrides
+
+
+def write_beir(folder: Path) -> list[str]:
+    """A small folder in BEIR's layout, and the override that puts it in the place of the recipe's."""
+    home = folder / "beir"
+    (home / "qrels").mkdir(parents=True)
+    texts = [json.dumps({"_id": str(number), "title": "", "text": small.text(number, 0)}) for number in range(8)]
+    for name in ("corpus", "queries"):
+        (home / f"{name}.jsonl").write_text("\n".join(texts))
+    for split in ("train", "test"):
+        pairs = "".join(f"{number}\t{number}\t1\n" for number in range(8))
+        (home / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{pairs}")
+    return [f"data.source={home}"]
 
 
 def write(folder: Path, recipe: Recipe, canonical: list[str]) -> list[str]:
@@ -124,10 +139,12 @@ def test_it_trains(file: Path, tiny_encoder: Path, tmp_path: Path) -> None:
         swapped.append("data.limit=40")
     elif shipped.task.name == "question-answering":
         swapped += write_questions(tmp_path)
+    elif shipped.task.name == "retrieval":
+        swapped += write_beir(tmp_path)
     elif shipped.task.name == "token-classification":
         swapped += write_sentences(tmp_path, shipped)
     else:
-        canonical = [name for name in ("text", "text_a", "text_b", "label", "labels", "score") if name in mapped]
+        canonical = [name for name in COLUMNS if name in mapped]
         if isinstance(shipped.data.source, str):
             swapped += ["~data.source", "~data.revision", *(["~data.subset"] if shipped.data.subset else [])]
         swapped += write(tmp_path, shipped, canonical)

@@ -8,15 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import encoder
+from cases import CASES, encoder
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from transformers import set_seed
 
-from bertkit import load
+from bertkit import evaluate, load
 from bertkit.cli import main
 from bertkit.encoder import load_tokenizer
 from bertkit.errors import DataError, UserError
+from bertkit.retrieval.mining import mine_file, nearest
+from bertkit.retrieval.models import dual_encoder
+from bertkit.retrieval.two_stage import reranked
 from bertkit.tasks.retrieval import Retrieval, RetrievalOptions, searched
 from bertkit.training.train import save
 
@@ -149,3 +152,92 @@ def test_bad_input_is_said(tiny_encoder: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"bertkit\[retrieval\]"):
         task(tiny_encoder)
+
+
+def test_mined_negatives_are_the_nearest_that_do_not_answer(tiny_encoder: Path, tmp_path: Path) -> None:
+    model, folder = dual_encoder(str(made(tiny_encoder, tmp_path / "m"))), beir(tmp_path / "beir")
+    asked, there = model.encode_queries(list(QUERIES.values())), model.encode_documents(list(DOCUMENTS.values()))
+    order = {
+        q: [list(DOCUMENTS)[i] for i in np.argsort(-row, kind="stable")]
+        for q, row in zip(QUERIES, asked @ there.T, strict=True)
+    }
+    assert nearest(model, list(QUERIES.values()), DOCUMENTS, 3) == [names[:3] for names in order.values()]
+    out = tmp_path / "mined.jsonl"
+    assert mine_file(model, folder, "train", out, form="negatives", count=2, skip=1) == 6
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    for query, document, _ in JUDGED["train"]:
+        wanted = [DOCUMENTS[name] for name in order[query] if name != document][1:3]
+        assert [row["negative"] for row in rows if row["query_id"] == query] == wanted
+    assert mine_file(model, folder, "test", out, form="candidates", count=2) == 6
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["label"] for row in rows] == [1, 0, 0, 1, 0, 0]
+    assert rows[0]["document"] == DOCUMENTS["d3"]
+
+
+def test_mining_in_blocks_finds_the_same(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = dual_encoder(str(made(tiny_encoder, tmp_path / "m")))
+    whole = nearest(model, list(QUERIES.values()), DOCUMENTS, 3)
+    monkeypatch.setattr("bertkit.retrieval.mining.BLOCK", 1)
+    assert nearest(model, list(QUERIES.values()), DOCUMENTS, 3) == whole
+
+
+def test_two_stages_are_the_second_ones_order(
+    tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_seed(5)
+    case = next(c for c in CASES if c.options["name"] == "text-ranking")
+    own = case.task(tiny_encoder)
+    save(own.model(encoder(tiny_encoder)), own, tmp_path / "r", SETTINGS)
+    folder, ranker = made(tiny_encoder, tmp_path / "m"), load(tmp_path / "r")
+    documents = list(DOCUMENTS.values())
+    rows = Dataset.from_dict({"query": ["good cat"] * 4, "document": documents, "document_id": list(DOCUMENTS)})
+    retriever = load(folder)
+    answers = list(retriever.task.answer(rows, retriever.predict_features))
+    both = reranked(answers, rows, ranker, 3)
+    first = [hit["id"] for hit in answers[0]["found"]]
+    scores = {name: ranker(query="good cat", document=DOCUMENTS[name])["score"] for name in first[:3]}
+    assert [hit["id"] for hit in both[0]["found"]] == [*sorted(scores, key=lambda name: -scores[name]), first[3]]
+    data = beir(tmp_path / "beir")
+    assert main(["evaluate", str(folder), "--data", str(data), "--rerank", str(tmp_path / "r"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["first_stage"] == retriever_scores(folder, data)
+    assert said["metrics"].keys() == said["first_stage"].keys()
+    assert main(["evaluate", str(folder), "--data", str(data), "--rerank", str(folder)]) == 2
+    assert "Name one for text-ranking" in capsys.readouterr().err
+
+
+def retriever_scores(folder: Path, data: Path) -> dict[str, Any]:
+    return dict(evaluate(folder, file=data)["metrics"])
+
+
+def test_embed_index_and_search(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, store = str(made(tiny_encoder, tmp_path / "m")), str(tmp_path / "store")
+    corpus = beir(tmp_path / "beir") / "corpus.jsonl"
+    assert (
+        main(["embed", folder, "--input", str(corpus), "--output", str(tmp_path / "v.npy"), "--side", "document"]) == 0
+    )
+    vectors = np.load(tmp_path / "v.npy")
+    np.testing.assert_allclose(vectors, load(folder).encode(list(DOCUMENTS.values()), "document"), atol=1e-6)
+    assert main(["index", folder, "--documents", str(corpus), "--store", store]) == 0
+    assert "4 documents added" in capsys.readouterr().out
+    assert main(["search", store, "good cat", "--top-k", "2", "--json"]) == 0
+    hits = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    near = nearest(dual_encoder(folder), ["good cat"], DOCUMENTS, 2)[0]
+    assert [hit["id"] for hit in hits] == near
+    assert (
+        main(
+            [
+                "embed",
+                str(tiny_encoder),
+                "--input",
+                str(corpus),
+                "--output",
+                str(tmp_path / "l.npy"),
+                "--layers",
+                "-1",
+                "-2",
+            ]
+        )
+        == 0
+    )
+    assert np.load(tmp_path / "l.npy").shape == (4, 32)

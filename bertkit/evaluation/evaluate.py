@@ -44,9 +44,13 @@ def evaluate(
     overrides: Sequence[str] = (),
     task: str | None = None,
     metrics: Sequence[Any] = (),
+    rerank: str | None = None,
+    depth: int = 20,
 ) -> dict[str, Any]:
     """Score a run, a model folder or a Hub model on a split of the run's data, or on a file in their layout.
 
+    file: rows in the layout of the run's data; or a folder of split files, of which `split` (test) is taken.
+    rerank, depth: a cross-encoder that orders the first so many documents that a model for retrieval finds.
     overrides: of the data's settings, such as `data.columns.text=sentence`. task, metrics: as for `load`
     and `score`. Returns `split` and what `score` says. Raises ModelError, RecipeError or DataError.
     """
@@ -54,7 +58,8 @@ def evaluate(
     if strangers:
         what = "only `data.` settings can be changed here; the rest is the model's"
         raise RecipeError([Problem(f"override {override}", what) for override in strangers])
-    if split is not None and file is not None:
+    folder = file is not None and Path(file).is_dir()
+    if split is not None and file is not None and not folder:
         raise RecipeError(Problem("", "--split names a part of the run's data, --data a file: one or the other"))
     predictor = load(source, task=task)
     kept = Path(source).expanduser() / "recipe.yaml"
@@ -65,13 +70,14 @@ def evaluate(
     else:
         spec = parse_data_spec({"source": {"test": str(file)}, "columns": dict(predictor.columns)}, overrides)
     if file is not None:
-        whole = {"source": {"test": str(file)}, "validation": None, "limit": None, "splits": None}
-        spec, split = spec.model_copy(update=whole), "test"
+        source_of_rows = str(file) if folder else {"test": str(file)}
+        whole = {"source": source_of_rows, "validation": None, "limit": None, "splits": None}
+        spec, split = spec.model_copy(update=whole), split or "test"
     data = sources.load(
         spec,
         type(predictor.task),
         predictor.task.options,
-        splits=None if file is None else {"test"},
+        splits=None if file is None else {split or "test"},
         known_labels=None if file is None else predictor.task.known_labels,
     )
     labelled = [name for name, rows in data.rows.items() if data.target in rows.column_names]
@@ -79,4 +85,8 @@ def evaluate(
     if split not in data.rows:
         fix = f"They have {', '.join(data.rows)}."
         raise DataError(Problem(f"--split {split}", "the run's data have no such split", fix))
+    if rerank is not None:
+        from bertkit.retrieval.two_stage import evaluate_two_stages, load_ranker
+
+        return {"split": split, **evaluate_two_stages(predictor, load_ranker(rerank), data.rows[split], depth)}
     return {"split": split, **score(predictor, data.rows[split], metrics)[1]}

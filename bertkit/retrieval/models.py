@@ -11,6 +11,7 @@ from bertkit.cache import fingerprint
 from bertkit.inference import Predictor, load, model_folder
 from bertkit.retrieval.commands import DualEncoder
 from bertkit.retrieval.store import Encode, ModelIdentity
+from bertkit.retrieval.two_stage import load_ranker
 
 if TYPE_CHECKING:
     from bertkit.inference import Precision
@@ -57,16 +58,11 @@ def sentence_model(model: str, revision: str | None = None, precision: Precision
     return load(model, revision=revision, task=None if known else "sentence-similarity", precision=precision)
 
 
-def reranker(model: str, revision: str | None = None) -> Callable[[str, Sequence[str]], Sequence[float]]:
+def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:
     """A cross-encoder as a function: query and texts -> scores, higher is better."""
-    from bertkit.files import read_json
-
-    known = read_json(model_folder(model, revision) / "config.json").get("bertkit")
-    predictor = load(model, revision=revision, task=None if known else "text-ranking")
+    predictor = load_ranker(model)
 
     def scores(query: str, texts: Sequence[str]) -> Sequence[float]:
-        answers = predictor([{"query": query, "document": text} for text in texts])
-        assert isinstance(answers, list)
-        return [answer["score"] for answer in answers]
+        return [answer["score"] for answer in predictor.stream({"query": query, "document": t} for t in texts)]
 
     return scores

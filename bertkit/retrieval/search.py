@@ -115,9 +115,11 @@ class _Search:
         with explained(self.store.uri):
             try:
                 query = build().select([*names, extra]).limit(limit)
-                table = (query.where(self.filter, prefilter=True) if self.filter else query).to_arrow()
+                if self.filter:  # in parentheses: what follows a whole condition would be passed over without a word
+                    query = query.where(f"({self.filter})", prefilter=True)
+                table = query.to_arrow()
             except (ValueError, RuntimeError) as error:
-                if self.filter is None or "LanceError(IO)" in str(error):
+                if not self.filter or "LanceError(IO)" in str(error):
                     raise
                 raise DataError(_bad_filter(self.store, self.filter, error)) from error
         vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, self.vector.size)

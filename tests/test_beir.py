@@ -1,0 +1,224 @@
+"""Folders in the layout of BEIR, read; and everything that is wrong with one, said at once with its place."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertkit.data.beir import Beir, pairs, read_beir
+from bertkit.data.table import Problems
+from bertkit.errors import DataError
+
+CORPUS = [
+    {"_id": "d1", "title": "Locks", "text": "A lock lifts boats."},
+    {"_id": "d2", "title": "", "text": "Bread rises."},
+    {"_id": "d3", "title": "Tides", "text": ""},
+]
+QUERIES = [{"_id": "q1", "text": "how do boats climb", "metadata": {}}, {"_id": "q2", "text": "the moon and water"}]
+HEADER = "query-id\tcorpus-id\tscore\n"
+TEST = f"{HEADER}q1\td1\t2\nq1\td2\t0\nq2\td3\t1\n"
+
+
+def lines(rows: list[Any]) -> str:
+    return "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
+
+
+def folder(path: Path, corpus: list[Any] | None = None, queries: list[Any] | None = None, **qrels: str) -> Path:
+    (path / "qrels").mkdir()
+    (path / "corpus.jsonl").write_text(lines(CORPUS if corpus is None else corpus), encoding="utf-8")
+    (path / "queries.jsonl").write_text(lines(QUERIES if queries is None else queries), encoding="utf-8")
+    for split, text in (qrels or {"test": TEST}).items():
+        (path / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
+    return path
+
+
+def read(path: Path) -> Beir:
+    problems = Problems()
+    beir = read_beir(path, problems)
+    problems.finish()
+    return beir
+
+
+def wrong(path: Path) -> list[str]:
+    """Each problem as `file:line: what`, the folder's name left out."""
+    with pytest.raises(DataError) as caught:
+        read(path)
+    return [f"{p.where}: {p.what}".replace(f"{path}/", "").replace(str(path), ".") for p in caught.value.problems]
+
+
+def warnings(beir: Beir) -> list[str]:
+    assert all(finding.level == "warn" for finding in beir.findings)
+    return [finding.what for finding in beir.findings]
+
+
+def test_a_folder_is_read(tmp_path):
+    beir = read(folder(tmp_path))
+    assert beir.corpus == {"d1": ("Locks", "A lock lifts boats."), "d2": ("", "Bread rises."), "d3": ("Tides", "")}
+    assert beir.queries == {"q1": "how do boats climb", "q2": "the moon and water"}
+    assert beir.qrels == {"test": {"q1": {"d1": 2, "d2": 0}, "q2": {"d3": 1}}}
+    assert beir.findings == []
+
+
+def test_pairs_join_title_and_text_with_a_blank(tmp_path):
+    beir = read(folder(tmp_path))
+    assert pairs(beir, "test") == [
+        {"query_id": "q1", "query": "how do boats climb", "document_id": "d1",
+         "document": "Locks A lock lifts boats.", "grade": 2},
+        {"query_id": "q1", "query": "how do boats climb", "document_id": "d2", "document": "Bread rises.", "grade": 0},
+        {"query_id": "q2", "query": "the moon and water", "document_id": "d3", "document": "Tides", "grade": 1},
+    ]  # fmt: skip
+    with pytest.raises(DataError, match="no judgements for train; there are some for: test"):
+        pairs(beir, "train")
+
+
+def test_splits_come_in_order_and_dev_is_validation(tmp_path):
+    beir = read(folder(tmp_path, test=TEST, dev=f"{HEADER}q2\td1\t1\n", train=f"{HEADER}q2\td2\t1\n"))
+    assert list(beir.qrels) == ["train", "validation", "test"]
+    assert beir.qrels["validation"] == {"q2": {"d1": 1}}
+
+
+def test_compressed_files_are_the_same(tmp_path):
+    (tmp_path / "plain").mkdir()
+    plain = folder(tmp_path / "plain")
+    expected = read(plain)
+    for name, compress, end in (
+        ("corpus.jsonl", gzip.compress, ".gz"),
+        ("queries.jsonl", lzma.compress, ".xz"),
+        ("qrels/test.tsv", gzip.compress, ".gz"),
+    ):
+        (plain / f"{name}{end}").write_bytes(compress((plain / name).read_bytes()))
+        (plain / name).unlink()
+    assert read(plain) == expected
+
+
+def test_ids_may_be_whole_numbers_and_a_title_may_be_missing(tmp_path):
+    beir = read(folder(tmp_path, [{"_id": 7, "text": "x"}, {"_id": 8, "title": None, "text": "y"}],
+                       [{"_id": 1, "text": "q"}], test=f"{HEADER}1\t7\t1\n"))  # fmt: skip
+    assert beir.corpus == {"7": ("", "x"), "8": ("", "y")}
+    assert beir.qrels == {"test": {"1": {"7": 1}}}
+
+
+def test_everything_wrong_is_said_at_once(tmp_path):
+    corpus = [*CORPUS, {"_id": "d1", "title": "Locks", "text": "Another text."}, {"title": "x", "text": "y"},
+              {"_id": "d4", "title": "", "text": " \n"}, {"_id": "d5", "title": 3, "text": None}]  # fmt: skip
+    queries = [*QUERIES, {"_id": "q3", "text": "  "}, {"_id": "", "text": "z"}, {"_id": True, "text": "z"}]
+    test = f"{HEADER}q1\td9\t1\nq9\td1\t1\nq1\td1\t-1\nq1\td2\t1.0\nq2\td1\t1\nq2\td1\t2\nq2\td4\t1\n"
+    assert wrong(folder(tmp_path, corpus, queries, test=test)) == [
+        "corpus.jsonl:4: the id 'd1' has another text on line 1",
+        "corpus.jsonl:5: no `_id`, where text is expected; found: title, text",
+        "corpus.jsonl:7: `title` holds 3, where text is expected; found: _id, title, text",
+        "corpus.jsonl:7: `text` holds None, where text is expected; found: _id, title, text",
+        "queries.jsonl:3: the query 'q3' is empty",
+        "queries.jsonl:4: the `_id` is empty",
+        "queries.jsonl:5: `_id` holds True, where text is expected; found: _id, text",
+        "qrels/test.tsv:2: the document 'd9' is not in corpus.jsonl",
+        "qrels/test.tsv:3: the query 'q9' is not in queries.jsonl",
+        "qrels/test.tsv:4: the grade '-1' is not a whole number from 0",
+        "qrels/test.tsv:5: the grade '1.0' is not a whole number from 0",
+        "qrels/test.tsv:7: 'q2' and 'd1' have the grade 1 in an earlier line",
+        "qrels/test.tsv:8: the document 'd4' is judged relevant, and is empty",
+    ]
+
+
+def test_lines_that_can_not_be_read_are_not_said_to_miss_from_the_corpus(tmp_path):
+    corpus = [CORPUS[0], '{"_id": "d2", "text": ', *CORPUS[2:], "[]"]
+    assert wrong(folder(tmp_path, corpus, test=f"{TEST}q9\td2\tx\n")) == [
+        "corpus.jsonl:2: not JSON: Expecting value at column 22",
+        'corpus.jsonl:4: a list, where an object such as {"text": "…"} is expected',
+        "qrels/test.tsv:5: the query 'q9' is not in queries.jsonl",
+        "qrels/test.tsv:5: the grade 'x' is not a whole number from 0",
+    ]
+
+
+def test_missing_files_are_named_together(tmp_path):
+    here = f"no such file (looked from {Path.cwd()})"
+    assert wrong(tmp_path) == [
+        f"corpus.jsonl: {here}",
+        f"queries.jsonl: {here}",
+        "qrels: no judgements of a split, such as test.tsv; there: nothing",
+    ]
+
+
+def test_judgements_of_no_split_are_named(tmp_path):
+    (problem,) = wrong(folder(tmp_path, all=TEST))
+    assert problem == "qrels: no judgements of a split, such as test.tsv; there: all"
+
+
+def test_two_forms_of_one_file_are_a_problem(tmp_path):
+    path = folder(tmp_path)
+    (path / "corpus.jsonl.gz").write_bytes(gzip.compress(b"{}"))
+    (path / "qrels" / "test.tsv.xz").write_bytes(lzma.compress(TEST.encode()))
+    assert wrong(path) == [
+        ".: corpus.jsonl and corpus.jsonl.gz: only one of these can be used",
+        "qrels: test.tsv and test.tsv.xz: only one of these can be used",
+    ]
+
+
+def test_two_names_for_validation_are_a_problem(tmp_path):
+    (problem,) = wrong(folder(tmp_path, dev=TEST, validation=TEST))
+    assert problem == ".: two names for validation: validation, dev"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("q1\td1\t1\nq1\td2\t1\n", "qrels/test.tsv:1: no header with query-id, corpus-id, score; found: q1, d1, 1"),
+        ("q1 0 d1 1\nq1 0 d2 1\n", "qrels/test.tsv:1: no header with query-id, corpus-id, score; found: q1 0 d1 1"),
+        (f"{HEADER}q1\td1\n", "qrels/test.tsv:2: 2 fields where 3 are expected"),
+        (HEADER, "qrels/test.tsv: holds no rows"),
+        ("", "qrels/test.tsv: the file is empty"),
+    ],
+)
+def test_judgements_in_another_layout(tmp_path, text, problem):
+    assert wrong(folder(tmp_path, test=text)) == [problem]
+
+
+def test_a_broken_archive_is_a_problem(tmp_path):
+    path = folder(tmp_path)
+    (path / "corpus.jsonl").unlink()
+    (path / "corpus.jsonl.gz").write_bytes(gzip.compress(lines(CORPUS).encode())[:-12])
+    (problem,) = wrong(path)
+    assert problem.startswith("corpus.jsonl.gz: the archive is broken or cut short")
+
+
+def test_problems_end_at_twenty(tmp_path):
+    judged = "".join(f"q1\tx{number}\t1\n" for number in range(50))
+    found = wrong(folder(tmp_path, test=HEADER + judged))
+    assert found[19:] == [
+        "qrels/test.tsv:21: the document 'x19' is not in corpus.jsonl",
+        ": … and perhaps more: 20 are shown",
+    ]
+
+
+def test_what_is_odd_but_harmless_is_counted(tmp_path):
+    empty = {"_id": "d4", "title": " ", "text": ""}
+    train, test = f"{HEADER}q1\td1\t1\nq1\td1\t1\n", f"{HEADER}q1\td2\t1\nq2\td4\t0\n"
+    beir = read(
+        folder(tmp_path, [*CORPUS, CORPUS[1], CORPUS[0], empty], [*QUERIES, QUERIES[1]], train=train, test=test)
+    )
+    assert warnings(beir) == [
+        f"2 rows repeat an earlier row; e.g. {tmp_path}/corpus.jsonl:4",
+        f"1 rows repeat an earlier row; e.g. {tmp_path}/queries.jsonl:3",
+        f"1 rows repeat an earlier row; e.g. {tmp_path}/qrels/train.tsv:3",
+        "1 documents are empty, e.g. 'd4'; none is judged relevant",
+        "test: 1 of 2 queries have no relevant document",
+        "test: 1 of 2 queries are in train too",
+    ]
+    assert len(beir.corpus) == 4
+    assert beir.qrels["train"] == {"q1": {"d1": 1}}
+
+
+def test_scifact_is_read(real_data):
+    path = real_data / "scifact"
+    if not path.is_dir():
+        pytest.skip(f"no {path} beside the checkout")
+    beir = read(path)
+    assert (len(beir.corpus), len(beir.queries)) == (5183, 1109)
+    assert {split: len(pairs(beir, split)) for split in beir.qrels} == {"train": 919, "test": 339}
+    assert {split: len(judged) for split, judged in beir.qrels.items()} == {"train": 809, "test": 300}
+    assert beir.findings == []
