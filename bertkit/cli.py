@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,9 @@ def _vector_commands(commands: Any) -> None:
     command.add_argument("source", metavar="MODEL", help=model)
     command.add_argument("--documents", type=Path, metavar="FILE", help="rows with id, text, and what else is known")
     command.add_argument("--store", required=True, metavar="DIR", help="a folder, or an object store's URI")
-    command.add_argument("--delete", nargs="+", default=[], metavar="ID", help="documents to be deleted first")
+    command.add_argument(
+        "--delete", action="extend", nargs="+", default=[], metavar="ID", help="documents to be deleted first"
+    )
     command.set_defaults(run=_index)
 
     command = commands.add_parser("search", help="the documents of a store that are nearest to a query")
@@ -327,18 +330,19 @@ def _embed(args: argparse.Namespace) -> None:
     from bertkit.embed import embed_features, embed_file
 
     _quiet_libraries()
-    if args.layers:
-        from bertkit.features import Features
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        if args.layers:
+            from bertkit.features import Features
 
-        features = Features(args.source, layers=tuple(args.layers), combine=args.combine, pool=args.pool)
-        count = embed_features(features, args.input, args.output, column=args.column)
-    else:
-        from bertkit.retrieval.models import sentence_model
+            features = Features(args.source, layers=tuple(args.layers), combine=args.combine, pool=args.pool)
+            count = embed_features(features, args.input, args.output, column=args.column)
+        else:
+            from bertkit.retrieval.models import kept_vectors
 
-        predictor = sentence_model(args.source)
-        count = embed_file(
-            lambda texts: predictor.encode(texts, args.side), args.input, args.output, column=args.column
-        )
+            count = embed_file(kept_vectors(args.source, args.side), args.input, args.output, column=args.column)
+    for warning in said:
+        print(f"warning: {warning.message}", file=sys.stderr)
     print(f"{count:,} vectors in {args.output}", file=sys.stderr)
 
 

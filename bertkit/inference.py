@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bertkit.encoder import Encoder, fetch, load_config, load_tokenizer
+from bertkit.encoder import Encoder, find, load_config, load_tokenizer
 from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.files import read_json
 from bertkit.tasks import TASKS, get_task, vectors
@@ -236,7 +236,9 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
         raise ModelError(Problem(str(source), "neither a run nor a model folder", "It has no config.json."))
     if str(source).count("/") > 1 or str(source).startswith((".", "/", "~")):
         raise ModelError(Problem(str(source), "no such folder"))
-    return fetch(str(source), revision)
+    from bertkit.recipe import ModelSpec
+
+    return find(ModelSpec(name=str(source), revision=revision)).folder
 
 
 def load(

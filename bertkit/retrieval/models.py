@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.cache import fingerprint
+from bertkit.cache import cached, fingerprint, model_key
 from bertkit.inference import Predictor, load, model_folder
 from bertkit.retrieval.commands import DualEncoder
 from bertkit.retrieval.store import Encode, ModelIdentity
@@ -56,6 +56,19 @@ def sentence_model(model: str, revision: str | None = None, precision: Precision
 
     known = read_json(model_folder(model, revision) / "config.json").get("bertkit")
     return load(model, revision=revision, task=None if known else "sentence-similarity", precision=precision)
+
+
+def kept_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
+    """Texts -> their vectors `(texts, size)`, which are computed once and kept on disk."""
+    predictor = sentence_model(model)
+    key = model_key(model_folder(model)) | {
+        "pool": "sentence",
+        "side": side,
+        "precision": predictor.precision,
+        "max_length": predictor.task.max_length,
+        "options": predictor.task.options.model_dump(mode="json"),
+    }
+    return lambda texts: cached(texts, lambda new: predictor.encode(new, side), name=model, key=key)
 
 
 def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:

@@ -1,0 +1,533 @@
+"""A frozen encoder in scikit-learn: vectors against transformers' own hidden states, and scikit-learn's own tools."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import os
+import pickle
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+from conftest import build_encoder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
+
+from bertkit import embed
+from bertkit.data.words import words
+from bertkit.embed import embed_features, embed_file
+from bertkit.errors import DataError, ModelError
+from bertkit.features import Features, _Reader
+
+TEXTS = [
+    "the cat sat on the mat .",
+    "a dog",
+    "",
+    "not very good , but it was fine and awful and bad and good and fine !",
+    "  blue \n green \u200b dogs , cats",
+    "🎫",
+    "\x00 the \ud83d",
+]
+LONG = "the cat sat on the mat . " * 20  # 140 pieces; the encoder reads 64
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "vectors"))
+    return tmp_path / "vectors"
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that went through the encoder."""
+    seen: list[str] = []
+    real = _Reader.vectors
+
+    def counting(self: _Reader, texts: list[str]) -> Any:
+        seen.extend(texts)
+        return real(self, texts)
+
+    monkeypatch.setattr(_Reader, "vectors", counting)
+    return seen
+
+
+def features(model: Path, **settings: Any) -> Features:
+    return Features(str(model), **({"precision": "fp32"} | settings))
+
+
+def hidden(model: Path, text: str) -> np.ndarray:
+    """transformers' own hidden states of one text, `(layers + 1, pieces, size)`."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    inputs = tokenizer(text.replace("\ud83d", "\ufffd"), return_tensors="pt", truncation=True)
+    with torch.no_grad():
+        states = AutoModel.from_pretrained(model)(**inputs, output_hidden_states=True).hidden_states
+    return torch.stack(states)[:, 0].numpy()
+
+
+POOLS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "mean": lambda states: states.mean(0),
+    "cls": lambda states: states[0],
+    "max": lambda states: states.max(0),
+}
+COMBINES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "concat": lambda states: np.concatenate(list(states), axis=-1),
+    "sum": lambda states: states.sum(0),
+    "mean": lambda states: states.mean(0),
+}
+
+
+# --- the numbers
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("combine", COMBINES)
+@pytest.mark.parametrize("layers", [(-1,), (0, 2), [-2, 0, -1]])
+def test_vectors_are_those_of_transformers(tiny_encoder: Path, pool: str, combine: str, layers: Any) -> None:
+    got = features(tiny_encoder, layers=layers, combine=combine, pool=pool, batch_size=3).fit_transform(TEXTS)
+    expected = [POOLS[pool](COMBINES[combine](hidden(tiny_encoder, text)[list(layers)])) for text in TEXTS]
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, np.stack(expected), atol=1e-5)
+
+
+def test_a_batch_of_one_is_a_batch_of_many(tiny_encoder: Path) -> None:
+    one, many = (features(tiny_encoder, batch_size=n, cache=False).fit_transform(TEXTS) for n in (1, 32))
+    np.testing.assert_allclose(one, many, atol=1e-5)
+
+
+def test_words_have_the_vector_of_their_first_piece(tiny_encoder: Path) -> None:
+    text = "dogs sat \u200b , cats"  # dog ##s sat , cat ##s; the zero-width space has no piece
+    (got,) = features(tiny_encoder, pool="none", layers=[1, -1]).fit_transform([text])
+    states = COMBINES["concat"](hidden(tiny_encoder, text)[[1, 2]])
+    assert [text[start:end] for start, end in words(text)] == ["dogs", "sat", "\u200b", ",", "cats"]
+    np.testing.assert_allclose(got[[0, 1, 3, 4]], states[[1, 3, 4, 5]], atol=1e-5)
+    assert not got[2].any()
+    assert got.dtype == np.float32
+
+
+def test_every_word_of_a_long_text_has_a_vector(tiny_encoder: Path) -> None:
+    empty, long = features(tiny_encoder, pool="none").fit_transform(["", LONG])
+    assert empty.shape == (0, 16)
+    assert long.shape == (140, 16)
+    assert np.abs(long).sum(axis=1).all()
+    np.testing.assert_allclose(long[0], hidden(tiny_encoder, LONG)[-1, 1], atol=1e-5)
+
+
+def test_a_cut_text_is_counted_and_told_once_even_from_the_cache(tiny_encoder: Path, encoded: list[str]) -> None:
+    model = features(tiny_encoder).fit(TEXTS)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="2 of 3 texts were cut at 64 word pieces; 156 pieces") as told:
+            got = model.transform([LONG, "a dog", LONG])
+        assert len(told) == 1
+        assert told[0].filename == __file__
+    assert encoded == [LONG, "a dog"]
+    np.testing.assert_allclose(got[0], hidden(tiny_encoder, LONG)[-1].mean(0), atol=1e-5)
+    vectors, lost = model.vectors([LONG, "a dog"])
+    assert lost.tolist() == [78, 0]
+    assert vectors.shape == (2, 16)
+    with pytest.warns(UserWarning, match="cut at 8 word pieces"):
+        features(tiny_encoder, max_length=8).fit_transform([LONG])
+
+
+def test_bf16_is_near_fp32(tiny_encoder: Path) -> None:
+    one, other = (features(tiny_encoder, precision=p).fit_transform(TEXTS) for p in ("fp32", "bf16"))
+    assert 0 < np.abs(one - other).max() < 0.1
+
+
+def test_a_checkpoint_with_a_head_is_read_without_it(tmp_path: Path, tiny_encoder: Path) -> None:
+    """Masked language models have no pooler; they load without a word."""
+    torch.manual_seed(0)
+    config = BertConfig.from_pretrained(tiny_encoder)
+    BertForMaskedLM(config).save_pretrained(tmp_path / "mlm")
+    AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(tmp_path / "mlm")
+    got = features(tmp_path / "mlm").fit_transform(TEXTS[:1])
+    inputs = AutoTokenizer.from_pretrained(tmp_path / "mlm")(TEXTS[0], return_tensors="pt")
+    with torch.no_grad():
+        states = AutoModelForMaskedLM.from_pretrained(tmp_path / "mlm")(**inputs, output_hidden_states=True)
+    np.testing.assert_allclose(got[0], states.hidden_states[-1][0].mean(0).numpy(), atol=1e-5)
+
+
+def test_a_run_folder_is_its_model(tmp_path: Path, tiny_encoder: Path) -> None:
+    shutil.copytree(tiny_encoder, tmp_path / "run" / "model")
+    got = features(tmp_path / "run").fit_transform(TEXTS)
+    np.testing.assert_array_equal(got, features(tiny_encoder).fit_transform(TEXTS))
+
+
+def test_a_lost_tensor_is_an_error(tmp_path: Path, tiny_encoder: Path) -> None:
+    shutil.copytree(tiny_encoder, tmp_path / "model")
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    del tensors["encoder.layer.1.output.dense.weight"]
+    save_file(tensors, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"lacks 1 tensors.*encoder\.layer\.1\.output\.dense\.weight"):
+        features(tmp_path / "model").fit_transform(TEXTS)
+
+
+# --- in scikit-learn
+
+
+TABLE = pd.DataFrame(
+    {"text": ["good", "bad", "fine", "awful"] * 6, "age": range(24), "city": ["x", "y", "x", "z"] * 6},
+    index=[f"p{n}" for n in range(24)],
+)
+LABELS = [1, 0, 1, 0] * 6
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        TEXTS[:4],
+        tuple(TEXTS[:4]),
+        np.asarray(TEXTS[:4]),
+        np.asarray(TEXTS[:4], dtype=object)[:, None],
+        pd.Series(TEXTS[:4], index=list("dcba")),
+        pd.DataFrame({"review": TEXTS[:4]}),
+    ],
+    ids=["list", "tuple", "array", "2-D array", "Series", "DataFrame"],
+)
+def test_texts_may_come_as(tiny_encoder: Path, texts: Any) -> None:
+    model = features(tiny_encoder)
+    np.testing.assert_array_equal(model.fit_transform(texts), model.transform(TEXTS[:4]))
+
+
+def test_clone_keeps_parameters_as_given(tiny_encoder: Path) -> None:
+    layers = [-1, 0]
+    model = features(tiny_encoder, layers=layers, pool="cls").fit(TEXTS)
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    assert model.layers is layers
+    assert clone(Features("x")).get_params() == Features("x").get_params()
+    with pytest.raises(NotFittedError):
+        copy.transform(TEXTS)
+
+
+def test_parameters_count_from_the_next_fit_on(tiny_encoder: Path) -> None:
+    model = features(tiny_encoder).fit(TEXTS)
+    before = model.transform(TEXTS)
+    model.set_params(layers=[0], pool="cls", combine="sum", cache=False)
+    np.testing.assert_array_equal(model.transform(TEXTS), before)
+    assert model.get_feature_names_out()[0] == "layer2_0"
+    assert not np.allclose(model.fit_transform(TEXTS), before)
+
+
+def test_it_is_pickled_without_its_weights(tiny_encoder: Path) -> None:
+    model = features(tiny_encoder, cache=False).fit(TEXTS)
+    before = model.transform(TEXTS)
+    data = pickle.dumps(model)
+    assert len(data) < (tiny_encoder / "model.safetensors").stat().st_size
+    np.testing.assert_array_equal(pickle.loads(data).transform(TEXTS), before)
+
+
+def test_names(tiny_encoder: Path) -> None:
+    names = features(tiny_encoder, layers=[0, -1]).fit(TEXTS).get_feature_names_out()
+    assert [names[0], names[15], names[16], names[31], len(names)] == [
+        "layer0_0",
+        "layer0_15",
+        "layer2_0",
+        "layer2_15",
+        32,
+    ]
+    summed = features(tiny_encoder, layers=[0, -1], combine="sum").fit(TEXTS).get_feature_names_out()
+    assert [summed[0], len(summed)] == ["sum_0", 16]
+
+
+def test_set_output(tiny_encoder: Path) -> None:
+    frame = features(tiny_encoder).set_output(transform="pandas").fit_transform(TABLE[["text"]])
+    assert list(frame.columns[:2]) == ["layer2_0", "layer2_1"]
+    assert list(frame.index) == list(TABLE.index)
+
+
+def test_beside_other_columns(tiny_encoder: Path) -> None:
+    table = ColumnTransformer(
+        [
+            ("text", features(tiny_encoder), "text"),
+            ("same", features(tiny_encoder, layers=[0]), ["text"]),
+            ("age", StandardScaler(), ["age"]),
+            ("city", OneHotEncoder(), ["city"]),
+        ],
+        sparse_threshold=0,
+    )
+    got = table.fit_transform(TABLE)
+    assert got.shape == (24, 16 + 16 + 1 + 3)
+    names = list(table.get_feature_names_out())
+    assert [names[0], names[16], names[32], names[33]] == [
+        "text__layer2_0",
+        "same__layer0_0",
+        "age__age",
+        "city__city_x",
+    ]
+    np.testing.assert_allclose(got[:, :16], features(tiny_encoder).fit_transform(TABLE["text"]), atol=1e-6)
+    scores = cross_val_score(make_pipeline(table, LogisticRegression()), TABLE, LABELS, cv=3)
+    assert scores.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_search_over_heads_encodes_every_text_once(tiny_encoder: Path, encoded: list[str]) -> None:
+    pipeline = make_pipeline(features(tiny_encoder), LogisticRegression())
+    search = GridSearchCV(pipeline, {"logisticregression__C": [0.1, 1.0, 10.0]}, cv=3)
+    assert search.fit(list(TABLE["text"]), LABELS).best_score_ == 1.0
+    assert sorted(encoded) == ["awful", "bad", "fine", "good"]
+
+
+# --- the cache
+
+
+def test_the_second_pass_skips_the_encoder(tiny_encoder: Path, encoded: list[str]) -> None:
+    first = features(tiny_encoder).fit_transform(TEXTS)
+    assert len(encoded) == len(TEXTS)
+    again = features(tiny_encoder, batch_size=2).fit(TEXTS)  # how texts are batched decides nothing
+    np.testing.assert_array_equal(again.transform(TEXTS[::-1]), first[::-1])
+    assert len(encoded) == len(TEXTS)
+    assert "model" not in vars(again.reader_)  # nor were the weights loaded
+
+
+def test_without_cache_nothing_is_kept(tiny_encoder: Path, root: Path) -> None:
+    features(tiny_encoder, cache=False).fit_transform(TEXTS)
+    assert not root.exists()
+
+
+different = st.fixed_dictionaries(
+    {
+        "layers": st.lists(st.sampled_from([0, 1, 2]), min_size=1, max_size=3, unique=True),
+        "combine": st.sampled_from(["concat", "sum", "mean"]),
+        "pool": st.sampled_from(["mean", "cls", "max"]),
+        "max_length": st.sampled_from([8, 64, None]),
+        "precision": st.sampled_from(["fp32", "bf16"]),
+    }
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(one=different, other=different)
+def test_options_never_hit_each_others_vectors(
+    tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory, one: Any, other: Any
+) -> None:
+    """Whatever was kept before under other options, vectors are those that there are without a cache."""
+    texts = ["the cat sat on the mat and the dog ran", "a dog"]
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* texts were cut", UserWarning)
+        patch.setenv("BERTKIT_CACHE", str(tmp_path_factory.mktemp("kept")))
+        Features(tiny_encoder, **one).fit_transform(texts)
+        kept = Features(tiny_encoder, **other).fit_transform(texts)
+        alone = Features(tiny_encoder, **other, cache=False).fit_transform(texts)
+    np.testing.assert_allclose(kept, alone, atol=1e-6)
+
+
+def test_layers_by_other_numbers_are_the_same(tiny_encoder: Path, encoded: list[str]) -> None:
+    features(tiny_encoder, layers=[-1]).fit_transform(["a"])
+    features(tiny_encoder, layers=[2]).fit_transform(["a"])
+    assert encoded == ["a"]
+
+
+def test_a_changed_model_never_hits(tmp_path: Path) -> None:
+    folder = build_encoder(tmp_path / "model", seed=0)
+    before = features(folder).fit_transform(TEXTS)
+    build_encoder(folder, seed=1)
+    after = features(folder).fit_transform(TEXTS)
+    np.testing.assert_array_equal(after, features(folder, cache=False).fit_transform(TEXTS))
+    assert not np.allclose(before, after)
+
+
+def test_a_model_that_changes_between_fit_and_use_is_an_error(tmp_path: Path, root: Path) -> None:
+    folder = build_encoder(tmp_path / "model", seed=0)
+    model = features(folder).fit(TEXTS)
+    assert model.reader_.key
+    build_encoder(folder, seed=1)
+    with pytest.raises(ModelError, match="changed since"):
+        model.transform(TEXTS)
+    assert not list(root.glob("*/segments/*"))
+
+
+# --- what can not be
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"combine": "product"}, "combine: 'product', where one of 'concat', 'sum', 'mean'"),
+        ({"pool": "first"}, "pool: 'first'"),
+        ({"precision": "fp16"}, "precision: 'fp16'"),
+        ({"max_length": 4}, "max_length: 4, where a whole number from 8 on"),
+        ({"max_length": 65}, "65, but .* at most 64"),
+        ({"batch_size": 0}, "batch_size: 0"),
+        ({"batch_size": True}, "batch_size: True"),
+        ({"layers": -1}, "layers: -1"),
+        ({"layers": []}, "layers"),
+        ({"layers": [1.5]}, "layers"),
+        ({"layers": [3, -4]}, "layers: no layer 3, -4: the encoder has 2"),
+        ({"layers": [-1, 2]}, "layers: .*twice"),
+        ({"model": ""}, "model: ''"),
+        ({"model": "no such folder/really/not"}, "model"),
+    ],
+)
+def test_parameters_that_can_not_be(tiny_encoder: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        Features(**({"model": str(tiny_encoder)} | settings)).fit(TEXTS)
+
+
+def test_all_that_is_wrong_is_told_at_once(tiny_encoder: Path) -> None:
+    with pytest.raises(ModelError) as error:
+        features(tiny_encoder, pool="x", combine="y", layers="z").fit(TEXTS)
+    assert [problem.where for problem in error.value.problems] == ["combine", "pool", "layers"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("one text", "'one text', where one column"),
+        (TABLE, "3 columns"),
+        (TABLE[["text", "city"]].to_numpy(), "2 columns"),
+        ([["a"], ["b", "c"]], "rows of different sizes|row 1"),
+        (5, "5, where one column"),
+        (["a", None, "b", float("nan"), 5], "row 2: None(.|\n)*row 4: nan(.|\n)*row 5: 5"),
+        (pd.Series(["a", None]), "row 2: nan|row 2: None"),
+        (pd.DataFrame({"text": ["a", np.nan]}), "row 2: nan"),
+    ],
+)
+def test_what_is_no_text(tiny_encoder: Path, texts: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        features(tiny_encoder).fit(texts)
+    with pytest.raises(DataError, match=message):
+        features(tiny_encoder).fit(["a"]).transform(texts)
+
+
+def test_no_texts_at_all(tiny_encoder: Path) -> None:
+    assert features(tiny_encoder, layers=[0, 1]).fit([]).transform([]).shape == (0, 32)
+    assert features(tiny_encoder, pool="none").fit([]).transform([]) == []
+
+
+# --- files
+
+
+def rows(count: int = 11) -> list[dict[str, Any]]:
+    made = [{"text": TEXTS[n % 4] + " a" * n, "n": n, "tags": ["x"] * (n % 3)} for n in range(count)]
+    return [row | ({"late": 0.5} if n == 9 else {}) for n, row in enumerate(made)]
+
+
+def write_rows(path: Path, given: list[dict[str, Any]]) -> Path:
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in given))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(given))
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["text", "n"], extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(given)
+    return path
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embed, "CHUNK", 4)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("kind", [".jsonl", ".json", ".csv"])
+def test_a_file_becomes_parquet_with_its_own_columns(tiny_encoder: Path, tmp_path: Path, kind: str) -> None:
+    file, output = write_rows(tmp_path / f"in{kind}", rows()), tmp_path / "out.parquet"
+    model = features(tiny_encoder)
+    assert embed_features(model, file, output) == 11
+    table = pq.read_table(output)
+    names = ["text", "n"] if kind == ".csv" else ["text", "n", "tags", "late"]
+    assert table.column_names == [*names, "vector"]
+    assert str(table.schema.field("vector").type) == "fixed_size_list<element: float>[16]"
+    expected = [{name: row.get(name) for name in names} for row in rows()]
+    expected = [row | {"n": str(row["n"])} for row in expected] if kind == ".csv" else expected
+    assert table.drop_columns("vector").to_pylist() == expected
+    np.testing.assert_array_equal(np.stack(table["vector"].to_numpy()), model.transform([r["text"] for r in rows()]))
+    assert pq.ParquetFile(output).num_row_groups == 3
+    again = tmp_path / "again.parquet"  # parquet in, parquet out
+    pq.write_table(table.drop_columns("vector"), tmp_path / "in.parquet")
+    assert embed_features(model, tmp_path / "in.parquet", again) == 11
+    assert pq.read_table(again).equals(table)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_file_becomes_npy(tiny_encoder: Path, tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "in.jsonl", [{"t": row["text"], "odd": row["n"] or "zero"} for row in rows()])
+    assert embed_features(features(tiny_encoder), file, tmp_path / "out.npy", column="t") == 11
+    expected = features(tiny_encoder).fit_transform([row["text"] for row in rows()])
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), expected)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_cut_texts_of_a_file_are_told_once(tiny_encoder: Path, tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "in.jsonl", [{"text": LONG}, *rows(), {"text": LONG}])
+    with pytest.warns(UserWarning, match="2 of 13 texts were cut at 64 word pieces; 156 pieces") as told:
+        embed_features(features(tiny_encoder), file, tmp_path / "out.npy")
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "output", "message"),
+    [
+        (rows(), "out.csv", r"can not write \.csv"),
+        (rows(), "out", "can not write without a suffix"),
+        ([{"sentence": "a"}], "out.npy", "in.jsonl:1: no column 'text'; found sentence"),
+        (
+            [{"text": "a"}, {"text": None}, {"text": 5}],
+            "out.npy",
+            "in.jsonl:2: 'text' holds None(.|\n)*:3: 'text' holds 5",
+        ),
+        ([{"text": "a", "vector": 1}], "out.parquet", "have a column `vector` already"),
+        (
+            [{"text": "a", "x": 1}, {"text": "a", "x": "one"}],
+            "out.parquet",
+            "column `x`: can not be written as parquet",
+        ),
+        ([*rows(), {"text": "a", "n": "twelve"}], "out.parquet", "column `n`: can not be written as parquet: .*twelve"),
+        ([*rows(), *rows(), {"text": "a", "n": "x"}][10:], "out.parquet", "can not be written as parquet: .* n "),
+        ([{"text": "a", "x": 2**70}], "out.parquet", "column `x`: can not be written as parquet"),
+        ([{"text": "a", "x": {}}], "out.parquet", "can not be written as parquet"),
+    ],
+)
+@pytest.mark.usefixtures("small_chunks")
+def test_files_that_can_not_be(
+    tiny_encoder: Path, tmp_path: Path, given: list[dict[str, Any]], output: str, message: str
+) -> None:
+    file = write_rows(tmp_path / "in.jsonl", given)
+    with pytest.raises(DataError, match=message):
+        embed_features(features(tiny_encoder), file, tmp_path / output)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "vectors"] == ["in.jsonl"]
+
+
+def test_a_vector_per_word_is_no_file(tiny_encoder: Path, tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "in.jsonl", rows())
+    with pytest.raises(ModelError, match="pool"):
+        embed_features(features(tiny_encoder, pool="none"), file, tmp_path / "out.npy")
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("name", ["out.parquet", "out.npy"])
+def test_what_fails_half_way_leaves_the_old_output(tmp_path: Path, name: str) -> None:
+    file, output = write_rows(tmp_path / "in.jsonl", rows()), tmp_path / name
+    output.write_text("old")
+    calls: list[int] = []
+
+    def encode(texts: list[str]) -> np.ndarray:
+        calls.append(len(texts))
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return np.zeros((len(texts), 3), dtype=np.float32)
+
+    with pytest.raises(OSError, match="No space left"):
+        embed_file(encode, file, output)
+    assert calls == [4, 4]
+    assert output.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", name]

@@ -1,0 +1,333 @@
+"""Vectors on disk: what decides a vector decides where it is kept; crashes, damage and full disks give no wrong one."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bertkit import cache
+from bertkit.cache import VectorCache, cached, clear, fingerprint, stores
+from bertkit.embed import cache_table, clear_cache
+
+KEY = {"model": "m", "layers": [1]}
+
+
+def number(text: str) -> float:
+    """A vector of a text must be recognisable: its second number says which text it belongs to."""
+    return float(sum(text.encode("utf-8", "surrogatepass")) % 1000)
+
+
+class Encoder:
+    """Counts what it was asked for."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        self.seen += texts
+        return np.asarray([[len(text), number(text)] for text in texts], dtype=np.float32).reshape(-1, 2)
+
+
+def through(root: Path, texts: list[str], key: dict[str, Any] | None = None) -> tuple[np.ndarray, list[str]]:
+    """The vectors, and the texts that were encoded for them."""
+    encoder = Encoder()
+    return cached(texts, encoder, name="m", key=key or KEY, root=root), encoder.seen
+
+
+def right(texts: list[str]) -> list[list[float]]:
+    return [[float(len(text)), number(text)] for text in texts]
+
+
+def segments(root: Path) -> list[Path]:
+    return sorted(root.glob("*/segments/[!.]*"))
+
+
+def test_a_text_is_encoded_once(tmp_path: Path) -> None:
+    vectors, seen = through(tmp_path, ["a", "bb", "a"])
+    assert (vectors.tolist(), seen, vectors.dtype) == (right(["a", "bb", "a"]), ["a", "bb"], np.float32)
+    vectors, seen = through(tmp_path, ["ccc", "bb", "ccc", "a"])
+    assert (vectors.tolist(), seen) == (right(["ccc", "bb", "ccc", "a"]), ["ccc"])
+    vectors, seen = through(tmp_path, ["a", "ccc"])
+    assert (vectors.tolist(), seen) == (right(["a", "ccc"]), [])
+
+
+def test_no_texts(tmp_path: Path) -> None:
+    assert through(tmp_path, [])[0].shape == (0, 2)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=st.lists(st.lists(st.text(st.characters(codec=None), max_size=3), max_size=8), max_size=8))
+def test_any_texts_in_any_order(tmp_path: Path, calls: list[list[str]]) -> None:
+    """Lone surrogates, NUL and texts that end in zero bytes among them."""
+    root, known = tmp_path / str(time.perf_counter_ns()), set()
+    for texts in calls:
+        vectors, seen = through(root, texts)
+        assert vectors.tolist() == right(texts)
+        assert sorted(seen) == sorted(set(texts) - known)
+        known |= set(texts)
+
+
+options = st.fixed_dictionaries(
+    {
+        "layers": st.lists(st.integers(0, 3), min_size=1, max_size=3),
+        "combine": st.sampled_from(["concat", "sum", "mean"]),
+        "pool": st.sampled_from(["mean", "cls", "max"]),
+        "max_length": st.sampled_from([16, 64, 512]),
+        "precision": st.sampled_from(["fp32", "bf16"]),
+        "prefix": st.sampled_from(["", "query: "]),
+        "model": st.sampled_from(["m", "n"]),
+    }
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(one=options, other=options)
+def test_options_share_a_store_only_where_all_are_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
+    folders = [VectorCache(Path("root"), "name", key).folder for key in (one, other)]
+    assert (folders[0] == folders[1]) == (one == other)
+
+
+@pytest.mark.parametrize("change", ["key", "model"])
+def test_a_change_never_hits_what_was_kept_before(tmp_path: Path, change: str) -> None:
+    through(tmp_path, ["a"])
+    assert through(tmp_path, ["a"], KEY | ({"layers": [2]} if change == "key" else {"model": "n"}))[1] == ["a"]
+
+
+def test_the_order_of_options_means_nothing(tmp_path: Path) -> None:
+    through(tmp_path, ["a"], {"x": 1, "y": [2]})
+    assert through(tmp_path, ["a"], {"y": [2], "x": 1})[1] == []
+
+
+# --- the model's files
+
+
+def model(folder: Path) -> Path:
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "modules.json", "1_Pooling/config.json"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"of {name}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "tokenizer.json", "modules.json", "1_Pooling/config.json"]
+)
+def test_every_file_that_decides_vectors_is_in_the_fingerprint(tmp_path: Path, name: str) -> None:
+    folder = model(tmp_path / "model")
+    before = fingerprint(folder, tmp_path / "root")
+    (folder / "README.md").write_text("says nothing about vectors")
+    assert fingerprint(folder, tmp_path / "root") == before
+    assert fingerprint(shutil.copytree(folder, tmp_path / "copy"), tmp_path / "root") == before
+    (folder / name).write_text(f"OF {name}")  # of the same size
+    assert fingerprint(folder, tmp_path / "root") != before
+    (folder / name).unlink()
+    assert fingerprint(folder, tmp_path / "root") != before
+
+
+def test_a_big_file_is_hashed_once_and_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, hashed = model(tmp_path / "model"), []
+    monkeypatch.setattr(cache, "sha256", lambda file, real=cache.sha256: hashed.append(file.name) or real(file))
+    monkeypatch.setattr(cache, "_BIG", 1)
+    monkeypatch.setattr(cache, "_SETTLED", -1.0)
+    first = fingerprint(folder, tmp_path / "root")
+    assert len(hashed) == 5
+    assert fingerprint(folder, tmp_path / "root") == first
+    assert len(hashed) == 5
+    (folder / "model.safetensors").write_text("OF model.safetensors")
+    os.utime(folder / "model.safetensors", (1, 1))
+    assert fingerprint(folder, tmp_path / "root") != first
+    assert hashed[5:] == ["model.safetensors"]
+
+
+def test_a_file_that_was_written_just_now_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next change could come within the same tick of the file system's clock."""
+    monkeypatch.setattr(cache, "_BIG", 1)
+    fingerprint(model(tmp_path / "model"), tmp_path / "root")
+    assert not (tmp_path / "root").exists()
+
+
+# --- several processes, crashes, damage, full disks
+
+
+def write(root: Path, first: int) -> None:
+    for start in range(first, first + 60, 6):
+        texts = [f"text {n}" for n in range(start, start + 12)]
+        assert cached(texts, Encoder(), name="m", key=KEY, root=root).tolist() == right(texts)
+
+
+def test_concurrent_writers_give_a_whole_store(tmp_path: Path) -> None:
+    """Four at once, who write the same texts in part, and merge each other's segments."""
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=write, args=(tmp_path, first)) for first in (0, 0, 30, 60)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    texts = [f"text {n}" for n in range(126)]
+    vectors, seen = through(tmp_path, texts)
+    assert vectors.tolist() == right(texts)
+    assert seen == []
+    assert not list(tmp_path.glob("*/segments/.*"))
+
+
+def die(root: Path) -> None:
+    """Be killed when the vectors are half written."""
+    real = np.save
+
+    def save(file: Any, array: np.ndarray) -> None:
+        real(file, array)
+        if array.dtype == np.float32:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    np.save = save  # type: ignore[assignment]
+    cached(["b", "c"], Encoder(), name="m", key=KEY, root=root)
+
+
+def test_a_killed_writer_leaves_nothing_half_read(tmp_path: Path) -> None:
+    through(tmp_path, ["a"])
+    worker = multiprocessing.get_context("spawn").Process(target=die, args=(tmp_path,))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == -signal.SIGKILL
+    assert list(tmp_path.glob("*/segments/.*"))  # what it left aside
+    vectors, seen = through(tmp_path, ["a", "b", "c"])
+    assert (vectors.tolist(), seen) == (right(["a", "b", "c"]), ["b", "c"])
+
+
+def shorten(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-3])
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", "digests.npy"])
+@pytest.mark.parametrize(
+    "spoil", [shorten, lambda file: file.write_bytes(b""), lambda file: file.write_bytes(b"xyz" * 99)]
+)
+def test_a_damaged_segment_is_left_out_and_encoded_again(
+    tmp_path: Path, name: str, spoil: Callable[[Path], Any]
+) -> None:
+    through(tmp_path, ["a", "bb"])
+    through(tmp_path, ["ccc"])
+    damaged = next(folder for folder in segments(tmp_path) if len(np.load(folder / "digests.npy")) == 2)
+    spoil(damaged / name)
+    with pytest.warns(UserWarning, match=f"{damaged.name} is damaged"):
+        vectors, seen = through(tmp_path, ["a", "bb", "ccc"])
+    assert (vectors.tolist(), seen) == (right(["a", "bb", "ccc"]), ["a", "bb"])
+    assert through(tmp_path, ["a", "bb", "ccc"])[1] == []  # and without a warning
+
+
+def test_digests_and_vectors_must_be_as_many(tmp_path: Path) -> None:
+    through(tmp_path, ["a", "bb"])
+    (folder,) = segments(tmp_path)
+    np.save(folder / "vectors.npy", np.zeros((1, 2), dtype=np.float32))
+    with pytest.warns(UserWarning, match="2 texts, but vectors of shape"):
+        assert through(tmp_path, ["a"])[1] == ["a"]
+
+
+def test_a_segment_that_vanishes_is_a_miss(tmp_path: Path) -> None:
+    """As one does that another process has just merged."""
+    through(tmp_path, ["a"])
+    (segments(tmp_path)[0] / "vectors.npy").unlink()
+    assert through(tmp_path, ["a"])[1] == ["a"]
+
+
+def test_a_full_disk_costs_nothing_but_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: Any, array: np.ndarray) -> None:
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    through(tmp_path, ["a"])
+    monkeypatch.setattr(cache, "CHUNK", 2)
+    monkeypatch.setattr(np, "save", full)
+    texts = ["a", "b", "c", "d", "e", "f"]
+    with pytest.warns(UserWarning, match="No space left on device") as told:
+        vectors, _ = through(tmp_path, texts)
+    assert len(told) == 1
+    assert vectors.tolist() == right(texts)
+    assert not list(tmp_path.glob("*/segments/.*"))
+    monkeypatch.undo()
+    assert through(tmp_path, texts)[1] == texts[1:]
+
+
+def test_a_root_that_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.warns(UserWarning, match="BERTKIT_CACHE"):
+        assert through(tmp_path / "file", ["a"])[0].tolist() == right(["a"])
+
+
+def test_what_was_encoded_is_kept_after_every_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "CHUNK", 2)
+
+    def fail(texts: list[str]) -> np.ndarray:
+        if "e" in texts:
+            raise RuntimeError("the lights went out")
+        return Encoder()(texts)
+
+    with pytest.raises(RuntimeError):
+        cached(list("abcdef"), fail, name="m", key=KEY, root=tmp_path)
+    assert through(tmp_path, list("abcdef"))[1] == ["e", "f"]
+
+
+def test_many_small_calls_leave_few_segments(tmp_path: Path) -> None:
+    texts = [f"text {n}" for n in range(40)]
+    for text in texts:
+        through(tmp_path, [text])
+    assert len(segments(tmp_path)) == 2 + 8  # 40 in base 16
+    vectors, seen = through(tmp_path, texts)
+    assert (vectors.tolist(), seen) == (right(texts), [])
+    assert stores(tmp_path)[0].texts == 40
+
+
+# --- to see and to clear
+
+
+def test_stores_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
+    assert "no vectors" in cache_table()
+    cached(["a", "bb"], Encoder(), name="old", key=KEY)
+    cached(["a"], Encoder(), name="new", key=KEY | {"pool": "cls"})
+    (tmp_path / "mine.txt").write_text("a file of somebody else")
+    old = next(store for store in stores() if store.name == "old")
+    os.utime(old.folder / "store.json", (1e9, 1e9))
+    assert [(store.name, store.texts, store.key) for store in stores()] == [
+        ("new", 1, KEY | {"pool": "cls"}),
+        ("old", 2, KEY),
+    ]
+    assert stores()[1].bytes == sum(file.stat().st_size for file in old.folder.rglob("*.*") if file.is_file())
+    lines = cache_table().splitlines()
+    assert lines[2].split()[0] == "new"
+    assert lines[3].split()[0] == "old"
+    assert "3 vectors" in lines[-1]
+    assert clear(timedelta(days=1)) == 1
+    assert [store.name for store in stores()] == ["new"]
+    assert clear_cache().startswith("1 store removed")
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_use_is_noted(tmp_path: Path) -> None:
+    through(tmp_path, ["a"])
+    card = stores(tmp_path)[0].folder / "store.json"
+    os.utime(card, (1e9, 1e9))
+    through(tmp_path, ["b"])
+    assert card.stat().st_mtime == 1e9  # nothing of it was used
+    through(tmp_path, ["a"])
+    assert card.stat().st_mtime > 1e9
+
+
+def test_a_store_without_its_card_is_still_read(tmp_path: Path) -> None:
+    """Cleared by another process at this moment."""
+    through(tmp_path, ["a"])
+    (stores(tmp_path)[0].folder / "store.json").unlink()
+    assert through(tmp_path, ["a"])[1] == []
