@@ -22,6 +22,9 @@ _DATA_FILE = re.compile(rf".*\.(csv|tsv|json|jsonl|parquet|{_CONLL})(\.gz|\.xz)?
 _TEXT_FILE = re.compile(rf".*\.(csv|tsv|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
 
 
+SMOOTHLESS = ("cosent", "cosine-mse", "multiple-negatives-ranking")  # losses of sentence-similarity without labels
+
+
 def check_settings(data: Mapping[str, Any], metrics: frozenset[str] | None) -> Iterator[Found]:
     """Contradictions between settings; `task` and `model` have their defaults filled in.
 
@@ -80,6 +83,10 @@ def _check_loss(task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterato
     if task.get("name") == "question-answering" and training.get("label_smoothing_factor"):
         path = ("training", "label_smoothing_factor")
         yield Found(path, "has no meaning for question-answering", "remove it; an answer stands where it stands")
+    by_pairs = task.get("name") in ("retrieval", "text-ranking") or task.get("loss") in SMOOTHLESS
+    if by_pairs and training.get("label_smoothing_factor"):
+        path = ("training", "label_smoothing_factor")
+        yield Found(path, "has no meaning for a loss of pairs", "remove it; smoothing is for labels")
     if task.get("head") == "crf" and training.get("label_smoothing_factor"):
         path = ("training", "label_smoothing_factor")
         yield Found(path, "has no meaning for task.head crf", "remove it; smoothing is for head: softmax")

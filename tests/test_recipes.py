@@ -30,6 +30,8 @@ def values(column: str, number: int) -> str:
     side = number % 2
     if column == "label":
         return str(side)
+    if column == "query":
+        return small.text(number // 2, 0).strip()
     if column == "labels":
         return str(side) if number % 3 else "0|1"
     return f"{5.0 * side:.1f}" if column == "score" else small.text(number, side).strip()

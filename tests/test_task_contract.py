@@ -138,6 +138,8 @@ def test_odd_texts_are_answered(case: Case, tiny_encoder: Path) -> None:
     rows = [{"text_a": text, "text_b": text} if pair else {"text": text} for text in ODD]
     if task.name == "question-answering":
         rows = [{"question": "the cat ?", "context": text} for text in ODD]
+    if task.name == "text-ranking":
+        rows = [{"query": "the cat ?", "document": text} for text in ODD]
     answers = predict(rows)
     assert len(answers) == len(ODD)
     assert np.isfinite([number for answer in answers for number in numbers(answer)]).all()

@@ -18,6 +18,13 @@ SHOWN = (
     "roc_auc",
     "pearson",
     "spearman",
+    "ndcg@10",
+    "mrr@10",
+    "recall@100",
+    "mrr",
+    "accuracy_at_1",
+    "triplet_accuracy",
+    "average_precision",
 )
 
 

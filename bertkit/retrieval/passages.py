@@ -69,6 +69,8 @@ def passages(
 
 def _lengths(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], prefix: str) -> list[int]:
     """Word pieces of each text with its prefix, special ones included."""
+    if not texts:  # which transformers can not read
+        return []
     encoded = tokenizer(
         [prefix + text for text in texts], return_attention_mask=False, return_token_type_ids=False, verbose=False
     )

@@ -1,0 +1,538 @@
+"""text-ranking: the scores of CrossEncoder both ways, measures against scikit-learn and trec_eval, losses by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cases import encoder
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, ndcg_score
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline, set_seed
+
+import bertkit
+from bertkit.data import load as load_data
+from bertkit.encoder import load_tokenizer
+from bertkit.errors import DataError, ModelError
+from bertkit.evaluation import ranking
+from bertkit.evaluation.metrics import regression
+from bertkit.evaluation.reranking import RankedRows, query_numbers
+from bertkit.inference import Predictor
+from bertkit.recipe import DataSpec, load_recipe
+from bertkit.tasks.text_ranking import TextRanking, TextRankingOptions
+from bertkit.training.batching import Collator, LengthBatches
+from bertkit.training.train import save, train
+
+CPU = torch.device("cpu")
+SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}
+LONG = "the cat sat on the mat and the dog was good . " * 9
+PAIRS = [
+    ("the cat ?", "a dog was awful"),
+    ("", "yes"),
+    ("the cat ?", ""),
+    ("two bad dog s", LONG),
+    (LONG, "no"),
+    (LONG, LONG[:-40]),
+    ("🙂 good", "の猫 cat"),
+]
+SHORT = [("the cat ?", "a dog was awful"), ("one mat", "yes"), ("🙂 good", "の猫 cat")]
+QUERIES = ["the cat ?"] * 3 + ["a dog ?"] * 3
+DOCUMENTS = ["the cat sat", "a dog ran", "it was red", "the dog is bad", "good cat", "one mat"]
+
+
+def rows(targets: list[float], column: str = "label", **more: Any) -> Dataset:
+    count = len(targets)
+    return Dataset.from_dict({"query": QUERIES[:count], "document": DOCUMENTS[:count], column: targets, **more})
+
+
+def task(folder: Path, data: Dataset, max_length: int = 32, **options: Any) -> TextRanking:
+    options = {"name": "text-ranking", **options}
+    return TextRanking.prepare(TextRankingOptions.model_validate(options), load_tokenizer(folder), max_length, data, [])
+
+
+def spread(model: Any) -> Any:
+    """The model with weights so large that texts get scores far from each other."""
+    torch.manual_seed(3)
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            torch.nn.init.normal_(parameter, std=0.4)
+    return model.eval()
+
+
+def fresh(made: TextRanking, folder: Path) -> Predictor:
+    set_seed(1)
+    return Predictor(made, spread(made.model(encoder(folder))), CPU, "fp32", 4, {})
+
+
+def scores(predictor: Predictor, pairs: list[tuple[str, str]]) -> list[float]:
+    return [answer["score"] for answer in predictor([{"query": q, "document": d} for q, d in pairs])]
+
+
+def features_batch(made: TextRanking, features: Dataset) -> dict[str, torch.Tensor]:
+    return Collator.of(made.tokenizer, made.padding)(features[:])
+
+
+# --- the same scores as CrossEncoder
+
+
+@pytest.mark.parametrize("options", [{}, {"loss": "listwise"}, {"loss": "mse", "activation": "identity"}])
+def test_cross_encoder_gives_the_same_scores(options: dict[str, Any], tiny_encoder: Path, tmp_path: Path) -> None:
+    """Also of texts that are cut: it is told where."""
+    from sentence_transformers import CrossEncoder
+
+    made = task(tiny_encoder, rows([1, 0, 0, 1, 0, 0]), max_length=24, **options)
+    predictor = fresh(made, tiny_encoder)
+    save(predictor.model, made, tmp_path / "model", SETTINGS)
+    ours = scores(bertkit.load(tmp_path / "model", precision="fp32"), PAIRS)
+    theirs = CrossEncoder(str(tmp_path / "model"), device="cpu")
+    np.testing.assert_allclose(ours, theirs.predict(PAIRS), rtol=0, atol=1e-5)
+    assert ours == pytest.approx(scores(predictor, PAIRS), abs=1e-6)
+    assert np.ptp(ours) > 0.2
+    assert theirs.max_seq_length == 24
+    assert (min(ours) > 0 and max(ours) < 1) is (options == {})
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "identity"])
+def test_the_pipeline_of_transformers_gives_the_same_scores(
+    activation: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    made = task(tiny_encoder, rows([1, 0, 0]), activation=activation)
+    predictor = fresh(made, tiny_encoder)
+    save(predictor.model, made, tmp_path / "model", SETTINGS)
+    classify = pipeline("text-classification", model=str(tmp_path / "model"), device="cpu")
+    answers = [classify({"text": q, "text_pair": d}) for q, d in SHORT]
+    flat = [answer[0] if isinstance(answer, list) else answer for answer in answers]
+    np.testing.assert_allclose(scores(predictor, SHORT), [answer["score"] for answer in flat], atol=1e-5)
+
+
+RECORDED = [(where, name) for where in ("config", "old config", "own file") for name in ("Sigmoid", "Identity")]
+
+
+@pytest.mark.parametrize(("where", "activation"), [("nowhere", "Sigmoid"), *RECORDED])
+def test_a_stock_cross_encoder_answers_as_it_did(
+    where: str, activation: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    from sentence_transformers import CrossEncoder
+
+    model = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=1)
+    path = {"Sigmoid": "torch.nn.modules.activation.Sigmoid", "Identity": "torch.nn.modules.linear.Identity"}[
+        activation
+    ]
+    if where == "config":
+        model.config.sentence_transformers = {"activation_fn": path, "version": "4.0.1"}
+    elif where == "old config":
+        model.config.sbert_ce_default_activation_function = path
+    spread(model).save_pretrained(tmp_path / "stock")
+    AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(tmp_path / "stock")
+    theirs = CrossEncoder(str(tmp_path / "stock"), device="cpu")
+    if where == "own file":
+        theirs.activation_fn = getattr(torch.nn, activation)()
+        theirs.max_seq_length = 20
+        theirs.save(str(tmp_path / "stock"))
+        theirs = CrossEncoder(str(tmp_path / "stock"), device="cpu")
+    ours = bertkit.load(tmp_path / "stock", task="text-ranking", precision="fp32")
+    np.testing.assert_allclose(scores(ours, PAIRS), theirs.predict(PAIRS), rtol=0, atol=1e-5)
+    assert ours.task.max_length == theirs.max_seq_length == (20 if where == "own file" else 64)
+
+
+def test_foreign_models_that_give_no_score_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(tmp_path)
+    model = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=3)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"3 outputs.*\n?.*text-classification"):
+        bertkit.load(tmp_path, task="text-ranking")
+    model = AutoModelForSequenceClassification.from_pretrained(tiny_encoder, num_labels=1)
+    model.config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Tanh"}
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="Tanh"):
+        bertkit.load(tmp_path, task="text-ranking")
+
+
+# --- measures
+
+
+queries_of_rows = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(-20, 20)), min_size=2, max_size=40
+)
+
+
+def ranked(data: list[tuple[int, int, int]], grouped: bool | None = None, graded: bool | None = True) -> RankedRows:
+    groups, grades, given_scores = (np.asarray(column) for column in zip(*data, strict=True))
+    numbers = query_numbers([str(group) for group in groups], None)
+    return RankedRows.of(grades.astype(np.float64), (given_scores / 7).tolist(), numbers, grouped, graded)
+
+
+@settings(max_examples=60, deadline=None)
+@given(queries_of_rows)
+def test_measures_are_those_of_scikit_learn_and_trec_eval(data: list[tuple[int, int, int]]) -> None:
+    distinct = [(group, grade, score * 100 + place) for place, (group, grade, score) in enumerate(data)]  # no ties
+    found = ranked(distinct, grouped=True)
+    per_query, first, sizes = found.per_query()
+    judged: dict[str, dict[str, int]] = {}
+    run: dict[str, dict[str, float]] = {}
+    for place, (group, grade, score) in enumerate(distinct):
+        judged.setdefault(str(group), {})[f"d{place}"] = grade
+        run.setdefault(str(group), {})[f"d{place}"] = score / 7
+    measured = ranking.measures(run, judged)
+    assert sizes.tolist() == [len(documents) for documents in judged.values()]
+    counted = []
+    for number, query in enumerate(judged):
+        grades = list(judged[query].values())
+        if len(grades) > 1 and any(grades):
+            counted.append(query)
+            assert per_query[number] == pytest.approx(measured["ndcg@10"][query])
+            assert per_query[number] == pytest.approx(ndcg_score([grades], [list(run[query].values())], k=10))
+        else:
+            assert math.isnan(per_query[number])
+        reciprocal = 1 / first[number] if first[number] <= 10 else 0
+        assert reciprocal == pytest.approx(measured["mrr@10"][query])
+    means = found.scored().scores
+    for name in ("ndcg@10", "mrr@10"):
+        if counted:
+            assert means[name] == pytest.approx(np.mean([measured[name][query] for query in counted]))
+        else:
+            assert means[name] is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(queries_of_rows, st.randoms(use_true_random=False))
+def test_neither_ties_nor_the_order_of_rows_are_a_gain(data: list[tuple[int, int, int]], random: Any) -> None:
+    tied = [(group, grade, score % 3) for group, grade, score in data]
+    shuffled = random.sample(tied, len(tied))
+    one, other = ranked(tied, grouped=True).scored().scores, ranked(shuffled, grouped=True).scored().scores
+    for name in ("ndcg@10", "mrr@10"):
+        assert one[name] == pytest.approx(other[name])
+    apart = [(group, grade, 100 * score - grade) for group, grade, score in tied]
+    assert one["ndcg@10"] == pytest.approx(ranked(apart, grouped=True).scored().scores["ndcg@10"])
+
+
+def test_measures_by_hand() -> None:
+    """Query 0: relevant at ranks 2 and 3 of 3. Query 1: one document. Query 2: none is relevant."""
+    data = [(0, 0, 9), (0, 1, 5), (0, 1, 4), (1, 1, 9), (2, 0, 1), (2, 0, 2)]
+    found = ranked(data, graded=False)
+    best = 1 + 1 / math.log2(3)
+    assert found.grouped
+    expected = {
+        "ndcg@10": (1 / math.log2(3) + 1 / 2) / best,
+        "mrr@10": 1 / 2,
+        "average_precision": average_precision_score([g for _, g, _ in data], [s for _, _, s in data]),
+    }
+    assert found.scored().scores == pytest.approx(expected)
+    assert found.worst(["a", "a", "a", "b", "c", "c"]) == [
+        {
+            "query": "a",
+            "documents": 3,
+            "relevant": 2,
+            "first_relevant": 2,
+            "ndcg@10": pytest.approx(expected["ndcg@10"]),
+        }
+    ]
+
+
+def test_an_eleventh_place_counts_for_nothing() -> None:
+    data = [(0, int(place == 10), -place) for place in range(12)]
+    assert ranked(data, graded=False).scored().scores["mrr@10"] == 0
+    assert ranked(data, graded=False).scored().scores["ndcg@10"] == 0
+
+
+def test_pairs_that_stand_alone_are_correlated() -> None:
+    data = [(0, 0, 1), (0, 3, 2), (1, 2, 2), (2, 1, 5), (2, 2, 9)]
+    found = ranked(data, grouped=False).scored().scores
+    expected = regression([g for _, g, _ in data], [s / 7 for _, _, s in data])
+    assert found == pytest.approx({"spearman": expected["spearman"], "pearson": expected["pearson"]})
+
+
+def test_intervals_are_over_queries() -> None:
+    """Half of 20 queries have their relevant document first, half second: each weighs as one."""
+    data = [row for n in range(20) for row in ((n, 1, 5 if n % 2 else 1), (n, 0, 3))]
+    scored = ranked(data, graded=False).scored()
+    assert scored.rows == 20
+    low, high = scored.intervals()["mrr@10"] or (0, 0)
+    assert scored.scores["mrr@10"] == 0.75
+    assert low < 0.75 < high
+    weights = np.zeros((20, 1))
+    weights[1] = 20
+    assert scored.weighted(weights)["mrr@10"] == [1.0]
+
+
+def test_names_part_queries_of_one_text() -> None:
+    assert query_numbers(["a", "b", "a", "a"], None).tolist() == [0, 1, 0, 0]
+    assert query_numbers(["a", "b", "a", "a"], ["1", "1", "2", "a"]).tolist() == [0, 0, 1, 2]
+    assert query_numbers(["a", "b", "a", "a"], ["1", None, None, "a"]).tolist() == [0, 1, 2, 3]
+
+
+# --- what the data settle
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "settled", "headline"),
+    [
+        (rows([1, 0, 0]), {}, ("binary", "sigmoid", [0, 1], False, True), "ndcg@10"),
+        (rows([1, 0, 0], "score"), {}, ("binary", "sigmoid", [0, 1], False, True), "ndcg@10"),
+        (rows([2, 0, 5], "score"), {}, ("mse", "sigmoid", [0, 5], True, True), "ndcg@10"),
+        (rows([2, 0, 5], "score"), {"grouped": False}, ("mse", "sigmoid", [0, 5], True, False), "spearman"),
+        (rows([2, 0], "score", group=["1", "2"]), {}, ("mse", "sigmoid", [0, 2], True, False), "spearman"),
+        (rows([1, 0], group=["1", "2"]), {}, ("binary", "sigmoid", [0, 1], False, False), "average_precision"),
+        (rows([1, 0, 0]), {"loss": "listwise"}, ("listwise", "identity", [0, 1], False, True), "ndcg@10"),
+        (
+            rows([1, 2], "score"),
+            {"loss": "binary", "score_range": [0.0, 5.0], "activation": "identity"},
+            ("binary", "identity", [0, 5], True, True),
+            "ndcg@10",
+        ),
+    ],
+)
+def test_what_is_left_open_is_settled_by_train(
+    data: Dataset, options: dict[str, Any], settled: tuple[Any, ...], headline: str, tiny_encoder: Path
+) -> None:
+    made = task(tiny_encoder, data, **options)
+    found = made.options
+    assert (found.loss, found.activation, found.score_range, found.graded, found.grouped) == settled
+    assert made.headline == headline
+    assert set(made.emits) <= made.options.metrics
+    again = TextRanking.restore(json.loads(made.options.model_dump_json()), made.tokenizer, 32)
+    assert again.options == made.options
+    assert all(str(word) in made.describe() for word in settled[:2])
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (rows([1, 1, 1]), {}, "every row of train has the target 1"),
+        (rows([3, 3], "score"), {"loss": "listwise"}, "nothing to learn"),
+        (
+            rows([1, 9], "score"),
+            {"score_range": [0.0, 5.0]},
+            r"score_range: \[0, 5\], but targets of train go from 1 to 9",
+        ),
+        (rows([1, 9], "score"), {"score_range": [9.0, 1.0]}, "score_range"),
+        (rows([1, 0], group=["1", "2"]), {"grouped": True}, "every query of train has one document"),
+        (rows([1, 0], group=["1", "2"]), {"loss": "listwise"}, "none of train has two with different targets"),
+        (rows([1, 1, 0, 0], group=list("1122")), {"loss": "listwise"}, "none of train has two"),
+    ],
+)
+def test_contradictions_are_said_before_training(
+    data: Dataset, options: dict[str, Any], message: str, tiny_encoder: Path
+) -> None:
+    with pytest.raises(DataError, match=message):
+        task(tiny_encoder, data, **options)
+
+
+def read(folder: Path, lines: list[dict[str, Any]], splits: tuple[str, ...] = ("train",), **spec: Any) -> Any:
+    for split in splits:
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    source = {split: str(folder / f"{split}.jsonl") for split in splits}
+    return load_data(DataSpec(source=source, **spec), TextRanking, TextRankingOptions(name="text-ranking"))
+
+
+def test_bad_rows_are_all_named(tmp_path: Path) -> None:
+    line = {"query": "a", "document": "b"}
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, [{**line, "label": 1}, {**line, "label": 2}, {**line, "label": 0.5}])
+    assert [problem.where.rpartition("/")[2] for problem in caught.value.problems] == ["train.jsonl:2", "train.jsonl:3"]
+    assert "columns: {score" in str(caught.value)
+    with pytest.raises(DataError, match=r"train\.jsonl:2.*not a finite number"):
+        read(tmp_path, [{**line, "score": 1}, {**line, "score": math.nan}])
+    with pytest.raises(DataError, match="1 of 2 rows of train have no `label`"):
+        read(tmp_path, [{**line, "label": 1}, {**line, "label": None}])
+    with pytest.raises(DataError, match="`document`"):
+        read(tmp_path, [{"query": "a", "text": "b", "label": 1}])
+
+
+def test_findings_count_queries(tmp_path: Path) -> None:
+    lines = [{"query": q, "document": d, "label": n} for q, d, n in (("a", "1", 1), ("a", "2", 0), ("b", "3", 1))]
+    found = [finding.what for finding in read(tmp_path, lines).findings]
+    assert found == [
+        "train: 3 documents for 2 queries",
+        "train: 1 of 2 queries have one document, or equal targets: nothing to order",
+    ]
+    alone = [finding.what for finding in read(tmp_path, lines[1:]).findings]
+    assert alone == ["train: every query has one document; pairs are scored by themselves"]
+    drawn = read(tmp_path, [*lines, *lines[::-1]], validation=0.4)
+    assert any("queries lose documents" in finding.what for finding in drawn.findings)
+
+
+def test_secret_labels_of_a_test_split_are_no_problem(tmp_path: Path) -> None:
+    lines = [{"query": "a", "document": "b", "label": label} for label in (-1, -1)]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    spec = DataSpec(source={"test": str(tmp_path / "test.jsonl")})
+    data = load_data(spec, TextRanking, TextRankingOptions(name="text-ranking"), splits={"test"})
+    assert data.rows["test"].column_names == ["query", "document"]
+
+
+# --- losses, windows, groups
+
+
+def logits_of(values: list[float]) -> SimpleNamespace:
+    return SimpleNamespace(logits=torch.tensor(values, dtype=torch.float64)[:, None])
+
+
+def test_losses_are_those_of_their_formulas(tiny_encoder: Path) -> None:
+    z, targets = np.array([0.3, -1.2, 2.0]), np.array([0.0, 1.5, 5.0])
+    data, scaled = rows(targets.tolist(), "score"), targets / 5
+    p = 1 / (1 + np.exp(-z))
+    expected = {
+        ("mse", "sigmoid"): ((p - scaled) ** 2).sum(),
+        ("mse", "identity"): ((z - scaled) ** 2).sum(),
+        ("binary", "sigmoid"): -(scaled * np.log(p) + (1 - scaled) * np.log(1 - p)).sum(),
+    }
+    for (loss, activation), value in expected.items():
+        made = task(tiny_encoder, data, loss=loss, activation=activation)
+        batch = features_batch(made, made.encode(data))
+        assert float(made.loss(logits_of(z.tolist()), batch)) == pytest.approx(value, rel=1e-6)
+        assert made.count(batch) == 3
+
+
+def test_listwise_is_listnet_over_each_query(tiny_encoder: Path) -> None:
+    """Rows of three queries, mixed; the third has one row, which is neither a loss nor counted."""
+    group, targets = ["x", "y", "x", "x", "y", "z"], [2.0, 0.0, 1.0, 0.0, 3.0, 1.0]
+    data = rows(targets, "score", group=group)
+    made = task(tiny_encoder, data, loss="listwise")
+    features = made.encode(data)
+    assert features["row"][:] == [0, 2, 3, 1, 4, 5]
+    assert list(made.units(features)) == [0, 0, 0, 1, 1, 2]
+    z = np.array([0.5, -1.0, 0.2, 1.0, 0.4, 3.0])  # by row
+    expected = 0.0
+    for name in "xy":
+        own = [row for row in range(6) if group[row] == name]
+        truth = np.exp([targets[row] for row in own])
+        expected -= ((truth / truth.sum()) * (z[own] - np.log(np.exp(z[own]).sum()))).sum()
+    batch = features_batch(made, features)
+    assert float(made.loss(logits_of(z[features["row"][:]].tolist()), batch)) == pytest.approx(expected, rel=1e-6)
+    assert made.count(batch) == 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 4), min_size=5, max_size=40), st.integers(1, 4))
+def test_a_query_is_never_torn_between_batches(groups: list[int], batch_size: int) -> None:
+    numbers = query_numbers([str(group) for group in groups], None)
+    units = sorted(numbers.tolist())
+    batches = list(LengthBatches([5] * len(units), units, batch_size=batch_size))
+    assert sorted(feature for batch in batches for feature in batch) == list(range(len(units)))
+    for batch in batches:
+        held = {units[feature] for feature in batch}
+        assert len(held) <= batch_size
+        assert sorted(batch) == [feature for feature, unit in enumerate(units) if unit in held]
+
+
+def test_the_best_window_counts(tiny_encoder: Path) -> None:
+    data = rows([1, 0, 0])
+    made = task(tiny_encoder, data, max_length=16, overflow="window", stride=4)
+    predictor = fresh(made, tiny_encoder)
+    long = "one two three four five . yes , awful mat up down " + LONG
+    pair = Dataset.from_dict({"query": ["the cat ?", "yes"], "document": [long, "no"]})
+    features = made.encode(pair)
+    assert len(features) > 10
+    by_window = np.asarray(predictor.predict_features(features), dtype=np.float64)
+    best = [by_window[:-1].max(), by_window[-1]]
+    assert by_window[0] < best[0] - 0.1
+    answers = predictor([{"query": q, "document": d} for q, d in zip(pair["query"], pair["document"], strict=True)])
+    assert [a["score"] for a in answers] == pytest.approx((1 / (1 + np.exp(-np.array(best)))).tolist())
+    assert [a["truncated"] for a in answers] == [False, False]
+    labelled = pair.add_column("label", [1.0, 0.0])
+    batch = features_batch(made, made.encode(labelled))
+    loss = made.loss(logits_of(by_window.tolist()), batch)
+    assert float(loss) == pytest.approx(np.log1p(np.exp(-best[0])) + np.log1p(np.exp(best[1])), rel=1e-6)
+    assert made.count(batch) == 2
+
+
+def test_too_long_a_document_is_cut_and_said_or_refused(tiny_encoder: Path) -> None:
+    huge = {"query": "the cat ?", "document": "cat " * 25_000}
+    cut = fresh(task(tiny_encoder, rows([1, 0, 0])), tiny_encoder)
+    assert [a["truncated"] for a in cut([huge, {"query": "the cat ?", "document": "yes"}])] == [True, False]
+    findings = list(cut.task.check(cut.task.encode(Dataset.from_list([huge])), "train"))
+    assert any("1 of 1 rows" in finding.what and finding.level == "warn" for finding in findings)
+    strict = fresh(task(tiny_encoder, rows([1, 0, 0]), overflow="error"), tiny_encoder)
+    with pytest.raises(DataError, match=r"row 1.*25006 word pieces"):
+        strict([huge])
+
+
+def test_damaged_outputs_are_said(tiny_encoder: Path) -> None:
+    made = task(tiny_encoder, rows([1, 0, 0]))
+    data = rows([1, 0, 0])
+    with pytest.raises(ModelError, match="not finite for 1 of 3 rows"):
+        made.decode([np.float32(0), np.float32("nan"), np.float32(1)], made.encode(data), data)
+
+
+# --- all of it
+
+
+def test_word_overlap_is_a_baseline_and_chance_another(tiny_encoder: Path) -> None:
+    data = Dataset.from_dict(
+        {
+            "query": [f"about {word}" for word in ("cats", "dogs", "birds") for _ in range(2)],
+            "document": ["cats sleep", "rain falls", "snow falls", "dogs bark", "birds sing", "mats lie"],
+            "label": [1.0, 0.0, 0.0, 1.0, 1.0, 0.0],
+        }
+    )
+    made = task(tiny_encoder, data)
+    found = made.baselines(data, data)
+    assert found["tf-idf cosine"] == {"ndcg@10": 1.0, "mrr@10": 1.0, "average_precision": 1.0}
+    assert found["random"] == made.baselines(data, data)["random"]
+    assert found["random"]["ndcg@10"] != 1.0
+    wordless = data.map(lambda row: {"query": "?", "document": "!"})
+    assert list(made.baselines(wordless, data)) == ["random"]
+
+
+def test_a_run_from_files_to_answers(tiny_encoder: Path, tmp_path: Path) -> None:
+    words = ("cat", "dog", "mat", "one", "two", "three", "red", "blue")
+    for split, start in (("train", 0), ("validation", 5)):
+        lines = [
+            {"query": f"the {word}", "document": f"it was {other}", "label": int(word == other), "group": number}
+            for number, word in enumerate(words[start:], start)
+            for other in (word, *words[:2])
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / f"{split}.jsonl").write_text(text, encoding="utf-8")
+    (tmp_path / "rank.yaml").write_text(
+        f"task: {{name: text-ranking, loss: listwise}}\nmodel: {{name: {tiny_encoder}, max_length: 32}}\n"
+        "data: {source: {train: train.jsonl, validation: validation.jsonl}}\n"
+        "training: {num_train_epochs: 2, per_device_train_batch_size: 3}\nverify: false\n"
+    )
+    run = train(load_recipe(tmp_path / "rank.yaml"), tmp_path / "run")
+    scored = run.results["splits"]["validation"]
+    assert run.results["headline"] == "ndcg@10"
+    assert list(scored["metrics"]) == ["ndcg@10", "mrr@10", "average_precision"]
+    low, high = scored["intervals"]["ndcg@10"]
+    assert low <= scored["metrics"]["ndcg@10"] <= high
+    assert {"random", "tf-idf cosine"} == run.results["baselines"]["validation"].keys()
+    worst = [query["ndcg@10"] for query in scored["worst_queries"]]
+    assert worst == sorted(worst)
+    assert np.mean(worst) == pytest.approx(scored["metrics"]["ndcg@10"])
+    assert {path.name for path in run.model.glob("*.json")} >= {"modules.json", "sentence_bert_config.json"}
+    answer = run.load()(query="the cat", document="it was cat")
+    assert answer.keys() == {"score", "truncated"}  # type: ignore[union-attr]
+    again = bertkit.evaluate(tmp_path / "run", split="validation")
+    assert again["metrics"] == scored["metrics"]
+
+
+def test_a_users_metric_sees_scores_and_targets(tiny_encoder: Path) -> None:
+    class Largest:
+        def compute(self, *, predictions: Any, references: Any) -> dict[str, float]:
+            return {"top": references[int(np.argmax(predictions))]}
+
+    data = rows([0, 0, 1])
+    answers = [{"score": score, "truncated": False} for score in (0.1, 0.2, 0.9)]
+    assert task(tiny_encoder, data).user_score(Largest(), answers, data) == {"top": 1.0}
+
+
+def test_sts_b_is_read_as_pairs_that_stand_alone(real_data: Path, tiny_encoder: Path) -> None:
+    files = [
+        f"data.source.{split}={real_data}/stsb/sts-{name}.csv"
+        for split, name in (("train", "dev"), ("validation", "dev"))
+    ]
+    recipe = load_recipe("stsb-cross-minilm", [*files, f"model.name={tiny_encoder}", "model.max_length=64"])
+    data = load_data(recipe.data, TextRanking, recipe.task)
+    made = TextRanking.prepare(recipe.task, load_tokenizer(tiny_encoder), 64, data.rows["train"], [])
+    assert made.headline == "spearman"
+    assert made.options.score_range == [0.0, 5.0]
+    tfidf = made.baselines(data.rows["train"], data.rows["validation"])["tf-idf cosine"]
+    assert tfidf["spearman"] == pytest.approx(0.72, abs=0.05)
