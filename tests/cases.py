@@ -89,7 +89,7 @@ CASES = [
         {**NAME, "pos_weight": "auto"},
         {"text": TEXTS, "labels": [["good"] if s == 0 else ["bad", "long"] for s in SIDES]},
     ),
-    Case("regression", NAME, {"text": TEXTS, "score": [2.5 - 5 * s + i / 10 for i, s in enumerate(SIDES)]}),
+    Case("regression", NAME, {"text": TEXTS, "score": [2.5 - 5 * s + i / 2 for i, s in enumerate(SIDES)]}),
     Case("qa", QA, {"question": QUESTIONS, "context": CONTEXTS, "answers": ANSWERS}),
     Case(
         "qa-windows-or-none",

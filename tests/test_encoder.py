@@ -254,7 +254,7 @@ def test_freezing_knows_the_family(kind: str, tmp_path: Path) -> None:
 
 
 def test_lora_trains_adapters_and_all_of_the_head(tiny_encoder: Path) -> None:
-    model = with_lora(classifier(tiny_encoder), Lora(r=2))
+    model = with_lora(classifier(tiny_encoder), Lora(r=2), {})
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert {name for name in trained if "lora_" not in name} == {
         "base_model.model.classifier.modules_to_save.default.weight",
@@ -265,7 +265,7 @@ def test_lora_trains_adapters_and_all_of_the_head(tiny_encoder: Path) -> None:
 
 def test_lora_says_what_it_can_not_find(tiny_encoder: Path) -> None:
     with pytest.raises(UserError, match=r"target_modules"):
-        with_lora(classifier(tiny_encoder), Lora(target_modules=["nonsense"]))
+        with_lora(classifier(tiny_encoder), Lora(target_modules=["nonsense"]), {})
 
 
 def test_encoders_of_other_sizes(tmp_path: Path) -> None:

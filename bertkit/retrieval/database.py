@@ -27,6 +27,7 @@ def place(uri: str | Path) -> tuple[str, Path | None]:
 
 
 def connect(uri: str) -> Any:
+    """LanceDB's connection to a folder or an object store. Raises UserError where lancedb is not installed."""
     os.environ.setdefault("LANCEDB_LOG", "error")  # its warnings are for its own developers
     try:
         import lancedb
@@ -36,6 +37,7 @@ def connect(uri: str) -> Any:
 
 
 def schema(columns: Mapping[str, type]) -> pa.Schema:
+    """Column -> bool, int, float or str, as arrow's schema."""
     import pyarrow as pa
 
     types = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
