@@ -74,6 +74,7 @@ def test_the_whole_way(tiny_encoder: Path, tmp_path: Path, capsys: pytest.Captur
     results = json.loads((run / "results.json").read_text())
     test = results["splits"]["test"]
     assert test["queries"] == 2
+    assert "pipeline_tag: sentence-similarity\n" in (run / "model" / "README.md").read_text()
     assert set(results["baselines"]["test"]["tf-idf cosine"]) == set(test["metrics"])
     capsys.readouterr()
     assert main(["evaluate", str(run), "--json"]) == 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TEMPLATE = """\
 ---
 library_name: transformers
-pipeline_tag: {task}
+pipeline_tag: {tag}
 {base}tags:
 - bertkit
 ---
@@ -80,6 +80,7 @@ def card(recipe: Recipe, results: dict[str, Any]) -> str:
     cuts = recipe.task.model_dump().get("overflow", "window") == "truncate"
     most = f"{recipe.model.max_length} word pieces"
     return TEMPLATE.format(
+        tag=get_task(recipe.task.name).tag or recipe.task.name,
         task=recipe.task.name,
         plain=plain,
         arguments=arguments,

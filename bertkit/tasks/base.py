@@ -78,7 +78,8 @@ class Task(ABC):
     """
 
     Options: ClassVar[type[TaskOptions]]
-    name: ClassVar[str]  # the Hub's pipeline tag
+    name: ClassVar[str]  # the Hub's pipeline tag, where it has one
+    tag: ClassVar[str] = ""  # the Hub's pipeline tag, where it is not the name
     usage: ClassVar[Usage]
     columns: ClassVar[Mapping[str, Column]]  # canonical column -> what it must hold
     inputs: ClassVar[Sequence[frozenset[str]]]  # alternatives: one of these sets of columns must be there

@@ -49,6 +49,7 @@ class Retrieval(Task):
 
     Options: ClassVar[type[TaskOptions]] = RetrievalOptions
     name: ClassVar[str] = "retrieval"
+    tag: ClassVar[str] = "sentence-similarity"
     usage: ClassVar[Usage] = Usage(
         """\
 from sentence_transformers import SentenceTransformer
