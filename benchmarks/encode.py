@@ -35,7 +35,7 @@ def main() -> None:
     problems = Problems()
     beir = read_beir(args.folder, problems)
     problems.finish()
-    texts = [" ".join(parts).strip() for parts in beir.corpus.values()][: args.rows]
+    texts = [beir.document(name) for name in beir.corpus][: args.rows]
 
     theirs = SentenceTransformer(str(model_folder(args.model)), device="cpu")
     exact, own = sentence_model(args.model, precision="fp32"), sentence_model(args.model)

@@ -36,6 +36,10 @@ class Beir(NamedTuple):
     qrels: dict[str, Judged]  # split -> query id -> document id -> grade, 0 where it is not relevant
     findings: list[Finding]
 
+    def document(self, name: str) -> str:
+        """Title and text with a blank between, as BEIR and sentence-transformers join them."""
+        return " ".join(self.corpus[name]).strip()
+
 
 def read_beir(folder: Path, problems: Problems) -> Beir:
     """All of a BEIR folder, read line by line; `dev` and its like become `validation`.
@@ -75,7 +79,7 @@ def pairs(beir: Beir, split: str) -> list[Row]:
             "query_id": query,
             "query": beir.queries[query],
             "document_id": document,
-            "document": " ".join(beir.corpus[document]).strip(),
+            "document": beir.document(document),
             "grade": grade,
         }
         for query, grades in beir.qrels[split].items()

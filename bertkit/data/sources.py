@@ -95,7 +95,7 @@ def _open_beir(folder: Path, splits: Collection[str] | None) -> dict[str, list[P
         judged = {row["document_id"] for row in rows}
         others = () if split == "train" else (name for name in beir.corpus if name not in judged)
         empty = {"query_id": "", "query": "", "grade": 0}
-        rows += [{**empty, "document_id": n, "document": " ".join(beir.corpus[n]).strip()} for n in others]
+        rows += [{**empty, "document_id": n, "document": beir.document(n)} for n in others]
         found = tuple(beir.findings) if not parts else ()
         parts[split] = [
             Part(f"{folder}, {split}", f"{folder}, {split}, pair ", list(rows[0]), enumerate(rows, 1), {}, found)

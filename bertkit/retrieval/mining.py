@@ -42,7 +42,12 @@ def mine_file(
         raise DataError(Problem(str(folder), f"no {split} split; the splits there: {', '.join(beir.qrels)}"))
     judged = beir.qrels[split]
     most = max(len(grades) for grades in judged.values())
-    found = nearest(model, [beir.queries[query] for query in judged], _texts(beir), count + skip + most)
+    found = nearest(
+        model,
+        [beir.queries[query] for query in judged],
+        {name: beir.document(name) for name in beir.corpus},
+        count + skip + most,
+    )
     rows = 0
     with written_aside(output) as file:
         for (query, grades), near in zip(judged.items(), found, strict=True):
@@ -72,23 +77,21 @@ def nearest(model: DualEncoder, queries: Sequence[str], documents: Mapping[str, 
     return [[names[index] for index in row] for row in ids.tolist()]
 
 
-def _texts(beir: Beir) -> dict[str, str]:
-    return {name: " ".join(parts).strip() for name, parts in beir.corpus.items()}
-
-
 def _rows(
     beir: Beir, query: str, grades: Mapping[str, int], others: Sequence[str], form: Form
 ) -> Iterator[dict[str, Any]]:
-    def text(name: str) -> str:
-        return " ".join(beir.corpus[name]).strip()
-
     asked = {"query_id": query, "query": beir.queries[query]}
     relevant = [name for name, grade in grades.items() if grade]
     if form == "candidates":
         for name in [*relevant, *others]:
-            yield {"group": query, "query": asked["query"], "document": text(name), "label": int(name in relevant)}
+            yield {
+                "group": query,
+                "query": asked["query"],
+                "document": beir.document(name),
+                "label": int(name in relevant),
+            }
         return
     for name in relevant:
         for other in others:
-            known = {"document_id": name, "document": text(name), "grade": grades[name]}
-            yield {**asked, **known, "negative": text(other)}
+            known = {"document_id": name, "document": beir.document(name), "grade": grades[name]}
+            yield {**asked, **known, "negative": beir.document(other)}

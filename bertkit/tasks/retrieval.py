@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, final
 
 from bertkit.errors import DataError, Problem, UserError
@@ -110,10 +109,8 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Self:
         """A foreign model: its own modules.json and prompts, or mean pooling and none."""
-        folder = Path(str(config.name_or_path))
-        layout, longest = vectors.read_layout(folder)
-        options = {"name": cls.name, **layout._asdict(), **vectors.read_prefixes(folder)}
-        return cls(RetrievalOptions.model_validate(options), tokenizer, min(max_length, longest or max_length))
+        options, longest = vectors.foreign(config, max_length)
+        return cls(RetrievalOptions.model_validate({"name": cls.name, **options}), tokenizer, longest)
 
     @property
     def headline(self) -> str:

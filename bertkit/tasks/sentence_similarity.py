@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 
 from pydantic import Field
@@ -141,10 +140,8 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Self:
         """A foreign model: its own modules.json, or mean pooling; cosines, no threshold, truncation."""
-        folder = Path(str(config.name_or_path))
-        layout, longest = vectors.read_layout(folder)
-        options = {"name": cls.name, **layout._asdict(), **vectors.read_prefixes(folder)}
-        return cls(SentenceSimilarityOptions.model_validate(options), tokenizer, min(max_length, longest or max_length))
+        options, longest = vectors.foreign(config, max_length)
+        return cls(SentenceSimilarityOptions.model_validate({"name": cls.name, **options}), tokenizer, longest)
 
     @property
     def headline(self) -> str:
@@ -293,9 +290,8 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
             raise DataError(
                 Problem("column `label`", "this model learned no labels; it gives cosines", "Map a `score`.")
             )
-        return similarity.labelled(
-            self._similar(rows), similarity.of(answers, "score"), self.options.threshold or vectors.MIDDLE
-        )
+        limit = vectors.MIDDLE if self.options.threshold is None else self.options.threshold
+        return similarity.labelled(self._similar(rows), similarity.of(answers, "score"), limit)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """What the cosine of TF-IDF vectors, learned on the texts of train, scores."""

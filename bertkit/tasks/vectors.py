@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -13,13 +14,11 @@ from bertkit.tasks.base import Answer, Batch, TaskOptions
 from bertkit.tasks.encoding import encode_texts
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
     from datasets import Dataset
     from torch import Tensor
     from torch.nn import Module
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from bertkit.encoder import Encoder
     from bertkit.heads.vectors import Layout
@@ -58,20 +57,20 @@ class VectorOptions(TaskOptions):
         return ", ".join(part for part in parts if part)
 
 
-def read_layout(folder: Path) -> tuple[Layout, int | None]:
-    """The layout of a model folder, and its limit in word pieces. Raises ModelError."""
+def foreign(config: PretrainedConfig, max_length: int) -> tuple[dict[str, Any], int]:
+    """Layout and prompts of a model that bertkit did not make, as options; and its limit in word pieces.
+
+    Raises ModelError on modules that bertkit does not know.
+    """
+    from bertkit.files import read_json
     from bertkit.heads.vectors import read_layout
 
-    return read_layout(folder)
-
-
-def read_prefixes(folder: Path) -> dict[str, str]:
-    """The prompts `query` and `document` that a model of sentence-transformers keeps, as options."""
-    from bertkit.files import read_json
-
+    folder = Path(str(config.name_or_path))
+    layout, longest = read_layout(folder)
     file = folder / "config_sentence_transformers.json"
     kept = read_json(file).get("prompts") or {} if file.is_file() else {}
-    return {f"{side}_prefix": kept[side] for side in ("query", "document") if isinstance(kept.get(side), str)}
+    prefixes = {f"{side}_prefix": kept[side] for side in ("query", "document") if isinstance(kept.get(side), str)}
+    return {**layout._asdict(), **prefixes}, min(max_length, longest or max_length)
 
 
 def files(options: VectorOptions, size: int, longest: int) -> dict[str, Any]:

@@ -89,9 +89,11 @@ class TaskTrainer(Trainer):
                     optimizer.add_param_group(own)
         return optimizer
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
+    ) -> Any:
         with memory_kept():
-            return super().train(*args, **kwargs)
+            return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
         """The micro-batches of one step, and what their losses will sum over in all processes."""
