@@ -21,8 +21,9 @@ from sentence_transformers import SentenceTransformer
 
 from bertkit.data.beir import read_beir
 from bertkit.data.table import Problems
-from bertkit.inference import model_folder
-from bertkit.retrieval.models import sentence_model
+from bertkit.inference import load_as, model_folder
+
+TASK = "sentence-similarity"  # of a model that bertkit did not make
 
 
 def main() -> None:
@@ -38,7 +39,7 @@ def main() -> None:
     texts = [beir.document(name) for name in beir.corpus][: args.rows]
 
     theirs = SentenceTransformer(str(model_folder(args.model)), device="cpu")
-    exact, own = sentence_model(args.model, precision="fp32"), sentence_model(args.model)
+    exact, own = load_as(TASK, args.model, precision="fp32"), load_as(TASK, args.model)
     contestants: dict[str, Callable[[], np.ndarray]] = {
         "sentence-transformers fp32": lambda: theirs.encode(texts, show_progress_bar=False),
         "bertkit fp32": lambda: exact.encode(texts),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from bertkit.tasks.base import Predict
+
+logger = logging.getLogger(__name__)
 
 Precision = Literal["fp32", "bf16"]
 Row = str | Mapping[str, Any]
@@ -130,13 +133,16 @@ class Predictor:
         if not isinstance(self.task, SentenceSimilarity | Retrieval):
             what = f"a model for {self.task.name} gives no vectors of texts"
             raise UserError(Problem("the model", what, "bertkit.Features takes the vectors of any encoder's layers."))
-        parts = [np.empty((0, 0), dtype=np.float32)]
+        parts, cut = [np.empty((0, 0), dtype=np.float32)], 0
         for start in range(0, len(texts), self.task.chunk):
             part: dict[str, list[str]] = {side: [clean(text) for text in texts[start : start + self.task.chunk]]}
             features = Dataset.from_dict(
                 vectors.encode_sides(self.task.tokenizer, part, self.task.options, self.task.max_length)
             )
+            cut += sum(lost > 0 for lost in features["lost"])
             parts.append(vectors.stacked(self.predict_features(features)))
+        if cut:
+            logger.warning("%d of %d texts are cut at %d word pieces", cut, len(texts), self.task.max_length)
         return np.concatenate(parts[1:] or parts)
 
     def stream(self, rows: Iterable[Row]) -> Iterator[Answer]:
@@ -276,6 +282,14 @@ def load(
         batch_size or settings.batch_size,
         settings.columns,
     )
+
+
+def load_as(
+    task: str, source: str | Path, *, revision: str | None = None, precision: Precision | None = None
+) -> Predictor:
+    """`load`, where a model that bertkit did not make is one for `task`; one that it made keeps its own."""
+    known = read_json(model_folder(source, revision) / "config.json").get("bertkit")
+    return load(source, revision=revision, task=None if known else task, precision=precision)
 
 
 def longest(folder: Path, tokenizer: PreTrainedTokenizerBase, wanted: int | None) -> int:

@@ -324,3 +324,17 @@ def test_not_finite_vectors_are_an_error(tiny_encoder: Path, tmp_path: Path) -> 
         predictor.model.embeddings.word_embeddings.weight.fill_(torch.nan)
     with pytest.raises(ModelError, match="not finite for 1 of 1 texts"):
         predictor("the cat")
+
+
+def test_a_threshold_of_0_is_one(tiny_encoder: Path) -> None:
+    case = next(c for c in CASES if c.id == "similarity-labels")
+    own = Case("x", {**case.options, "threshold": 0.0}, case.columns).task(tiny_encoder)
+    answers = [{"score": 0.3 if label == own.options.labels[1] else -0.3} for label in case.columns["label"]]
+    assert own.score(answers, case.rows())["accuracy"] == 1.0
+
+
+def test_vectors_of_texts_that_were_cut_are_told_of(
+    tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    load(made(tiny_encoder, tmp_path)).encode(["the cat", "the cat " * 100])
+    assert "1 of 2 texts are cut at 32 word pieces" in caplog.text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit import data as sources
 from bertkit.errors import DataError, Problem, RecipeError
-from bertkit.inference import Predictor, load
+from bertkit.inference import Predictor, load, load_as
 from bertkit.recipe import load_recipe, parse_data_spec
 
 if TYPE_CHECKING:
@@ -86,7 +86,10 @@ def evaluate(
         fix = f"They have {', '.join(data.rows)}."
         raise DataError(Problem(f"--split {split}", "the run's data have no such split", fix))
     if rerank is not None:
-        from bertkit.retrieval.two_stage import evaluate_two_stages, load_ranker
+        from bertkit.retrieval.two_stage import evaluate_two_stages
 
-        return {"split": split, **evaluate_two_stages(predictor, load_ranker(rerank), data.rows[split], depth)}
+        return {
+            "split": split,
+            **evaluate_two_stages(predictor, load_as("text-ranking", rerank), data.rows[split], depth),
+        }
     return {"split": split, **score(predictor, data.rows[split], metrics)[1]}

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bertkit.cache import cached, fingerprint, model_key
-from bertkit.inference import Predictor, load, model_folder
+from bertkit.inference import load_as, model_folder
 from bertkit.retrieval.commands import DualEncoder
 from bertkit.retrieval.store import Encode, ModelIdentity
-from bertkit.retrieval.two_stage import load_ranker
-
-if TYPE_CHECKING:
-    from bertkit.inference import Precision
 
 SHARE = 8  # neighbouring passages share an eighth of their pieces
 
@@ -25,7 +21,7 @@ def dual_encoder(model: str, revision: str | None = None) -> DualEncoder:
     Raises ModelError, also where its task gives no vectors.
     """
     folder = model_folder(model, revision)
-    predictor = sentence_model(model, revision)
+    predictor = load_as("sentence-similarity", model, revision=revision)
     options = predictor.task.options
 
     def encode(side: Any) -> Encode:
@@ -50,17 +46,9 @@ def dual_encoder(model: str, revision: str | None = None) -> DualEncoder:
     return DualEncoder(identity, predictor.task.tokenizer, encode("document"), encode("query"))
 
 
-def sentence_model(model: str, revision: str | None = None, precision: Precision | None = None) -> Predictor:
-    """`load`, where a model that bertkit did not make is one for sentence similarity."""
-    from bertkit.files import read_json
-
-    known = read_json(model_folder(model, revision) / "config.json").get("bertkit")
-    return load(model, revision=revision, task=None if known else "sentence-similarity", precision=precision)
-
-
 def kept_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
     """Texts -> their vectors `(texts, size)`, which are computed once and kept on disk."""
-    predictor = sentence_model(model)
+    predictor = load_as("sentence-similarity", model)
     key = model_key(model_folder(model)) | {
         "pool": "sentence",
         "side": side,
@@ -73,7 +61,7 @@ def kept_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
 
 def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:
     """A cross-encoder as a function: query and texts -> scores, higher is better."""
-    predictor = load_ranker(model)
+    predictor = load_as("text-ranking", model)
 
     def scores(query: str, texts: Sequence[str]) -> Sequence[float]:
         return [answer["score"] for answer in predictor.stream({"query": query, "document": t} for t in texts)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import Problem, UserError
-from bertkit.inference import Predictor, load
+from bertkit.inference import Predictor
 from bertkit.tasks.retrieval import Retrieval
 
 if TYPE_CHECKING:
@@ -56,12 +56,3 @@ def reranked(answers: Sequence[Answer], rows: Dataset, ranker: Predictor, depth:
             answer = answer | {"found": best + answer["found"][depth:]}
         made.append(answer)
     return made
-
-
-def load_ranker(source: str) -> Predictor:
-    """A cross-encoder; one that bertkit did not make gets text-ranking's defaults."""
-    from bertkit.files import read_json
-    from bertkit.inference import model_folder
-
-    known = read_json(model_folder(source) / "config.json").get("bertkit")
-    return load(source, task=None if known else "text-ranking")
