@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import logging
 import warnings
@@ -34,12 +35,13 @@ WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]  # what is fetched: no 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A pretrained encoder on this machine."""
+    """An encoder on this machine: pretrained, or a config whose weights are drawn when it is built."""
 
     name: str  # as the recipe says it
-    folder: Path
-    origin: str  # "folder", "hub" or "package"
+    folder: Path  # of the weights and the tokenizer; of a new encoder, of the tokenizer
+    origin: str  # "folder", "hub" or "package"; "config" where it is new
     revision: str | None = None  # the commit, where the Hub said one
+    config: PretrainedConfig | None = None  # of a new encoder; else the folder has it
 
 
 def find(spec: ModelSpec) -> Encoder:
@@ -48,16 +50,36 @@ def find(spec: ModelSpec) -> Encoder:
     A folder is taken as it is. A Hub id comes from the Hub or its cache; where neither answers, from an
     installed package whose weights have the official file's sha256. Raises ModelError.
     """
-    if Path(spec.name).expanduser().is_dir():
-        return _complete(Encoder(spec.name, Path(spec.name).expanduser(), "folder"))
+    if spec.config is not None:
+        return _new(spec)
+    return _complete(_located(str(spec.name), spec.revision))
+
+
+def _located(name: str, revision: str | None) -> Encoder:
+    if Path(name).expanduser().is_dir():
+        return Encoder(name, Path(name).expanduser(), "folder")
     try:
-        folder = fetch(spec.name, spec.revision)
+        folder = fetch(name, revision)
     except ModelError:
-        packaged = _packaged(spec.name)
+        packaged = _packaged(name)
         if packaged is None:
             raise
         return packaged
-    return _complete(Encoder(spec.name, folder, "hub", folder.name))
+    return Encoder(name, folder, "hub", folder.name)
+
+
+def _new(spec: ModelSpec) -> Encoder:
+    from bertkit.modeling import bert
+
+    located = _located(str(spec.tokenizer), spec.revision)
+    tokenizer = load_tokenizer(located.folder)
+    config = bert.config(
+        spec.config or {},
+        vocab_size=len(tokenizer),
+        pad_token_id=int(tokenizer.pad_token_id),
+        max_position_embeddings=max(512, spec.max_length),
+    )
+    return Encoder(spec.title, located.folder, "config", config=config)
 
 
 def fetch(name: str, revision: str | None) -> Path:
@@ -146,23 +168,35 @@ def load_config(folder: Path) -> PretrainedConfig:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         return config
     except (OSError, ValueError, KeyError, TypeError) as error:
+        if "bertkit-pre-norm-bert" in str(error):
+            what = f"{folder} is a BERT with norm: pre, which bertkit alone has, and only to pretrain"
+            raise ModelError(Problem("model.name", what, "Pretrain one with norm: post to fine-tune it.")) from error
         what = f"{folder}/config.json is not one that transformers can load: {_first_line(error)}"
         raise ModelError(Problem("model.name", what, "It needs an encoder of the BERT family.")) from error
 
 
-def load_model(encoder: Encoder, auto_class: Any, settings: dict[str, Any], *, new_head: bool) -> PreTrainedModel:
+def load_model(
+    encoder: Encoder,
+    auto_class: Any,
+    settings: dict[str, Any],
+    *,
+    new_head: bool,
+    own_config: PretrainedConfig | None = None,
+) -> PreTrainedModel:
     """`auto_class` with this encoder's weights, in fp32, on the CPU.
 
-    settings: fields of the model's config, such as `num_labels`.
+    settings: fields of the model's config, such as `num_labels`. own_config: of a class that transformers has not.
     new_head: may tensors outside the encoder be made anew? They are named once in the log.
     Raises ModelError when a tensor of the encoder (or, without `new_head`, any tensor) is missing or misshapen.
     """
     import torch
     from safetensors import SafetensorError
 
-    config = load_config(encoder.folder)
+    config = copy.deepcopy(encoder.config) or own_config or load_config(encoder.folder)
     for name, value in settings.items():
         setattr(config, name, value)
+    if encoder.config is not None:
+        return _drawn(config, auto_class)
     try:
         with quiet("transformers"):
             model, report = auto_class.from_pretrained(
@@ -190,6 +224,20 @@ def load_model(encoder: Encoder, auto_class: Any, settings: dict[str, Any], *, n
     if unset:
         logger.info("new, to be trained: %s", ", ".join(unset))
     return model  # type: ignore[no-any-return]
+
+
+def _drawn(config: PretrainedConfig, model_class: Any) -> PreTrainedModel:
+    """A model with random weights. Raises ModelError where only bertkit's own BERT has what the config says."""
+    from transformers import CONFIG_MAPPING, PreTrainedModel
+
+    if issubclass(model_class, PreTrainedModel):
+        drawn: PreTrainedModel = model_class(config)
+        return drawn
+    if config.model_type not in CONFIG_MAPPING:
+        what = f"{model_class.__name__} knows no {config.model_type}, which is bertkit's own and can only be pretrained"
+        raise ModelError(Problem("model.config", what, "Leave out what BERT does not have, such as norm: pre."))
+    model: PreTrainedModel = model_class.from_config(config)
+    return model
 
 
 def load_beside(encoder: Encoder, name: str, module: Module) -> None:

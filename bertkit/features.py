@@ -97,7 +97,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             config.hidden_size * (len(layers) if self.combine == "concat" else 1),
             self.combine,
             self.pool,
-            longest(encoder.folder, tokenizer, self.max_length),
+            longest(encoder, tokenizer, self.max_length),
             self.batch_size,
             device,
             self.precision or best_precision(device),
@@ -252,7 +252,8 @@ class _Reader:
     def key(self) -> dict[str, Any]:
         """All that decides a text's vector."""
         options = ("layers", "combine", "pool", "max_length", "precision")
-        return model_key(self.encoder.folder) | {name: getattr(self, name) for name in options}
+        own = {name: getattr(self, name) for name in options}
+        return model_key(self.encoder.folder) | own | {"device": self.device.type}
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
         """(texts, size + 1): in the last column the word pieces that were cut off, so that the cache knows them too."""

@@ -82,7 +82,7 @@ def predictor(task: Task, device: torch.device, precision: Precision, batch_size
                 torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"),
             ):
                 for indices in batches_by_length(features["length"][:], batch_size):
-                    batch = {k: v.to(device) for k, v in collate(inputs[indices]).items()}
+                    batch = {k: v.to(device) for k, v in collate(task.examples(inputs, indices.tolist())).items()}
                     outputs = task.forward(model, batch)
                     for index, item in zip(indices, task.keep(outputs, batch), strict=True):
                         kept[index] = item
@@ -264,7 +264,8 @@ def load(
     folder = model_folder(source, revision)
     settings = _settings(folder, task)
     kind, tokenizer = get_task(settings.task["name"]), load_tokenizer(folder)
-    limit = longest(folder, tokenizer, settings.max_length)
+    encoder = Encoder(str(source), folder, "folder")
+    limit = longest(encoder, tokenizer, settings.max_length)
     if settings.version is None:
         built = kind.from_config(load_config(folder), tokenizer, limit)
     else:
@@ -272,7 +273,7 @@ def load(
             built = kind.restore(settings.task, tokenizer, limit)
         except ValidationError as error:
             raise _damaged(folder, error) from error
-    model: Any = built.model(Encoder(str(source), folder, "folder"), new_head=False)
+    model: Any = built.model(encoder, new_head=False)
     device = best_device()
     return Predictor(
         built,
@@ -292,12 +293,13 @@ def load_as(
     return load(source, revision=revision, task=None if known else task, precision=precision)
 
 
-def longest(folder: Path, tokenizer: PreTrainedTokenizerBase, wanted: int | None) -> int:
+def longest(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, wanted: int | None) -> int:
     """Word pieces per window: what is wanted, or else all that model and tokenizer allow. Raises ModelError."""
-    positions = read_json(folder / "config.json").get("max_position_embeddings", 512)
-    limit = min(int(positions), int(tokenizer.model_max_length))
+    config = encoder.config.to_dict() if encoder.config else read_json(encoder.folder / "config.json")
+    limit = min(int(config.get("max_position_embeddings", 512)), int(tokenizer.model_max_length))
     if wanted is not None and wanted > limit:
-        raise ModelError(Problem("model.max_length", f"{wanted}, but {folder} reads at most {limit} word pieces"))
+        what = f"{wanted}, but {encoder.folder} reads at most {limit} word pieces"
+        raise ModelError(Problem("model.max_length", what))
     return wanted or limit
 
 

@@ -21,6 +21,7 @@ from bertkit.recipe_errors import Found, Report, did_you_mean, explain, found_va
 from bertkit.shipped import shipped_recipes
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import TaskOptions
+from bertkit.tasks.pretraining import PretrainingOptions
 from bertkit.tasks.question_answering import QuestionAnsweringOptions
 from bertkit.tasks.retrieval import RetrievalOptions
 from bertkit.tasks.sentence_similarity import SentenceSimilarityOptions
@@ -42,11 +43,23 @@ class _Section(BaseModel):
 
 
 class ModelSpec(_Section):
-    """The pretrained encoder."""
+    """The encoder: a pretrained one by its name, or a new one from a config and a tokenizer."""
 
-    name: Text = Field(description="A Hub id, or a folder with config.json, model.safetensors and a tokenizer.")
+    name: Text | None = Field(
+        None, description="A Hub id, or a folder with config.json, model.safetensors and a tokenizer."
+    )
+    config: Text | Annotated[dict[str, Any], Field(min_length=1)] | None = Field(
+        None, description="Random weights: tiny, mini, small, medium, base, large; or BertConfig's fields."
+    )
+    tokenizer: Text | None = Field(None, description="With `config`: a Hub id, or a folder with a tokenizer.")
     revision: str | None = Field(None, description="Commit, tag or branch on the Hub. Pin a commit to repeat a run.")
     max_length: int = Field(128, ge=8, description="Word pieces per window, special tokens included.")
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        new = self.config if isinstance(self.config, str) else (self.config or {}).get("preset")
+        return self.name or f"a new BERT{f'-{new}' if new else ''}"
 
 
 class DataSpec(_Section):
@@ -59,7 +72,7 @@ class DataSpec(_Section):
     subset: str | None = Field(None, description="Configuration of a Hub data set, such as `cola` of nyu-mll/glue.")
     splits: dict[Split, str] | None = Field(None, description="Split -> its name at the source, where it differs.")
     columns: dict[str, str] = Field(default_factory=dict, description="Canonical column -> column at the source.")
-    format: Literal["csv", "tsv", "json", "jsonl", "parquet", "conll"] | None = Field(
+    format: Literal["csv", "tsv", "json", "jsonl", "parquet", "conll", "txt"] | None = Field(
         None, description="null: from the file's name (.gz and .xz are looked through)."
     )
     header: bool | list[str] = Field(
@@ -109,6 +122,22 @@ class Freeze(_Section):
     layers: int = Field(0, ge=0, description="The first so many encoder layers.")
 
 
+class Student(_Section):
+    """The model that learns, where it is not all of the one that `model` names."""
+
+    layers: int = Field(ge=1, description="Encoder layers that are kept, evenly spaced, the first and the last too.")
+
+
+class Distillation(_Section):
+    """Learning from a teacher's outputs (Hinton et al. 2015)."""
+
+    teacher: Text = Field(description="A run, a model folder or a Hub id, for the same task, labels and word pieces.")
+    temperature: float = Field(2.0, gt=0, description="What the logits of teacher and student are divided by.")
+    alpha: float = Field(0.5, ge=0, le=1, description="The soft loss's share; the labels' loss has the rest.")
+    hidden: bool = Field(False, description="Is the cosine of the last hidden states learned too?")
+    student: Student | None = Field(None, description="null: all layers of the model that `model` names.")
+
+
 TRAINING_DEFAULTS = {
     "learning_rate": 5e-5,
     "num_train_epochs": 3,
@@ -130,7 +159,8 @@ class Recipe(_Section):
         | QuestionAnsweringOptions
         | SentenceSimilarityOptions
         | RetrievalOptions
-        | TextRankingOptions,
+        | TextRankingOptions
+        | PretrainingOptions,
         Field(discriminator="name"),
     ]
     model: ModelSpec
@@ -142,6 +172,7 @@ class Recipe(_Section):
     early_stopping: EarlyStopping | None = None
     peft: Lora | None = None
     freeze: Freeze | None = None
+    distillation: Distillation | None = None
     verify: bool = Field(True, description="Reload the saved model in a fresh process and compare its answers.")
     expected: dict[str, Any] | None = Field(None, description="What was measured: {metric: [low, high], ...}.")
 
@@ -271,7 +302,7 @@ def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
     """Report everything that is wrong with the values; what is right comes back."""
     options, found = _options(data)
     sections: dict[str, type[BaseModel]] = {
-        "": Recipe, "task": options or TaskOptions, "model": ModelSpec, "data": DataSpec,
+        "": Recipe, "distillation": Distillation, "task": options or TaskOptions, "model": ModelSpec, "data": DataSpec,
         "early_stopping": EarlyStopping, "peft": Lora, "freeze": Freeze,
     }  # fmt: skip
     homes = {key: name for name, section in sections.items() if name for key in section.model_fields}
@@ -289,7 +320,8 @@ def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
         "model": _filled(ModelSpec, clean.get("model", {})),
         "task": _filled(options or TaskOptions, clean.get("task", {})),
     }
-    found += [each for each in check_settings(settings, options.metrics if options else None) if each.path not in bad]
+    contradictions = check_settings(settings, options.metrics if options else None)
+    found += [each for each in contradictions if not {each.path, each.path[:1]} & bad]
     for each in found:
         report.add(each)
     if best := clean.get("training", {}).get("metric_for_best_model"):

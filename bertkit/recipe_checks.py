@@ -31,6 +31,7 @@ def check_settings(data: Mapping[str, Any], metrics: frozenset[str] | None) -> I
     metrics: the names that the task's `score` gives, or null where the task is not known.
     """
     task, training = data.get("task", {}), data.get("training", {})
+    yield from _check_model(data.get("model", {}))
     yield from _check_loss(task, training)
     yield from _check_labels(task)
     yield from _check_selection(data.get("early_stopping"), training)
@@ -47,6 +48,7 @@ def check_settings(data: Mapping[str, Any], metrics: frozenset[str] | None) -> I
             yield Found(("seeds",), f"{seed} is there {count} times", "a seed twice is the same run twice")
     if data.get("peft") is not None and data.get("freeze") is not None:
         yield Found(("freeze",), "`peft` already freezes the whole encoder", "remove `freeze` or `peft`")
+    yield from _check_distillation(data.get("distillation") or {}, data.get("model", {}), task)
     yield from _check_table(data.get("data", {}))
 
 
@@ -66,6 +68,19 @@ def check_headline(training: Mapping[str, Any], metrics: frozenset[str]) -> Iter
         known = sorted(metric + "LABEL" if metric.endswith("/") else metric for metric in metrics)
         what = f"the task has no metric {shown(name)}{did_you_mean(name, known)}"
         yield Found(path, what, f"known here: {', '.join(known)}")
+
+
+def _check_model(model: Mapping[str, Any]) -> Iterator[Found]:
+    name, config, tokenizer = model.get("name"), model.get("config"), model.get("tokenizer")
+    if name is None and config is None:
+        yield Found(("model", "name"), "missing", "a Hub id or a folder; or config and tokenizer, for a new encoder")
+    elif name is not None and config is not None:
+        yield Found(("model", "config"), "`name` is a model with weights and a config", "remove one of the two")
+    elif config is not None and tokenizer is None:
+        fix = "name a folder that `bertkit tokenizer train` wrote, or a Hub id"
+        yield Found(("model", "tokenizer"), "missing: a new encoder needs one", fix)
+    elif config is None and tokenizer is not None:
+        yield Found(("model", "tokenizer"), "`name` brings its own tokenizer", "remove it")
 
 
 def _check_loss(task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterator[Found]:
@@ -90,6 +105,17 @@ def _check_loss(task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterato
     if task.get("head") == "crf" and training.get("label_smoothing_factor"):
         path = ("training", "label_smoothing_factor")
         yield Found(path, "has no meaning for task.head crf", "remove it; smoothing is for head: softmax")
+
+
+def _check_distillation(
+    distillation: Mapping[str, Any], model: Mapping[str, Any], task: Mapping[str, Any]
+) -> Iterator[Found]:
+    if distillation.get("student") and model.get("config") is not None:
+        what = "keeps layers of a pretrained model, but `model.config` makes a new one"
+        yield Found(("distillation", "student"), what, "say it there: model: {config: {num_hidden_layers: …}}")
+    if distillation.get("hidden") and task.get("mini_batch") is not None:
+        what = "hidden states are learned of whole batches, which `task.mini_batch` divides"
+        yield Found(("distillation", "hidden"), what, "remove one of the two")
 
 
 def _check_labels(task: Mapping[str, Any]) -> Iterator[Found]:
@@ -160,8 +186,10 @@ def resolve_paths(
             _put(data, path, there)
         elif looks:
             yield Found(path, f"no file or folder '{printable(there)}'{_near(there)}")
-    name, path = data.get("model", {}).get("name"), ("model", "name")
-    if isinstance(name, str):
+    for path in (("model", "name"), ("model", "tokenizer"), ("distillation", "teacher")):
+        name = (data.get(path[0]) or {}).get(path[1])
+        if not isinstance(name, str):
+            continue
         there = _absolute(name, folder(path))
         if os.path.isdir(there) or (_starts_as_path(name) and not must_exist):
             _put(data, path, there)

@@ -154,3 +154,11 @@ CASES = [
         {**ASKED, "score": [3.0 * side + i % 3 for i, side in enumerate(SIDES)], "group": list("ababcacb")},
     ),
 ]
+
+# Masks and pairs are drawn: an answer depends on a document's place and company.
+DOCUMENTS = [f"{a} . {b} . {a} and {b} !" for a, b in zip(TEXTS, TEXTS[3:] + TEXTS[:3], strict=True)]
+DRAWN = [
+    Case("mlm", {"name": "pretraining", "nsp": "none"}, {"text": DOCUMENTS}),
+    Case("mlm-nsp", {"name": "pretraining"}, {"text": DOCUMENTS}),
+    Case("mlm-sop-words", {"name": "pretraining", "nsp": "sop", "whole_word": True}, {"text": DOCUMENTS}),
+]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cases import CASES, Case, encoder
+from cases import CASES, DRAWN, Case, encoder
 from safetensors.torch import save_file
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
@@ -89,7 +89,7 @@ def stock_first_step(case: Case, folder: Path, out: Path, batch: int, accumulate
 if __name__ == "__main__":
     identifier, folder, out, batch = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
     torch.set_num_threads(1)
-    chosen = next(case for case in CASES if case.id == identifier)
+    chosen = next(case for case in [*CASES, *DRAWN] if case.id == identifier)
     loss, gradients = first_step(chosen, folder, out / "run", batch, 1)
     if torch.distributed.get_rank() == 0:
         save_file(gradients, out / "gradients.safetensors")

@@ -126,15 +126,15 @@ def test_a_tokenizer_that_can_not_pad_or_is_no_json(folder: Path) -> None:
 
 
 def test_a_window_is_no_longer_than_the_model(folder: Path) -> None:
-    tokenizer = load_tokenizer(folder)
-    assert longest(folder, tokenizer, None) == 64
-    assert longest(folder, tokenizer, 64) == 64
+    tokenizer, known = load_tokenizer(folder), Encoder("it", folder, "folder")
+    assert longest(known, tokenizer, None) == 64
+    assert longest(known, tokenizer, 64) == 64
     with pytest.raises(ModelError, match="reads at most 64 word pieces"):
-        longest(folder, tokenizer, 65)
+        longest(known, tokenizer, 65)
     tokenizer.model_max_length = 50
-    assert longest(folder, tokenizer, None) == 50
+    assert longest(known, tokenizer, None) == 50
     with pytest.raises(ModelError, match="reads at most 50"):
-        longest(folder, tokenizer, 64)
+        longest(known, tokenizer, 64)
 
 
 # --- loaded whole

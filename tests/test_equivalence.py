@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import CASES, Case
+from cases import CASES, DRAWN, Case
 from safetensors.torch import load_file
 from steps import first_step, stock_first_step
 
-BY_ROW = [case for case in CASES if not case.across_rows]
+BY_ROW = [*(case for case in CASES if not case.across_rows), *DRAWN]
 
 
 def norm(gradients: dict[str, torch.Tensor]) -> float:
@@ -38,13 +38,13 @@ def test_accumulation_equals_one_batch(
     assert_same_step(whole, first_step(case, tiny_encoder, tmp_path / "parts", batch, accumulate))
 
 
-SEVERAL = ["class-weights", "windows", "ner-crf-windows-bioes", "similarity-cosent", "similarity-in-batch"]
+SEVERAL = ["class-weights", "windows", "ner-crf-windows-bioes", "similarity-cosent", "similarity-in-batch", "mlm-nsp"]
 
 
 @pytest.mark.parametrize("identifier", SEVERAL)
 def test_two_processes_equal_one(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
     """Class weights make the counts of the two processes differ; windows their shapes; some losses compare all rows."""
-    case = next(case for case in CASES if case.id == identifier)
+    case = next(case for case in [*CASES, *DRAWN] if case.id == identifier)
     whole = first_step(case, tiny_encoder, tmp_path / "whole", 8, 1)
     script = str(Path(__file__).with_name("steps.py"))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", script]

@@ -42,7 +42,7 @@ ALONE = [case for case in ALONE if "anchor" not in case.columns and case.options
 every_case_of_rows_that_stand_alone = pytest.mark.parametrize("case", ALONE, ids=[case.id for case in ALONE])
 
 
-def fit(case: Case, folder: Path, out: Path, steps: int = 200) -> tuple[Task, Any]:
+def fit(case: Case, folder: Path, out: Path, steps: int = 200, batch: int = 4) -> tuple[Task, Any]:
     """The case's task and a model that has learned its eight rows."""
     task = case.task(folder)
     set_seed(1)
@@ -51,7 +51,7 @@ def fit(case: Case, folder: Path, out: Path, steps: int = 200) -> tuple[Task, An
         output_dir=str(out),
         max_steps=steps,
         learning_rate=1e-2,
-        per_device_train_batch_size=4,
+        per_device_train_batch_size=batch,
         use_cpu=True,
         save_strategy="no",
         disable_tqdm=True,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bertkit.recipe import dump
-from bertkit.report.table import against_baselines
+from bertkit.report.table import against_baselines, against_teacher
 from bertkit.tasks import get_task
 
 if TYPE_CHECKING:
-    from bertkit.recipe import Recipe
+    from bertkit.recipe import Distillation, ModelSpec, Recipe
 
 TEMPLATE = """\
 ---
@@ -30,7 +30,7 @@ pipeline_tag: {tag}
 ```
 
 Intervals are 95 % percentile bootstrap over rows.{seeds}
-
+{taught}
 ## Use it
 
 ```python
@@ -56,18 +56,39 @@ bertkit.load("PATH_OR_HUB_ID")({arguments})
 """
 
 
+TAUGHT = """
+It learned from a teacher (Hinton et al. 2015), which is larger:
+
+```text
+{bargain}
+```
+"""
+
+
+def _public(model: ModelSpec) -> dict[str, str | None]:
+    """The fields that would show a local path, without it."""
+    fields = {"name": "a local encoder", "tokenizer": "a local tokenizer"}
+    return {field: shown for field, shown in fields.items() if str(getattr(model, field)).startswith("/")}
+
+
+def _public_teacher(distillation: Distillation | None) -> Distillation | None:
+    if distillation is None or not distillation.teacher.startswith("/"):
+        return distillation
+    return distillation.model_copy(update={"teacher": "a local model"})
+
+
 def card(recipe: Recipe, results: dict[str, Any]) -> str:
     """The card's text. Local paths in the recipe are not repeated."""
-    local = recipe.model.name.startswith("/")
-    name = "a local encoder" if local else recipe.model.name
     source = recipe.data.source if isinstance(recipe.data.source, str) else "local files"
     source = "local files" if source.startswith("/") else source
     public = recipe.model_copy(
         update={
-            "model": recipe.model.model_copy(update={"name": name}),
+            "model": recipe.model.model_copy(update=_public(recipe.model)),
             "data": recipe.data.model_copy(update={"source": source}),
+            "distillation": _public_teacher(recipe.distillation),
         }
     )
+    name = public.model.title
     seeds = ""
     if len(results["seeds"]) > 1:
         parts = [
@@ -86,11 +107,12 @@ def card(recipe: Recipe, results: dict[str, Any]) -> str:
         arguments=arguments,
         extra=extra,
         limit=f"Texts are read up to {most}." if cuts else f"Texts are read in windows of {most}; nothing is cut.",
-        base="" if local else f"base_model: {recipe.model.name}\n",
+        base=f"base_model: {name}\n" if recipe.model.name == name else "",
         title=f"{name} on {source}",
         name=name,
         description=results["task"]["description"],
         table="\n\n".join(against_baselines(results, split) for split in results["splits"]),
         seeds=seeds,
+        taught=TAUGHT.format(bargain=against_teacher(results["distillation"])) if "distillation" in results else "",
         recipe=dump(public),
     )

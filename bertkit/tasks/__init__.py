@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bertkit.errors import Problem, RecipeError
 from bertkit.tasks.base import Task
+from bertkit.tasks.pretraining import Pretraining
 from bertkit.tasks.question_answering import QuestionAnswering
 from bertkit.tasks.retrieval import Retrieval
 from bertkit.tasks.sentence_similarity import SentenceSimilarity
@@ -18,6 +19,7 @@ TASKS: tuple[type[Task], ...] = (
     SentenceSimilarity,
     Retrieval,
     TextRanking,
+    Pretraining,
 )
 
 

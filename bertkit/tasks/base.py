@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from bertkit.errors import UserError
+from bertkit.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -87,6 +87,8 @@ class Task(ABC):
     context: ClassVar[Sequence[str]] = ()  # columns that an answer may depend on, and that need not be there
     torn: ClassVar[Mapping[str, str]] = {}  # column that rows share -> what drawing single rows does to it
     chunk: ClassVar[int] = 4096  # rows answered at a time; the same everywhere, so that batches are the same
+    corpus: ClassVar[bool] = False  # rows are documents, too many to hold in memory
+    redrawn: ClassVar[bool] = False  # does `examples` draw something anew in each epoch?
 
     padding: ClassVar[Mapping[str, int]] = {}  # token-level columns besides the tokenizer's own -> what pads them
 
@@ -166,6 +168,16 @@ class Task(ABC):
         Columns named in `tokenizer.model_input_names` go to the model; `length` counts word pieces.
         """
 
+    def examples(
+        self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
+    ) -> dict[str, list[Any]]:
+        """The columns of these features, as the model reads them.
+
+        draw: in training (seed, epoch), of which whatever is drawn anew each epoch is a pure function.
+        """
+        columns: dict[str, list[Any]] = features[indices]
+        return columns
+
     def units(self, features: Dataset) -> Sequence[int]:
         """For each feature the unit that must not be torn apart between training batches (itself)."""
         return range(len(features))
@@ -193,11 +205,32 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """The SUM of the losses of this batch, in nats, fp32, `()`; the trainer divides by the whole step's `count`."""
+        """The SUM of the losses of this batch, in nats, fp32, `()`; the trainer divides by the whole step's `count`.
+
+        Where a task adds several losses up, each with a count of its own, `(losses,)`.
+        """
 
     @abstractmethod
-    def count(self, batch: Batch) -> float:
-        """How many terms `loss` sums for this batch."""
+    def count(self, batch: Batch) -> float | tuple[float, ...]:
+        """How many terms `loss` sums for this batch; one number per loss."""
+
+    # --- teacher -> student ----------------------------------------------------------------------------------------
+
+    @property
+    def shared(self) -> Mapping[str, Any]:
+        """What a teacher must have in common with its student: option -> its value."""
+        return {}
+
+    def soft(self, outputs: Any, batch: Batch) -> Tensor:
+        """On the device: what a teacher says of each feature, `(features, numbers)`, padded at the end."""
+        raise UserError(Problem("distillation", f"{self.name} can not be learned from a teacher"))
+
+    def soft_loss(self, outputs: Any, batch: Batch, temperature: float) -> Tensor:
+        """The SUM of the losses against the teacher's `batch["soft"]`, as `loss` sums and `count` counts.
+
+        Hinton et al. 2015: both sides' logits are divided by the temperature, and the loss is multiplied by its square.
+        """
+        raise UserError(Problem("distillation", f"{self.name} can not be learned from a teacher"))
 
     # --- model -> answers ------------------------------------------------------------------------------------------
 

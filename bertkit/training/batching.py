@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
+    from bertkit.tasks.base import Task
+
+SOFT = "soft"  # the column of what a teacher says of a feature, (numbers,)
 POOL = 128  # batches that are sorted by length together: padding stays near 1 %, order stays random
 
 
@@ -38,12 +41,11 @@ class LengthBatches(Sampler[list[int]]):
         rank: int = 0,
         seed: int = 0,
     ) -> None:
-        _, starts, counts = np.unique(np.asarray(units), return_index=True, return_counts=True)
-        self.members = [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
-        self.lengths = np.maximum.reduceat(np.asarray(lengths), starts)
+        _, self.starts, self.counts = np.unique(np.asarray(units), return_index=True, return_counts=True)
+        self.lengths = np.maximum.reduceat(np.asarray(lengths), self.starts)
         self.batch_size, self.accumulation, self.world, self.rank = batch_size, accumulation, world, rank
         self.seed, self.epoch = seed, 0
-        self.sizes = _micro_sizes(len(self.members), batch_size, accumulation, world)
+        self.sizes = _micro_sizes(len(self.starts), batch_size, accumulation, world)
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Trainer before each epoch."""
@@ -55,7 +57,7 @@ class LengthBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         rng = np.random.default_rng((self.seed, self.epoch))
-        order = rng.permutation(len(self.members))
+        order = rng.permutation(len(self.starts))
         step = self.batch_size * self.accumulation * self.world
         pools = [order[start : start + POOL * step] for start in range(0, len(order), POOL * step)]
         order = np.concatenate([pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools])
@@ -69,7 +71,8 @@ class LengthBatches(Sampler[list[int]]):
             bounds = np.concatenate([[0], np.cumsum(sizes)])
             for micro in range(self.rank, len(sizes), self.world):
                 chosen = units[bounds[micro] : bounds[micro + 1]]
-                yield [feature for unit in chosen for feature in self.members[unit]]
+                firsts, counts = self.starts[chosen].tolist(), self.counts[chosen].tolist()
+                yield [f for first, count in zip(firsts, counts, strict=True) for f in range(first, first + count)]
 
 
 def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int) -> list[list[int]]:
@@ -96,18 +99,18 @@ def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[np.ndarra
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-class ByColumn(torch.utils.data.Dataset[Any]):
-    """Features that a DataLoader fetches by the batch, as columns."""
+class Examples(torch.utils.data.Dataset[Any]):
+    """Features that a DataLoader fetches by the batch, as the columns that the task makes of them in this epoch."""
 
-    def __init__(self, features: Dataset) -> None:
-        self.features = features
+    def __init__(self, task: Task, features: Dataset, batches: LengthBatches) -> None:
+        self.task, self.features = task, features
+        self.batches = batches  # a resumed Trainer tells nobody but the batch sampler the epoch
 
     def __len__(self) -> int:
         return len(self.features)
 
     def __getitems__(self, indices: list[int]) -> dict[str, list[Any]]:
-        columns: dict[str, list[Any]] = self.features[indices]
-        return columns
+        return self.task.examples(self.features, indices, (self.batches.seed, self.batches.epoch))
 
 
 class EpochLoader(DataLoader[Any]):
@@ -128,7 +131,7 @@ class Collator:
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, extra: Mapping[str, int]) -> Collator:
         """The collator of a tokenizer's own inputs and a task's token-level columns."""
-        return cls({"input_ids": int(tokenizer.pad_token_id or 0), "token_type_ids": 0, **extra})
+        return cls({"input_ids": int(tokenizer.pad_token_id or 0), "token_type_ids": 0, SOFT: 0, **extra})
 
     def __call__(self, columns: Any) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask` and other padded columns: (features, pieces); the rest: (features, …)."""
@@ -142,4 +145,5 @@ class Collator:
             return torch.tensor(values)
         width = max(map(len, values))
         filled = [[*row, *[self.padding[name]] * (width - len(row))] for row in values]
-        return torch.tensor(filled, dtype=torch.long)  # rows may all be empty, which torch takes for floats
+        # Rows may all be empty, which torch takes for floats.
+        return torch.tensor(filled, dtype=torch.float32 if name == SOFT else torch.long)

@@ -31,7 +31,17 @@ from bertkit.recipe import dump
 from bertkit.report.card import card
 from bertkit.run import Run, environment, only_writer, open_run
 from bertkit.tasks import get_task
+from bertkit.training.bargain import bargain
 from bertkit.training.checkpoint import newest_whole
+from bertkit.training.distillation import (
+    Distiller,
+    Teacher,
+    check_sizes,
+    find_teacher,
+    keep_layers,
+    runs_along,
+    taught,
+)
 from bertkit.training.progress import MetricsLog, Progress
 from bertkit.training.trainer import TaskTrainer
 
@@ -64,15 +74,15 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False, *, metri
     task, data = prepare(recipe, encoder)
     logger.info("task: %s, %s", task.name, task.describe())
     features, findings = inspect(task, data)
-    rehearse(recipe, encoder, task, data)
+    teacher = rehearse(recipe, encoder, task, data)
     with only_writer(run) if first else nullcontext():
         if first:
             begin(recipe, run, data, findings)
-        outcomes = [train_seed(recipe, seed, run, encoder, task, data, features) for seed in recipe.seeds]
+        outcomes = [train_seed(recipe, seed, run, encoder, task, data, features, teacher) for seed in recipe.seeds]
         if first:
             best = max(outcomes, key=lambda o: -math.inf if o["headline"] is None else o["headline"])
             publish(run, best["seed"])
-            finish(recipe, run, data, outcomes, metrics, started)
+            finish(recipe, run, data, outcomes, metrics, started, teacher)
     return run
 
 
@@ -80,7 +90,7 @@ def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
     """The rows of every split, and the task as they settle it."""
     kind = get_task(recipe.task.name)
     tokenizer = load_tokenizer(encoder.folder)
-    limit = longest(encoder.folder, tokenizer, recipe.model.max_length)
+    limit = longest(encoder, tokenizer, recipe.model.max_length)
     data = sources.load(recipe.data, kind, recipe.task)
     if "validation" not in data.rows and (recipe.early_stopping or len(recipe.seeds) > 1):
         what = "there is no validation split to choose by, which early_stopping and several seeds need"
@@ -109,17 +119,28 @@ def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
 
 
 def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
-    """The model that is trained: encoder and head, parts frozen, or with LoRA. Raises UserError."""
+    """The model that is trained: encoder and head, fewer layers, parts frozen, or with LoRA. Raises UserError."""
     model: Any = task.model(encoder)
+    student = recipe.distillation.student if recipe.distillation else None
+    model = keep_layers(model, student.layers) if student else model
     model = freeze(model, recipe.freeze) if recipe.freeze else model
     return with_lora(model, recipe.peft, task.beside(model)) if recipe.peft else model
 
 
-def rehearse(recipe: Recipe, encoder: Encoder, task: Task, data: Data) -> None:
-    """Find out what transformers and peft would refuse, before anything is written. Raises UserError."""
+def rehearse(recipe: Recipe, encoder: Encoder, task: Task, data: Data) -> Teacher | None:
+    """Find out what transformers and peft would refuse, before anything is written. Raises UserError.
+
+    Returns the teacher, where the recipe names one that the student can learn from.
+    """
     with TemporaryDirectory() as room, quiet("bertkit"):
         arguments(recipe, task, Path(room), recipe.seeds[0], evaluates=chooses(recipe, data))
-        build(recipe, encoder, task)
+        model = build(recipe, encoder, task)
+        if recipe.distillation is None:
+            return None
+        teacher = find_teacher(recipe.distillation, task)
+        few = data.rows["train"].select(range(min(len(data.rows["train"]), 8)))
+        check_sizes(recipe.distillation, teacher, task, model, task.encode(few))
+        return teacher
 
 
 def chooses(recipe: Recipe, data: Data) -> bool:
@@ -146,7 +167,14 @@ def scored_splits(data: Data) -> list[str]:
 
 
 def train_seed(
-    recipe: Recipe, seed: int, run: Run, encoder: Encoder, task: Task, data: Data, features: Any
+    recipe: Recipe,
+    seed: int,
+    run: Run,
+    encoder: Encoder,
+    task: Task,
+    data: Data,
+    features: Any,
+    teacher: Teacher | None = None,
 ) -> dict[str, Any]:
     """Train one seed to its best checkpoint, calibrate it, save it whole; returns what done.json says of it."""
     folder = run.checkpoints / f"seed-{seed}"
@@ -157,6 +185,13 @@ def train_seed(
     set_seed(seed)
     fresh = build(recipe, encoder, task)
     args = arguments(recipe, task, folder, seed, evaluates=chooses(recipe, data))
+    distiller = None
+    if recipe.distillation and teacher:
+        base = fresh.get_base_model().base_model if recipe.peft else fresh.base_model
+        distiller = Distiller(recipe.distillation, teacher, task, base)
+        if not runs_along(recipe.distillation, task):
+            with args.main_process_first():  # the others find what it has kept
+                features = taught(features, teacher)
     settings = model_settings(recipe, args)
     answering = predictor(task, args.device, usable(settings["precision"], args.device), settings["batch_size"])
     headline = str(args.metric_for_best_model or task.headline)
@@ -174,6 +209,7 @@ def train_seed(
             validation=validation,
             predict=answering,
             callbacks=callbacks,
+            distiller=distiller,
         )
     except (ImportError, RuntimeError, ValueError) as error:  # such as report_to: something that is not installed
         raise RecipeError(Problem("training", str(error).strip())) from error
@@ -301,6 +337,7 @@ def finish(
     outcomes: list[dict[str, Any]],
     metrics: Sequence[Any],
     started: float,
+    teacher: Teacher | None = None,
 ) -> None:
     """Score what was saved, compare it with simple models and with a fresh process; results.json comes last."""
     predictor = load(run.folder)
@@ -332,6 +369,10 @@ def finish(
         "verified": recipe.verify,
         "expected": recipe.expected,
     }
+    if teacher:
+        chosen = "validation" if "validation" in splits else next(iter(splits))
+        compared = bargain(teacher, run.model, predictor, data.rows[chosen], splits[chosen])
+        results["distillation"] = {"split": chosen, **compared}
     write_text(run.model / "README.md", card(recipe, results))
     write_json(run.folder / "results.json", results)
 

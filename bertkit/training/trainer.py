@@ -15,7 +15,7 @@ from transformers.trainer_callback import ExportableState, PrinterCallback
 
 from bertkit.errors import Problem, UserError
 from bertkit.training import checkpoint
-from bertkit.training.batching import ByColumn, Collator, EpochLoader, LengthBatches
+from bertkit.training.batching import Collator, EpochLoader, Examples, LengthBatches
 from bertkit.training.cpu import faster, memory_kept
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback, TrainingArguments
 
     from bertkit.tasks.base import Predict, Task
+    from bertkit.training.distillation import Distiller
 
 
 @final
@@ -47,13 +48,15 @@ class TaskTrainer(Trainer):
         validation: Dataset | None,
         predict: Callable[[Any], Predict],
         callbacks: Sequence[TrainerCallback],
+        distiller: Distiller | None = None,
     ) -> None:
-        """predict: a model -> the function that `Task.evaluate` is given."""
+        """predict: a model -> the function that `Task.evaluate` is given. distiller: adds the teacher's losses."""
         super().__init__(
             model=model, args=args, train_dataset=features, eval_dataset=validation, callbacks=list(callbacks)
         )
         self.remove_callback(PrinterCallback)  # ours say what happens
         self.task, self.predict_with, self.features = task, predict, features
+        self.objective: Task | Distiller = distiller or task
 
     def get_train_dataloader(self) -> EpochLoader:
         batches = LengthBatches(
@@ -66,7 +69,7 @@ class TaskTrainer(Trainer):
             seed=self.args.seed,
         )
         return EpochLoader(
-            ByColumn(self.features),
+            Examples(self.task, self.features, batches),
             batch_sampler=batches,
             collate_fn=Collator.of(self.task.tokenizer, self.task.padding),
             num_workers=self.args.dataloader_num_workers,
@@ -98,19 +101,18 @@ class TaskTrainer(Trainer):
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
         """The micro-batches of one step, and what their losses will sum over in all processes."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        counted = torch.tensor(math.fsum(self.task.count(batch) for batch in batches), device=device)
-        if self.args.world_size > 1:
-            counted = self.accelerator.gather(counted).sum()
-        return batches, counted
+        counts = torch.tensor([self.objective.count(batch) for batch in batches], dtype=torch.float64)
+        counted = counts.sum(0).to(device, torch.float32)
+        return batches, self.accelerator.reduce(counted, "sum")
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         outputs = self.task.forward(model, inputs)
-        total = self.task.loss(outputs, inputs, self.args.label_smoothing_factor)
+        total = self.objective.loss(outputs, inputs, self.args.label_smoothing_factor)
         # DDP averages gradients over processes; the count is already over all of them.
         # Nothing may be counted: a batch of texts without words.
-        loss = total * self.args.world_size / num_items_in_batch.clamp(min=1e-12)
+        loss = (total / num_items_in_batch.clamp(min=1e-12)).sum() * self.args.world_size
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:

@@ -1,0 +1,240 @@
+"""What chance decides of a pretraining example: which segment follows, and which pieces are masked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from bertkit.errors import ModelError, Problem
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
+
+    Integers = np.ndarray[Any, np.dtype[np.int64]]
+    Floats = np.ndarray[Any, np.dtype[np.float64]]
+    Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+Pairs: TypeAlias = Literal["nsp", "sop", "none"]
+
+CANDIDATES = 4  # chunks of other documents in which the second segment of a NotNext pair is looked for
+ROUNDS = 8  # times that candidates are drawn before a pair stays a real one: there may be one document only
+
+_UNUSED = re.compile(r"\[unused\d+\]")
+
+
+def token_id(tokenizer: PreTrainedTokenizerBase, token: str | None, name: str) -> int:
+    """The id of a special token. Raises ModelError where there is none."""
+    if token is None:
+        what = f"the tokenizer has no {name} token, which pretraining needs"
+        raise ModelError(Problem("model.name", what, "Take a tokenizer of the BERT family."))
+    return int(tokenizer.get_vocab()[token])
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """Chunks -> masked examples, drawn anew in every epoch (Devlin et al. 2019, 3.1; Lan et al. 2020 for sop)."""
+
+    nsp: Pairs
+    mask_probability: float
+    whole_word: bool
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    token_types: bool  # whether the model is told the segments
+    special: Flags  # (vocabulary,)
+    continuation: Flags  # (vocabulary,): pieces that go on with a word
+    ordinary: Integers  # what may be put for a piece: neither special nor [unusedN]
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        nsp: Pairs,
+        mask_probability: float = 0.15,
+        whole_word: bool = False,
+    ) -> Drawing:
+        """Raises ModelError: no [CLS], [SEP] or [MASK]; or whole words, and no pieces that begin with ##."""
+        vocabulary = tokenizer.get_vocab()
+        special, continuation, ordinary = np.zeros((3, max(vocabulary.values()) + 1), dtype=bool)
+        special[tokenizer.all_special_ids] = True
+        for token, index in vocabulary.items():
+            continuation[index] = token.startswith("##") and len(token) > 2
+            ordinary[index] = not special[index] and not _UNUSED.fullmatch(token)
+        if whole_word and not continuation.any():
+            what = "whole words can be masked only where pieces that go on with a word begin with ##"
+            raise ModelError(Problem("task.whole_word", what, "Write  whole_word: false."))
+        return cls(
+            nsp=nsp,
+            mask_probability=mask_probability,
+            whole_word=whole_word,
+            cls_id=token_id(tokenizer, tokenizer.cls_token, "CLS"),
+            sep_id=token_id(tokenizer, tokenizer.sep_token, "SEP"),
+            mask_id=token_id(tokenizer, tokenizer.mask_token, "MASK"),
+            token_types="token_type_ids" in tokenizer.model_input_names,
+            special=special,
+            continuation=continuation,
+            ordinary=np.flatnonzero(ordinary),
+        )
+
+    def __call__(self, features: Dataset, indices: Sequence[int], seed: int, epoch: int) -> dict[str, list[Any]]:
+        """Examples: each a pure function of (seed, epoch, index) and the features, whatever is drawn beside it.
+
+        features: of `encode_documents`; they are read faster in the format `arrow`.
+        Columns: `input_ids`, `token_type_ids` and `labels` (pieces,), -100 where nothing is to be predicted;
+        `next_sentence_label`, 0 where the second segment follows (nsp) or the order is the text's own (sop), else 1,
+        -100 where there is no pair; `row`; `length`. A pair is [CLS] A [SEP] B [SEP], no longer than its chunk.
+        """
+        arrow = features if features.format["type"] == "arrow" else features.with_format("arrow")
+        rngs = [np.random.default_rng((seed, epoch, int(index))) for index in indices]
+        chunks = _Chunks.take(arrow, indices)
+        bounds = [self._bound(chunks, i, rng) for i, rng in enumerate(rngs)]
+        turned = [bound > 0 and rng.random() < 0.5 for bound, rng in zip(bounds, rngs, strict=True)]
+        rooms = {i: chunks.size(i) - bounds[i] for i, other in enumerate(turned) if other}
+        strange = _strange(arrow, chunks, rooms, rngs, self.mask_id) if self.nsp == "nsp" else {}
+        segments, labels = [], []
+        for i, bound in enumerate(bounds):
+            ids = chunks.ids[chunks.bounds[i] : chunks.bounds[i + 1]]
+            pair = [ids[:bound], strange.get(i, ids[bound:])] if bound else [ids]
+            segments.append(pair[::-1] if turned[i] and self.nsp == "sop" else pair)
+            labels.append(int(turned[i] if self.nsp == "sop" else i in strange) if bound else -100)
+        columns = self._masked(segments, rngs)
+        lengths = list(map(len, columns["input_ids"]))
+        return {**columns, "next_sentence_label": labels, "row": chunks.rows.tolist(), "length": lengths}
+
+    def _bound(self, chunks: _Chunks, index: int, rng: np.random.Generator) -> int:
+        """Pieces of the first segment; 0 where there is only one."""
+        first, last = chunks.first[index], chunks.first[index + 1]
+        if self.nsp == "none" or last - first < 2:
+            return 0
+        return int(chunks.ends[rng.integers(first + 1, last)] - chunks.ends[first])
+
+    def _masked(
+        self, segments: Sequence[Sequence[Integers]], rngs: Sequence[np.random.Generator]
+    ) -> dict[str, list[list[int]]]:
+        """Segments between special tokens, masked; a cloze stays as it is."""
+        sizes = [1 + sum(len(segment) + 1 for segment in pair) for pair in segments]
+        ids = np.full((len(sizes), max(sizes)), self.sep_id)
+        ids[:, 0] = self.cls_id
+        types, chance = np.zeros_like(ids), np.ones((3, *ids.shape))
+        for i, (pair, size, rng) in enumerate(zip(segments, sizes, rngs, strict=True)):
+            start = 1
+            for number, segment in enumerate(pair):
+                end = start + len(segment)
+                ids[i, start:end] = segment
+                types[i, start : end + 1] = number
+                start = end + 1
+            chance[:, i, :size] = rng.random((3, size))
+        order, kind, other = chance
+        free = ~self.special[ids] & (ids != self.mask_id).all(axis=1, keepdims=True)
+        budgets = np.maximum(np.rint(self.mask_probability * free.sum(axis=1)), free.any(axis=1)).astype(int)
+        if self.whole_word:
+            chosen = self._whole_words(ids, free, budgets, order, kind)
+        else:
+            ranks = np.where(free, order, 1.0).argsort(axis=1).argsort(axis=1)
+            chosen = ranks < budgets[:, None]
+        labels = np.where(chosen, ids, -100)
+        replaced = self.ordinary[(other * len(self.ordinary)).astype(int).clip(max=len(self.ordinary) - 1)]
+        ids = np.where(chosen & (kind < 0.8), self.mask_id, np.where(chosen & (kind >= 0.9), replaced, ids))
+        columns = {"input_ids": ids, "token_type_ids": types, "labels": labels}
+        if not self.token_types:
+            del columns["token_type_ids"]
+        return {n: [row[:size].tolist() for row, size in zip(c, sizes, strict=True)] for n, c in columns.items()}
+
+    def _whole_words(self, ids: Integers, free: Flags, budgets: Integers, order: Floats, kind: Floats) -> Flags:
+        """Which pieces are chosen, (examples, pieces); sets `kind` to be the same for all pieces of a word.
+
+        Words come in random order; one that is longer than what is left of the budget is passed over.
+        """
+        begins = free & ~self.continuation[ids]
+        begins[:, 1:] |= free[:, 1:] & ~free[:, :-1]
+        chosen = np.zeros_like(free)
+        for i, budget in enumerate(budgets.tolist()):
+            inside, heads = np.flatnonzero(free[i]), np.flatnonzero(begins[i])
+            word = np.searchsorted(heads, inside, side="right") - 1
+            sizes = np.bincount(word).tolist()
+            words = order[i, heads].argsort().tolist()
+            taken = []
+            for index in words:
+                if sizes[index] <= budget:
+                    taken.append(index)
+                    budget -= sizes[index]
+                if not budget:
+                    break
+            kind[i, inside] = kind[i, heads][word]
+            chosen[i, inside] = np.isin(word, taken or words[:1])  # one too long, where all are
+        return chosen
+
+
+@dataclass(frozen=True, eq=False)
+class _Chunks:
+    """Some chunks end to end. Chunk i has ids[bounds[i]:bounds[i + 1]] and the sentences first[i] to first[i + 1]."""
+
+    ids: Integers  # (pieces,)
+    bounds: Integers  # (chunks + 1,)
+    ends: Integers  # (sentences + 1,): where each sentence begins in `ids`, and the last one ends
+    first: Integers  # (chunks + 1,)
+    rows: Integers  # (chunks,)
+    documents: Integers  # (chunks,)
+
+    @classmethod
+    def take(cls, arrow: Dataset, indices: Sequence[int] | Integers) -> _Chunks:
+        table = arrow[[int(index) for index in indices]]
+        ids, sentences = (table.column(name).combine_chunks() for name in ("input_ids", "sentences"))
+        rows, documents = (table.column(name).to_numpy() for name in ("row", "document"))
+        ends = np.concatenate([[0], np.cumsum(sentences.flatten().to_numpy())])
+        bounds, first = (lists.offsets.to_numpy() - lists.offsets[0].as_py() for lists in (ids, sentences))
+        return cls(ids.flatten().to_numpy(), bounds, ends, first, rows, documents)
+
+    def size(self, index: int) -> int:
+        return int(self.bounds[index + 1] - self.bounds[index])
+
+
+def _strange(
+    arrow: Dataset, chunks: _Chunks, rooms: Mapping[int, int], rngs: Sequence[np.random.Generator], mask_id: int
+) -> dict[int, Integers]:
+    """For chunks with room for so many pieces: sentences of a document of another text, where one was found."""
+    found: dict[int, Integers] = {}
+    left = list(rooms)
+    for _ in range(ROUNDS):
+        if not left:
+            break
+        drawn = np.concatenate([rngs[i].integers(len(arrow), size=CANDIDATES) for i in left])
+        others = _Chunks.take(arrow, drawn)
+        allowed = others.documents != np.repeat(chunks.documents[left], CANDIDATES)
+        allowed &= ~np.logical_or.reduceat(others.ids == mask_id, others.bounds[:-1])
+        room = np.repeat([rooms[i] for i in left], CANDIDATES)
+        for i, start, end in _fitting(others, allowed, room, left, rngs):
+            found[i] = others.ids[start:end]
+        left = [i for i in left if i not in found]
+    return found
+
+
+def _fitting(
+    others: _Chunks, allowed: Flags, room: Integers, left: Sequence[int], rngs: Sequence[np.random.Generator]
+) -> list[tuple[int, int, int]]:
+    """(example, start, end) of the run of whole sentences that best fills its room, so that neither the length nor a
+    cut tells a strange segment from a real one; where no sentence is short enough, of a part of one.
+    """
+    chunk = np.repeat(np.arange(len(room)), np.diff(others.first))
+    starts = others.ends[:-1]
+    stops = others.ends[np.searchsorted(others.ends, starts + room[chunk], side="right") - 1]
+    stops = np.minimum(stops, others.bounds[1:][chunk])
+    filled = np.where(allowed[chunk], stops - starts, -1)
+    runs = []
+    for number, i in enumerate(left):
+        first, last = others.first[number * CANDIDATES], others.first[(number + 1) * CANDIDATES]
+        best = first + filled[first:last].argmax()
+        start, stop = int(starts[best]), int(stops[best])
+        if filled[best] == 0:
+            size = int(room[number * CANDIDATES])
+            end = int(others.ends[best + 1])
+            start, stop = (start, start + size) if rngs[i].random() < 0.5 else (end - size, end)
+        if filled[best] >= 0:
+            runs.append((i, start, stop))
+    return runs

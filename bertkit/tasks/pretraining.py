@@ -1,0 +1,250 @@
+"""Pretraining: masked words and next sentences, from nothing or from a checkpoint, on documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
+
+from pydantic import Field
+
+from bertkit.cache import cache_root
+from bertkit.encoder import load_model
+from bertkit.errors import DataError, ModelError, Problem
+from bertkit.evaluation import pretraining as scores
+from bertkit.files import read_json
+from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from torch import Tensor
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+    from bertkit.encoder import Encoder
+    from bertkit.modeling.drawing import Drawing
+
+OURS = ("bert", "bertkit-pre-norm-bert")  # model types of bertkit.modeling.bert
+GUESSES = 5  # word pieces that an answer names for a masked one
+
+
+class PretrainingOptions(TaskOptions):
+    """What a recipe may say under `task:`."""
+
+    metrics: ClassVar[frozenset[str]] = frozenset({"mlm_accuracy", "nsp_accuracy"})
+    name: Literal["pretraining"]
+    nsp: Literal["nsp", "sop", "none"] = Field(
+        "nsp", description="Second segment: from another document half the time; in swapped order half; or none."
+    )
+    mask_probability: Annotated[float, Field(gt=0, lt=1)] = Field(0.15, description="Share of pieces to predict.")
+    whole_word: bool = Field(False, description="Mask all pieces of a word or none.")
+    short_sequences: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.1, description="Share of examples that are made shorter than max_length on purpose."
+    )
+
+
+@final
+@dataclass(frozen=True)
+class Pretraining(Task):
+    """BERT's two objectives (Devlin et al. 2019, section 3.1), or ALBERT's sentence order (Lan et al. 2020).
+
+    Masks and pairs are drawn anew in each epoch, as a pure function of (seed, epoch, example); evaluation draws
+    once and for all. The vocabulary's logits are computed at masked positions only. A text that holds the mask
+    token is not scored but filled.
+    """
+
+    Options: ClassVar[type[TaskOptions]] = PretrainingOptions
+    name: ClassVar[str] = "pretraining"
+    tag: ClassVar[str] = "fill-mask"
+    usage: ClassVar[Usage] = Usage(
+        """\
+from transformers import pipeline
+
+pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")""",
+        '"A text with one [MASK] in it."',
+        "those of texts with any number of masked words, and the scores of whole documents",
+    )
+    columns: ClassVar[Mapping[str, Column]] = {"text": Column("text", "a document")}
+    inputs: ClassVar[Sequence[frozenset[str]]] = (frozenset({"text"}),)
+    targets: ClassVar[Sequence[str]] = ("text",)
+    chunk: ClassVar[int] = 256
+    corpus: ClassVar[bool] = True
+    redrawn: ClassVar[bool] = True
+    padding: ClassVar[Mapping[str, int]] = {"labels": -100}
+
+    options: PretrainingOptions
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+
+    # --- before there is a model
+
+    @classmethod
+    def prepare(
+        cls,
+        options: PretrainingOptions,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int,
+        rows: Dataset,
+        class_names: list[str],
+    ) -> Self:
+        """Raises DataError where one document is to be told from another, ModelError on a tokenizer without masks."""
+        if options.nsp == "nsp" and len(rows) < 2:
+            what = "nsp takes sentences from another document, and there is one"
+            raise DataError(Problem("task.nsp", what, "Give more documents, or write sop or none."))
+        _drawing(options, tokenizer)
+        return cls(options, tokenizer, max_length)
+
+    @classmethod
+    def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Self:
+        """Defaults for a foreign model: NSP where its checkpoint was trained with it, masks of 15 %."""
+        pairs = "BertForPreTraining" in (config.architectures or [])
+        return cls(PretrainingOptions(name="pretraining", nsp="nsp" if pairs else "none"), tokenizer, max_length)
+
+    @property
+    def headline(self) -> str:
+        return "mlm_accuracy"
+
+    @property
+    def emits(self) -> Sequence[str]:
+        return ["mlm_accuracy"] if self.options.nsp == "none" else ["mlm_accuracy", "nsp_accuracy"]
+
+    def describe(self) -> str:
+        """Such as `masked pieces (15 %), next sentences`."""
+        pairs = {"nsp": ", next sentences", "sop": ", order of sentences", "none": ""}[self.options.nsp]
+        kind = "whole words" if self.options.whole_word else "pieces"
+        return f"masked {kind} ({self.options.mask_probability:.0%}){pairs}"
+
+    def check(self, features: Dataset, split: str) -> Iterator[Finding]:
+        yield from scores.length_findings(features, split, self.max_length)
+
+    # --- text -> features -> model
+
+    def encode(self, rows: Dataset) -> Dataset:
+        """Documents -> packed chunks of sentences, word pieces without special tokens; see `encode_documents`."""
+        from bertkit.modeling.pretraining_data import encode_documents
+
+        return encode_documents(
+            rows,
+            self.tokenizer,
+            self.max_length,
+            nsp=self.options.nsp,
+            short_sequences=self.options.short_sequences,
+            cache=cache_root().parent / "features" if len(rows) > self.chunk else None,
+        )
+
+    def examples(
+        self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
+    ) -> dict[str, list[Any]]:
+        """Pairs with masks, drawn for (seed, epoch); for evaluation always the same."""
+        seed, epoch = draw or (0, 0)
+        return self._drawing(features, indices, seed, epoch)
+
+    @cached_property
+    def _drawing(self) -> Drawing:
+        return _drawing(self.options, self.tokenizer)
+
+    def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
+        """Our BERT where the encoder is one; else transformers' masked language model, which knows no pairs."""
+        from transformers import AutoModelForMaskedLM
+
+        from bertkit.modeling.bert import BertForMaskedLM, BertForPreTraining, read_config
+
+        pairs = self.options.nsp != "none"
+        kind = "bert" if encoder.config else read_json(encoder.folder / "config.json").get("model_type")
+        if kind in OURS:
+            ours = BertForPreTraining if pairs else BertForMaskedLM
+            own_config = None if encoder.config else read_config(encoder.folder)
+            return load_model(encoder, ours, {}, new_head=new_head, own_config=own_config)
+        if pairs:
+            what = f"{encoder.name!r} is a {kind}, which has no head for pairs of sentences"
+            raise ModelError(Problem("task.nsp", what, "Write  task: {name: pretraining, nsp: none}"))
+        return load_model(encoder, AutoModelForMaskedLM, {}, new_head=new_head)
+
+    def forward(self, model: Any, batch: Batch) -> Any:
+        """Outputs whose vocabulary logits are those of the chosen positions, `(chosen, vocab)`."""
+        from accelerate.utils.other import extract_model_from_parallel
+
+        inputs = {name: batch[name] for name in self.tokenizer.model_input_names if name in batch}
+        chosen, alone = self._chosen(batch), extract_model_from_parallel(model)
+        if alone.config.model_type in OURS:
+            return model(**inputs, position=chosen)
+        outputs = model(**inputs)
+        outputs.prediction_logits = outputs.logits[chosen]
+        return outputs
+
+    def _chosen(self, batch: Batch) -> Tensor:
+        """Where something is to be predicted, `(batch, length)`: masked by us, or by the user."""
+        return (batch["labels"] != -100).logical_or(batch["input_ids"] == self.tokenizer.mask_token_id)
+
+    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """Cross-entropy of the masked pieces, and of the pairs, `(1,)` or `(2,)`: their means are added up."""
+        import torch
+        from torch.nn import functional as F
+
+        logits, labels = outputs.prediction_logits.float(), batch["labels"][self._chosen(batch)]
+        words = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing)
+        if self.options.nsp == "none":
+            return words[None]
+        pairs, next_sentence = outputs.seq_relationship_logits.float(), batch["next_sentence_label"]
+        return torch.stack([words, F.cross_entropy(pairs, next_sentence, reduction="sum")])
+
+    def count(self, batch: Batch) -> tuple[float, ...]:
+        """Masked pieces; pairs."""
+        words = float((batch["labels"] != -100).sum())
+        return (words,) if self.options.nsp == "none" else (words, float((batch["next_sentence_label"] != -100).sum()))
+
+    # --- teacher -> student
+
+    def soft(self, outputs: Any, batch: Batch) -> Tensor:
+        """Logits of the chosen positions, `(chosen, vocab)`."""
+        logits: Tensor = outputs.prediction_logits
+        return logits
+
+    def soft_loss(self, outputs: Any, batch: Batch, temperature: float) -> Tensor:
+        """KL of the masked pieces (Sanh et al. 2019, section 2); pairs are learned from their labels alone."""
+        import torch
+
+        from bertkit.heads import soft_losses
+
+        masked = batch["labels"][self._chosen(batch)] != -100
+        words = soft_losses.kl(outputs.prediction_logits[masked], batch["soft"][masked], temperature).sum()
+        return torch.cat([words[None], self.loss(outputs, batch)[1:]])
+
+    # --- model -> answers
+
+    def keep(self, outputs: Any, batch: Batch) -> Sequence[Any]:
+        """Per feature: what `scores.Counted` counts, and for each [MASK] of the user's the best pieces."""
+        return scores.keep(outputs, batch, self._chosen(batch), GUESSES)
+
+    def decode(self, kept: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
+        """One answer per document: counts of masked pieces and pairs, right ones, and the summed loss in nats;
+        or, of a text with masks, `masks` (the best pieces of each, with probabilities) and the `filled` text.
+
+        Raises ModelError when the model's outputs are not finite.
+        """
+        return scores.decode(kept, features, rows, self.tokenizer)
+
+    def fit(self, rows: Dataset, predict: Predict) -> Self:
+        return self
+
+    def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
+        """Accuracy and perplexity of masked pieces (exp of the mean loss), accuracy of pairs."""
+        return dict(scores.scored(answers, pairs=self.options.nsp != "none").scores)
+
+    def intervals(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, tuple[float, float] | None]:
+        """Over documents, whose pieces are drawn together."""
+        return scores.scored(answers, pairs=self.options.nsp != "none").intervals()
+
+    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
+        """Unigrams: the most frequent piece everywhere, and the perplexity of train's frequencies."""
+        held_out = self.encode(rows)
+        drawn = self.examples(held_out, range(min(len(held_out), scores.SAMPLE)))
+        return scores.unigrams(self.encode(train), drawn["labels"], len(self.tokenizer))
+
+
+def _drawing(options: PretrainingOptions, tokenizer: PreTrainedTokenizerBase) -> Drawing:
+    from bertkit.modeling.drawing import Drawing
+
+    return Drawing.of(
+        tokenizer, nsp=options.nsp, mask_probability=options.mask_probability, whole_word=options.whole_word
+    )

@@ -1,0 +1,607 @@
+"""BERT of our own against transformers', which it must equal in weights, names and numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from huggingface_hub.errors import StrictDataclassFieldValidationError
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers.activations import ACT2FN
+
+from bertkit.errors import ModelError
+from bertkit.modeling import bert
+from bertkit.modeling.bert_config import BertConfig, PreNormBertConfig
+from bertkit.modeling.presets import Activation, Architecture
+from bertkit.training.cpu import FasterStep
+
+VOCAB = 45
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+    "max_position_embeddings": 20,
+}
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+# name: (encoder with pooler, with both heads), of the vocabulary of bert-base-uncased
+PARAMETERS = {
+    "tiny": (4_385_920, 4_433_468),
+    "mini": (11_170_560, 11_267_900),
+    "small": (28_763_648, 29_058_876),
+    "medium": (41_373_184, 41_668_412),
+    "base": (109_482_240, 110_106_428),
+    "large": (335_141_888, 336_226_108),
+}
+
+
+def ours(seed: int = 0, **options: Any) -> bert.BertForPreTraining:
+    """A small BERT with large random weights, biases and layer norms, so that no term of it is near 0."""
+    model = bert.BertForPreTraining(bert.config({**SIZES, **options}, vocab_size=VOCAB)).eval()
+    noise = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=noise), alpha=0.3)
+    return model
+
+
+def theirs(model: bert.BertForPreTraining, attention: str = "eager") -> transformers.BertForPreTraining:
+    """transformers' own with the same weights, strictly; `eager` computes attention by the formula."""
+    config = transformers.BertConfig.from_dict(model.config.to_dict(), attn_implementation=attention)
+    other = transformers.BertForPreTraining(config).eval()
+    other.load_state_dict(model.state_dict(), strict=True)
+    return other
+
+
+def batch(seed: int = 0) -> dict[str, Tensor]:
+    """Five texts of up to 11 word pieces, the second half of each the second segment."""
+    noise = torch.Generator().manual_seed(seed)
+    lengths = torch.tensor([11, 1, 6, 11, 3])[:, None]
+    places = torch.arange(11)[None]
+    ids = torch.randint(5, VOCAB, (5, 11), generator=noise) * (places < lengths)
+    return {
+        "input_ids": ids,
+        "attention_mask": (places < lengths).long(),
+        "token_type_ids": ((places >= lengths // 2) & (places < lengths)).long(),
+    }
+
+
+def labelled() -> dict[str, Tensor]:
+    """The batch with labels at 7 word pieces, none of them in the last two texts."""
+    labels = torch.full((5, 11), -100)
+    labels[[0, 0, 0, 1, 2, 2, 2], [0, 4, 10, 0, 1, 2, 5]] = torch.tensor([7, 8, 9, 10, 11, 12, 7])
+    return {**batch(), "labels": labels, "next_sentence_label": torch.tensor([0, 1, 1, 0, 1])}
+
+
+def gradients(model: Any) -> dict[str, Tensor]:
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+# --- sizes and options
+
+
+@pytest.mark.parametrize("preset", PARAMETERS)
+def test_presets_have_exactly_these_parameters(preset: str) -> None:
+    config = bert.config(preset, vocab_size=30_522)
+    with torch.device("meta"):
+        models = bert.BertModel(config), bert.BertForPreTraining(config)
+    assert tuple(sum(p.numel() for p in model.parameters()) for model in models) == PARAMETERS[preset]
+
+
+def test_every_preset_has_its_count() -> None:
+    assert PARAMETERS.keys() == bert.PRESETS.keys()
+
+
+def test_the_page_has_these_numbers_and_fields() -> None:
+    page = (Path(__file__).parent.parent / "docs/bert.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (\d+) \| ([\d,]+) \| ([\d,]+) \|$", page, re.M)
+    written = {name: [int(cell.replace(",", "")) for cell in cells] for name, *cells in rows}
+    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads")
+    assert written == {n: [*(bert.PRESETS[n][s] for s in sizes), *counts] for n, counts in PARAMETERS.items()}
+    fields = re.findall(r"^\| `(\w+)` \| (\S*) ?\|", page.partition("## Options")[2], re.M)
+    defaults = {name: default.strip("`") for name, default in fields}
+    own = {name: "" if f.is_required() else str(f.default) for name, f in Architecture.model_fields.items()}
+    assert defaults == own
+
+
+def test_a_config_is_a_preset_and_what_is_said_beside_it() -> None:
+    config = bert.config({"preset": "mini", "hidden_dropout_prob": 0, "num_hidden_layers": 3}, vocab_size=99)
+    assert (config.hidden_size, config.num_attention_heads, config.intermediate_size) == (256, 4, 1024)
+    assert (config.num_hidden_layers, config.hidden_dropout_prob, config.vocab_size) == (3, 0, 99)
+    assert (config.attention_probs_dropout_prob, config.max_position_embeddings) == (0.1, 512)
+    longer = bert.config({"preset": "mini"}, vocab_size=99, pad_token_id=3, max_position_embeddings=1024)
+    assert (longer.max_position_embeddings, longer.pad_token_id) == (1024, 3)
+    own = bert.config({"preset": "mini", "max_position_embeddings": 64}, vocab_size=99, max_position_embeddings=1024)
+    assert own.max_position_embeddings == 64
+
+
+def test_what_is_wrong_with_a_config_is_said_at_once() -> None:
+    fields = {
+        "preset": "bse",
+        "hiden_size": 3,
+        "num_attention_heads": 3,
+        "norm": "middle",
+        "hidden_act": "gleu",
+        "hidden_dropout_prob": 1.0,
+        "num_hidden_layers": "4",
+        "vocab_size": 9,
+    }
+    with pytest.raises(ModelError) as caught:
+        bert.config(fields, vocab_size=VOCAB)
+    said = {problem.where.removeprefix("model.config."): problem for problem in caught.value.problems}
+    assert said.keys() == fields.keys()
+    assert "did you mean 'base'" in said["preset"].what
+    assert "did you mean 'hidden_size'" in said["hiden_size"].what
+    assert "is not a multiple of 3 heads" in said["num_attention_heads"].what
+    assert "'post' or 'pre'" in said["norm"].what
+    assert "did you mean 'gelu'" in said["hidden_act"].what
+    assert "less than 1" in said["hidden_dropout_prob"].what
+    assert said["num_hidden_layers"].fix == "write 4 without quotes"
+    assert "tokenizer" in said["vocab_size"].what
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("minii", "did you mean 'mini'"),
+        ({"hidden_size": 16}, "num_hidden_layers: missing\n    write it, or name a preset"),
+        ({"preset": "mini", "positions": "sinusoidal", "hidden_size": 15, "num_attention_heads": 3}, "must be even"),
+        ({"preset": ["mini"]}, r"no preset \['mini'\]"),
+        ({"preset": "mini", "layer_norm_eps": math.nan}, "layer_norm_eps"),
+        ({"preset": "mini", "pad_token_id": 0}, "pad_token_id: it is the tokenizer's"),
+    ],
+)
+def test_what_is_wrong_with_a_config_is_said(given: Any, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        bert.config(given, vocab_size=VOCAB)
+
+
+def test_the_padding_token_must_be_in_the_vocabulary() -> None:
+    with pytest.raises(ModelError, match="id 45, the vocabulary 45"):
+        bert.config("tiny", vocab_size=VOCAB, pad_token_id=VOCAB)
+
+
+def test_every_activation_is_one_of_transformers() -> None:
+    assert set(get_args(Activation)) <= set(ACT2FN)
+
+
+# --- the oracle
+
+
+@pytest.mark.parametrize("activation", get_args(Activation))
+def test_weights_go_both_ways_and_all_numbers_agree(activation: str) -> None:
+    model = ours(hidden_act=activation)
+    other = theirs(model)
+    back = bert.BertForPreTraining(model.config).eval()
+    back.load_state_dict(other.state_dict(), strict=True)
+    asked = {**labelled(), "output_hidden_states": True, "output_attentions": True}
+    wanted = other(**asked)
+    full = {name: value for name, value in asked.items() if name != "labels"}
+    for made in (model(**full), back(**full)):
+        torch.testing.assert_close(made.prediction_logits, wanted.prediction_logits, **CLOSE)
+        torch.testing.assert_close(made.seq_relationship_logits, wanted.seq_relationship_logits, **CLOSE)
+        torch.testing.assert_close(made.hidden_states, wanted.hidden_states, **CLOSE)
+        torch.testing.assert_close(made.attentions, wanted.attentions, **CLOSE)
+        assert len(made.hidden_states) == 4
+        assert len(made.attentions) == 3
+    torch.testing.assert_close(model(**asked).loss, wanted.loss, **CLOSE)
+
+
+def test_the_gradient_is_theirs() -> None:
+    model = ours()
+    other = theirs(model)
+    model(**labelled()).loss.backward()
+    other(**labelled()).loss.backward()
+    found, wanted = gradients(model), gradients(other)
+    assert found.keys() == wanted.keys() == dict(model.named_parameters()).keys()
+    torch.testing.assert_close(found, wanted, **CLOSE)
+
+
+def test_the_encoder_alone_is_theirs() -> None:
+    model = ours()
+    made, wanted = model.bert(**batch()), theirs(model).bert(**batch())
+    torch.testing.assert_close(made.last_hidden_state, wanted.last_hidden_state, **CLOSE)
+    torch.testing.assert_close(made.pooler_output, wanted.pooler_output, **CLOSE)
+    assert made.hidden_states is None
+    assert made.attentions is None
+
+
+def test_without_mask_and_segments_all_is_text_of_the_first_segment() -> None:
+    model, ids = ours(), batch()["input_ids"]
+    made = model(ids)
+    torch.testing.assert_close(made.prediction_logits, theirs(model)(ids).prediction_logits, **CLOSE)
+    told = model(ids, torch.ones_like(ids), torch.zeros_like(ids))
+    torch.testing.assert_close(made.prediction_logits, told.prediction_logits, **CLOSE)
+
+
+def test_the_masked_language_model_is_theirs() -> None:
+    model = bert.BertForMaskedLM(bert.config(SIZES, vocab_size=VOCAB)).eval()
+    config = transformers.BertConfig.from_dict(model.config.to_dict())
+    other = transformers.BertForMaskedLM(config).eval()
+    other.load_state_dict(model.state_dict(), strict=True)
+    asked = {name: value for name, value in labelled().items() if name != "next_sentence_label"}
+    made, wanted = model(**asked), other(**asked)
+    torch.testing.assert_close(made.loss, wanted.loss, **CLOSE)
+    chosen = asked["labels"] != -100
+    torch.testing.assert_close(made.prediction_logits, wanted.logits[chosen], **CLOSE)
+    assert made.seq_relationship_logits is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [
+        (bert.BertForPreTraining, transformers.BertForPreTraining),
+        (bert.BertForMaskedLM, transformers.BertForMaskedLM),
+        (bert.BertModel, transformers.BertModel),
+    ],
+)
+def test_one_seed_draws_the_weights_that_theirs_draws(kind: Any, other: Any) -> None:
+    config = bert.config(SIZES, vocab_size=VOCAB, pad_token_id=7)
+    torch.manual_seed(3)
+    found = kind(config).state_dict()
+    torch.manual_seed(3)
+    wanted = other(transformers.BertConfig.from_dict(config.to_dict())).state_dict()
+    assert found.keys() == wanted.keys()
+    assert [name for name in found if not torch.equal(found[name], wanted[name])] == []
+
+
+def test_heads_that_a_checkpoint_lacks_are_drawn(tmp_path: Path) -> None:
+    model = ours()
+    model.bert.save_pretrained(tmp_path)
+    again = bert.BertForPreTraining.from_pretrained(tmp_path)
+    assert torch.equal(again.bert.encoder.layer[1].output.dense.weight, model.bert.encoder.layer[1].output.dense.weight)
+    for head in (again.cls.predictions.transform.dense, again.cls.seq_relationship):
+        assert head.weight.std().item() == pytest.approx(0.02, rel=0.5)
+        assert not head.bias.any()
+    assert not again.cls.predictions.bias.any()
+    assert torch.equal(again.cls.predictions.transform.LayerNorm.weight, torch.ones(16))
+
+
+def test_bf16_autocast_is_within_its_rounding() -> None:
+    model = bert.BertForPreTraining(bert.config(SIZES, vocab_size=VOCAB)).eval()
+    wanted = model(**labelled())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        made = model(**labelled())
+    assert made.prediction_logits.dtype == torch.bfloat16
+    assert made.loss.dtype == torch.float32
+    torch.testing.assert_close(made.prediction_logits.float(), wanted.prediction_logits, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(made.loss, wanted.loss, rtol=1e-2, atol=0)
+    assert model.bfloat16()(**labelled()).loss.dtype == torch.float32
+
+
+# --- attention
+
+
+@given(st.integers(0, 2**16), st.sampled_from([None, 1, 5, 11]))
+def test_attention_weights_are_the_formulas_and_give_what_the_kernel_gives(seed: int, text: int | None) -> None:
+    noise = torch.Generator().manual_seed(seed)
+    query, key, value = (torch.randn(2, 3, 11, 4, generator=noise) for _ in range(3))
+    mask = None if text is None else (torch.arange(11) < text).expand(2, 1, 1, 11)
+    weights = bert.attention_weights(query, key, mask)
+    seen = 11 if text is None else text
+    by_hand = torch.zeros(2, 3, 11, 11)
+    for row in range(11):
+        scores = [(query[..., row, :] * key[..., column, :]).sum(-1) / 2 for column in range(seen)]
+        by_hand[..., row, :seen] = torch.stack(scores, -1).softmax(-1)
+    torch.testing.assert_close(weights, by_hand, **CLOSE)
+    kernel = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    torch.testing.assert_close(weights @ value, kernel, **CLOSE)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_asking_for_attention_changes_no_number(norm: str) -> None:
+    model = ours(norm=norm)
+    plain, asked = model(**batch()), model(**batch(), output_attentions=True)
+    torch.testing.assert_close(asked.prediction_logits, plain.prediction_logits, **CLOSE)
+    assert plain.attentions is None
+    text = batch()["attention_mask"]
+    for weights in asked.attentions:
+        assert weights.shape == (5, 4, 11, 11)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(5, 4, 11), **CLOSE)
+        assert not weights.masked_select((text == 0)[:, None, None, :]).any(), "padding is looked at"
+
+
+def test_attention_is_shown_before_dropout() -> None:
+    model = ours(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.5)
+    wanted = model(**batch(), output_attentions=True)
+    made = model.train()(**batch(), output_attentions=True)
+    torch.testing.assert_close(made.attentions[0], wanted.attentions[0], **CLOSE)
+    assert not torch.allclose(made.attentions[1], wanted.attentions[1], **CLOSE)
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "pre"}, {"positions": "sinusoidal"}], ids=str)
+def test_padding_and_neighbours_change_nothing(options: dict[str, str]) -> None:
+    model, texts = ours(**options), batch()
+    together = model(**texts)
+    for row, length in enumerate(texts["attention_mask"].sum(1).tolist()):
+        alone = model(**{name: value[row : row + 1, :length] for name, value in texts.items()})
+        torch.testing.assert_close(together.prediction_logits[row, :length], alone.prediction_logits[0], **CLOSE)
+        torch.testing.assert_close(together.seq_relationship_logits[row], alone.seq_relationship_logits[0], **CLOSE)
+
+
+def test_a_text_of_padding_alone_gives_numbers_and_changes_no_other() -> None:
+    model, texts = ours(), batch()
+    wanted = model(**texts).prediction_logits
+    texts["attention_mask"][1] = 0
+    for asked in (False, True):
+        made = model(**texts, output_attentions=asked).prediction_logits
+        assert torch.isfinite(made).all()
+        torch.testing.assert_close(made[[0, 2, 3, 4]], wanted[[0, 2, 3, 4]], **CLOSE)
+
+
+def test_too_many_word_pieces_are_told_plainly() -> None:
+    with pytest.raises(ModelError, match="21 word pieces, but the model has 20 positions"):
+        ours()(torch.ones(1, 21, dtype=torch.long))
+
+
+# --- what is predicted
+
+
+def test_only_the_chosen_word_pieces_meet_the_vocabulary() -> None:
+    model, texts = ours(), labelled()
+    labels, pairs = texts.pop("labels"), texts.pop("next_sentence_label")
+    every = model(**texts).prediction_logits
+    assert every.shape == (5, 11, VOCAB)
+    chosen = labels != -100
+    flat = chosen.flatten().nonzero()[:, 0]
+    torch.testing.assert_close(model(**texts, position=chosen).prediction_logits, every[chosen], **CLOSE)
+    reordered = model(**texts, position=flat.flip(0)).prediction_logits
+    torch.testing.assert_close(reordered, every[chosen].flip(0), **CLOSE)
+    losses = [
+        model(**texts, labels=labels, next_sentence_label=pairs, position=position).loss
+        for position in (None, chosen, flat, torch.ones_like(chosen))
+    ]
+    torch.testing.assert_close(torch.stack(losses), losses[0].expand(4), **CLOSE)
+
+
+def test_the_gradient_of_the_chosen_is_that_of_the_full_projection() -> None:
+    model, texts = ours(), labelled()
+    labels = texts.pop("labels")
+    pairs = texts.pop("next_sentence_label")
+    model(**texts, labels=labels, next_sentence_label=pairs).loss.backward()
+    found = gradients(model)
+    model.zero_grad()
+    out = model(**texts, next_sentence_label=pairs)
+    (F.cross_entropy(out.prediction_logits.flatten(0, 1), labels.flatten()) + out.loss).backward()
+    torch.testing.assert_close(found, gradients(model), **CLOSE)
+
+
+def test_each_loss_counts_where_its_labels_are_given() -> None:
+    model, texts = ours(), labelled()
+    labels, pairs = texts.pop("labels"), texts.pop("next_sentence_label")
+    words, follows = model(**texts, labels=labels).loss, model(**texts, next_sentence_label=pairs).loss
+    both = model(**texts, labels=labels, next_sentence_label=pairs).loss
+    torch.testing.assert_close(words + follows, both)
+    assert model(**texts).loss is None
+
+
+def test_a_batch_in_which_nothing_is_masked_has_loss_0() -> None:
+    model, texts = ours(), batch()
+    made = model(**texts, labels=torch.full((5, 11), -100))
+    assert made.loss.item() == 0.0
+    assert made.prediction_logits.shape == (0, VOCAB)
+    made.loss.backward()
+    assert all(torch.isfinite(gradient).all() for gradient in gradients(model).values())
+
+
+# --- training
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "pre"}, {"positions": "sinusoidal"}], ids=str)
+@pytest.mark.parametrize("faster", [False, True])
+def test_every_parameter_learns_and_the_loss_falls(options: dict[str, str], faster: bool) -> None:
+    torch.manual_seed(0)
+    model = bert.BertForPreTraining(bert.config({**SIZES, **options}, vocab_size=VOCAB)).train()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    table = model.bert.embeddings.position_embeddings.weight.detach().clone()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+    losses = []
+    for _ in range(60):
+        with FasterStep() if faster else torch.enable_grad():
+            loss = model(**labelled()).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert not [name for name, p in model.named_parameters() if torch.equal(p, before[name])]
+    assert losses[-1] < 0.5 * losses[0]
+    moved = not torch.equal(model.bert.embeddings.position_embeddings.weight, table)
+    assert moved == (options.get("positions") != "sinusoidal")
+
+
+def test_dropout_is_there_in_training_only() -> None:
+    model, texts = ours(), batch()
+    assert torch.equal(model(**texts).prediction_logits, model(**texts).prediction_logits)
+    model.train()
+    drawn = [model(**texts).prediction_logits for _ in range(2)]
+    assert not torch.allclose(*drawn)
+
+
+@pytest.mark.parametrize("probabilities", [(0.3, 0.0), (0.0, 0.3), (0.1, 0.4)])
+def test_one_seed_drops_what_theirs_drops(probabilities: tuple[float, float]) -> None:
+    hidden, attention = probabilities
+    model = ours(hidden_dropout_prob=hidden, attention_probs_dropout_prob=attention).train()
+    other = theirs(model, "sdpa").train()
+    for step in (model, other):
+        torch.manual_seed(4)
+        step(**labelled()).loss.backward()
+    torch.testing.assert_close(gradients(model), gradients(other), **CLOSE)
+
+
+def test_checkpointing_keeps_the_gradient() -> None:
+    model = ours(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train()
+    model(**labelled()).loss.backward()
+    wanted = gradients(model)
+    model.zero_grad()
+    model.activation_checkpointing_enable()
+    calls = []
+    for layer in model.bert.encoder.layer:
+        layer.intermediate.register_forward_hook(lambda *_: calls.append(1))
+    model(**labelled()).loss.backward()
+    assert len(calls) == 2 * 3, "each layer is computed again"
+    torch.testing.assert_close(gradients(model), wanted, **CLOSE)
+
+
+def test_heads_are_tied_to_the_embeddings() -> None:
+    model = ours()
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert model.cls.predictions.decoder.bias is model.cls.predictions.bias
+    model.resize_token_embeddings(VOCAB + 3, mean_resizing=False)
+    assert model(**batch()).prediction_logits.shape == (5, 11, VOCAB + 3)
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+# --- saved and opened
+
+
+OPENED = [
+    (transformers.AutoModel, {"cls."}),
+    (transformers.AutoModelForPreTraining, set()),
+    (transformers.BertForPreTraining, set()),
+    (transformers.AutoModelForMaskedLM, {"bert.pooler.", "cls.seq_relationship."}),
+    (transformers.AutoModelForNextSentencePrediction, {"cls.predictions."}),
+    (bert.BertForPreTraining, set()),
+    (bert.BertForMaskedLM, {"bert.pooler.", "cls.seq_relationship."}),
+    (bert.BertModel, {"cls."}),
+]
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+@pytest.mark.parametrize(("kind", "left"), OPENED, ids=lambda value: getattr(value, "__name__", ""))
+def test_what_is_saved_opens_without_us(kind: Any, left: set[str], positions: str, tmp_path: Path) -> None:
+    model = ours(positions=positions)
+    model.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert (saved["model_type"], saved["architectures"]) == ("bert", ["BertForPreTraining"])
+    assert saved["positions"] == positions
+    other, report = kind.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["mismatched_keys"]
+    assert all(any(name.startswith(part) for part in left) for name in report["unexpected_keys"])
+    states = other(**batch(), output_hidden_states=True).hidden_states
+    torch.testing.assert_close(states, model(**batch(), output_hidden_states=True).hidden_states, **CLOSE)
+
+
+def test_a_classifier_starts_from_what_is_saved(tmp_path: Path) -> None:
+    model = ours()
+    model.save_pretrained(tmp_path)
+    kind = transformers.AutoModelForSequenceClassification
+    classifier, report = kind.from_pretrained(tmp_path, num_labels=3, output_loading_info=True)
+    assert report["missing_keys"] == {"classifier.weight", "classifier.bias"}
+    for name, weight in classifier.bert.state_dict().items():
+        assert torch.equal(weight, model.bert.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("kind", [bert.BertForPreTraining.from_pretrained, bert.load])
+def test_theirs_opens_here(kind: Any, tmp_path: Path) -> None:
+    other = theirs(ours())
+    other.save_pretrained(tmp_path)
+    model = kind(tmp_path).eval()
+    assert isinstance(model.config, BertConfig)
+    torch.testing.assert_close(model(**labelled()).loss, other(**labelled()).loss, **CLOSE)
+
+
+def test_transformers_own_config_will_do() -> None:
+    model = bert.BertModel(transformers.BertConfig(vocab_size=VOCAB, **SIZES))
+    assert (model.config.positions, model.config.norm) == ("learned", "post")
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "pre"}, {"positions": "sinusoidal"}], ids=str)
+def test_load_gives_back_what_was_saved(options: dict[str, str], tmp_path: Path) -> None:
+    model = ours(**options)
+    model.save_pretrained(tmp_path)
+    again = bert.load(tmp_path).eval()
+    assert type(again.config) is type(model.config)
+    assert again.state_dict().keys() == model.state_dict().keys()
+    assert torch.equal(again(**batch()).prediction_logits, model(**batch()).prediction_logits)
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained == {name for name, parameter in again.named_parameters() if parameter.requires_grad}
+    again.save_pretrained(tmp_path / "again")
+    assert (tmp_path / "again/config.json").read_bytes() == (tmp_path / "config.json").read_bytes()
+
+
+def test_pre_norm_is_refused_by_everyone_else(tmp_path: Path) -> None:
+    ours(norm="pre").save_pretrained(tmp_path)
+    for kind in (transformers.AutoModel, transformers.AutoModelForMaskedLM, transformers.AutoConfig):
+        with pytest.raises(ValueError, match="bertkit-pre-norm-bert"):
+            kind.from_pretrained(tmp_path)
+    for kind in (transformers.BertModel, transformers.BertForPreTraining, bert.BertForPreTraining):
+        with pytest.raises(StrictDataclassFieldValidationError, match=r"open it with bertkit\.modeling\.bert\.load"):
+            kind.from_pretrained(tmp_path)
+
+
+def test_a_bert_is_not_taken_for_pre_norm(tmp_path: Path) -> None:
+    theirs(ours()).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="norm is 'post', and PreNormBertConfig is 'pre'"):
+        PreNormBertConfig.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model_type": "roberta"}, "model_type is 'roberta'"),
+        ({"is_decoder": True}, "is_decoder is true"),
+        ({"positions": "rotary"}, "positions 'rotary'"),
+        ({"norm": "pre"}, "norm is 'pre'"),
+    ],
+)
+def test_a_folder_that_would_be_computed_wrongly_is_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    ours().save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | change), encoding="utf-8")
+    with pytest.raises(ModelError, match=said):
+        bert.load(tmp_path)
+
+
+def test_a_folder_without_a_model_is_told_plainly(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no such file"):
+        bert.load(tmp_path)
+
+
+# --- the options that transformers' BERT does not have
+
+
+def test_sinusoids_are_the_papers() -> None:
+    model = bert.BertModel(bert.config({**SIZES, "positions": "sinusoidal", "initializer_range": 0.5}, vocab_size=9))
+    table = model.embeddings.position_embeddings.weight
+    for position in (0, 1, 7, 19):
+        for pair in range(8):
+            angle = position / 10_000 ** (2 * pair / 16)
+            wanted = torch.tensor([math.sin(angle), math.cos(angle)]) / 2
+            torch.testing.assert_close(table[position, 2 * pair : 2 * pair + 2], wanted)
+
+
+def test_sinusoids_are_made_where_a_checkpoint_lacks_them(tmp_path: Path) -> None:
+    model = ours(positions="sinusoidal")
+    weights = {name: value for name, value in model.state_dict().items() if "position_embeddings" not in name}
+    again = bert.BertForPreTraining.from_pretrained(None, config=model.config, state_dict=weights)
+    assert torch.equal(
+        again.bert.embeddings.position_embeddings.weight, model.bert.embeddings.position_embeddings.weight
+    )
+
+
+def test_pre_norm_is_the_papers() -> None:
+    """x + sublayer(LayerNorm(x)), and one layer norm at the end, written with the modules' own weights."""
+    model = ours(norm="pre").bert
+    states = model(**batch(), output_hidden_states=True).hidden_states
+    mask = batch()["attention_mask"].bool()[:, None, None, :]
+    x = states[0]
+    for index, layer in enumerate(model.encoder.layer):
+        attention = layer.attention
+        normed = F.layer_norm(x, (16,), attention.output.LayerNorm.weight, attention.output.LayerNorm.bias, 1e-12)
+        context, _ = attention.self(normed, mask, False)
+        x = x + F.linear(context, attention.output.dense.weight, attention.output.dense.bias)
+        normed = F.layer_norm(x, (16,), layer.output.LayerNorm.weight, layer.output.LayerNorm.bias, 1e-12)
+        inner = F.gelu(F.linear(normed, layer.intermediate.dense.weight, layer.intermediate.dense.bias))
+        x = x + F.linear(inner, layer.output.dense.weight, layer.output.dense.bias)
+        last = index == len(model.encoder.layer) - 1
+        torch.testing.assert_close(model.encoder.LayerNorm(x) if last else x, states[index + 1], **CLOSE)

@@ -1,0 +1,241 @@
+"""The task of pretraining: what it learns, what it keeps, and the whole program from text to a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from cases import DOCUMENTS, DRAWN, Case, encoder
+from datasets import Dataset
+from test_resume import killed, last
+from test_task_contract import ask, fit
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+from bertkit.encoder import Encoder, find, load_tokenizer
+from bertkit.errors import DataError, ModelError
+from bertkit.evaluation.pretraining import scored
+from bertkit.inference import load
+from bertkit.modeling.bert import BertForMaskedLM, BertForPreTraining
+from bertkit.recipe import ModelSpec, Recipe, load_recipe
+from bertkit.tasks import get_task
+from bertkit.tasks.pretraining import Pretraining, PretrainingOptions
+from bertkit.training.batching import Collator
+from bertkit.training.train import save, train
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}
+
+every_case = pytest.mark.parametrize("case", DRAWN, ids=[case.id for case in DRAWN])
+
+
+def new(tokenizer: Path, **fields: Any) -> Encoder:
+    """An encoder that is drawn, not loaded."""
+    return find(ModelSpec(config={**SIZES, **fields}, tokenizer=str(tokenizer), max_length=32))
+
+
+COUNTING = ["one two three four five . " * 4, "red blue green down up . " * 4] * 4
+
+
+def test_learns_what_can_be_known(tiny_encoder: Path, tmp_path: Path) -> None:
+    """A masked word of a rhyme can be told by its neighbours; so can a rhyme that does not belong."""
+    case = dataclasses.replace(DRAWN[1], columns={"text": COUNTING})
+    task, model = fit(case, tiny_encoder, tmp_path, steps=400, batch=8)
+    scores = task.evaluate(case.rows(), ask(task, model).predict_features)
+    assert set(scores) == {"perplexity", *task.emits}
+    assert float(scores["mlm_accuracy"] or 0) > 0.8
+    assert float(scores["nsp_accuracy"] or 0) > 0.7
+    assert float(scores["perplexity"] or np.inf) < 2
+
+
+@every_case
+def test_every_parameter_moves(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    before = {name: p.clone() for name, p in case.task(tiny_encoder).model(encoder(tiny_encoder)).named_parameters()}
+    _, model = fit(case, tiny_encoder, tmp_path, steps=3)
+    assert not [name for name, p in model.named_parameters() if torch.equal(p, before[name])]
+
+
+@every_case
+def test_saved_and_loaded_it_gives_the_same_answers(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    task, model = fit(case, tiny_encoder, tmp_path / "out", steps=10)
+    save(model, task, tmp_path / "model", SETTINGS)
+    again = load(tmp_path / "model", precision="fp32")
+    assert again.task.options == task.options
+    asked = [*DOCUMENTS, "the [MASK] was [MASK] .", ""]
+    answers = again(asked)
+    assert answers == ask(task, model)(asked)
+    assert [set(answer) for answer in answers[:-2]] == [{"masked", "right", "loss", "pairs", "pairs_right"}] * 8
+    assert len(answers[-2]["masks"]) == 2
+    assert answers[-1]["masked"] == 0
+
+
+def test_masks_are_filled_as_transformers_fills_them(tiny_encoder: Path, tmp_path: Path) -> None:
+    task, model = fit(DRAWN[0], tiny_encoder, tmp_path / "out", steps=30)
+    save(model, task, tmp_path / "model", SETTINGS)
+    ours = load(tmp_path / "model", precision="fp32")("the [MASK] was good .")
+    pipe = transformers.pipeline("fill-mask", str(tmp_path / "model"), device="cpu")
+    theirs = pipe("the [MASK] was good .", top_k=5)
+    assert [each["token"] for each in ours["masks"][0]] == [each["token_str"] for each in theirs]
+    np.testing.assert_allclose(
+        [each["score"] for each in ours["masks"][0]], [each["score"] for each in theirs], rtol=1e-4
+    )
+    assert ours["filled"] == f"the {theirs[0]['token_str'].removeprefix('##')} was good ."
+
+
+@every_case
+def test_padding_changes_nothing(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    task, model = fit(case, tiny_encoder, tmp_path, steps=10)
+    together, alone = (ask(task, model, batch_size=size)(DOCUMENTS) for size in (8, 1))
+    for one, other in zip(together, alone, strict=True):
+        assert {k: v for k, v in one.items() if k != "loss"} == {k: v for k, v in other.items() if k != "loss"}
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
+
+def test_the_loss_is_transformers_loss(tiny_encoder: Path) -> None:
+    case = DRAWN[1]
+    task = case.task(tiny_encoder)
+    model: Any = task.model(encoder(tiny_encoder)).eval()
+    features = task.encode(case.rows())
+    drawn = task.examples(features, range(len(features)), (3, 1))
+    batch = Collator.of(task.tokenizer, task.padding)(drawn)
+    ours = (task.loss(task.forward(model, batch), batch) / torch.tensor(task.count(batch))).sum()
+    theirs = transformers.BertForPreTraining(transformers.BertConfig(**model.config.to_dict()))
+    theirs.load_state_dict(model.state_dict())
+    names = ("input_ids", "attention_mask", "token_type_ids", "labels", "next_sentence_label")
+    told = theirs.eval()(**{name: batch[name] for name in names})
+    torch.testing.assert_close(ours, told.loss, rtol=1e-5, atol=0)
+
+
+def test_an_example_is_a_function_of_seed_epoch_and_place(tiny_encoder: Path) -> None:
+    task = DRAWN[1].task(tiny_encoder)
+    features = task.encode(DRAWN[1].rows())
+    whole = task.examples(features, range(8), (1, 2))
+    for index in range(8):
+        one = task.examples(features, [index], (1, 2))
+        assert {name: values[0] for name, values in one.items()} == {n: values[index] for n, values in whole.items()}
+    assert task.examples(features, range(8), (1, 3))["input_ids"] != whole["input_ids"]
+    assert task.examples(features, range(8), (2, 2))["input_ids"] != whole["input_ids"]
+    assert task.examples(features, range(8)) == task.examples(features, range(8))
+
+
+def test_a_foreign_masked_language_model_goes_on_learning(tiny_encoder: Path, tmp_path: Path) -> None:
+    """Of another architecture: transformers' own class, and no pairs."""
+    shutil.copytree(tiny_encoder, tmp_path / "distil", ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
+    config = transformers.DistilBertConfig(vocab_size=42, dim=16, n_layers=2, n_heads=2, hidden_dim=32)
+    transformers.DistilBertForMaskedLM(config).save_pretrained(tmp_path / "distil")
+    task, model = fit(DRAWN[0], tmp_path / "distil", tmp_path / "out", steps=3)
+    assert type(model).__name__ == "DistilBertForMaskedLM"
+    save(model, task, tmp_path / "model", SETTINGS)
+    assert load(tmp_path / "model")(DOCUMENTS) == ask(task, model)(DOCUMENTS)
+    with pytest.raises(ModelError, match="distilbert, which has no head for pairs"):
+        DRAWN[1].task(tmp_path / "distil").model(encoder(tmp_path / "distil"))
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_model_from_a_config_is_saved_and_opened(norm: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    task = DRAWN[1].task(tiny_encoder)
+    model = task.model(new(tiny_encoder, norm=norm, positions="sinusoidal"))
+    assert model.config.vocab_size == len(task.tokenizer)
+    save(model, task, tmp_path / "model", SETTINGS)
+    assert load(tmp_path / "model", precision="fp32")(DOCUMENTS) == ask(task, model)(DOCUMENTS)
+    if norm == "pre":
+        with pytest.raises(ValueError, match="bertkit-pre-norm-bert"):
+            AutoModel.from_pretrained(tmp_path / "model")
+        kind = get_task("text-classification")
+        other: Any = kind.Options.model_validate({"name": "text-classification", "kind": "regression"})
+        with pytest.raises(ModelError):
+            kind(other, task.tokenizer, 32).model(encoder(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("case", DRAWN[:2], ids=["mlm", "mlm-nsp"])
+def test_plain_transformers_opens_it(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    task = case.task(tiny_encoder)
+    model: Any = task.model(new(tiny_encoder))
+    save(model, task, tmp_path / "model", SETTINGS)
+    pairs = case.options.get("nsp") != "none"
+    assert isinstance(model, BertForPreTraining if pairs else BertForMaskedLM)
+    for kind in (AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, transformers.BertForPreTraining):
+        opened, report = kind.from_pretrained(tmp_path / "model", output_loading_info=True)
+        missing = [key for key in report["missing_keys"] if "classifier" not in key]
+        absent = ("pooler", "seq_relationship")
+        assert all(not pairs and any(name in key for name in absent) for key in missing)
+        told = dict(opened.base_model.named_parameters())
+        assert all(torch.equal(p, told[n]) for n, p in model.bert.named_parameters() if n in told)
+
+
+def test_errors_say_what_to_do(tiny_encoder: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tiny_encoder)
+    with pytest.raises(DataError, match="from another document, and there is one"):
+        Pretraining.prepare(PretrainingOptions(name="pretraining"), tokenizer, 32, Dataset.from_dict({"text": ["a"]}), [])
+    tokenizer.mask_token = None
+    with pytest.raises(ModelError, match="MASK"):
+        Pretraining.prepare(PretrainingOptions(name="pretraining"), tokenizer, 32, DRAWN[0].rows(), [])
+    with pytest.raises(ModelError, match="mini"):
+        find(ModelSpec(config="minni", tokenizer=str(tiny_encoder)))
+
+
+def test_scores_are_ratios_of_sums() -> None:
+    answers = [
+        {"masked": 3, "right": 1, "loss": 6.0, "pairs": 1, "pairs_right": 1},
+        {"masked": 1, "right": 1, "loss": 2.0, "pairs": 3, "pairs_right": 0},
+        {"filled": "a b", "masks": []},
+    ]
+    expected = {"mlm_accuracy": 0.5, "perplexity": pytest.approx(np.exp(2.0)), "nsp_accuracy": 0.25}
+    assert scored(answers, pairs=True).scores == expected
+    assert scored(answers[2:], pairs=False).scores == {"mlm_accuracy": None, "perplexity": None}
+
+
+# --- the whole program
+
+
+@pytest.fixture(scope="module")
+def recipe(tiny_encoder_with_dropout: Path, tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    room = tmp_path_factory.mktemp("pretraining")
+    for split, count in (("train", 24), ("validation", 6)):
+        lines = [json.dumps({"text": f"{text}\n{text} !"}) for text in (DOCUMENTS * 3)[:count]]
+        (room / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    fields = ", ".join(f"{name}: {value}" for name, value in SIZES.items())
+    (room / "pretraining.yaml").write_text(
+        "task: {name: pretraining}\n"
+        f"model: {{config: {{{fields}}}, tokenizer: {tiny_encoder_with_dropout}, max_length: 32}}\n"
+        "data: {source: {train: train.jsonl, validation: validation.jsonl}}\n"
+        "training: {num_train_epochs: 3, per_device_train_batch_size: 4, per_device_eval_batch_size: 4,"
+        " eval_strategy: steps, eval_steps: 4, learning_rate: 1e-3}\n"
+    )
+    return load_recipe(room / "pretraining.yaml")
+
+
+def test_from_text_to_a_model_and_on_to_a_task(recipe: Recipe, tmp_path: Path) -> None:
+    run = train(recipe, tmp_path / "run")
+    results = run.results
+    assert set(results["splits"]["validation"]["metrics"]) == {"mlm_accuracy", "perplexity", "nsp_accuracy"}
+    assert "unigrams" in results["baselines"]["validation"]
+    assert results["verified"]
+    card = (run.model / "README.md").read_text()
+    assert "pipeline_tag: fill-mask" in card
+    assert "base_model" not in card
+    assert "/tmp" not in card
+    rows = [{"text": text, "label": str(index % 2)} for index, text in enumerate(DOCUMENTS)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "next.yaml").write_text(
+        f"task: {{name: text-classification}}\nmodel: {{name: {run.model}, max_length: 32}}\n"
+        "data: {source: {train: rows.jsonl}}\ntraining: {num_train_epochs: 1}\nverify: false\n"
+    )
+    tuned = train(load_recipe(tmp_path / "next.yaml"), tmp_path / "tuned")
+    assert tuned.finished
+
+
+def test_resumed_in_the_middle_of_an_epoch_it_is_the_run_that_was_never_stopped(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    whole = train(recipe, tmp_path / "whole")
+    run = killed(recipe, tmp_path / "killed", at=10)
+    assert last(train(recipe, run.folder, resume=True)) == last(whole)
+    assert (run.model / "model.safetensors").read_bytes() == (whole.model / "model.safetensors").read_bytes()
+    assert [run.results[k] for k in ("splits", "baselines")] == [whole.results[k] for k in ("splits", "baselines")]
