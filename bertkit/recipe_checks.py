@@ -18,7 +18,7 @@ from bertkit.recipe_errors import Found, did_you_mean
 from bertkit.yaml12 import KeyPath, printable, shown
 
 _CONLL = "conll|bio|iob|iob2|bioes"
-_DATA_FILE = re.compile(rf".*\.(csv|tsv|json|jsonl|parquet|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
+_DATA_FILE = re.compile(rf".*\.(csv|tsv|json|jsonl|parquet|txt|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
 _TEXT_FILE = re.compile(rf".*\.(csv|tsv|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
 
 

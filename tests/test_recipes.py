@@ -68,6 +68,13 @@ def write_sentences(folder: Path, recipe: Recipe) -> list[str]:
     return overrides
 
 
+def write_documents(folder: Path, recipe: Recipe) -> list[str]:
+    """Small documents, and the overrides that put them in the place of the recipe's."""
+    path = folder / "small.txt"
+    path.write_text("\n\n".join(f"{small.text(n, 0)}.\n{small.text(n + 3, 1)}." for n in range(40)))
+    return [f"data.source={{train: {path}}}", "data.validation=0.2"]
+
+
 def write_beir(folder: Path) -> list[str]:
     """A small folder in BEIR's layout, and the override that puts it in the place of the recipe's."""
     home = folder / "beir"
@@ -126,7 +133,7 @@ def test_what_it_takes_from_the_hub_is_pinned(file: Path) -> None:
     recipe = load_recipe(file.stem, check_files=False)
     if isinstance(recipe.data.source, str) and HUB_ID.fullmatch(recipe.data.source):
         assert COMMIT.fullmatch(str(recipe.data.revision))
-    if HUB_ID.fullmatch(recipe.model.name) and recipe.model.name not in PACKAGED:  # a package has its sha256
+    if HUB_ID.fullmatch(recipe.model.name or "") and recipe.model.name not in PACKAGED:  # a package has its sha256
         assert COMMIT.fullmatch(str(recipe.model.revision))
 
 
@@ -134,13 +141,16 @@ def test_what_it_takes_from_the_hub_is_pinned(file: Path) -> None:
 def test_it_trains(file: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     shipped = load_recipe(file.stem, check_files=False)
     short = ["training.max_steps=2", "training.per_device_train_batch_size=4", "verify=false"]
-    swapped = [f"model.name={tiny_encoder}", "model.max_length=32"]
+    swapped = [f"model.{'tokenizer' if shipped.model.config else 'name'}={tiny_encoder}", "model.max_length=32"]
+    swapped += ["model.config.preset=tiny"] if shipped.model.config else []
     swapped += ["~model.revision"] if shipped.model.revision else []
     mapped = shipped.data.columns
     if str(shipped.data.source).startswith("sample:"):
         swapped.append("data.limit=40")
     elif shipped.task.name == "question-answering":
         swapped += write_questions(tmp_path)
+    elif shipped.task.name == "pretraining":
+        swapped += write_documents(tmp_path, shipped)
     elif shipped.task.name == "retrieval":
         swapped += write_beir(tmp_path)
     elif shipped.task.name == "token-classification":
