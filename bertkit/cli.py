@@ -7,12 +7,12 @@ import json
 import logging
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bertkit import __version__
+from bertkit.cli_vectors import quiet_libraries, vector_commands
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.shipped import shipped_recipes
 
@@ -70,7 +70,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bertkit", description="Fine-tune BERT-family encoders from one recipe.")
     parser.add_argument("--version", action="version", version=f"bertkit {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _recipe_commands(commands)
+    _run_commands(commands)
+    vector_commands(commands)
+    _tokenizer_command(commands)
+    return parser
 
+
+def _recipe_commands(commands: Any) -> None:
     command = commands.add_parser("recipes", help="the shipped recipes: task, encoder, expected score")
     command.set_defaults(run=_recipes)
 
@@ -97,6 +104,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--resume", action="store_true", help="go on with an interrupted run")
     command.set_defaults(run=_train)
 
+
+def _run_commands(commands: Any) -> None:
     command = commands.add_parser("evaluate", help="score a model on a split or a file")
     command.add_argument("source", metavar="RUN", help="a run folder, a model folder or a Hub id")
     command.add_argument("rest", nargs="*", metavar="key=value", help="of data, such as data.columns.text=sentence")
@@ -126,62 +135,21 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--task", help="what a model is for that bertkit did not make")
     command.add_argument("--json", action="store_true", help="print JSON lines for TEXTs too")
     command.set_defaults(run=_predict)
-    _vector_commands(commands)
-    return parser
 
 
-def _vector_commands(commands: Any) -> None:
-    model = "a run folder, a model folder or a Hub id"
-    command = commands.add_parser("embed", help="the vector of each row's text, as parquet or npy")
-    command.add_argument("source", metavar="MODEL", help=model)
-    command.add_argument("--input", type=Path, required=True, metavar="FILE", help="csv, tsv, json, jsonl or parquet")
-    command.add_argument("--output", type=Path, required=True, metavar="FILE", help=".parquet or .npy")
+def _tokenizer_command(commands: Any) -> None:
+    actions = commands.add_parser("tokenizer", help="train a tokenizer").add_subparsers(metavar="ACTION", required=True)
+    command = actions.add_parser("train", help="WordPiece, as BERT's, from texts")
+    kinds = "txt, csv, tsv, json, jsonl or parquet"
+    command.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help=kinds)
+    command.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new folder")
+    command.add_argument("--vocab-size", type=int, default=30522, metavar="N", help="word pieces; default: 30522")
+    command.add_argument("--cased", action="store_true", help="keep capitals and accents; default: they are dropped")
+    command.add_argument("--min-frequency", type=int, default=2, metavar="N", help="of merged pairs; default: 2")
+    command.add_argument("--limit-alphabet", type=int, default=1000, metavar="N", help="characters; default: 1000")
     command.add_argument("--column", default="text", metavar="NAME", help="the column of texts; default: text")
-    command.add_argument(
-        "--side", choices=("text", "query", "document"), default="text", help="whose prefix is put before"
-    )
-    command.add_argument(
-        "--layers", type=int, nargs="+", metavar="N", help="hidden layers instead of the model's own vector"
-    )
-    command.add_argument("--combine", choices=("concat", "sum", "mean"), default="concat", help="of several --layers")
-    command.add_argument("--pool", choices=("mean", "cls", "max"), default="mean", help="of --layers")
-    command.set_defaults(run=_embed)
-
-    command = commands.add_parser("mine", help="hard negatives for retrieval, or candidates for text-ranking")
-    command.add_argument("source", metavar="MODEL", help=model)
-    command.add_argument("--data", type=Path, required=True, metavar="DIR", help="a folder in BEIR's layout")
-    command.add_argument("--split", default="train", help="whose queries; default: train")
-    command.add_argument("--output", type=Path, required=True, metavar="FILE", help=".jsonl")
-    command.add_argument("--form", choices=("negatives", "candidates"), default="negatives", help="default: negatives")
-    command.add_argument("--count", type=int, default=1, metavar="N", help="documents a query; default: 1")
-    command.add_argument("--skip", type=int, default=0, metavar="N", help="the nearest, passed over; default: 0")
-    command.set_defaults(run=_mine)
-
-    command = commands.add_parser("cache", help="vectors that are kept on disk: shown, or cleared")
-    command.add_argument("action", nargs="?", choices=("show", "clear"), default="show")
-    command.add_argument("--days", type=float, metavar="N", help="clear: only what was last used longer ago")
-    command.set_defaults(run=_cache)
-
-    command = commands.add_parser("index", help="put documents into a vector store, replace or delete them")
-    command.add_argument("source", metavar="MODEL", help=model)
-    command.add_argument("--documents", type=Path, metavar="FILE", help="rows with id, text, and what else is known")
-    command.add_argument("--store", required=True, metavar="DIR", help="a folder, or an object store's URI")
-    command.add_argument(
-        "--delete", action="extend", nargs="+", default=[], metavar="ID", help="documents to be deleted first"
-    )
-    command.set_defaults(run=_index)
-
-    command = commands.add_parser("search", help="the documents of a store that are nearest to a query")
-    command.add_argument("store", metavar="STORE", help="a folder, or an object store's URI")
-    command.add_argument("query", metavar="QUERY")
-    command.add_argument("--top-k", type=int, default=10, metavar="N", help="documents; default: 10")
-    command.add_argument("--rerank", metavar="MODEL", help="a cross-encoder that orders what was found")
-    command.add_argument("--filter", metavar="SQL", help="such as \"year >= 2020 and town = 'Ulm'\"")
-    command.add_argument("--hybrid", action="store_true", help="full-text search too, the two ranks fused")
-    command.add_argument("--exact", action="store_true", help="compare with every passage, not by the index")
-    command.add_argument("--model", metavar="MODEL", help="where the store's model is now, if it was moved")
-    command.add_argument("--json", action="store_true", help="print JSON lines")
-    command.set_defaults(run=_search)
+    command.add_argument("--max-length", type=int, default=512, metavar="N", help="that a model reads; default: 512")
+    command.set_defaults(run=_tokenizer_train)
 
 
 def _talk() -> None:
@@ -191,17 +159,6 @@ def _talk() -> None:
     logger = logging.getLogger("bertkit")
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)
-
-
-def _quiet_libraries() -> None:
-    """Bars and notices of the libraries below; ours say what matters."""
-    import datasets
-    import transformers
-
-    datasets.disable_progress_bars()
-    messages: Any = transformers.logging
-    messages.set_verbosity_error()
-    messages.disable_progress_bar()
 
 
 def _recipes(args: argparse.Namespace) -> None:
@@ -218,7 +175,7 @@ def _recipes(args: argparse.Namespace) -> None:
         recipe = load_recipe(path, check_files=False)
         expected = {k: v for k, v in (recipe.expected or {}).items() if isinstance(v, list)}
         shown = ", ".join(f"{k} {v[0]}–{v[1]}" for k, v in expected.items()) or "not measured"
-        rows.append([name, recipe.task.name, recipe.model.name, shown])
+        rows.append([name, recipe.task.name, recipe.model.title, shown])
     print(columns(rows))
 
 
@@ -249,7 +206,7 @@ def _check(args: argparse.Namespace) -> None:
     from bertkit.recipe import load_recipe
 
     recipe = load_recipe(args.recipe, args.rest)
-    _quiet_libraries()
+    quiet_libraries()
     from bertkit.encoder import find
     from bertkit.training.train import inspect, prepare, rehearse
 
@@ -266,7 +223,7 @@ def _train(args: argparse.Namespace) -> None:
     from bertkit.recipe import load_recipe
 
     recipe = load_recipe(args.recipe, args.rest)
-    _quiet_libraries()
+    quiet_libraries()
     from bertkit.report.table import after_training
     from bertkit.training.train import train
 
@@ -279,7 +236,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     from bertkit.evaluation.evaluate import evaluate
     from bertkit.report.table import scores_table
 
-    _quiet_libraries()
+    quiet_libraries()
     scores = evaluate(
         args.source,
         split=args.split,
@@ -313,7 +270,7 @@ def _predict(args: argparse.Namespace) -> None:
     columns = dict(pair.partition("=")[::2] for pair in args.column)
     if "" in columns.values():
         raise UserError(Problem("--column", "write it as text=NAME_IN_THE_FILE"))
-    _quiet_libraries()
+    quiet_libraries()
     from bertkit.inference import load
 
     predictor = load(args.source, task=args.task)
@@ -326,71 +283,17 @@ def _predict(args: argparse.Namespace) -> None:
         print(json.dumps({"text": text, "answer": answer}, ensure_ascii=False) if args.json else shown(text, answer))
 
 
-def _embed(args: argparse.Namespace) -> None:
-    from bertkit.embed import embed_features, embed_file
+def _tokenizer_train(args: argparse.Namespace) -> None:
+    from bertkit.modeling.wordpiece import train_wordpiece
 
-    _quiet_libraries()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("default")
-        if args.layers:
-            from bertkit.features import Features
-
-            features = Features(args.source, layers=tuple(args.layers), combine=args.combine, pool=args.pool)
-            count = embed_features(features, args.input, args.output, column=args.column)
-        else:
-            from bertkit.retrieval.models import kept_vectors
-
-            count = embed_file(kept_vectors(args.source, args.side), args.input, args.output, column=args.column)
-    for warning in said:
-        print(f"warning: {warning.message}", file=sys.stderr)
-    print(f"{count:,} vectors in {args.output}", file=sys.stderr)
-
-
-def _mine(args: argparse.Namespace) -> None:
-    from bertkit.retrieval.mining import mine_file
-    from bertkit.retrieval.models import dual_encoder
-
-    _quiet_libraries()
-    model = dual_encoder(args.source)
-    count = mine_file(model, args.data, args.split, args.output, form=args.form, count=args.count, skip=args.skip)
-    print(f"{count:,} rows in {args.output}", file=sys.stderr)
-
-
-def _cache(args: argparse.Namespace) -> None:
-    from bertkit.embed import cache_table, clear_cache
-
-    if args.action == "show" and args.days is not None:
-        raise UserError(Problem("", "--days goes with clear"))
-    print(clear_cache(args.days) if args.action == "clear" else cache_table())
-
-
-def _index(args: argparse.Namespace) -> None:
-    from bertkit.retrieval.commands import index_file
-    from bertkit.retrieval.models import dual_encoder
-
-    _quiet_libraries()
-    print(index_file(args.source, args.store, dual_encoder, documents=args.documents, delete=args.delete))
-
-
-def _search(args: argparse.Namespace) -> None:
-    from dataclasses import asdict
-
-    from bertkit.retrieval.commands import search_store, shown
-    from bertkit.retrieval.models import dual_encoder, reranker
-
-    _quiet_libraries()
-    hits = search_store(
-        args.store,
-        args.query,
-        dual_encoder,
-        top_k=args.top_k,
-        filter=args.filter,
-        hybrid=args.hybrid,
-        exact=args.exact,
-        rerank=reranker(args.rerank) if args.rerank else None,
-        model=args.model,
+    quiet_libraries()
+    train_wordpiece(
+        args.input,
+        args.output,
+        vocab_size=args.vocab_size,
+        lowercase=not args.cased,
+        min_frequency=args.min_frequency,
+        limit_alphabet=args.limit_alphabet,
+        column=args.column,
+        max_length=args.max_length,
     )
-    for hit in hits if args.json else ():
-        print(json.dumps(asdict(hit), ensure_ascii=False, default=str))
-    if not args.json:
-        print(shown(hits))

@@ -75,7 +75,7 @@ started = set(sys.modules)
 import bertkit
 imported = set(sys.modules)
 from bertkit.cli import main
-for words in (["--help"], ["--version"], ["train", "--help"]):
+for words in (["--help"], ["--version"], ["train", "--help"], ["embed", "--help"], ["tokenizer", "train", "--help"]):
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as told:
         main(words)
     assert told.getvalue().strip(), words

@@ -210,7 +210,9 @@ def _strange(
         allowed &= ~np.logical_or.reduceat(others.ids == mask_id, others.bounds[:-1])
         room = np.repeat([rooms[i] for i in left], CANDIDATES)
         for i, start, end in _fitting(others, allowed, room, left, rngs):
-            found[i] = others.ids[start:end]
+            real = chunks.ids[chunks.bounds[i + 1] - rooms[i] : chunks.bounds[i + 1]]
+            if not np.array_equal(others.ids[start:end], real):  # short sentences recur
+                found[i] = others.ids[start:end]
         left = [i for i in left if i not in found]
     return found
 

@@ -1,0 +1,398 @@
+"""WordPiece trained from text: against the definition and the library, byte for byte, and opened again by others."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import lzma
+import os
+import subprocess
+import sys
+import tracemalloc
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import small
+from hypothesis import given
+from hypothesis import strategies as st
+from test_cli import _own_logging, refused, said  # noqa: F401
+from tokenizers import BertWordPieceTokenizer
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from transformers import AutoTokenizer, BertTokenizer
+
+import bertkit
+from bertkit.errors import DataError, ModelError
+from bertkit.modeling import wordpiece
+from bertkit.modeling.wordpiece import BERT_LAYOUT, SPECIALS, _cut, read_texts, reserved, train_wordpiece
+
+SAMPLES = Path(bertkit.__file__).parent / "samples" / "sentiment"
+FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
+
+
+def sentiment(split: str) -> list[str]:
+    """The texts of a split of the sample: 500 of train, 19,000 words; 120 of test."""
+    return [row["text"] for row in small.read_rows(SAMPLES / f"{split}.jsonl")]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample's training texts."""
+    return small.write_rows(
+        tmp_path_factory.mktemp("corpus") / "texts.jsonl", [{"text": text} for text in sentiment("train")]
+    )
+
+
+def merged_by_definition(texts: list[str], size: int, min_frequency: int) -> list[str]:
+    """Byte-pair merges as Sennrich et al. (2016, algorithm 1) have them, and BERT's ##; ties go to older symbols."""
+    normalizer, split = BertNormalizer(), BertPreTokenizer().pre_tokenize_str
+    words = Counter(word for text in texts for word, _ in split(normalizer.normalize_str(text)))
+    pieces = sorted({c for word in words for c in word}) + sorted({f"##{c}" for word in words for c in word[1:]})
+    symbols = {word: [word[0], *(f"##{c}" for c in word[1:])] for word in words}
+    while len(pieces) < size:
+        pairs: Counter[tuple[str, str]] = Counter()
+        for word, parts in symbols.items():
+            for pair in pairwise(parts):
+                pairs[pair] += words[word]
+        ids = {piece: index for index, piece in enumerate(pieces)}
+        best = min(pairs, key=lambda pair: (-pairs[pair], ids[pair[0]], ids[pair[1]]), default=None)
+        if best is None or pairs[best] < min_frequency:
+            break
+        new = best[0] + best[1].removeprefix("##")
+        pieces += [new] if new not in ids else []
+        for parts in symbols.values():
+            for index in range(len(parts) - 1):
+                if tuple(parts[index : index + 2]) == best:
+                    parts[index : index + 2] = [new]
+    return pieces
+
+
+def vocabulary(folder: Path) -> list[str]:
+    return (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+# --- what is learned
+
+
+def test_merges_are_those_of_the_definition(tmp_path: Path) -> None:
+    file = small.write_rows(tmp_path / "texts.jsonl", [{"text": text} for text in sentiment("test")])
+    tokenizer = train_wordpiece([file], tmp_path / "out", vocab_size=300)
+    wanted = [*SPECIALS, *merged_by_definition(sentiment("test"), 295, 2)]
+    assert len(tokenizer) == 300
+    assert vocabulary(tmp_path / "out") == wanted
+    assert tokenizer.convert_tokens_to_ids(wanted) == list(range(300))
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_words_are_cut_as_after_the_librarys_own_training(lowercase: bool, corpus: Path, tmp_path: Path) -> None:
+    """Their trainer breaks ties by chance, so not all is the same: 12 to 16 of 1,000 pieces were not."""
+    theirs = BertWordPieceTokenizer(lowercase=lowercase)
+    theirs.train_from_iterator(sentiment("train"), vocab_size=1000, show_progress=False)
+    ours = train_wordpiece([corpus], tmp_path / "out", vocab_size=1000, lowercase=lowercase)
+    assert len(ours.get_vocab().keys() & theirs.get_vocab().keys()) > 970
+    words = [word for text in sentiment("train") for word in text.split()]
+    cut = theirs.encode_batch(words, add_special_tokens=False)
+    same = [ours.tokenize(word) == each.tokens for word, each in zip(words, cut, strict=True)]
+    assert sum(same) / len(same) > 0.97
+    # with their vocabulary the two are one tokenizer
+    plain = BertTokenizer(vocab=theirs.get_vocab(), do_lower_case=lowercase)
+    for text in (*wordpiece.HARD, *sentiment("test")):
+        assert plain.tokenize(text) == theirs.encode(text, add_special_tokens=False).tokens
+
+
+TIES = "".join(f"{a}{b}{c} " for a in "hgfedcba" for b in "stuvwxyz" for c in "12345678")
+PROGRAM = """
+import sys
+from pathlib import Path
+from bertkit.modeling.wordpiece import train_wordpiece
+train_wordpiece([Path(sys.argv[1])], Path(sys.argv[2]), vocab_size=150, min_frequency=1)
+"""
+
+
+def test_the_same_bytes_in_every_process_and_with_threads(tmp_path: Path) -> None:
+    """Every pair is as frequent as many others, and 126 of 1,192 merges are wanted: chance would show."""
+    (tmp_path / "ties.txt").write_text(TIES + "\n" + TIES[::-1] + "\n")
+    train_wordpiece([tmp_path / "ties.txt"], tmp_path / "here", vocab_size=150, min_frequency=1)
+    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "3"}
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, str(tmp_path / "ties.txt"), str(tmp_path / "there")]
+    subprocess.run(command, check=True, env=environment, capture_output=True)
+    for name in FILES:
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
+
+
+# --- ids and size
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "count", "ids"),
+    [
+        (30522, 999, [0, 100, 101, 102, 103]),
+        (9990, 999, [0, 100, 101, 102, 103]),
+        (9989, 104, [0, 100, 101, 102, 103]),
+        (1040, 104, [0, 100, 101, 102, 103]),
+        (1039, 5, [0, 1, 2, 3, 4]),
+    ],
+)
+def test_special_tokens_have_berts_ids_where_there_is_room(vocab_size: int, count: int, ids: list[int]) -> None:
+    layout = reserved(vocab_size)
+    assert len(layout) == len(set(layout)) == count
+    assert [layout.index(token) for token in SPECIALS] == ids
+
+
+def test_the_layout_is_that_of_the_published_vocabulary() -> None:
+    """Lines 1 to 999 of bert-base-uncased's vocab.txt."""
+    assert (BERT_LAYOUT[1], BERT_LAYOUT[99], BERT_LAYOUT[104], BERT_LAYOUT[998]) == (
+        "[unused0]",
+        "[unused98]",
+        "[unused99]",
+        "[unused993]",
+    )
+
+
+def test_a_vocabulary_is_as_large_as_was_asked_for_or_says_so(corpus: Path, tmp_path: Path, caplog: Any) -> None:
+    caplog.set_level(logging.INFO, "bertkit")
+    tokenizer = train_wordpiece([corpus], tmp_path / "full", vocab_size=1200)
+    assert len(tokenizer) == len(vocabulary(tmp_path / "full")) == 1200
+    assert [tokenizer.convert_tokens_to_ids(token) for token in SPECIALS] == [0, 100, 101, 102, 103]
+    assert "asked for" not in caplog.text
+    assert "no room" not in caplog.text
+    assert "1,200 word pieces" in caplog.text
+    (tmp_path / "few.txt").write_text("low lower lowest\n" * 9)
+    caplog.clear()
+    assert len(train_wordpiece([tmp_path / "few.txt"], tmp_path / "few", vocab_size=60)) == 24
+    assert "no more than these, of 60 asked for" in caplog.text
+    assert "no room for BERT's own ids" in caplog.text
+    assert "9 texts, 27 words, 7 characters\n" in caplog.text
+    assert "1.00 pieces per word, 0.000 % of them [UNK]" in caplog.text
+
+
+def test_rare_characters_are_left_out_and_counted(tmp_path: Path, caplog: Any) -> None:
+    caplog.set_level(logging.INFO, "bertkit")
+    (tmp_path / "some.txt").write_text("abc abc abc abd zab yab xab\n")
+    tokenizer = train_wordpiece([tmp_path / "some.txt"], tmp_path / "out", vocab_size=60, limit_alphabet=4)
+    singles = [piece.removeprefix("##") for piece in vocabulary(tmp_path / "out")[5:] if len(piece.lstrip("#")) == 1]
+    assert sorted(set(singles)) == ["a", "b", "c", "d"]
+    assert tokenizer.tokenize("abc yab") == ["abc", "[UNK]"]
+    assert "7 characters, 3 rarer ones become [UNK]" in caplog.text
+
+
+# --- the folder
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_others_open_the_folder_and_read_the_same(lowercase: bool, corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    returned = train_wordpiece([corpus], out, vocab_size=600, lowercase=lowercase, max_length=77)
+    assert {path.name for path in out.iterdir()} == set(FILES)
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    opened = AutoTokenizer.from_pretrained(out)
+    assert type(opened) is type(returned) is BertTokenizer
+    assert (opened.do_lower_case, opened.model_max_length) == (lowercase, 77)
+    plain = BertTokenizer(str(out / "vocab.txt"), do_lower_case=lowercase)
+    for text in [*wordpiece.HARD, *sentiment("test")]:
+        assert dict(returned(text)) == dict(opened(text)) == dict(plain(text))
+    pair = opened("the film", "was good")
+    first, second = opened("the film")["input_ids"], opened("was good")["input_ids"]
+    assert pair["input_ids"] == [*first, *second[1:]]
+    assert (first[0], first[-1]) == (opened.cls_token_id, opened.sep_token_id)
+    assert pair["token_type_ids"] == [0] * len(first) + [1] * (len(second) - 1)
+    assert opened.decode(opened("the film was good")["input_ids"], skip_special_tokens=True) == "the film was good"
+    assert (opened.tokenize("THE FILM") == opened.tokenize("the film")) is lowercase
+
+
+def test_a_folder_that_is_opened_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What D13 of our users' reports tells: lower-casing, accents or special tokens lost on the way."""
+    text = write(tmp_path / "some.txt", ["Crème brûlée, 北京 -- and a creme at ten"] * 3)
+    save = BertTokenizer.save_pretrained
+    (tmp_path / "made").mkdir()
+    normalizer = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+
+    def damaged(self: BertTokenizer, folder: Path) -> None:
+        file, change = damage
+        save(self, folder)
+        state = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps({**state, **change}))
+
+    monkeypatch.setattr(BertTokenizer, "save_pretrained", damaged)
+    for damage in (
+        ("tokenizer.json", {"normalizer": {**normalizer, "strip_accents": None, "lowercase": False}}),
+        ("tokenizer.json", {"normalizer": {**normalizer, "strip_accents": False, "lowercase": True}}),
+        ("tokenizer.json", {"post_processor": None}),
+        ("tokenizer.json", {"pre_tokenizer": {"type": "WhitespaceSplit"}}),
+        ("tokenizer.json", {"decoder": None}),
+        ("tokenizer_config.json", {"do_lower_case": False}),
+        ("tokenizer_config.json", {"strip_accents": False}),
+        ("tokenizer_config.json", {"cls_token": "[SEP]"}),
+        ("tokenizer_config.json", {"model_max_length": 9}),
+        ("tokenizer_config.json", {"tokenizer_class": "TokenizersBackend"}),
+    ):
+        with pytest.raises(ModelError, match="does not read as what was trained"):
+            train_wordpiece([text], tmp_path / "made" / "out", vocab_size=60)
+        assert list((tmp_path / "made").iterdir()) == [], damage
+    monkeypatch.undo()
+    train_wordpiece([text], tmp_path / "made" / "out", vocab_size=60)
+
+
+# --- the corpus
+
+
+def write(path: Path, texts: list[str]) -> Path:
+    """The texts in the format of the file's name."""
+    plain, rows = path.with_suffix("") if path.suffix in (".gz", ".xz") else path, [{"text": text} for text in texts]
+    if plain.suffix == ".parquet":
+        pq.write_table(pa.table({"text": texts}), path)
+        return path
+    if plain.suffix == ".json":
+        body = json.dumps(rows)
+    elif plain.suffix == ".jsonl":
+        body = "".join(json.dumps(row) + "\n" for row in rows)
+    else:
+        body = ("" if plain.suffix == ".txt" else "text\n") + "".join(f"{text}\n" for text in texts)
+    packed = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)(body.encode())
+    path.write_bytes(packed)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    "a.txt a.txt.gz a.txt.xz a.jsonl a.jsonl.gz a.jsonl.xz a.json a.csv a.csv.xz a.tsv a.tsv.gz a.parquet".split(),
+)
+def test_texts_of_every_format(name: str, tmp_path: Path) -> None:
+    texts = ["text", "ein Café\u2028in Ulm", "", "it's \x1e all | one; line"]
+    assert list(read_texts(write(tmp_path / name, texts))) == texts
+
+
+def test_one_corpus_in_two_formats_and_two_files_gives_the_same(corpus: Path, tmp_path: Path) -> None:
+    texts = sentiment("train")
+    parts = [write(tmp_path / "a.txt.xz", texts[:200]), write(tmp_path / "b.parquet", texts[200:])]
+    train_wordpiece(parts, tmp_path / "parts", vocab_size=300)
+    train_wordpiece([corpus], tmp_path / "whole", vocab_size=300)
+    for name in FILES:
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@given(st.text(alphabet="ab \n", max_size=60), st.integers(1, 9))
+def test_long_texts_are_cut_at_blanks_and_nothing_is_lost(text: str, size: int) -> None:
+    pieces = list(_cut(text, size))
+    assert "".join(pieces) == text
+    assert all(len(piece) <= size for piece in pieces)
+    if all(len(word) < size for word in text.split()):
+        assert [word for piece in pieces for word in piece.split()] == text.split()
+
+
+def test_one_endless_line_is_as_many_short_ones(tmp_path: Path) -> None:
+    texts = sentiment("train")
+    for name, joint in (("line", " "), ("lines", "\n")):
+        train_wordpiece([write(tmp_path / f"{name}.txt", [joint.join(texts)])], tmp_path / name, vocab_size=300)
+    assert vocabulary(tmp_path / "line") == vocabulary(tmp_path / "lines")
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+    """Python's own: a text that is held, once or twice, shows as its own size."""
+    line = "so much depends upon a red wheel barrow glazed with rain water beside the white chickens"
+    peaks = []
+    for name, lines in (("first", 2_000), ("small", 2_000), ("large", 12_000)):
+        (tmp_path / f"{name}.txt").write_text(f"{line}\n" * lines)
+        tracemalloc.start()
+        train_wordpiece([tmp_path / f"{name}.txt"], tmp_path / name, vocab_size=100)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (tmp_path / "large.txt").stat().st_size > 1_000_000
+    assert abs(peaks[2] - peaks[1]) < 200_000  # bytes
+
+
+# --- what the user has to put right
+
+
+def test_everything_that_is_wrong_is_said_at_once(capsys: Any, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("mine")
+    good = write(tmp_path / "good.txt", ["a text"])
+    command = ("tokenizer", "train", "--output")
+    told = refused(
+        capsys, *command, tmp_path / "full", "--vocab-size", 5, "--min-frequency", 0, "--limit-alphabet", 0,
+        "--max-length", 2, "--input", good, tmp_path / "nowhere.txt", tmp_path,
+    )  # fmt: skip
+    for words in ("vocab_size: 5", "min_frequency: 0", "limit_alphabet: 0", "max_length: 2", "is there already"):
+        assert words in told
+    assert f"{tmp_path / 'nowhere.txt'}: no such file" in told
+    assert told.count("error: ") == 7
+
+    (tmp_path / "bytes.txt").write_bytes(b"a\n\xff\n")
+    (tmp_path / "nul.txt").write_bytes(b"text\n\0\nb\0c\n")
+    write(tmp_path / "empty.txt", [])
+    small.write_rows(tmp_path / "rows.jsonl", [{"text": "a"}, {"body": "b"}, {"text": 3}, {"text": None}])
+    broken = write(tmp_path / "cut.txt.gz", ["a text" * 99])
+    broken.write_bytes(broken.read_bytes()[:-9])
+    files = [tmp_path / name for name in ("bytes.txt", "nul.txt", "empty.txt", "rows.jsonl", "cut.txt.gz")]
+    told = refused(capsys, *command, tmp_path / "out", "--input", good, *files)
+    for words in (
+        "bytes.txt:2: byte 0xFF",
+        "nul.txt:2: a NUL byte",
+        "nul.txt:3: a NUL byte",
+        "empty.txt: holds no rows",
+        "rows.jsonl:2: no column 'text'; found body",
+        "rows.jsonl:3: 'text' holds 3",
+        "cut.txt.gz: the archive is broken",
+    ):
+        assert words in told
+    assert told.count("error: ") == 7
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_vocabulary_that_can_not_hold_the_alphabet(tmp_path: Path) -> None:
+    file = write(tmp_path / "some.txt", ["abc cab bca"])
+    with pytest.raises(DataError, match=r"10 is too small: 5 are special, 6 are the alphabet\n.*more than 11"):
+        train_wordpiece([file], tmp_path / "out", vocab_size=10, min_frequency=1)
+    assert len(train_wordpiece([file], tmp_path / "out", vocab_size=11, min_frequency=1)) == 11
+
+
+def test_no_files_and_no_words(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no files"):
+        train_wordpiece([], tmp_path / "out")
+    with pytest.raises(DataError, match=r"blank\.txt: holds no words"):
+        train_wordpiece([write(tmp_path / "blank.txt", ["", " \t "])], tmp_path / "out")
+
+
+# --- the command, and real text
+
+
+def test_the_command_reports_and_writes_what_the_function_writes(capsys: Any, corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    rows = [{"body": text} for text in sentiment("train")]
+    other = small.write_rows(tmp_path / "other.jsonl", rows)
+    said(capsys, "tokenizer", "train", "--input", other, "--column", "body", "--output", out, "--vocab-size", "300",
+         "--cased", "--min-frequency", "3", "--limit-alphabet", "50", "--max-length", "64")  # fmt: skip
+    train_wordpiece(
+        [corpus],
+        tmp_path / "same",
+        vocab_size=300,
+        lowercase=False,
+        min_frequency=3,
+        limit_alphabet=50,
+        max_length=64,
+    )
+    for name in FILES:
+        assert (out / name).read_bytes() == (tmp_path / "same" / name).read_bytes()
+    assert "is there already" in refused(capsys, "tokenizer", "train", "--input", other, "--output", out)
+
+
+def test_real_text(real_data: Path, tmp_path: Path) -> None:
+    """1.5 MB of Wikipedia, which no training text is perfect for: few unknown words, and pieces that are words."""
+    with lzma.open(real_data / "corpora" / "enwiki2014.jsonl.xz", "rt", encoding="utf-8") as file:
+        lines = file.readlines(1_500_000)
+        unseen = [json.loads(line)["text"] for line in file.readlines(150_000)]
+    (tmp_path / "wiki.jsonl").write_text("".join(lines), encoding="utf-8")
+    tokenizer = train_wordpiece([tmp_path / "wiki.jsonl"], tmp_path / "out", vocab_size=10_000)
+    assert len(tokenizer) == 10_000
+    assert tokenizer.convert_tokens_to_ids(["[PAD]", "[UNK]", "[unused993]"]) == [0, 100, 998]
+    ids = [i for text in unseen for i in tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
+    assert ids.count(100) / len(ids) < 0.001
+    assert len(ids) / sum(len(text.split()) for text in unseen) < 2
+    assert tokenizer.tokenize("the city of London was founded") == "the city of london was founded".split()
