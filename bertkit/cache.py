@@ -19,12 +19,14 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatch
 from importlib.metadata import version
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
 
 from bertkit.encoder import WANTED
+from bertkit.errors import Problem, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
 
 if TYPE_CHECKING:
@@ -66,17 +68,18 @@ def fingerprint(folder: Path, root: Path | None = None) -> str:
     """
     paths = [*folder.glob("*"), *folder.glob("*/*")]
     files = sorted(p for p in paths if p.is_file() and any(fnmatch(p.name, pattern) for pattern in WANTED))
-    parts = {str(file.relative_to(folder)): _file_digest(file, root or cache_root()) for file in files}
+    parts = {str(file.relative_to(folder)): file_digest(file, root or cache_root()) for file in files}
     return _sha256_of(parts)
 
 
-def _file_digest(file: Path, root: Path) -> str:
+def file_digest(file: Path, root: Path) -> str:
+    """sha256 (hex) of a file; of a big one remembered under `root`, by its path, size, inode and times."""
     stat = file.stat()
     if stat.st_size < _BIG:
         return sha256(file)
     identity = [os.path.realpath(file), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
     memory = root / "digests" / _sha256_of(identity)
-    with suppress(OSError):
+    with suppress(OSError, UnicodeDecodeError):
         return memory.read_text(encoding="ascii")
     digest = sha256(file)
     if time.time() - max(stat.st_mtime, stat.st_ctime) > _SETTLED:
@@ -221,7 +224,7 @@ def _segments(store: Path) -> Iterator[_Segment]:
             yield _Segment(folder, np.asarray(digests), vectors)
         except FileNotFoundError:
             continue  # another process has merged it meanwhile: at worst its texts are encoded once more
-        except ValueError as error:
+        except (ValueError, TokenError) as error:  # the second where numpy can not read the header
             warnings.warn(f"{folder} is damaged ({error}); its texts are encoded again", stacklevel=4)
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -237,10 +240,13 @@ def stores(root: Path | None = None) -> list[Store]:
     found = []
     for card in (root or cache_root()).glob("*/store.json"):
         about, folder = read_json(card), card.parent
+        if not isinstance(about, dict) or not isinstance(about.get("key"), dict):
+            what = "is damaged: it does not say what it keeps"
+            raise UserError(Problem(str(card), what, "bertkit cache clear  removes all that is kept."))
         texts = sum(len(segment.digests) for segment in _segments(folder))
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         used = datetime.fromtimestamp(card.stat().st_mtime, UTC)
-        found.append(Store(about["name"], about["key"], texts, size, used, folder))
+        found.append(Store(str(about.get("name")), about["key"], texts, size, used, folder))
     return sorted(found, key=lambda store: store.used, reverse=True)
 
 

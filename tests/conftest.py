@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-os.environ["BERTKIT_CACHE"] = tempfile.mkdtemp(prefix="bertkit-vectors-")
+os.environ["BERTKIT_CACHE"] = os.path.join(tempfile.mkdtemp(prefix="bertkit-cache-"), "vectors")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 

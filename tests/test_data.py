@@ -31,6 +31,7 @@ TASK: Any = SimpleNamespace(
     inputs=(frozenset({"text"}), frozenset({"text_a", "text_b"})),
     targets=("label", "labels", "score"),
     torn={},
+    corpus=False,
     refine=lambda options, table, split: (table, []),
 )
 

@@ -28,6 +28,7 @@ TASK: Any = SimpleNamespace(
     inputs=(frozenset({"text"}),),
     targets=("label", "labels", "score"),
     torn={},
+    corpus=False,
     refine=lambda options, table, split: (table, []),
 )
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

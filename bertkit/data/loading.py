@@ -32,6 +32,7 @@ class Data:
     fingerprints: dict[str, str]  # split -> sha256 of its column names, values and their order
     findings: list[Finding]  # what loading left out or noticed
     origins: dict[str, Origin]  # origins["train"][0] is where the first row stood, such as "train.csv:2"
+    corpus: bool = False  # rows are documents that are not in memory; `findings` has all that is said of them
 
 
 def load(
@@ -51,8 +52,13 @@ def load(
     splits: those to give back; None: all there are, and train has to be among them.
     known_labels: what `data.unseen_labels` goes by; None: the labels of train, where train is read.
 
+    Documents of a task that reads a corpus are not held in memory; see `load_corpus`.
     Raises DataError: a source, columns or values that will not do, everything of one kind in one message.
     """
+    if task.corpus:
+        from bertkit.data.corpus import load_corpus
+
+        return load_corpus(spec, task, splits)
     columns, targets = task.columns, task.targets
     inputs = [[name for name in columns if name in alternative] for alternative in task.inputs]
     share = spec.validation if splits is None or "validation" in splits or "train" in splits else None

@@ -1,9 +1,9 @@
-"""Rows from files, one at a time: csv, tsv, json, jsonl, parquet and conll, plain or behind .gz and .xz.
+"""Rows from files, one at a time: csv, tsv, json, jsonl, parquet, conll and txt, plain or behind .gz and .xz.
 
 Whatever stands in csv and tsv stays text: "NA", "null" and "1.0" too. Memory is constant, except for json
 (one document, read whole) and for parquet behind .gz or .xz. What is wrong with rows is gathered, so that
 one DataError names up to 20 of them. A json document in the layout of SQuAD (`data`, `paragraphs`, `qas`) is
-read as one row per question; see `squad_rows`.
+read as one row per question; see `squad_rows`. In txt, blank lines part documents, and each line is a paragraph.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
     from bertkit.recipe import DataSpec
 
 Row: TypeAlias = dict[str, Any]
-NumberedRow: TypeAlias = tuple[int, Row]  # line (csv, tsv, jsonl, conll) or row (json, parquet), counted from 1
+NumberedRow: TypeAlias = tuple[int, Row]  # line (csv, tsv, jsonl, conll, txt) or row (json, parquet), counted from 1
 
 FORMATS = {  # suffix of a file's name -> what it holds
-    **{name: name for name in ("csv", "tsv", "json", "jsonl", "parquet", "conll")},
+    **{name: name for name in ("csv", "tsv", "json", "jsonl", "parquet", "conll", "txt")},
     **dict.fromkeys(("bio", "iob", "iob2", "bioes"), "conll"),
 }
 COMPRESSIONS = (".gz", ".xz")
 MAX_LINE = 10_000_000  # bytes of a line and of a quoted field: an unclosed quote must not swallow the file
+MAX_DOCUMENT = 100_000_000  # characters of txt without a blank line
 
 _SURROGATE = re.compile(r"\\u[dD]")
 _QUOTES = (
@@ -110,6 +111,8 @@ def _text_rows(stream: IO[bytes], name: str, spec: DataSpec, file_format: str) -
         rows = _jsonl(_lines(stream, name, problems), name, problems)
     elif file_format == "conll":
         rows = conll_rows(_lines(stream, name, problems), spec, name, problems)
+    elif file_format == "txt":
+        rows = _documents(_lines(stream, name, problems), name, problems)
     else:
         rows = _delimited(_lines(stream, name, problems), spec, file_format, name, problems)
     number = 0
@@ -161,6 +164,23 @@ def _lines(stream: IO[bytes], name: str, problems: Problems) -> Iterator[tuple[i
         if "\0" in text:
             problems.add(where, f"a NUL byte at column {text.index(chr(0)) + 1}; is this a text file in UTF-8?")
         yield number, text
+
+
+def _documents(lines: Iterator[tuple[int, str]], name: str, problems: Problems) -> Iterator[NumberedRow]:
+    start, size, paragraphs = 0, 0, list[str]()
+    for number, line in chain(lines, [(0, "")]):
+        paragraph = line.strip()
+        if paragraph:
+            start = start or number
+            size += len(paragraph)
+            paragraphs.append(paragraph)
+        elif paragraphs:
+            yield start, {"text": "\n".join(paragraphs)}
+            start, size, paragraphs = 0, 0, []
+        if size > MAX_DOCUMENT:
+            fix = "put a blank line between documents"
+            problems.add(f"{name}:{start}", f"no blank line within {MAX_DOCUMENT:,} characters", fix)
+            return
 
 
 def _delimited(

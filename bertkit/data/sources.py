@@ -39,6 +39,7 @@ class Part:
     rows: Iterator[tuple[int, dict[str, Any]]]
     class_names: dict[str, list[str]]
     findings: tuple[Finding, ...] = ()
+    fingerprint: str = ""  # that `datasets` gives the content of a Hub data set
 
 
 def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str]) -> dict[str, list[Part]]:
@@ -214,10 +215,11 @@ def _open_hub(rows: Dataset, name: str, wanted: Collection[str]) -> Part:
     columns, prefix = list(rows.column_names), f"{name}, row "
     if not len(rows):
         raise DataError(Problem(name, "holds no rows"))
+    fingerprint = rows._fingerprint
     rows = rows.select_columns([c for c in columns if c in wanted]).with_format(None)
     names = class_names(rows.features)
     dicts = (dict(zip(b, row, strict=True)) for b in rows.iter(1000) for row in zip(*b.values(), strict=True))
-    return Part(name, prefix, columns, named_rows(dicts, names, prefix), names)
+    return Part(name, prefix, columns, named_rows(dicts, names, prefix), names, fingerprint=fingerprint)
 
 
 def _load_hub(spec: DataSpec) -> Mapping[str, Dataset]:

@@ -137,3 +137,11 @@ def length_findings(features: Dataset, split: str, max_length: int) -> Iterator[
         return
     what = f"{split}: {len(lengths):,} examples, {lengths.sum():,} word pieces, {lengths.mean() / max_length:.0%} full"
     yield Finding("note", what)
+    rows = np.asarray(features["row"][:], dtype=np.int64)
+    short = int(rows.max()) + 1 - len(np.unique(rows))
+    if short:
+        yield Finding("warn", f"{split}: {short:,} documents of fewer than two word pieces give no example")
+    cut = np.asarray(features["lost"][:], dtype=np.int64)
+    if cut.any():
+        what = f"{split}: {(cut > 0).sum():,} texts with masks of their own are cut at {max_length} word pieces"
+        yield Finding("warn", what)

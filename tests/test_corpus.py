@@ -1,0 +1,303 @@
+"""Corpora: documents streamed into memory-mapped files, held out by their text, and checked on the way."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset
+
+from bertkit.data import check, fingerprint, load, read_rows
+from bertkit.data import corpus as corpus_module
+from bertkit.data import sources as sources_module
+from bertkit.errors import DataError
+from bertkit.recipe import DataSpec
+from bertkit.tasks.base import Column
+
+TASK: Any = SimpleNamespace(corpus=True, columns={"text": Column("text", "a document")})
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """A cache of the test's own."""
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache" / "vectors"))
+    return tmp_path / "cache" / "corpora"
+
+
+def get(source, splits=None, **settings):
+    return load(DataSpec.model_validate({"source": source, **settings}), TASK, None, splits=splits)
+
+
+def fails(source, **settings):
+    with pytest.raises(DataError) as caught:
+        get(source, **settings)
+    return str(caught.value)
+
+
+def texts(data, split="train"):
+    return data.rows[split]["text"][:]
+
+
+def documents(count, start=0):
+    return [f"Document {i} begins here. It has two sentences." for i in range(start, start + count)]
+
+
+def write(path, values):
+    """jsonl of documents."""
+    path.write_text("".join(json.dumps({"text": value}) + "\n" for value in values), encoding="utf-8")
+    return str(path)
+
+
+def whats(data):
+    return [finding.what for finding in data.findings]
+
+
+# --- formats ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.xz", "parquet", "csv", "txt"])
+def test_every_format_gives_the_same_documents(tmp_path, kind):
+    values, path = documents(30), tmp_path / f"corpus.{kind}"
+    lines = "".join(json.dumps({"text": value}) + "\n" for value in values).encode()
+    if kind == "parquet":
+        pq.write_table(pa.table({"text": values}), path)
+    else:
+        path.write_bytes(
+            {
+                "jsonl": lines,
+                "jsonl.gz": gzip.compress(lines),
+                "jsonl.xz": lzma.compress(lines),
+                "csv": ("text\n" + "".join(f'"{value}"\n' for value in values)).encode(),
+                "txt": "\n\n".join(values).encode(),
+            }[kind]
+        )
+    data = get({"train": str(path)})
+    assert texts(data) == values
+    assert data.fingerprints == {"train": fingerprint({"text": values})}
+    assert (data.target, list(data.columns), data.class_names, data.corpus) == ("text", ["text"], [], True)
+
+
+def test_rows_are_mapped_from_disk(tmp_path, cache):
+    data = get({"train": write(tmp_path / "a.jsonl", documents(5))})
+    files = [Path(file["filename"]) for file in data.rows["train"].cache_files]
+    assert files
+    assert all(cache in file.parents for file in files)
+
+
+def test_blank_lines_part_the_documents_of_txt(tmp_path):
+    path = tmp_path / "book.txt"
+    path.write_text("\n\n  One.  \nStill one.\r\n \t \n\nTwo.\n\n\n\nThree.", encoding="utf-8")
+    assert list(read_rows(path, DataSpec(source="x"))) == [
+        (3, {"text": "One.\nStill one."}),
+        (7, {"text": "Two."}),
+        (11, {"text": "Three."}),
+    ]
+    data = get({"train": str(path)})
+    assert data.origins["train"][1] == f"{path}:7"
+
+
+def test_txt_that_never_pauses_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("bertkit.data.readers.MAX_DOCUMENT", 40)
+    path = tmp_path / "book.txt"
+    path.write_text("fine\n\n" + "a line of text\n" * 4, encoding="utf-8")
+    assert f"{path}:3: no blank line within 40 characters" in fails({"train": str(path)})
+
+
+def test_several_files_and_a_column_of_another_name(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"body": f"Text {name}."}) + "\n")
+    data = get({"train": [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]}, columns={"text": "body"})
+    assert texts(data) == ["Text a.", "Text b."]
+    assert data.origins["train"][1] == f"{tmp_path / 'b.jsonl'}:1"
+    assert "needs a column `text`; found: 'body'" in fails({"train": str(tmp_path / "a.jsonl")})
+
+
+def test_hub_data_sets(tmp_path, monkeypatch):
+    rows = Dataset.from_dict({"text": documents(20), "title": ["x"] * 20})
+    monkeypatch.setattr(sources_module, "_load_hub", lambda spec: {"train": rows})
+    data = get("some/corpus", validation=0.3)
+    assert sorted(texts(data) + texts(data, "validation")) == sorted(documents(20))
+    assert data.origins["train"][0].startswith("some/corpus, train, row ")
+    other = Dataset.from_dict({"text": documents(20, 50)})
+    monkeypatch.setattr(sources_module, "_load_hub", lambda spec: {"train": other})
+    assert set(texts(get("some/corpus", validation=0.3))) < set(documents(20, 50))
+
+
+def test_judged_pairs_are_no_documents(tmp_path):
+    folder = sources_module.samples_folder() / "retrieval"
+    message = fails(str(folder), columns={"text": "document"})
+    assert "holds judged pairs, not documents" in message
+    assert "corpus.jsonl" in message
+
+
+# --- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def test_a_second_load_reads_no_document(tmp_path, cache, monkeypatch):
+    source = {"train": write(tmp_path / "a.jsonl", [*documents(40), "  ", documents(1)[0]])}
+    first = get(source, validation=0.2)
+    monkeypatch.setattr(corpus_module, "_texts", None)
+    second = get(source, validation=0.2)
+    assert second.fingerprints == first.fingerprints
+    assert second.findings == first.findings
+    assert [second.origins["train"][i] for i in range(len(second.rows["train"]))] == [
+        first.origins["train"][i] for i in range(len(first.rows["train"]))
+    ]
+    assert {split: texts(second, split) for split in second.rows} == {s: texts(first, s) for s in first.rows}
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_other_contents_and_other_settings_are_read_again(tmp_path, cache):
+    path = tmp_path / "a.jsonl"
+    source = {"train": write(path, documents(40))}
+    get(source)
+    write(path, documents(40, 40))
+    assert texts(get(source)) == documents(40, 40)
+    assert len(texts(get(source, limit=7))) == 7
+    assert len(list(cache.iterdir())) == 3
+
+
+def test_nothing_is_left_of_a_load_that_fails(tmp_path, cache):
+    fails({"train": write(tmp_path / "a.jsonl", [*documents(5), 5])})
+    assert list(cache.iterdir()) == []
+
+
+def test_a_cache_that_can_not_be_written_says_so(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file" / "vectors"))
+    assert "the corpus can not be kept here: Not a directory" in fails(
+        {"train": write(tmp_path / "a.jsonl", documents(5))}
+    )
+
+
+# --- hold-out, limit, splits -----------------------------------------------------------------------------------------
+
+
+def test_hold_out_goes_by_the_text_alone(tmp_path):
+    values = documents(400)
+    one = get({"train": write(tmp_path / "a.jsonl", values)}, validation=0.1)
+    held = set(texts(one, "validation"))
+    assert 20 <= len(held) <= 60
+    assert texts(one, "validation") == [value for value in values if value in held]
+    assert texts(one) == [value for value in values if value not in held]
+    turned = get({"train": write(tmp_path / "b.jsonl", [*values[::-1], *values])}, validation=0.1)
+    assert set(texts(turned, "validation")) == held
+    assert not {*texts(turned)} & held
+    assert not [what for what in whats(turned) if "in train too" in what]
+    other = get({"train": write(tmp_path / "a.jsonl", values)}, validation=0.1, seed=7)
+    assert set(texts(other, "validation")) != held
+
+
+def test_a_hold_out_of_nothing_is_refused(tmp_path):
+    message = fails({"train": write(tmp_path / "a.jsonl", documents(3))}, validation=0.001)
+    assert "0.001 of 3 documents can not be held out" in message
+
+
+def test_limit_takes_the_first_and_reads_no_further(tmp_path):
+    path = tmp_path / "a.jsonl"
+    write(path, documents(20))
+    path.write_text(path.read_text() + "this is not JSON\n")
+    data = get({"train": str(path)}, limit=12)
+    assert texts(data) == documents(12)
+    assert "train: limited to the first 12 documents" in whats(data)
+    assert "not JSON" in fails({"train": str(path)})
+    assert not [w for w in whats(get({"train": write(path, documents(12))}, limit=12)) if "limited" in w]
+
+
+def test_limits_by_split(tmp_path):
+    source = {
+        "train": write(tmp_path / "a.jsonl", documents(60)),
+        "test": write(tmp_path / "b.jsonl", documents(9, 90)),
+    }
+    data = get(source, limit={"test": 4})
+    assert [len(data.rows[split]) for split in ("train", "test")] == [60, 4]
+    held = get(source, limit={"validation": 2, "train": 50}, validation=0.5)
+    assert len(held.rows["validation"]) == 2
+    assert set(texts(held)) < set(documents(50))
+
+
+def test_only_the_splits_that_are_asked_for(tmp_path):
+    source = {
+        "train": write(tmp_path / "a.jsonl", documents(60)),
+        "test": write(tmp_path / "b.jsonl", documents(9, 90)),
+    }
+    assert list(get(source, splits={"test"}, validation=0.2).rows) == ["test"]
+    whole = get(source, validation=0.2)
+    assert list(whole.rows) == ["train", "validation", "test"]
+    held = get(source, splits={"validation"}, validation=0.2)
+    assert texts(held, "validation") == texts(whole, "validation")
+    assert "no train split" in fails({"test": source["test"]})
+
+
+# --- findings --------------------------------------------------------------------------------------------------------
+
+
+def test_findings_count_what_is_there_and_what_is_not(tmp_path):
+    path = tmp_path / "a.jsonl"
+    write(path, ["One.", "", "Two!", None, " \n", "ONE. ", "Two!"])
+    test = write(tmp_path / "b.jsonl", ["two! ", "Three."])
+    data = get({"train": str(path), "test": test})
+    assert [tuple(finding) for finding in check(data)] == [
+        ("note", "train: 4 documents, 17 characters", ""),
+        ("warn", f"train: 3 documents without text are left out: {path}:2, {path}:4, {path}:5", ""),
+        ("warn", f"train: 2 documents repeat an earlier one; e.g. {path}:6 and {path}:1", ""),
+        ("note", "test: 2 documents, 11 characters", ""),
+        (
+            "warn",
+            f"test: 1 of 2 documents (50.0%) are in train too; e.g. {test}:1",
+            "scores will look better than they are",
+        ),
+    ]
+
+
+def test_wrong_types_are_named_with_their_places(tmp_path):
+    path = tmp_path / "a.jsonl"
+    write(path, ["One.", 5, "Two.", ["x"]])
+    message = fails({"train": str(path)})
+    assert f"{path}:2: `text` holds 5, where text is expected" in message
+    assert f"{path}:4: `text` holds ['x'], where text is expected" in message
+
+
+def test_a_file_of_empty_documents_is_refused(tmp_path):
+    path = write(tmp_path / "a.jsonl", ["", " "])
+    assert f"{path}: holds no documents with text" in fails({"train": path})
+
+
+MEMORY = """
+import sys, tracemalloc
+import pyarrow as pa
+from types import SimpleNamespace
+from bertkit.data import check, load
+from bertkit.recipe import DataSpec
+from bertkit.tasks.base import Column
+import datasets, pyarrow.parquet
+
+task = SimpleNamespace(corpus=True, columns={"text": Column("text", "a document")})
+tracemalloc.start()
+data = load(DataSpec.model_validate({"source": {"train": sys.argv[1]}, "validation": 0.1}), task, None)
+check(data)
+print(len(data.rows["train"]), tracemalloc.get_traced_memory()[1] + pa.default_memory_pool().max_memory())
+"""
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path):
+    paragraph = "It was a bright cold day in April, and nothing at all struck thirteen. " * 80
+    path = tmp_path / "big.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        for i in range(6_000):
+            file.write(json.dumps({"text": f"{i} {paragraph}"}) + "\n")
+    size = path.stat().st_size
+    assert size > 30_000_000
+    done = subprocess.run([sys.executable, "-c", MEMORY, str(path)], capture_output=True, text=True, check=True)
+    kept, peak = map(int, done.stdout.split())
+    assert kept > 5_000
+    assert peak < size / 3
