@@ -30,7 +30,7 @@ TASK: Any = SimpleNamespace(corpus=True, columns={"text": Column("text", "a docu
 def cache(tmp_path, monkeypatch):
     """A cache of the test's own."""
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache" / "vectors"))
-    return tmp_path / "cache" / "corpora"
+    return tmp_path / "cache" / "vectors"
 
 
 def get(source, splits=None, **settings):

@@ -1,6 +1,6 @@
 """Corpora: documents that are streamed into memory-mapped Arrow files, once, and never held in memory.
 
-What is kept is under `corpora` beside the vectors' cache, under the sha256 of the files and the data section.
+What is kept is in the cache, under the sha256 of the files and the data section.
 A folder has one folder per split: the texts, 18 bytes per document (hash and place), and what was found.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import shutil
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from bertkit.cache import file_digest, cache_root
+from bertkit.cache import cache_root, file_digest
 from bertkit.data.columns import choose_columns
 from bertkit.data.loading import Data
 from bertkit.data.sources import Part, open_source
@@ -113,12 +114,14 @@ def _kept(parts: Sequence[Part], names: Mapping[str, str], spec: DataSpec, split
     root = cache_root()
     files = [[part.name, part.fingerprint or file_digest(Path(part.name), root)] for part in parts]
     key = [RULES, split, share, files, spec.model_dump(mode="json", exclude={"source"})]
-    folder = root.parent / "corpora" / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+    folder = root / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
     if not folder.is_dir():
         aside = folder.with_name(f".{uuid4().hex}")
         logger.info("reading the corpus of %s once, into %s", split, folder)
         try:
             _read(parts, names, spec, split, share, aside)
+            about = {"name": f"documents: {', '.join(Path(part.name).name for part in parts)}", "key": {"corpus": key}}
+            write_json(aside / "store.json", about)  # by which `bertkit cache` lists and clears it
             aside.rename(folder)
         except OSError as error:
             if not folder.is_dir():  # else another process was first
@@ -127,6 +130,8 @@ def _kept(parts: Sequence[Part], names: Mapping[str, str], spec: DataSpec, split
                 raise DataError(Problem(str(folder.parent), what, fix)) from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+    with suppress(OSError):  # when it was last used
+        os.utime(folder / "store.json")
     return folder
 
 

@@ -10,11 +10,13 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from bertkit.files import write_json
 from bertkit.modeling.drawing import Drawing, Pairs, token_id
 from bertkit.modeling.sentences import pack, sentences
 
@@ -63,12 +65,16 @@ def encode_documents(
         aside.mkdir(parents=True)
         try:
             _write(rows, encoder, aside, count)
+            key = {"documents": len(rows), "max_length": max_length, "nsp": nsp}
+            write_json(aside / "store.json", {"name": "word pieces of documents", "key": key})
             aside.rename(folder)
         except OSError:
             if not folder.is_dir():  # another process was first
                 raise
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+    with suppress(OSError):  # when it was last used, for `bertkit cache`
+        os.utime(folder / "store.json")
     return _opened(folder)
 
 

@@ -129,7 +129,7 @@ pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")""
             self.max_length,
             nsp=self.options.nsp,
             short_sequences=self.options.short_sequences,
-            cache=cache_root().parent / "features" if len(rows) > self.chunk else None,
+            cache=cache_root() if len(rows) > self.chunk else None,
         )
 
     def examples(
