@@ -29,7 +29,14 @@ import numpy as np
 import torch
 import transformers
 from datasets import Dataset
-from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import (
+    DataCollatorForLanguageModeling,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 
 from bertkit import data as sources
 from bertkit.encoder import find, load_tokenizer
@@ -92,12 +99,14 @@ def ready_made(task: Pretraining, features: Dataset) -> Dataset:
 def stock(task: Pretraining, pairs: Dataset, ours: Any, steps: int) -> Trainer:
     model = transformers.BertForPreTraining(transformers.BertConfig(**ours.config.to_dict()))
     model.load_state_dict(ours.state_dict())
-    return Trainer(
+    trainer = Trainer(
         model=model,
         args=arguments(steps, train_sampling_strategy="group_by_length"),
         train_dataset=pairs,
         data_collator=DataCollatorForLanguageModeling(task.tokenizer, mlm_probability=0.15),
     )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 def bertkit(task: Pretraining, features: Dataset, model: Any, steps: int) -> TaskTrainer:
