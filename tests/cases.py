@@ -78,6 +78,8 @@ ASKED = {"query": ["one good cat", "two bad dog s"] * 4, "document": TEXTS}
 
 CASES = [
     Case("single-label", NAME, {"text": TEXTS, "label": LABELS}),
+    Case("labels-in-an-order-of-their-own", {**NAME, "labels": ["good", "bad"]}, {"text": TEXTS, "label": LABELS}),
+    Case("eleven-labels", NAME, {"text": TEXTS, "label": ["2", "10"] * 4}, class_names=[str(n) for n in range(11)]),
     Case("class-weights", {**NAME, "class_weights": {"good": 3.0}}, {"text": TEXTS, "label": LABELS}),
     Case(
         "pair",

@@ -160,6 +160,10 @@ def test_it_trains(file: Path, tiny_encoder: Path, tmp_path: Path) -> None:
         if isinstance(shipped.data.source, str):
             swapped += ["~data.source", "~data.revision", *(["~data.subset"] if shipped.data.subset else [])]
         swapped += write(tmp_path, shipped, canonical)
+    if shipped.distillation:  # from the recipe of its teacher, made as short
+        teacher = train(load_recipe(Path(shipped.distillation.teacher).name, [*swapped, *short]), tmp_path / "teacher")
+        swapped += [f"distillation.teacher={teacher.folder}", f"model.name={teacher.model}"]
+        swapped += ["distillation.student.layers=1"] if shipped.distillation.student else []
     recipe = load_recipe(file.stem, [*swapped, *short])
     run = train(recipe, tmp_path / "run")
     outcomes = run.results["seeds"]

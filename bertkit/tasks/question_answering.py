@@ -199,13 +199,34 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         """The mean of the cross-entropies of start and end, each `(windows, pieces)`, over where an answer can be."""
         from torch.nn import functional as F
 
-        parts = zip(_masked(outputs, batch), batch["labels"].unbind(1), strict=True)
+        logits = _masked(outputs.start_logits, outputs.end_logits, batch)
+        parts = zip(logits, batch["labels"].unbind(1), strict=True)
         one, other = (F.cross_entropy(logits, gold, reduction="sum") for logits, gold in parts)
         return (one + other) / 2
 
     def count(self, batch: Batch) -> float:
         """Windows."""
         return float(len(batch["labels"]))
+
+    # --- teacher -> student
+
+    def soft(self, outputs: Any, batch: Batch) -> Tensor:
+        """Start and end logits of each piece, `(windows, pieces * 2)`."""
+        import torch
+
+        return torch.stack([outputs.start_logits, outputs.end_logits], dim=-1).float().flatten(1)
+
+    def soft_loss(self, outputs: Any, batch: Batch, temperature: float) -> Tensor:
+        """The mean of the KL of start and of end, over where an answer can be."""
+        from bertkit.heads import soft_losses
+
+        soft = batch["soft"].reshape(len(batch["soft"]), -1, 2)
+        starts, ends = soft[:, : outputs.start_logits.shape[1]].unbind(2)
+        ours = _masked(outputs.start_logits, outputs.end_logits, batch)
+        one, other = (
+            soft_losses.kl(*pair, temperature) for pair in zip(ours, _masked(starts, ends, batch), strict=True)
+        )
+        return (one + other).sum() / 2
 
     # --- model -> answers
 
@@ -214,7 +235,7 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         import torch
         from torch.nn import functional as F
 
-        starts, ends = _masked(outputs, batch)
+        starts, ends = _masked(outputs.start_logits, outputs.end_logits, batch)
         pieces = torch.arange(starts.shape[1], device=starts.device) - (batch["place"] - batch["low"])[:, None]
         own = (pieces >= batch["first"][:, None]) & (pieces < batch["end"][:, None])
         inside = (pieces >= batch["low"][:, None]) & (pieces < (batch["low"] + batch["count"])[:, None])
@@ -385,16 +406,14 @@ def _inside(gold: tuple[int, int] | None, low: int, count: int, place: int) -> l
     return [gold[0] - low + place, gold[1] - low + place]
 
 
-def _masked(outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def _masked(start_logits: Tensor, end_logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """Start and end logits `(windows, pieces)` fp32, where a context piece or the first special token stands."""
     import torch
 
-    at = torch.arange(outputs.start_logits.shape[1], device=outputs.start_logits.device)
+    at = torch.arange(start_logits.shape[1], device=start_logits.device)
     place = batch["place"][:, None]
     there = ((at >= place) & (at < place + batch["count"][:, None])) | (at == 0)
-    starts, ends = (
-        logits.float().masked_fill(~there, NOWHERE) for logits in (outputs.start_logits, outputs.end_logits)
-    )
+    starts, ends = (logits.float().masked_fill(~there, NOWHERE) for logits in (start_logits, end_logits))
     return starts, ends
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 
-from pydantic import Field
+from pydantic import Field, field_serializer, field_validator
 
 from bertkit.data.columns import label_names
 from bertkit.encoder import load_model
@@ -56,6 +56,18 @@ class TextClassificationOptions(TaskOptions):
     labels: Annotated[list[Name], Field(min_length=1)] | Annotated[dict[str, Name], Field(min_length=1)] | None = Field(
         None, description="Label names in order, or {value in the data: name}. null: found in train."
     )
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _from_pairs(cls, given: Any) -> Any:
+        pairs = isinstance(given, list) and given and all(isinstance(g, list) and len(g) == 2 for g in given)
+        return dict(given) if pairs else given
+
+    @field_serializer("labels", when_used="json")
+    def _as_pairs(self, labels: list[str] | dict[str, str] | None) -> Any:
+        # transformers sorts the keys of config.json, and their order is that of the label ids.
+        return [list(pair) for pair in labels.items()] if isinstance(labels, dict) else labels
+
     overflow: Literal["truncate", "window", "error"] = Field(
         "truncate", description="Texts past max_length: cut and counted, pooled over windows, or refused."
     )
@@ -263,13 +275,10 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy, binary cross-entropy over all labels, or squared error; `logits` are `(windows, labels)`."""
-        import torch
         from torch.nn import functional as F
 
-        rows, first, windows = _rows(batch)
-        logits = torch.zeros(len(rows), outputs.logits.shape[-1], device=outputs.logits.device)
-        logits = logits.index_add(0, windows, outputs.logits.float()) / torch.bincount(windows)[:, None]
-        labels = batch["labels"][first]
+        _, first, _ = _rows(batch)
+        logits, labels = _pooled(outputs.logits, batch), batch["labels"][first]
         if self.kind == "regression":
             return F.mse_loss(logits[:, 0], labels.float(), reduction="sum")
         if self.kind == "multi-label":
@@ -291,6 +300,32 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
         import torch
 
         return torch.tensor([weights[name] for name in self.names], device=like.device) if weights else None
+
+    # --- teacher -> student
+
+    @property
+    def shared(self) -> Mapping[str, Any]:
+        return {"kind": self.kind, "labels": self.names}
+
+    def soft(self, outputs: Any, batch: Batch) -> Tensor:
+        """Logits, `(windows, labels)`."""
+        logits: Tensor = outputs.logits.float()
+        return logits
+
+    def soft_loss(self, outputs: Any, batch: Batch, temperature: float) -> Tensor:
+        """KL of each row with its class weight, cross-entropy of each decision, or squared error."""
+        from torch.nn import functional as F
+
+        from bertkit.heads import soft_losses
+
+        ours, theirs = _pooled(outputs.logits, batch), _pooled(batch["soft"], batch)
+        if self.kind == "regression":
+            return F.mse_loss(ours, theirs, reduction="sum")
+        if self.kind == "multi-label":
+            return soft_losses.binary(ours, theirs, temperature)
+        losses = soft_losses.kl(ours, theirs, temperature)
+        weight = self._tensor(self.options.class_weights, losses)
+        return losses.sum() if weight is None else (losses * weight[batch["labels"][_rows(batch)[1]]]).sum()
 
     # --- model -> answers
 
@@ -377,6 +412,15 @@ def _rows(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
     rows, windows, counts = torch.unique_consecutive(batch["row"], return_inverse=True, return_counts=True)
     return rows, counts.cumsum(0) - counts, windows
+
+
+def _pooled(logits: Tensor, batch: Batch) -> Tensor:
+    """The mean of the logits of each row's windows, `(windows, labels)` -> `(rows, labels)` fp32."""
+    import torch
+
+    rows, _, windows = _rows(batch)
+    table = torch.zeros(len(rows), logits.shape[-1], device=logits.device)
+    return table.index_add(0, windows, logits.float()) / torch.bincount(windows)[:, None]
 
 
 def _flat(values: Iterable[Any], kind: Kind) -> Iterable[str]:

@@ -326,21 +326,20 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
             return F.cross_entropy(flat, labels, weight, reduction="sum", label_smoothing=label_smoothing)
         from bertkit.heads import crf
 
-        rows = batch["row"][:, None].expand_as(batch["heads"])[batch["heads"] >= 0]
-        if not len(rows):
+        if not len(flat):
             return flat.sum()
-        _, sentence, counts = torch.unique_consecutive(rows, return_inverse=True, return_counts=True)
-        place = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[sentence]
-        mask = torch.arange(int(counts.max()), device=rows.device) < counts[:, None]
+        sentence, place, mask = _sentences(batch)
         scores = flat.new_zeros((*mask.shape, flat.shape[-1])).index_put((sentence, place), flat)
         gold = labels.new_zeros(mask.shape).index_put((sentence, place), labels)
-        chain = (
-            crf.constrain(outputs["chain"], crf.forbidden(self.tags)) if self.options.constrained else outputs["chain"]
-        )
-        losses = crf.nll(scores, gold, mask, chain)
+        losses = crf.nll(scores, gold, mask, self._constrained(outputs["chain"]))
         if weight is not None:
-            losses = losses * torch.zeros_like(losses).index_add(0, sentence, weight[labels]) / counts
+            losses = losses * torch.zeros_like(losses).index_add(0, sentence, weight[labels]) / mask.sum(1)
         return losses.sum()
+
+    def _constrained(self, chain: Chain) -> Chain:
+        from bertkit.heads import crf
+
+        return crf.constrain(chain, crf.forbidden(self.tags)) if self.options.constrained else chain
 
     def count(self, batch: Batch) -> float:
         """Words, or the sum of their weights."""
@@ -355,6 +354,52 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
         if not isinstance(given, dict):
             return None
         return torch.tensor([given[tag.partition("-")[2] or "O"] for tag in self.tags], device=like.device)
+
+    # --- teacher -> student
+
+    @property
+    def shared(self) -> Mapping[str, Any]:
+        return {"head": self.options.head, "tags": self.tags}
+
+    def soft(self, outputs: Any, batch: Batch) -> Tensor:
+        """Logits of the words of each window, `(windows, words * tags)`; behind those of the chain, where there is one:
+        `tags` rows of transitions, one of start and one of end."""
+        import torch
+
+        logits, heads = outputs["logits"].float(), batch["heads"]
+        words: Tensor = logits.gather(1, heads.clamp(min=0)[..., None].expand(-1, -1, logits.shape[-1]))
+        if self.options.head == "softmax":
+            return words.flatten(1)
+        chain = torch.cat([part.float().reshape(-1, len(self.tags)) for part in outputs["chain"]])
+        return torch.cat([chain.expand(len(words), -1, -1), words], dim=1).flatten(1)
+
+    def soft_loss(self, outputs: Any, batch: Batch, temperature: float) -> Tensor:
+        """KL of each word with its class weight; of a chain, cross-entropy of each word's marginals."""
+        from bertkit.heads import soft_losses
+        from bertkit.heads.crf import Chain
+
+        there = batch["heads"] >= 0
+        soft = batch["soft"].reshape(len(there), -1, len(self.tags))
+        before = len(self.tags) + 2 if self.options.head == "crf" else 0
+        theirs = soft[:, before : before + there.shape[1]][there]
+        ours = _read(outputs["logits"], batch).float()
+        if not len(ours):
+            return ours.sum()
+        if self.options.head == "softmax":
+            losses = soft_losses.kl(ours, theirs, temperature)
+        else:
+            sentence, place, mask = _sentences(batch)
+            chain = Chain(soft[0, : len(self.tags)], soft[0, len(self.tags)], soft[0, len(self.tags) + 1])
+            student, teacher = (
+                (scores.new_zeros((*mask.shape, len(self.tags))).index_put((sentence, place), scores), own)
+                for scores, own in (
+                    (ours, self._constrained(outputs["chain"])),
+                    (theirs, self._constrained(chain)),
+                )
+            )
+            losses = soft_losses.chain_cross_entropy(student, teacher, mask, temperature)[sentence, place].float()
+        weight = self._weights(losses)
+        return losses.sum() if weight is None else (losses * weight[batch["labels"][there]]).sum()
 
     # --- model -> answers
 
@@ -481,6 +526,16 @@ def _read(logits: Tensor, batch: Batch) -> Tensor:
     heads = batch["heads"]
     window, _ = (heads >= 0).nonzero(as_tuple=True)
     return logits[window, heads[heads >= 0]]
+
+
+def _sentences(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Of the words of `_read` each one's sentence and place there, `(words,)`; and where the sentences have words."""
+    import torch
+
+    rows = batch["row"][:, None].expand_as(batch["heads"])[batch["heads"] >= 0]
+    _, sentence, counts = torch.unique_consecutive(rows, return_inverse=True, return_counts=True)
+    place = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[sentence]
+    return sentence, place, torch.arange(int(counts.max()), device=rows.device) < counts[:, None]
 
 
 def _with_chain(model: Any, inputs: Any, outputs: Any) -> Any:

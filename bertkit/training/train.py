@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from bertkit.data import Data
     from bertkit.inference import Predictor
-    from bertkit.recipe import Recipe
+    from bertkit.recipe import Hub, Recipe
     from bertkit.tasks.base import Finding, Task
 
 logger = logging.getLogger(__name__)
@@ -64,6 +64,7 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False, *, metri
     Raises RecipeError, DataError or ModelError before anything is trained, and leaves nothing half-written.
     """
     started = time.monotonic()
+    check_hub(recipe)
     first = int(os.environ.get("RANK", 0)) == 0  # under torchrun, one process writes
     run = open_run(recipe, Path(output_dir), resume) if first else Run(Path(output_dir))
     if resume and run.finished:
@@ -83,7 +84,43 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False, *, metri
             best = max(outcomes, key=lambda o: -math.inf if o["headline"] is None else o["headline"])
             publish(run, best["seed"])
             finish(recipe, run, data, outcomes, metrics, started, teacher)
+            draw_report(run)
+    if first and recipe.hub:
+        push_run(run, recipe.hub)
     return run
+
+
+def check_hub(recipe: Recipe) -> None:
+    """Raises RecipeError where a push would fail for sure, before hours of training."""
+    if recipe.hub:
+        from bertkit.hub.push import misnamed, unready
+
+        problems = [*misnamed(recipe.hub.repo_id, recipe.hub.revision, recipe.hub.create_pr), *unready()]
+        if problems:
+            raise RecipeError([Problem("hub", what, fix) for _, what, fix in problems])
+
+
+def push_run(run: Run, hub: Hub) -> None:
+    """Push the finished run, as the recipe says. Raises ModelError, which does not touch the run."""
+    from bertkit.hub.push import push
+
+    options = hub.model_dump(exclude={"repo_id"})
+    try:
+        push(run.folder, hub.repo_id, **options)
+    except ModelError as error:
+        fix = f"Push it later: bertkit push {run.folder} {hub.repo_id}"
+        raise ModelError([*error.problems, Problem(str(run.folder), "the run itself is whole", fix)]) from None
+
+
+def draw_report(run: Run) -> None:
+    """Write report.html; whatever goes wrong there is said, and does not touch the finished run."""
+    from bertkit.report.html import write_report
+
+    try:
+        write_report([run.folder])
+    except Exception as error:  # no picture is worth a training
+        what = f"{type(error).__name__}: {error}"
+        logger.warning("there is no report (%s); the run is whole. Try: bertkit report %s", what, run.folder)
 
 
 def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
@@ -371,7 +408,7 @@ def finish(
     }
     if teacher:
         chosen = "validation" if "validation" in splits else next(iter(splits))
-        compared = bargain(teacher, run.model, predictor, data.rows[chosen], splits[chosen])
+        compared = bargain(teacher, run.model, predictor, data.rows[chosen], splits[chosen], headline)
         results["distillation"] = {"split": chosen, **compared}
     write_text(run.model / "README.md", card(recipe, results))
     write_json(run.folder / "results.json", results)

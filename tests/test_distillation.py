@@ -1,0 +1,569 @@
+"""Distillation: losses against definitions, each task, the cache, the student's layers, and the whole program."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small
+import torch
+import transformers
+from cases import CASES, DRAWN, LABELS, TEXTS, Case, encoder
+from conftest import build_encoder
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from steps import FirstStep, arguments
+from test_equivalence import BY_ROW, assert_same_step
+from test_resume import RHYTHM, killed
+from transformers import AutoModelForSequenceClassification, set_seed
+
+from bertkit.encoder import load_tokenizer
+from bertkit.errors import ModelError, RecipeError, UserError
+from bertkit.evaluation.evaluate import score
+from bertkit.files import sha256
+from bertkit.heads import crf, soft_losses
+from bertkit.inference import Predictor, load, predictor
+from bertkit.recipe import Distillation
+from bertkit.report.table import after_training, against_teacher
+from bertkit.run import Run
+from bertkit.tasks.base import Batch, Task
+from bertkit.training.bargain import bargain
+from bertkit.training.batching import Collator
+from bertkit.training.distillation import (
+    Distiller,
+    Teacher,
+    check_sizes,
+    chosen_layers,
+    find_teacher,
+    keep_layers,
+    runs_along,
+    taught,
+)
+from bertkit.training.train import save, train
+from bertkit.training.trainer import TaskTrainer
+
+BY_ID = {case.id: case for case in [*CASES, *DRAWN]}
+SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 3, "columns": {}}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What one test keeps, no other finds."""
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def save_teacher(case: Case, home: Path, folder: Path, seed: int = 1) -> Path:
+    """A model folder with opinions: weights drawn so wide that its outputs are far from uniform."""
+    task = case.task(home)
+    torch.manual_seed(seed)
+    model: Any = task.model(encoder(home))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    save(model, task, folder, SETTINGS)
+    return folder
+
+
+def teach(case: Case, home: Path, folder: Path, **more: Any) -> tuple[Task, Distillation, Teacher]:
+    """The student's task, the section of its recipe, and the teacher."""
+    task, spec = case.task(home), Distillation(teacher=str(save_teacher(case, home, folder)), **more)
+    return task, spec, find_teacher(spec, task)
+
+
+def batch_of(task: Task, features: Dataset) -> Batch:
+    return Collator.of(task.tokenizer, task.padding)(task.examples(features, list(range(len(features)))))
+
+
+# --- losses
+
+
+def test_kl_is_what_torch_and_the_paper_say() -> None:
+    student, teacher = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).unbind(0)
+    loss = torch.nn.KLDivLoss(reduction="none")((student / 3).log_softmax(1), (teacher / 3).softmax(1)).sum(1) * 9
+    assert torch.allclose(soft_losses.kl(student, teacher, 3.0), loss, atol=1e-6)
+    p, q = (teacher / 3).softmax(1), (student / 3).softmax(1)
+    assert torch.allclose(soft_losses.kl(student, teacher, 3.0), 9 * (p * (p / q).log()).sum(1), atol=1e-6)
+
+
+def test_binary_is_the_kl_of_two_classes_and_the_teachers_entropy() -> None:
+    student, teacher = torch.randn(2, 7, generator=torch.Generator().manual_seed(0)).unbind(0)
+    both = [torch.stack([logits, torch.zeros(7)], dim=1) for logits in (student, teacher)]
+    entropy = torch.distributions.Bernoulli(logits=teacher / 2).entropy().sum() * 4
+    expected = soft_losses.kl(*both, 2.0).sum() + entropy
+    assert soft_losses.binary(student, teacher, 2.0).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_the_square_keeps_gradients_of_one_size() -> None:
+    """At high temperatures the gradient tends to (student - teacher) / classes, whatever the temperature is."""
+    student, teacher = torch.tensor([[1.0, -1.0, 0.0]]), torch.tensor([[0.5, 1.0, -1.5]])
+    for temperature in (100.0, 1000.0):
+        logits = student.clone().double().requires_grad_()
+        (soft_losses.kl(logits, teacher, temperature)).sum().backward()
+        assert torch.allclose(logits.grad, ((student - teacher) / 3).double(), atol=1e-2)
+
+
+def by_enumeration(emissions: torch.Tensor, chain: crf.Chain) -> torch.Tensor:
+    """Marginals of one sentence, `(words, tags)`, from every path there is."""
+    words, tags = emissions.shape
+    paths = torch.tensor(list(itertools.product(range(tags), repeat=words)))
+    scores = emissions[torch.arange(words), paths].sum(1) + chain.start[paths[:, 0]] + chain.end[paths[:, -1]]
+    scores = scores + chain.transitions[paths[:, :-1], paths[:, 1:]].sum(1)
+    return torch.einsum("p,pwt->wt", scores.softmax(0), torch.nn.functional.one_hot(paths, tags).double())
+
+
+@settings(max_examples=30)
+@given(words=st.integers(1, 4), tags=st.integers(2, 3), seed=st.integers(0, 100))
+def test_marginals_and_their_gradients_are_those_of_all_paths(words: int, tags: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    emissions = torch.randn(1, words, tags, dtype=torch.float64, requires_grad=True)
+    parts = [torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in ((tags, tags), (tags,), (tags,))]
+    chain, mask = crf.Chain(*parts), torch.ones(1, words, dtype=torch.bool)
+    ours, theirs = soft_losses.log_marginals(emissions, mask, chain).exp()[0], by_enumeration(emissions[0], chain)
+    assert torch.allclose(ours, theirs)
+    assert torch.allclose(ours, crf.marginals(emissions, mask, chain)[0])
+    inputs, weight = [emissions, *parts], torch.randn(words, tags, dtype=torch.float64)
+    found = [
+        torch.autograd.grad((each * weight).sum(), inputs, allow_unused=True, materialize_grads=True)
+        for each in (ours, theirs)
+    ]
+    assert all(torch.allclose(*pair, atol=1e-10) for pair in zip(*found, strict=True))
+
+
+def test_marginals_with_padding_and_forbidden_tags_pass_gradcheck() -> None:
+    torch.manual_seed(0)
+    tags = ["O", "B-X", "I-X"]
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    emissions = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
+    free = [torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in ((3, 3), (3,), (3,))]
+
+    def real(emissions: torch.Tensor, *parts: torch.Tensor) -> torch.Tensor:
+        chain = crf.constrain(crf.Chain(*parts), crf.forbidden(tags))
+        return soft_losses.log_marginals(emissions, mask, chain).exp()[mask]
+
+    assert torch.autograd.gradcheck(real, (emissions, *free))
+    joint = crf.constrain(crf.Chain(*free), crf.forbidden(tags))
+    assert torch.allclose(real(emissions, *free), crf.marginals(emissions, mask, joint)[mask])
+
+
+# --- each task
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+def test_a_student_that_is_its_teacher_has_nothing_to_learn(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
+    features = taught(task.encode(case.rows()), teacher)
+    batch = batch_of(task, features)
+    sizes = []
+    for model in (teacher.predictor.model, task.model(encoder(tiny_encoder))):
+        model.train()
+        loss = task.soft_loss(task.forward(model, batch), batch, spec.temperature)
+        loss.backward()
+        sizes.append(max(float(p.grad.abs().max()) for p in model.parameters() if p.grad is not None))
+        assert loss.dtype == torch.float32
+    assert sizes[0] < 1e-2 * sizes[1]
+
+
+def first_step(case: Case, home: Path, out: Path, batch: int, accumulate: int, **more: Any) -> Any:
+    """Loss and gradients of the first step with a teacher."""
+    task, spec, teacher = teach(case, home, out / "teacher", **more)
+    set_seed(5)
+    model: Any = task.model(encoder(home))
+    step, args, features = FirstStep(), arguments(out, batch, accumulate), task.encode(case.rows())
+    trainer = TaskTrainer(
+        task=task,
+        model=model,
+        args=args,
+        features=features if runs_along(spec, task) else taught(features, teacher),
+        validation=None,
+        predict=predictor(task, args.device, "fp32", 8),
+        callbacks=[step],
+        distiller=Distiller(spec, teacher, task, model.base_model),
+    )
+    trainer.train()
+    return next(e["loss"] for e in trainer.state.log_history if "loss" in e), step.gradients
+
+
+@pytest.mark.parametrize("case", BY_ROW, ids=[case.id for case in BY_ROW])
+def test_accumulation_equals_one_batch(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    whole = first_step(case, tiny_encoder, tmp_path / "whole", 8, 1, alpha=1.0)
+    assert_same_step(whole, first_step(case, tiny_encoder, tmp_path / "parts", 2, 4, alpha=1.0))
+
+
+@pytest.mark.parametrize("identifier", ["windows", "ner-crf", "similarity-mse", "mlm-nsp"])
+def test_hidden_states_are_learned_and_accumulate(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    case, more = BY_ID[identifier], {"hidden": True, "alpha": 0.5}
+    whole = first_step(case, tiny_encoder, tmp_path / "whole", 8, 1, **more)
+    assert_same_step(whole, first_step(case, tiny_encoder, tmp_path / "parts", 2, 4, **more))
+    blind = first_step(case, tiny_encoder, tmp_path / "blind", 8, 1, alpha=0.5)
+    assert whole[0] > blind[0] + 1e-3
+
+
+def test_the_hidden_loss_is_the_mean_distance_of_real_pieces(tiny_encoder: Path, tmp_path: Path) -> None:
+    case = BY_ID["single-label"]
+    task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher", hidden=True, alpha=1.0)
+    model: Any = task.model(encoder(tiny_encoder)).eval()
+    distiller = Distiller(spec, teacher, task, model.base_model)
+    batch = batch_of(task, task.encode(case.rows()))
+    losses = distiller.loss(task.forward(model, batch), batch) / torch.tensor(distiller.count(batch))
+    inputs = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
+    states = [m.base_model(**inputs).last_hidden_state for m in (model, teacher.predictor.model)]
+    there = batch["attention_mask"].bool()
+    apart = 1 - torch.cosine_similarity(states[0][there], states[1][there], dim=-1)
+    assert losses.shape == (2,)
+    assert losses[1].item() == pytest.approx(apart.mean().item(), rel=1e-5)
+
+
+def test_a_student_learns_the_teachers_probabilities_and_not_the_labels(tiny_encoder: Path, tmp_path: Path) -> None:
+    """Its labels are the wrong ones, and with alpha 1 nothing reads them."""
+    wrong = ["bad" if label == "good" else "good" for label in LABELS]
+    case = Case("wrong", {"name": "text-classification"}, {"text": TEXTS, "label": wrong})
+    task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher", alpha=1.0, temperature=1.0)
+    features = task.encode(case.rows())
+    set_seed(5)
+    model: Any = task.model(encoder(tiny_encoder))
+    args = dataclasses.replace(arguments(tmp_path / "run", 8, 1), max_steps=150, learning_rate=1e-2)
+    trainer = TaskTrainer(
+        task=task,
+        model=model,
+        args=args,
+        features=taught(features, teacher),
+        validation=None,
+        predict=predictor(task, args.device, "fp32", 8),
+        callbacks=[],
+        distiller=Distiller(spec, teacher, task, model.base_model),
+    )
+    trainer.train()
+    own = Predictor(task, model.eval(), torch.device("cpu"), "fp32", 8, {})
+    ours, theirs = ([answer["scores"]["good"] for answer in each(TEXTS)] for each in (own, teacher.predictor))
+    assert max(theirs) - min(theirs) > 0.1  # else there would be nothing to learn
+    assert ours == pytest.approx(theirs, abs=0.02)
+
+
+def test_a_task_without_soft_targets_says_so(tiny_encoder: Path) -> None:
+    task = BY_ID["single-label"].task(tiny_encoder)
+    for call in (lambda: Task.soft(task, None, {}), lambda: Task.soft_loss(task, None, {}, 1.0)):
+        with pytest.raises(UserError, match="distillation: text-classification can not be learned from a teacher"):
+            call()
+
+
+def test_soft_columns_are_padded_as_numbers() -> None:
+    batch = Collator({"soft": 0})({"input_ids": [[1], [2]], "soft": [[0.25], [0.5, -1.5]]})
+    assert torch.equal(batch["soft"], torch.tensor([[0.25, 0.0], [0.5, -1.5]]))
+    empty = Collator({"soft": 0})({"input_ids": [[1], [2]], "soft": [[], []]})
+    assert empty["soft"].shape == (2, 0)
+
+
+# --- the cache
+
+
+def test_the_teacher_is_asked_once(tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "bertkit")
+    case = BY_ID["single-label"]
+    task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
+    told = []
+
+    def ask(teacher: Teacher, features: Dataset) -> list[Any]:
+        caplog.clear()
+        soft = taught(features, teacher)["soft"][:]
+        told.append(re.findall(r"kept from before|computed", caplog.text))
+        return soft
+
+    features = task.encode(case.rows())
+    first = ask(teacher, features)
+    assert ask(teacher, features) == first
+    relabelled = task.encode(case.rows().map(lambda row: {"label": "good"}))
+    assert ask(teacher, relabelled) == first
+    assert told == [["computed"], ["kept from before"], ["kept from before"]]
+    told.clear()
+
+    other = Teacher(save_teacher(case, tiny_encoder, tmp_path / "other", seed=2), load(tmp_path / "other"))
+    assert ask(other, features) != first
+    assert len(ask(teacher, features.select(range(7)))) == 7
+    short = dataclasses.replace(task, max_length=8)
+    assert ask(teacher, short.encode(case.rows())) != first
+    assert told == [["computed"]] * 3
+
+
+def test_what_is_kept_is_what_the_teacher_says(tiny_encoder: Path, tmp_path: Path) -> None:
+    case = BY_ID["pair"]
+    task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
+    features = task.encode(case.rows())
+    plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "teacher").eval()
+    for feature, soft in zip(features, taught(features, teacher)["soft"], strict=True):
+        inputs = {name: torch.tensor([feature[name]]) for name in ("input_ids", "token_type_ids")}
+        assert soft == pytest.approx(plain(**inputs).logits[0].tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("harm", ["cut", "lengthened"])
+def test_a_damaged_store_is_written_again(
+    harm: str, tiny_encoder: Path, tmp_path: Path, own_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = BY_ID["single-label"]
+    task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
+    features = task.encode(case.rows())
+    first = taught(features, teacher)["soft"][:]
+    (file,) = own_cache.glob("*/soft.arrow")
+    whole = file.read_bytes()
+    if harm == "cut":
+        file.write_bytes(whole[: len(whole) // 2])
+    else:
+        taught(features.select(range(5)), teacher)
+        (shorter,) = (other for other in own_cache.glob("*/soft.arrow") if other != file)
+        shutil.copy(shorter, file)
+    assert taught(features, teacher)["soft"][:] == first
+    assert file.read_bytes() == whole
+    assert "the teacher is asked again" in caplog.text
+    assert not list(own_cache.glob(".*"))
+
+
+def test_where_nothing_can_be_kept_it_says_so(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = BY_ID["single-label"]
+    task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(UserError, match="can not be kept there"):
+        taught(task.encode(case.rows()), teacher)
+
+
+# --- what a teacher must be
+
+
+def refused(case: Case, teacher: Case, home: Path, folder: Path, **more: Any) -> str:
+    """What is said of this teacher."""
+    path = save_teacher(teacher, home, folder)
+    task = dataclasses.replace(case.task(home), **more)
+    with pytest.raises(ModelError) as error:
+        find_teacher(Distillation(teacher=str(path)), task)
+    return str(error.value)
+
+
+def test_a_teacher_of_something_else_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    one = BY_ID["single-label"]
+    said = refused(one, BY_ID["ner-crf"], tiny_encoder, tmp_path / "a")
+    assert "was trained for token-classification, not text-classification" in said
+    said = refused(one, BY_ID["multi-label"], tiny_encoder, tmp_path / "b")
+    assert "kind is multi-label, the student's is single-label" in said
+    named = Case("named", {**one.options, "labels": {"bad": "poor", "good": "fine"}}, one.columns)
+    said = refused(one, named, tiny_encoder, tmp_path / "c")
+    assert "distillation.teacher: labels are poor, fine, the student's are bad, good" in said
+    assert "task: {labels: …}" in said
+    said = refused(BY_ID["ner-crf"], BY_ID["ner-softmax"], tiny_encoder, tmp_path / "d")
+    assert "head is softmax, the student's is crf" in said
+    said = refused(one, one, tiny_encoder, tmp_path / "e", max_length=65)
+    assert "it reads 64 word pieces, the student 65" in said
+
+
+def test_a_teacher_with_other_word_pieces_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(tiny_encoder, tmp_path / "other")
+    words = {**load_tokenizer(tiny_encoder).get_vocab()}
+    words["hound"] = words.pop("dog")
+    transformers.BertTokenizer(vocab=words, model_max_length=64).save_pretrained(other)
+    path = save_teacher(BY_ID["single-label"], other, tmp_path / "teacher")
+    with pytest.raises(ModelError, match=r"its word pieces \(42\) are not the student's \(42\)"):
+        find_teacher(Distillation(teacher=str(path)), BY_ID["single-label"].task(tiny_encoder))
+
+
+def test_vectors_and_hidden_states_must_be_of_one_size(tiny_encoder: Path, tmp_path: Path) -> None:
+    case = BY_ID["retrieval"]  # vectors of 6, hidden states of 16
+    task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
+    wide = Case("wide", {**case.options, "dense": 0}, case.columns).task(tiny_encoder)
+    features = task.encode(case.rows())
+    check_sizes(spec, teacher, task, task.model(encoder(tiny_encoder)), features)
+    with pytest.raises(ModelError, match=r"its vectors have 6 numbers, the student's 16") as error:
+        check_sizes(spec, teacher, wide, wide.model(encoder(tiny_encoder)), features)
+    assert "task: {dense: 6}" in str(error.value)
+    narrow = tmp_path / "narrow"
+    load_tokenizer(tiny_encoder).save_pretrained(narrow)
+    config = transformers.BertConfig.from_pretrained(tiny_encoder, hidden_size=8)
+    transformers.BertModel(config).save_pretrained(narrow)
+    check_sizes(spec, teacher, task, task.model(encoder(narrow)), features)
+    hidden = spec.model_copy(update={"hidden": True})
+    with pytest.raises(ModelError, match=r"hidden states have 16 numbers, the student's 8"):
+        check_sizes(hidden, teacher, task, task.model(encoder(narrow)), features)
+
+
+# --- the student's layers
+
+
+def test_layers_are_evenly_spaced() -> None:
+    assert chosen_layers(12, 6) == [0, 2, 4, 7, 9, 11]
+    assert chosen_layers(6, 3) == [0, 2, 5]
+    assert chosen_layers(4, 4) == [0, 1, 2, 3]
+    assert chosen_layers(12, 1) == [0]
+
+
+@given(total=st.integers(2, 48), data=st.data())
+def test_layers_are_distinct_and_reach_both_ends(total: int, data: Any) -> None:
+    count = data.draw(st.integers(2, total))
+    chosen = chosen_layers(total, count)
+    assert (chosen[0], chosen[-1]) == (0, total - 1)
+    assert len(chosen) == count
+    assert chosen == sorted(set(chosen))
+
+
+def test_a_shorter_student_starts_from_the_teachers_weights(tmp_path: Path) -> None:
+    case = BY_ID["single-label"]
+    deep = build_encoder(tmp_path / "deep", layers=5)
+    folder = save_teacher(case, deep, tmp_path / "teacher")
+    task = case.task(folder)
+    student = keep_layers(task.model(encoder(folder)), 3)
+    save(student, task, tmp_path / "student", SETTINGS)
+    again, theirs = load(tmp_path / "student").model, load(folder).model
+    assert again.config.num_hidden_layers == len(again.bert.encoder.layer) == 3
+    for ours, place in zip(again.bert.encoder.layer, (0, 2, 4), strict=True):
+        kept = theirs.bert.encoder.layer[place].state_dict()
+        assert all(torch.equal(value, kept[name]) for name, value in ours.state_dict().items())
+    assert torch.equal(again.classifier.weight, theirs.classifier.weight)
+
+
+def test_layers_that_are_not_there_or_not_alike_are_refused(tiny_encoder: Path) -> None:
+    model = BY_ID["single-label"].task(tiny_encoder).model(encoder(tiny_encoder))
+    with pytest.raises(ModelError, match=r"distillation.student.layers: 3 layers to keep, but the encoder has 2"):
+        keep_layers(model, 3)
+    sizes = {"vocab_size": 45, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    shared = transformers.AlbertModel(transformers.AlbertConfig(**sizes, num_hidden_layers=4, embedding_size=8))
+    mixed = transformers.ModernBertModel(
+        transformers.ModernBertConfig(**sizes, num_hidden_layers=4, pad_token_id=0, cls_token_id=2, sep_token_id=3)
+    )
+    for other in (shared, mixed):
+        with pytest.raises(ModelError, match=r"the layers of a .* are not of one kind"):
+            keep_layers(other, 2)
+
+
+# --- the recipe
+
+
+def test_contradictions_are_found_in_the_recipe(tiny_encoder: Path, tmp_path: Path) -> None:
+    def said(*overrides: str) -> str:
+        with pytest.raises(RecipeError) as error:
+            small.recipe(tmp_path, tiny_encoder, *overrides)
+        return str(error.value)
+
+    named = f"distillation.teacher={tiny_encoder}"
+    assert "must be more than 0" in said(named, "distillation.temperature=0")
+    assert "must be at most 1" in said(named, "distillation.alpha=1.5")
+    assert "must be at least 1" in said(named, "distillation.student.layers=0")
+    assert "distillation.teacher: missing" in said("distillation.alpha=0.5")
+    assert "did you mean 'teacher'" in said("distillation={teachr: x}")
+    assert "distillation.teacher: no folder" in said("distillation.teacher=./nowhere")
+    vectors = ("task={name: retrieval, mini_batch: 8}", "distillation.hidden=true")
+    assert "hidden states are learned of whole batches" in said(named, *vectors)
+    new = ("~model.name", "model.config=tiny", f"model.tokenizer={tiny_encoder}")
+    assert "keeps layers of a pretrained model" in said(named, "distillation.student.layers=2", *new)
+
+
+def test_the_teachers_path_is_made_absolute(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    recipe = small.recipe(tmp_path, tiny_encoder, "distillation.teacher=runs/mine")
+    assert recipe.distillation is not None
+    assert recipe.distillation.teacher == str(tmp_path / "runs" / "mine")
+
+
+# --- the whole program
+
+
+@pytest.fixture(scope="module")
+def taught_by(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A teacher of four layers that has seen the small rows."""
+    room = tmp_path_factory.mktemp("teacher")
+    more = ("training.num_train_epochs=6", "training.learning_rate=1e-2", "training.eval_strategy=no")
+    return train(small.recipe(room, build_encoder(room / "deep", layers=4), *more), room / "run")
+
+
+def distilled(folder: Path, home: Path, teacher: Run, *overrides: str) -> Run:
+    recipe = small.recipe(folder, home, f"distillation.teacher={teacher.folder}", *overrides)
+    return train(recipe, folder / "run")
+
+
+def test_from_a_run_to_a_student_of_half_its_layers(
+    taught_by: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "bertkit")
+    more = ("distillation.student.layers=2", "training.learning_rate=1e-3", "seeds=[1,2]")
+    run = distilled(tmp_path, taught_by.model, taught_by, *more)
+    assert "teacher: 16 features (computed" in caplog.text
+    assert "teacher: 16 features (kept from before)" in caplog.text  # the second seed
+    compared = run.results["distillation"]
+    teacher, student = compared["teacher"], compared["student"]
+    assert student["parameters"] < teacher["parameters"]
+    assert student["megabytes"] < teacher["megabytes"]
+    assert compared["student / teacher"]["megabytes"] == student["megabytes"] / teacher["megabytes"]
+    assert teacher["score"] == taught_by.results["splits"]["validation"]["metrics"]["accuracy"]
+    assert student["score"] == run.results["splits"]["validation"]["metrics"]["accuracy"]
+    assert min(teacher["latency_ms"], student["latency_ms"], student["rows_per_second"]) > 0
+    model = AutoModelForSequenceClassification.from_pretrained(run.model)
+    assert model.config.num_hidden_layers == 2
+    assert sum(parameter.numel() for parameter in model.parameters()) == student["parameters"]
+    card, table = (run.model / "README.md").read_text(), after_training(run.folder, run.results)
+    for text in (card, table):
+        assert re.search(r"validation \(10 rows\) +teacher +student +student / teacher", text)
+        assert f"{student['score']:.4f}" in text
+    assert str(taught_by.folder) not in card
+    assert "teacher: a local model" in card
+
+
+@pytest.mark.parametrize("identifier", ["ner-crf", "retrieval", "mlm-nsp"])
+def test_other_tasks_strike_a_bargain_too(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    case = BY_ID[identifier]
+    task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
+    student, rows = load(save_teacher(case, tiny_encoder, tmp_path / "student", seed=2)), case.rows()
+    graded = score(student, rows)[1]
+    struck = bargain(teacher, tmp_path / "student", student, rows, graded, task.headline)
+    assert struck["student / teacher"]["parameters"] == 1.0
+    assert struck["student"]["score"] == graded["metrics"][task.headline]
+    assert struck["teacher"]["score"] == score(teacher.predictor, rows)[1]["metrics"][task.headline]
+    assert "95 % interval" in against_teacher({"split": "validation", **struck})
+
+
+def test_alpha_0_is_training_without_a_teacher(taught_by: Run, tiny_encoder: Path, tmp_path: Path) -> None:
+    plain = train(small.recipe(tmp_path / "plain", tiny_encoder), tmp_path / "plain" / "run")
+    runs = [
+        distilled(tmp_path / alpha, tiny_encoder, taught_by, f"distillation.alpha={alpha}") for alpha in ("0", "0.5")
+    ]
+    digests = [sha256(run.model / "model.safetensors") for run in (plain, *runs)]
+    assert digests[1] == digests[0]
+    assert digests[2] != digests[0]
+
+
+@pytest.mark.parametrize("hidden", ["false", "true"])
+def test_resumed_it_is_the_run_that_was_never_killed(
+    hidden: str, taught_by: Run, tiny_encoder_with_dropout: Path, tmp_path: Path
+) -> None:
+    """With hidden states the teacher runs along; without, its outputs are kept."""
+    more = (f"distillation.teacher={taught_by.folder}", f"distillation.hidden={hidden}", *RHYTHM)
+    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *more)
+    whole, run = train(recipe, tmp_path / "whole"), killed(recipe, tmp_path / "run")
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)  # as on another day: the teacher says the same again
+    train(recipe, run.folder, resume=True)
+    assert sha256(run.model / "model.safetensors") == sha256(whole.model / "model.safetensors")
+
+
+def test_lora_students_learn_hidden_states_too(taught_by: Run, tiny_encoder: Path, tmp_path: Path) -> None:
+    run = distilled(tmp_path, tiny_encoder, taught_by, "distillation.hidden=true", "peft.r=2")
+    assert run.results["distillation"]["student"]["parameters"] == sum(
+        parameter.numel() for parameter in load(run.folder).model.parameters()
+    )
+
+
+def test_a_wrong_teacher_leaves_nothing_behind(tiny_encoder: Path, tmp_path: Path) -> None:
+    wrong = save_teacher(BY_ID["ner-softmax"], tiny_encoder, tmp_path / "teacher")
+    recipe = small.recipe(tmp_path, tiny_encoder, f"distillation.teacher={wrong}")
+    with pytest.raises(ModelError, match="was trained for token-classification"):
+        train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    unfinished = small.recipe(tmp_path, tiny_encoder, f"distillation.teacher={tmp_path}")
+    with pytest.raises(ModelError, match=r"distillation\.teacher, .*neither a run nor a model folder"):
+        train(unfinished, tmp_path / "run")
