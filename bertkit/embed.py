@@ -15,7 +15,7 @@ import numpy as np
 from bertkit.cache import CHUNK, cache_root, clear, stores
 from bertkit.data.readers import format_of, place, read_rows
 from bertkit.data.table import Problems, shown
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, Problem, UserError
 from bertkit.files import written_aside
 from bertkit.inference import clean
 from bertkit.recipe import DataSpec
@@ -51,6 +51,8 @@ def embed_file(encode: Encode, file: str | Path, output: Path, *, column: str = 
                 rows = [row for _, row in chunk]
                 write(rows, np.asarray(encode([clean(row[column]) for row in rows]), dtype=np.float32))
                 count += len(rows)
+        if count != total:
+            raise DataError(Problem(str(file), "has changed while it was read", "Run the same again."))
     return count
 
 
@@ -186,6 +188,11 @@ def cache_table() -> str:
 
 
 def clear_cache(days: float | None = None) -> str:
-    """What `bertkit cache clear` does and prints; days: only stores that were last used longer ago."""
+    """What `bertkit cache clear` does and prints; days: only stores that were last used longer ago.
+
+    Raises UserError on days that can not be counted.
+    """
+    if days is not None and not 0 <= days <= timedelta.max.days:
+        raise UserError(Problem("--days", f"{days:g}, where a number from 0 on is expected"))
     count = clear(None if days is None else timedelta(days=days))
     return f"{count} store{'' if count == 1 else 's'} removed from {cache_root()}"

@@ -172,7 +172,8 @@ def _check(features: Features) -> None:
         value = getattr(features, name)
         if not (_whole(value) and value >= least) and not (name == "max_length" and value is None):
             problems.append(Problem(name, f"{shown(value)}, where a whole number from {least} on is expected"))
-    if isinstance(features.layers, str | int) or not len(features.layers) or not all(map(_whole, features.layers)):
+    layers = features.layers if isinstance(features.layers, Sequence | np.ndarray) else ()
+    if not len(layers) or not all(map(_whole, layers)):
         what = f"{shown(features.layers)}, where whole numbers are expected"
         problems.append(Problem("layers", what, "Write a list, such as [-1] or [-4, -3, -2, -1]."))
     if not isinstance(features.model, str | Path) or not str(features.model):
@@ -252,8 +253,7 @@ class _Reader:
     def key(self) -> dict[str, Any]:
         """All that decides a text's vector."""
         options = ("layers", "combine", "pool", "max_length", "precision")
-        own = {name: getattr(self, name) for name in options}
-        return model_key(self.encoder.folder) | own | {"device": self.device.type}
+        return model_key(self.encoder.folder) | {"device": self.device.type} | {n: getattr(self, n) for n in options}
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
         """(texts, size + 1): in the last column the word pieces that were cut off, so that the cache knows them too."""

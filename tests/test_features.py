@@ -368,6 +368,8 @@ def test_a_model_that_changes_between_fit_and_use_is_an_error(tmp_path: Path, ro
         ({"batch_size": True}, "batch_size: True"),
         ({"layers": -1}, "layers: -1"),
         ({"layers": []}, "layers"),
+        ({"layers": None}, "layers: None, where whole numbers"),
+        ({"layers": {-1}}, "layers: {-1}, where whole numbers"),
         ({"layers": [1.5]}, "layers"),
         ({"layers": [3, -4]}, "layers: no layer 3, -4: the encoder has 2"),
         ({"layers": [-1, 2]}, "layers: .*twice"),
@@ -511,6 +513,28 @@ def test_a_vector_per_word_is_no_file(tiny_encoder: Path, tmp_path: Path) -> Non
     file = write_rows(tmp_path / "in.jsonl", rows())
     with pytest.raises(ModelError, match="pool"):
         embed_features(features(tiny_encoder, pool="none"), file, tmp_path / "out.npy")
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_file_that_grows_meanwhile_is_no_file(tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "in.jsonl", rows())
+
+    def encode(texts: list[str]) -> np.ndarray:
+        with file.open("a") as more:
+            more.write('{"text": "one more"}\n')
+        return np.zeros((len(texts), 3), dtype=np.float32)
+
+    with pytest.raises(DataError, match=r"in\.jsonl: has changed while it was read"):
+        embed_file(encode, file, tmp_path / "out.npy")
+    assert not (tmp_path / "out.npy").exists()
+
+
+def test_another_device_never_hits(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = []
+    for kind in ("cpu", "meta"):
+        monkeypatch.setattr("bertkit.features.best_device", lambda kind=kind: torch.device(kind))
+        keys.append(features(tiny_encoder).fit([]).reader_.key)
+    assert keys[0] != keys[1]
 
 
 @pytest.mark.usefixtures("small_chunks")

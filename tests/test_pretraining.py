@@ -172,7 +172,8 @@ def test_plain_transformers_opens_it(case: Case, tiny_encoder: Path, tmp_path: P
 def test_errors_say_what_to_do(tiny_encoder: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
     with pytest.raises(DataError, match="from another document, and there is one"):
-        Pretraining.prepare(PretrainingOptions(name="pretraining"), tokenizer, 32, Dataset.from_dict({"text": ["a"]}), [])
+        one = Dataset.from_dict({"text": ["a"]})
+        Pretraining.prepare(PretrainingOptions(name="pretraining"), tokenizer, 32, one, [])
     tokenizer.mask_token = None
     with pytest.raises(ModelError, match="MASK"):
         Pretraining.prepare(PretrainingOptions(name="pretraining"), tokenizer, 32, DRAWN[0].rows(), [])

@@ -16,10 +16,10 @@ from transformers import set_seed
 from bertkit import evaluate, load
 from bertkit.cli import main
 from bertkit.encoder import load_tokenizer
-from bertkit.errors import DataError, UserError
+from bertkit.errors import DataError, ModelError, UserError
 from bertkit.retrieval.mining import mine_file, nearest
-from bertkit.retrieval.models import dual_encoder
-from bertkit.retrieval.two_stage import reranked
+from bertkit.retrieval.models import dual_encoder, kept_vectors, reranker
+from bertkit.retrieval.two_stage import evaluate_two_stages, reranked
 from bertkit.tasks.retrieval import Retrieval, RetrievalOptions, searched
 from bertkit.training.train import save
 
@@ -74,7 +74,9 @@ def test_the_whole_way(tiny_encoder: Path, tmp_path: Path, capsys: pytest.Captur
     results = json.loads((run / "results.json").read_text())
     test = results["splits"]["test"]
     assert test["queries"] == 2
-    assert "pipeline_tag: sentence-similarity\n" in (run / "model" / "README.md").read_text()
+    card = (run / "model" / "README.md").read_text()
+    assert "library_name: sentence-transformers\npipeline_tag: sentence-similarity\n" in card
+    assert "bootstrap over queries." in card
     assert set(results["baselines"]["test"]["tf-idf cosine"]) == set(test["metrics"])
     capsys.readouterr()
     assert main(["evaluate", str(run), "--json"]) == 0
@@ -113,6 +115,21 @@ def test_equals_stand_in_the_rows_order() -> None:
     assert [a["rank"] for a in answers] == [1, 2, 3]
 
 
+def test_a_query_that_is_a_document_does_not_find_itself() -> None:
+    """As BEIR leaves it out; but where it is judged for itself it is one document more."""
+    names = {"query_id": ["a", "b", "", ""], "document_id": ["b", "b", "a", "c"]}
+    texts = {"query": ["x", "y", "", ""], "document": ["y", "y", "x", "z"]}
+    unit = np.eye(3, dtype=np.float32)
+    rows = Dataset.from_dict(names | texts)
+    answers = list(searched(rows, ["a", "b"], ["b", "a", "c"], unit[[0, 1]], unit[[1, 0, 2]]))
+    assert [hit["id"] for hit in answers[0]["found"]] == ["b", "c"]
+    assert [hit["id"] for hit in answers[1]["found"]] == ["b", "a", "c"]
+    assert (answers[0]["rank"], answers[1]["rank"]) == (1, 1)
+    unnamed = Dataset.from_dict({"query": ["a", ""], "document": ["b", "a"]})
+    found = next(iter(searched(unnamed, ["a"], ["b", "a"], unit[[0]], unit[[1, 0]])))["found"]
+    assert [hit["id"] for hit in found] == ["a", "b"]  # its text alone does not make it the query
+
+
 def test_prefixes_travel_as_prompts(tiny_encoder: Path, tmp_path: Path) -> None:
     folder = made(tiny_encoder, tmp_path / "m", query_prefix="the ", document_prefix="it was ")
     theirs, ours = SentenceTransformer(str(folder), device="cpu"), load(folder, precision="fp32")
@@ -140,6 +157,37 @@ def test_pairs_with_grade_0_teach_nothing(tiny_encoder: Path, tmp_path: Path) ->
     data = read(DataSpec(source=str(folder)), Retrieval, RetrievalOptions(name="retrieval"))
     assert data.rows["train"]["document_id"][:] == ["d0"]
     assert any("1 of 2 rows have the grade 0" in finding.what for finding in data.findings)
+
+
+PAIR = {"query": "cat", "document": "the cat", "grade": 1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([PAIR, {**PAIR, "document": "dog", "grade": 0.5}], "train.jsonl:2: `grade` holds 0.5, where a whole number"),
+        ([PAIR, {**PAIR, "document": "dog", "grade": -1}], "train.jsonl:2: `grade` holds -1, where a whole number"),
+        ([PAIR, {**PAIR, "grade": 2}], "train.jsonl:2: the pair has the grade 2, and 1 at .*train.jsonl:1"),
+        (
+            [{**PAIR, "query_id": 1}, {**PAIR, "query_id": 1, "query": "dog"}],
+            "train.jsonl:2: the query '1' has another text at .*train.jsonl:1",
+        ),
+        (
+            [{**PAIR, "document_id": "d"}, {**PAIR, "document_id": "d", "document": "dog"}],
+            "train.jsonl:2: the document 'd' has another text at .*train.jsonl:1",
+        ),
+        ([{**PAIR, "grade": 0}], "train: 1 of 1 rows have the grade 0 or no query, and teach nothing"),
+        ([{**PAIR, "query": ""}], "train: 1 of 1 rows have the grade 0 or no query, and teach nothing"),
+    ],
+)
+def test_bad_rows_are_named(rows: list[dict[str, Any]], said: str, tmp_path: Path) -> None:
+    from bertkit.data import load as read
+    from bertkit.recipe import DataSpec
+
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = DataSpec(source=str(tmp_path / "train.jsonl"), validation=None)
+    with pytest.raises(DataError, match=said):
+        read(spec, Retrieval, RetrievalOptions(name="retrieval"))
 
 
 def test_bad_input_is_said(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +227,61 @@ def test_mining_in_blocks_finds_the_same(tiny_encoder: Path, tmp_path: Path, mon
     model = dual_encoder(str(made(tiny_encoder, tmp_path / "m")))
     whole = nearest(model, list(QUERIES.values()), DOCUMENTS, 3)
     monkeypatch.setattr("bertkit.retrieval.mining.BLOCK", 1)
+    monkeypatch.setattr("bertkit.retrieval.mining.ASKED", 3)
     assert nearest(model, list(QUERIES.values()), DOCUMENTS, 3) == whole
+    assert [sorted(names) for names in nearest(model, ["cat"], DOCUMENTS, 10**9)] == [sorted(DOCUMENTS)]
+
+
+def test_what_answers_under_any_id_and_the_query_itself_are_never_mined(tiny_encoder: Path, tmp_path: Path) -> None:
+    model, folder = dual_encoder(str(made(tiny_encoder, tmp_path / "m"))), beir(tmp_path / "beir")
+    with (folder / "corpus.jsonl").open("a") as corpus:
+        for name, text in (("twin", DOCUMENTS["d0"]), ("q1", "good cat"), ("empty", " ")):
+            corpus.write(json.dumps({"_id": name, "title": "", "text": text}) + "\n")
+    out = tmp_path / "mined.jsonl"
+    mine_file(model, folder, "train", out, form="negatives", count=9)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    mined = [row["negative"] for row in rows if row["query_id"] == "q1"]
+    assert sorted(mined) == sorted(DOCUMENTS[name] for name in ("d1", "d2", "d3"))
+    assert "" not in [row["negative"] for row in rows]
+
+
+@pytest.mark.parametrize("form", ["negatives", "candidates"])
+def test_nothing_to_mine_writes_nothing(tiny_encoder: Path, tmp_path: Path, form: Any) -> None:
+    model, folder = dual_encoder(str(made(tiny_encoder, tmp_path / "m"))), beir(tmp_path / "beir")
+    with pytest.raises(DataError, match="no query has a relevant document, and another one after 3 skipped"):
+        mine_file(model, folder, "train", tmp_path / "mined.jsonl", form=form, count=1, skip=3)
+    assert not (tmp_path / "mined.jsonl").exists()
+
+
+def test_models_of_other_tasks_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    case = next(c for c in CASES if c.options["name"] == "text-ranking")
+    own, ranker, retriever = case.task(tiny_encoder), str(tmp_path / "r"), str(made(tiny_encoder, tmp_path / "m"))
+    save(own.model(encoder(tiny_encoder)), own, tmp_path / "r", SETTINGS)
+    with pytest.raises(ModelError, match=r"a model for text-ranking gives no vectors of texts\n.*or retrieval"):
+        dual_encoder(ranker)
+    with pytest.raises(ModelError, match="a model for text-ranking gives no vectors of texts"):
+        kept_vectors(ranker, "text")(["a text that is not kept"])
+    with pytest.raises(ModelError, match=r"a model for retrieval, which ranks nothing\n.*text-ranking"):
+        reranker(retriever)
+    for depth in (0, -1, 101):
+        with pytest.raises(UserError, match=f"--depth: {depth}, where 1 to 100 is expected"):
+            evaluate_two_stages(load(retriever), load(ranker), Dataset.from_dict({}), depth)
+
+
+def test_kept_vectors_need_no_weights(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = made(tiny_encoder, tmp_path / "m")
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
+    first = kept_vectors(str(folder), "query")(["good cat", "bad dog"])
+    np.testing.assert_array_equal(first, load(folder).encode(["good cat", "bad dog"], "query"))
+    again = kept_vectors(str(folder), "query")
+    changing = kept_vectors(str(folder), "query")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"changed": True}))
+    with pytest.raises(ModelError, match="its files have changed meanwhile"):
+        changing(["a text that is not kept"])
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("bertkit.retrieval.models.load_as", None)  # nothing may be loaded any more
+    np.testing.assert_array_equal(again(["bad dog", "good cat"]), first[::-1])
 
 
 def test_two_stages_are_the_second_ones_order(

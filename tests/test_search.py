@@ -234,6 +234,11 @@ def test_a_bad_query_is_refused(animals: Store, changes: dict[str, Any], message
         search(**{"store": animals, "query": "cat", "vector": np.ones(SIZE), **changes})
 
 
+def test_halves_of_surrogates_are_asked_for_as_they_are_kept(animals: Store) -> None:
+    assert ids(ask(animals, "\ud83d waves", 1, hybrid=True)) == ["fish"]
+    assert ask(animals, "cat", filter="text = '\ud83d'") == []
+
+
 def test_an_empty_store_says_so(store: Store) -> None:
     with pytest.raises(DataError, match=r"the store is empty\n.*bertkit index"):
         ask(store, "cat")
@@ -289,6 +294,31 @@ def test_messages_of_the_commands(tmp_path: Path) -> None:
         commands.search_store(store, "x", load, model="b/model")
     with pytest.raises(ModelError, match="b/model is another model"):
         commands.index_file("b/model", store, load, documents=write(tmp_path / "fine.jsonl", numbered(1)))
+
+
+def test_nothing_is_deleted_where_the_rest_can_not_be_done(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "store", MODEL)
+    index(store, numbered(3))
+    file = write(tmp_path / "more.jsonl", numbered(1))
+    with pytest.raises(DataError, match=r"absent\.jsonl"):
+        commands.index_file(MODEL.name, store.uri, load, documents=tmp_path / "absent.jsonl", delete=["d2"])
+    with pytest.raises(ModelError, match="is another model"):
+        commands.index_file("b/model", store.uri, load, documents=file, delete=["d2"])
+    assert len(store) == 3
+    told = commands.index_file(MODEL.name, store.uri, load, delete=["d2", "\udcff"])
+    assert told == "1 documents deleted; not in the store: \ufffd; 2 passages are left"
+
+
+def test_a_model_that_was_moved_can_be_named(tmp_path: Path) -> None:
+    def gone(name: str, revision: str | None) -> commands.DualEncoder:
+        raise ModelError(f"no model {name}")
+
+    index(Store.create(tmp_path / "store", MODEL), numbered(3))
+    with pytest.raises(ModelError, match=r"no model a/model\n.*was made with a/model\n.*--model MODEL"):
+        commands.search_store(str(tmp_path / "store"), "document", gone)
+    with pytest.raises(ModelError) as error:
+        commands.search_store(str(tmp_path / "store"), "document", gone, model="c/model")
+    assert "--model" not in str(error.value)
 
 
 def test_a_search_loads_the_model_that_the_store_names(tmp_path: Path) -> None:

@@ -132,35 +132,87 @@ def test_a_plain_encoder_gets_mean_pooling(tiny_encoder: Path) -> None:
     np.testing.assert_allclose(found, unit, atol=1e-6)
 
 
+MODULES, POOLING, DENSE = "modules.json", "1_Pooling/config.json", "2_Dense/config.json"
+LENGTH, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
+
+
+def foreign(tiny_encoder: Path, tmp_path: Path, file: str, edit: Any) -> Path:
+    """A model with a dense layer that does not say that bertkit made it, one of its JSON files edited."""
+    folder = made(tiny_encoder, tmp_path, dense=5)
+    config = json.loads((folder / "config.json").read_text())
+    del config["bertkit"]
+    (folder / "config.json").write_text(json.dumps(config))
+    content = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(edit(content) or content))
+    return folder
+
+
+def put(**values: Any) -> Any:
+    return lambda content: content.update(values)
+
+
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("file", "edit", "said"),
     [
-        (lambda m: m[1].update(path="../../elsewhere"), "outside of the model"),
-        (lambda m: m.append({"idx": 3, "path": "3_X", "type": "my.Module"}), "no module 'Module'"),
-        (lambda m: m.clear() or m.append("x"), "not a list of modules"),
+        (MODULES, lambda m: m[1].update(path="../../elsewhere"), "outside of the model"),
+        (MODULES, lambda m: m[1].update(path="/etc"), "outside of the model"),
+        (MODULES, lambda m: m.append({"path": "4_X", "type": "my.Module"}), "Normalize, my.Module\n.*in this order"),
+        (MODULES, lambda m: m[1].update(type="my.Pooling"), "Transformer, my.Pooling, Dense"),
+        (MODULES, lambda m: m.reverse(), "Normalize, Dense, Pooling, Transformer"),
+        (MODULES, lambda m: m[:2] + m[3:1:-1], "Pooling, Normalize, Dense\n"),
+        (MODULES, lambda m: m[:1], "its modules are Transformer\n"),
+        (MODULES, lambda m: m.clear(), "its modules are none"),
+        (MODULES, lambda m: m.append(m[1]), "names two modules Pooling"),
+        (MODULES, lambda m: m[0].update(path="0_Transformer"), "its Transformer is not in the folder itself"),
+        (MODULES, lambda m: m[1].update(path="absent"), "absent/config.json: can not be read: No such file"),
+        (MODULES, lambda m: ["x"], "not a list of modules"),
+        (POOLING, lambda c: ["x"], "is not a JSON object"),
+        (POOLING, put(pooling_mode_cls_token=True), "by one of them"),
+        (POOLING, put(pooling_mode=["mean", "lasttoken"]), "by one of them"),
+        (POOLING, put(pooling_mode=5), "by one of them"),
+        (POOLING, put(include_prompt=False), "leaves the prompt out of the pooling"),
+        (DENSE, lambda c: ["x"], "is not a JSON object"),
+        (DENSE, put(activation_function="os.system"), "no dense layer with system"),
+        (DENSE, put(use_residual=True), "a residual"),
+        (DENSE, put(module_input_name="token_embeddings"), "not over the pooled vector"),
+        *((DENSE, put(out_features=size), "out_features is") for size in (10**12, 0, -1, "5", None, True, 1e300)),
+        (LENGTH, lambda c: ["x"], "is not a JSON object"),
+        *((LENGTH, put(max_seq_length=length), "max_seq_length is") for length in (-1, 0, 3, "long", True, 9.5)),
+        (PROMPTS, lambda c: ["x"], "is not a JSON object"),
+        (PROMPTS, put(prompts=["query: "]), "its prompts are not texts by name"),
+        (PROMPTS, put(prompts={"query": 5}), "its prompts are not texts by name"),
     ],
 )
-def test_odd_modules_are_refused(edit: Any, said: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    folder = made(tiny_encoder, tmp_path)
-    config = json.loads((folder / "config.json").read_text())
-    del config["bertkit"]
-    (folder / "config.json").write_text(json.dumps(config))
-    listed = json.loads((folder / "modules.json").read_text())
-    edit(listed)
-    (folder / "modules.json").write_text(json.dumps(listed))
+def test_odd_modules_are_refused(file: str, edit: Any, said: str, tiny_encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=said):
+        load(foreign(tiny_encoder, tmp_path, file, edit), task="sentence-similarity")
+
+
+def test_case_that_only_a_module_folds_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = foreign(tiny_encoder, tmp_path, LENGTH, put(do_lower_case=True))
+    load(folder, task="sentence-similarity")  # whose tokenizer tells no case anyway
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["normalizer"]["lowercase"] = False
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"do_lower_case": False}))
+    with pytest.raises(ModelError, match="brought to lower case for a tokenizer that tells case"):
         load(folder, task="sentence-similarity")
 
 
-def test_two_ways_of_pooling_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
-    folder = made(tiny_encoder, tmp_path)
-    config = json.loads((folder / "config.json").read_text())
-    del config["bertkit"]
-    (folder / "config.json").write_text(json.dumps(config))
-    pooling = folder / "1_Pooling" / "config.json"
-    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"pooling_mode_cls_token": True}))
-    with pytest.raises(ModelError, match="by one of them"):
-        load(folder, task="sentence-similarity")
+def test_a_default_prompt_is_told_of(tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    prompts = put(prompts={"query": "one "}, default_prompt_name="query")
+    predictor = load(foreign(tiny_encoder, tmp_path, PROMPTS, prompts), task="sentence-similarity", precision="fp32")
+    assert "its default prompt 'one ' is put before queries or documents alone" in caplog.text
+    np.testing.assert_array_equal(predictor.encode(["a cat"], "query"), predictor.encode(["one a cat"]))
+
+
+def test_a_range_that_leaves_scores_out_is_refused(tiny_encoder: Path) -> None:
+    case = next(c for c in CASES if c.id == "similarity-mse")
+    more = {"name": "sentence-similarity", "loss": "cosine-mse"}
+    with pytest.raises(DataError, match=r"task.score_range: \[7, 7\], but scores of train go from"):
+        Case("x", {**more, "score_range": [7, 7]}, case.columns).task(tiny_encoder)
+    Case("x", {**more, "score_range": [100, -100]}, case.columns).task(tiny_encoder)  # distances, not similarities
 
 
 def test_a_missing_dense_layer_is_said(tiny_encoder: Path, tmp_path: Path) -> None:

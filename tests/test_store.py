@@ -226,6 +226,51 @@ def test_what_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:
         Store.create(tmp_path / "store", MODEL)
 
 
+@pytest.mark.parametrize("begun", ["", "_transactions/0-a.txn", "_versions/.tmp_1"])
+def test_a_store_that_was_killed_before_it_stood_is_made_anew(tmp_path: Path, begun: str) -> None:
+    folder = tmp_path / "store" / "passages.lance"
+    (folder / begun).parent.mkdir(parents=True)
+    (folder / begun).write_text("half") if begun else folder.mkdir()
+    index(Store.open_or_create(tmp_path / "store", MODEL), numbered(3))
+    assert len(Store.open(tmp_path / "store")) == 3
+
+
+def test_what_is_left_of_a_store_is_not_written_over(tmp_path: Path) -> None:
+    folder = Path(Store.create(tmp_path / "store", MODEL).uri) / "passages.lance"
+    shutil.rmtree(folder / "_versions")
+    (folder / "data").mkdir(exist_ok=True)
+    (folder / "data" / "rows.lance").write_text("rows")
+    with pytest.raises(DataError, match="is a store already"):
+        Store.open_or_create(tmp_path / "store", MODEL)
+
+
+def test_two_that_make_a_store_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertkit.retrieval.store._free", lambda folder: True)  # as it was a moment ago
+    Store.create(tmp_path / "store", MODEL)
+    with pytest.raises(DataError, match=r"another process is making a store here\n.*run the same again"):
+        Store.create(tmp_path / "store", MODEL)
+
+
+def test_damage_that_the_database_calls_a_bad_value_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(self: Any, **options: Any) -> None:
+        raise ValueError("Invalid format: manifest length does not match. Expected 655, got 12, /somewhere/in/rust.rs")
+
+    monkeypatch.setattr(type(store.table), "optimize", damaged)
+    with pytest.raises(DataError, match=r"can not be read or written: Invalid format: .* got 12\n"):
+        index(store, numbered(3))
+
+
+def test_metadata_do_not_hide_each_other(store: Store) -> None:
+    with pytest.raises(DataError, match="row 1: `lang` stands twice, inside of `metadata` and outside"):
+        index(store, [{"id": "a", "text": "x", "lang": "de", "metadata": {"lang": "en"}}])
+
+
+def test_halves_of_surrogates_find_nothing_to_delete(store: Store) -> None:
+    index(store, [{"id": "a\ud83d", "text": "x"}])
+    assert store.delete(["\udcff"]) == []
+    assert store.delete(["a\ud83d"]) == ["a\ufffd"]
+
+
 def test_a_store_has_a_uri_too(tmp_path: Path) -> None:
     uri = (tmp_path / "store").as_uri()  # what is neither created nor looked for as a folder, as s3://…
     with pytest.raises(DataError, match="is not a store of bertkit"):

@@ -27,6 +27,7 @@ from bertkit.evaluation.metrics import regression
 from bertkit.evaluation.reranking import RankedRows, query_numbers
 from bertkit.inference import Predictor
 from bertkit.recipe import DataSpec, load_recipe
+from bertkit.tasks.cross_encoder import read_length
 from bertkit.tasks.text_ranking import TextRanking, TextRankingOptions
 from bertkit.training.batching import Collator, LengthBatches
 from bertkit.training.train import save, train
@@ -154,6 +155,11 @@ def test_foreign_models_that_give_no_score_are_refused(tiny_encoder: Path, tmp_p
     model.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="Tanh"):
         bertkit.load(tmp_path, task="text-ranking")
+    (tmp_path / "modules.json").write_text("[]")
+    for length in (-1, 3, "long", True, 1.5):
+        (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
+        with pytest.raises(ModelError, match=r"max_seq_length is .*\n.*whole number from 8 on"):
+            read_length(tmp_path)
 
 
 # --- measures

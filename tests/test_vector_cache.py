@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from bertkit import cache
 from bertkit.cache import VectorCache, cached, clear, fingerprint, stores
 from bertkit.embed import cache_table, clear_cache
+from bertkit.errors import UserError
 
 KEY = {"model": "m", "layers": [1]}
 
@@ -211,9 +212,14 @@ def shorten(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-3])
 
 
+def unclosed(file: Path) -> None:
+    """A header that never ends, which numpy's reader does not call a ValueError."""
+    file.write_bytes(file.read_bytes().replace(b"}", b" ", 1))
+
+
 @pytest.mark.parametrize("name", ["vectors.npy", "digests.npy"])
 @pytest.mark.parametrize(
-    "spoil", [shorten, lambda file: file.write_bytes(b""), lambda file: file.write_bytes(b"xyz" * 99)]
+    "spoil", [shorten, unclosed, lambda file: file.write_bytes(b""), lambda file: file.write_bytes(b"xyz" * 99)]
 )
 def test_a_damaged_segment_is_left_out_and_encoded_again(
     tmp_path: Path, name: str, spoil: Callable[[Path], Any]
@@ -314,6 +320,39 @@ def test_stores_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [store.name for store in stores()] == ["new"]
     assert clear_cache().startswith("1 store removed")
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '"x"', '{"name": "m", "key": []}', "{"])
+def test_a_damaged_card_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
+    through(tmp_path, ["a"])
+    (stores(tmp_path)[0].folder / "store.json").write_text(content)
+    with pytest.raises(UserError, match=r"store\.json: is damaged"):
+        cache_table()
+    assert clear_cache().startswith("1 store removed")
+
+
+@pytest.mark.parametrize("days", [-1.0, float("nan"), float("inf"), 1e300])
+def test_days_that_can_not_be_counted_clear_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: float
+) -> None:
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
+    through(tmp_path, ["a"])
+    with pytest.raises(UserError, match=r"--days: .*, where a number from 0 on"):
+        clear_cache(days)
+    assert len(stores(tmp_path)) == 1
+    assert clear_cache(0.0).startswith("1 store removed")
+
+
+def test_a_remembered_digest_that_is_damaged_is_computed_again(tmp_path: Path) -> None:
+    weights = tmp_path / "m" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes(b"x" * (1 << 20))
+    os.utime(weights, (1e9, 1e9))
+    before = fingerprint(weights.parent, tmp_path / "root")
+    for memory in (tmp_path / "root").glob("digests/*"):
+        memory.write_bytes(b"\xff\xfe")
+    assert fingerprint(weights.parent, tmp_path / "root") == before
 
 
 def test_use_is_noted(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from bertkit.data.readers import COMPRESSIONS, Row, read_rows
 from bertkit.data.sources import match_splits
-from bertkit.data.table import Problems, shown
+from bertkit.data.table import Problems, Table, shown
 from bertkit.errors import DataError
 
 if TYPE_CHECKING:
@@ -85,6 +85,32 @@ def pairs(beir: Beir, split: str) -> list[Row]:
         for query, grades in beir.qrels[split].items()
         for document, grade in grades.items()
     ]
+
+
+def check_pairs(table: Table) -> None:
+    """Raises DataError, with the rows: an id has one text, a pair one grade, and grades are whole numbers from 0."""
+    problems, values = Problems(), table.values
+    texts, graded = dict[tuple[str, str], int](), dict[tuple[str, str], int]()
+    grades = values.get("grade", [None] * len(table))
+    for row, grade in enumerate(grades):
+        where, pair = table.origin[row], []
+        for side in ("query", "document"):
+            text, name = values[side][row], values.get(f"{side}_id", values[side])[row]
+            pair.append(text if name is None else name)
+            first = row if name is None else texts.setdefault((side, name), row)
+            if values[side][first] != text:
+                what = f"the {side} {shown(name)} has another text at {table.origin[first]}"
+                problems.add(where, what, "give each text an id of its own")
+        if grade is None or not values["query"][row]:  # a document without a query is only there to be found
+            continue
+        if grade < 0 or grade != int(grade):
+            what = f"`grade` holds {grade:g}, where a whole number from 0 is expected"
+            problems.add(where, what, "write 0 for not relevant, 1 for relevant, 2 and up for better")
+        first = graded.setdefault((pair[0], pair[1]), row)
+        if grades[first] != grade:
+            what = f"the pair has the grade {grade:g}, and {grades[first]:g} at {table.origin[first]}"
+            problems.add(where, what, "keep one of the two rows")
+    problems.finish()
 
 
 @dataclass(frozen=True)

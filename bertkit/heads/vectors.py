@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 Pooling: TypeAlias = Literal["mean", "cls", "max"]
 DENSE = "2_Dense"  # folder of the dense layer
+LARGEST = 65_536  # outputs of a dense layer: a damaged file must not ask for all memory
+_KNOWN = re.compile("Transformer Pooling( Dense)?( Normalize)?")
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     name: getattr(nn, name) for name in ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid")
 }
@@ -75,65 +78,96 @@ def attach(model: PreTrainedModel, layout: Layout) -> None:
     model.register_forward_hook(vectors, with_kwargs=True)
 
 
-def read_layout(folder: Path) -> tuple[Layout, int | None]:
-    """The layout of a model folder, and the most word pieces it reads where it says so; mean pooling where it is plain.
+def read_layout(folder: Path) -> tuple[Layout, int | None, bool]:
+    """The layout of a model folder, the most word pieces it reads where it says so, and are its texts lowercased?
 
-    Raises ModelError on modules that bertkit does not know.
+    Mean pooling where it is a plain encoder. Raises ModelError on modules that bertkit does not know.
     """
     if not (folder / "modules.json").is_file():
-        return Layout(), None
-    layout, longest = Layout(), None
-    for module in _modules(folder):
-        kind, inside = str(module.get("type", "")).rpartition(".")[2], folder / str(module.get("path", ""))
-        if not inside.resolve().is_relative_to(folder.resolve()):
-            raise ModelError(Problem(f"{folder}/modules.json", f"names {inside}, which is outside of the model"))
-        if kind == "Transformer":
-            said = (
-                read_json(inside / "sentence_bert_config.json")
-                if (inside / "sentence_bert_config.json").is_file()
-                else {}
-            )
-            longest = said.get("max_seq_length")
-        elif kind == "Pooling":
-            layout = layout._replace(pooling=_pooling(inside / "config.json"))
-        elif kind == "Dense" and not layout.dense:
-            config = read_json(inside / "config.json")
-            activation = str(config.get("activation_function", "")).rpartition(".")[2]
-            if activation not in ACTIVATIONS or inside.name != DENSE:
-                raise ModelError(
-                    Problem(str(inside), f"bertkit reads no dense layer with {activation or 'no activation'}")
-                )
-            layout = layout._replace(
-                dense=int(config["out_features"]), activation=activation, bias=bool(config.get("bias", True))
-            )
-        elif kind == "Normalize":
-            layout = layout._replace(normalize=True)
-        else:
-            raise ModelError(Problem(f"{folder}/modules.json", f"bertkit knows no module {kind!r} at this place"))
-    return layout, longest
+        return Layout(), None, False
+    modules = _modules(folder)
+    if not _KNOWN.fullmatch(" ".join(modules)):
+        what = f"its modules are {', '.join(modules) or 'none'}"
+        fix = "bertkit reads Transformer, Pooling and then perhaps Dense and Normalize, in this order."
+        raise ModelError(Problem(f"{folder}/modules.json", what, fix))
+    if modules["Transformer"] != folder:
+        raise ModelError(Problem(f"{folder}/modules.json", "its Transformer is not in the folder itself"))
+    file = folder / "sentence_bert_config.json"
+    said = settings(file) if file.is_file() else {}
+    longest = said.get("max_seq_length")
+    if longest is not None and not _whole(longest, 8):
+        raise ModelError(Problem(str(file), f"max_seq_length is {longest!r}", "It is a whole number from 8 on."))
+    layout = Layout(_pooling(modules["Pooling"] / "config.json"), normalize="Normalize" in modules)
+    if "Dense" in modules:
+        layout = _dense(modules["Dense"], layout)
+    return layout, longest, said.get("do_lower_case") is True
 
 
-def _modules(folder: Path) -> list[dict[str, Any]]:
+def settings(file: Path) -> dict[str, Any]:
+    """The JSON object of a model's file. Raises ModelError where it is none."""
     try:
-        modules = read_json(folder / "modules.json")
+        content = read_json(file)
     except UserError as error:
         raise ModelError(error.problems) from error
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise ModelError(Problem(f"{folder}/modules.json", "not a list of modules"))
-    return modules
+    except OSError as error:
+        raise ModelError(Problem(str(file), f"can not be read: {error.strerror or error}")) from error
+    if not isinstance(content, dict):
+        raise ModelError(Problem(str(file), "is not a JSON object"))
+    return content
+
+
+def _whole(value: Any, least: int, most: float = float("inf")) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _modules(folder: Path) -> dict[str, Path]:
+    """Kind -> folder, in order; one that is not of sentence-transformers by its whole name. Raises ModelError."""
+    file = folder / "modules.json"
+    try:
+        listed = read_json(file)
+    except UserError as error:
+        raise ModelError(error.problems) from error
+    if not isinstance(listed, list) or not all(isinstance(module, dict) for module in listed):
+        raise ModelError(Problem(str(file), "not a list of modules"))
+    found: dict[str, Path] = {}
+    for module in listed:
+        name, inside = str(module.get("type", "")), folder / str(module.get("path", ""))
+        if not inside.resolve().is_relative_to(folder.resolve()):
+            raise ModelError(Problem(str(file), f"names {inside}, which is outside of the model"))
+        kind = name.rpartition(".")[2] if name.startswith("sentence_transformers.") else name
+        if kind in found:
+            raise ModelError(Problem(str(file), f"names two modules {kind}; bertkit reads one"))
+        found[kind] = inside
+    return found
+
+
+def _dense(folder: Path, layout: Layout) -> Layout:
+    file = folder / "config.json"
+    config = settings(file)
+    activation = str(config.get("activation_function", "")).rpartition(".")[2]
+    size: Any = config.get("out_features")
+    if activation not in ACTIVATIONS or folder.name != DENSE:
+        raise ModelError(Problem(str(folder), f"bertkit reads no dense layer with {activation or 'no activation'}"))
+    if not _whole(size, 1, LARGEST):
+        raise ModelError(Problem(str(file), f"out_features is {size!r}", f"It is a whole number from 1 to {LARGEST}."))
+    places = {config.get(f"module_{end}put_name") for end in ("in", "out")}
+    if config.get("use_residual") or not places <= {None, "sentence_embedding"}:
+        raise ModelError(Problem(str(file), "a residual, or a layer that is not over the pooled vector"))
+    return layout._replace(dense=size, activation=activation, bias=bool(config.get("bias", True)))
 
 
 def _pooling(file: Path) -> Pooling:
     """The one way of pooling that a config names, in the old style or in that of sentence-transformers 6."""
-    config = read_json(file)
+    config = settings(file)
     old = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
     chosen = config.get("pooling_mode") or [way for name, way in old.items() if config.get(name)]
     strange = [name for name, on in config.items() if name.startswith("pooling_mode_") and on and name not in old]
-    ways: list[Pooling] = [
-        way for way in ("mean", "cls", "max") if way in ([chosen] if isinstance(chosen, str) else chosen)
-    ]
-    if len(ways) != 1 or strange:
+    chosen = [chosen] if isinstance(chosen, str) else chosen
+    ways: list[Pooling] = [way for way in ("mean", "cls", "max") if isinstance(chosen, list) and way in chosen]
+    if len(ways) != 1 or len(chosen) != 1 or strange:
         raise ModelError(Problem(str(file), "bertkit pools by mean, cls or max, and by one of them"))
+    if config.get("include_prompt") is False:
+        raise ModelError(Problem(str(file), "leaves the prompt out of the pooling; bertkit pools over it"))
     return ways[0]
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 TEMPLATE = """\
 ---
-library_name: transformers
+library_name: {library}
 pipeline_tag: {tag}
 {base}tags:
 - bertkit
@@ -29,7 +29,7 @@ pipeline_tag: {tag}
 {table}
 ```
 
-Intervals are 95 % percentile bootstrap over rows.{seeds}
+Intervals are 95 % percentile bootstrap over {units}.{seeds}
 {taught}
 ## Use it
 
@@ -103,6 +103,10 @@ def card(recipe: Recipe, results: dict[str, Any]) -> str:
     return TEMPLATE.format(
         tag=get_task(recipe.task.name).tag or recipe.task.name,
         task=recipe.task.name,
+        units="queries"
+        if any({"queries", "worst_queries"} & each.keys() for each in results["splits"].values())
+        else "rows",
+        library="sentence-transformers" if "sentence_transformers" in plain else "transformers",
         plain=plain,
         arguments=arguments,
         extra=extra,

@@ -56,6 +56,26 @@ def against_baselines(results: Mapping[str, Any], split: str) -> str:
     return columns(rows)
 
 
+def against_teacher(bargain: Mapping[str, Any]) -> str:
+    """Teacher beside student: size, speed and the headline metric, as `training.distillation.bargain` found them."""
+    shown = {
+        "parameters": ("parameters, million", "{:.2f}", 1e-6),
+        "megabytes": ("MB of safetensors", "{:.1f}", 1),
+        "latency_ms": ("ms for one row", "{:.1f}", 1),
+        "rows_per_second": ("rows/s in batches of 32", "{:.1f}", 1),
+        "score": (bargain["headline"], "{:.4f}", 1),
+    }
+    rows = [[f"{bargain['split']} ({bargain['rows']:,} rows)", "teacher", "student", "student / teacher"]]
+    for key, (title, style, times) in shown.items():
+        values = [bargain[side][key] for side in ("teacher", "student")]
+        ratio = bargain["student / teacher"][key]
+        cells = ["–" if value is None else style.format(value * times) for value in values]
+        rows.append([title, *cells, "–" if ratio is None else f"{ratio:.2f}"])
+    rows.append(["95 % interval", *(interval(bargain[side]["interval"]) for side in ("teacher", "student")), ""])
+    rows.append(["precision", *(bargain[side]["precision"] for side in ("teacher", "student")), ""])
+    return f"{columns(rows)}\nTimed from text to answer on {bargain['device']}, {bargain['threads']} threads."
+
+
 def scores_table(scores: Mapping[str, Any]) -> str:
     """All metrics of one evaluation with their intervals."""
     rows = [[f"{scores['split']} ({scores['rows']:,} rows)", "score", "95 % interval"]]
@@ -82,6 +102,7 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
         name = results["headline"]
         over = [f"{split} {m[name]['mean']:.4f} ± {m[name]['sd']:.4f}" for split, m in results["over_seeds"].items()]
         parts.append(f"{name} over {len(results['seeds'])} seeds (mean ± sd): {', '.join(over)}")
+    parts += [against_teacher(results["distillation"])] if "distillation" in results else []
     parts += list(against_expected(results))
     parts += list(beaten(results))
     parts.append(

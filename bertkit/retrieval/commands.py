@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from bertkit.data.readers import format_of, place, read_rows
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, ModelError, Problem
+from bertkit.inference import clean
 from bertkit.recipe import DataSpec
 from bertkit.retrieval.search import Hit, Rerank, search
 from bertkit.retrieval.store import Encode, Indexed, ModelIdentity, Store
@@ -48,25 +49,21 @@ def index_file(
     documents: any format that bertkit reads; see `Store.index`. Returns what was done, for people.
     Raises DataError and ModelError, before the model is loaded where that is possible.
     """
-    lines = []
+    if not documents:
+        if not delete:
+            raise DataError(Problem("", "nothing to do", "Add --documents FILE, or --delete ID."))
+        return _delete(Store.open(store), delete)
+    spec = DataSpec(source=str(documents))
+    before = place(str(documents), format_of(documents, spec))
+    rows = ((f"{before}{number}", row) for number, row in read_rows(documents, spec))
+    first = next(rows)
     if delete:
-        opened = Store.open(store)
-        found = opened.delete(delete)
-        absent = [name for name in dict.fromkeys(delete) if name not in found]
-        more = f"; not in the store: {', '.join(absent)}" if absent else ""
-        lines.append(f"{len(found):,} documents deleted{more}; {len(opened):,} passages are left")
-    if documents:
-        spec = DataSpec(source=str(documents))
-        before = place(str(documents), format_of(documents, spec))
-        rows = ((f"{before}{number}", row) for number, row in read_rows(documents, spec))
-        first = next(rows)
-        loaded = load(model, revision)
-        opened = Store.open_or_create(store, loaded.identity)
-        done = opened.index_placed(chain([first], rows), loaded.encode_documents, loaded.tokenizer)
-        lines.append(f"{_told(done)}; {store} holds {len(opened):,} passages")
-    if not lines:
-        raise DataError(Problem("", "nothing to do", "Add --documents FILE, or --delete ID."))
-    return "\n".join(lines)
+        Store.open(store)
+    loaded = load(model, revision)
+    opened = Store.open_or_create(store, loaded.identity)
+    lines = [_delete(opened, delete)] if delete else []
+    done = opened.index_placed(chain([first], rows), loaded.encode_documents, loaded.tokenizer)
+    return "\n".join([*lines, f"{_told(done)}; {store} holds {len(opened):,} passages"])
 
 
 def search_store(
@@ -87,7 +84,13 @@ def search_store(
     """
     opened = Store.open(store)
     said = opened.identity
-    loaded = load(model, None) if model else load(said.name, said.revision)
+    try:
+        loaded = load(model, None) if model else load(said.name, said.revision)
+    except ModelError as error:
+        if model:
+            raise
+        made = Problem(store, f"was made with {said.name}", "Say where that model is now: --model MODEL.")
+        raise ModelError([*error.problems, made]) from error
     opened.require(loaded.identity)
     vector = loaded.encode_queries([query])[0]
     return search(opened, query, vector, top_k, filter=filter, hybrid=hybrid, exact=exact, rerank=rerank)
@@ -101,6 +104,15 @@ def shown(hits: Sequence[Hit]) -> str:
         lines.append(f"{rank:>3}  {hit.relevance:.4f}  {hit.id}  {hit.title}".rstrip())
         lines.append(f"     {text[:SHOWN]}{'…' if len(text) > SHOWN else ''}")
     return "\n".join(lines) or "nothing found"
+
+
+def _delete(store: Store, ids: Sequence[str]) -> str:
+    """Deletes; returns what was done, for people."""
+    wanted = dict.fromkeys(map(clean, ids))
+    found = store.delete(list(wanted))
+    absent = [name for name in wanted if name not in found]
+    more = f"; not in the store: {', '.join(absent)}" if absent else ""
+    return f"{len(found):,} documents deleted{more}; {len(store):,} passages are left"
 
 
 def _told(done: Indexed) -> str:

@@ -46,14 +46,16 @@ def schema(columns: Mapping[str, type]) -> pa.Schema:
 
 @contextmanager
 def explained(uri: str) -> Iterator[None]:
-    """What the database can not do, as a DataError. Its ValueErrors pass: they are about what it was asked."""
+    """What the database can not do, as a DataError."""
     try:
         yield
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, ValueError) as error:
         reason = str(error).partition(", /")[0].replace("lance error: ", "")[:300]
         if any(code in str(error) for code in _FULL):
             what = f"there is no room to write ({reason})"
             fix = "What was indexed before is safe. Make room and run the same again: it goes on where it stopped."
+        elif "already exists" in reason:  # two processes made it at once
+            what, fix = "another process is making a store here", "Wait for it, then run the same again."
         else:
             what = f"the store can not be read or written: {reason}"
             fix = "If it was copied, copy it again; else index the documents into a new folder."

@@ -109,7 +109,9 @@ def _document(where: str, row: Mapping[str, Any], problems: Problems) -> Documen
         found.append(f"has no column `text`; it has {', '.join(map(str, row)) or 'nothing'}")
     rest = {key: value for key, value in row.items() if key not in (own, "title", "text", "metadata")}
     nested = row.get("metadata")
-    rest |= nested if isinstance(nested, Mapping) else {"metadata": nested}  # BEIR nests them
+    nested = nested if isinstance(nested, Mapping) else {"metadata": nested}  # BEIR nests them
+    found += [f"`{key}` stands twice, inside of `metadata` and outside" for key in nested if key in rest]
+    rest |= nested
     metadata = {k: read for k, v in rest.items() if (read := _scalar(k, v, found)) is not None}
     for what in found:
         problems.add(where, what)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from bertkit.retrieval.commands import DualEncoder
 
 BLOCK = 4096  # documents whose vectors are in memory at a time
+ASKED = 1024  # queries that are compared with a block at a time
 Form = Literal["negatives", "candidates"]
 
 
@@ -41,39 +43,44 @@ def mine_file(
     if split not in beir.qrels:
         raise DataError(Problem(str(folder), f"no {split} split; the splits there: {', '.join(beir.qrels)}"))
     judged = beir.qrels[split]
-    most = max(len(grades) for grades in judged.values())
-    found = nearest(
-        model,
-        [beir.queries[query] for query in judged],
-        {name: beir.document(name) for name in beir.corpus},
-        count + skip + most,
-    )
-    rows = 0
+    texts = {name: text for name in beir.corpus if (text := beir.document(name))}
+    # A text that answers does so under any id, and a query that is a document itself is no negative of its own.
+    answers = [{texts[name] for name, grade in grades.items() if grade} for grades in judged.values()]
+    same = Counter(texts.values())
+    most = 1 + max(sum(same[text] for text in known) for known in answers)
+    found = nearest(model, [beir.queries[query] for query in judged], texts, count + skip + most)
+    rows = mined = 0
     with written_aside(output) as file:
-        for (query, grades), near in zip(judged.items(), found, strict=True):
-            others = [name for name in near if not grades.get(name)][skip : skip + count]
+        for (query, grades), known, near in zip(judged.items(), answers, found, strict=True):
+            others = [name for name in near if name != query and texts[name] not in known][skip : skip + count]
+            mined += len(others)
             for row in _rows(beir, query, grades, others, form):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 rows += 1
+        if not (rows and mined):
+            what = f"{split}: no query has a relevant document, and another one after {skip:,} skipped"
+            raise DataError(Problem(str(folder), what, "Skip fewer, or judge more."))
     return rows
 
 
 def nearest(model: DualEncoder, queries: Sequence[str], documents: Mapping[str, str], depth: int) -> list[list[str]]:
     """For each query the ids of the `depth` nearest documents, nearest first; documents go by in blocks.
 
-    Memory is that of one block's vectors and of `(queries, block)` scores, however long the corpus (E11).
+    Memory is that of one block's vectors and of `(queries, depth)` scores, however long the corpus (E11).
     """
-    asked = model.encode_queries(list(queries))
-    names = list(documents)
-    best = np.full((len(queries), 0), -np.inf)
-    ids = np.zeros((len(queries), 0), dtype=np.int64)
+    asked, names = model.encode_queries(list(queries)), list(documents)
+    best = np.full((len(queries), min(depth, len(names))), -np.inf)
+    ids = np.zeros(best.shape, dtype=np.int64)
     for start in range(0, len(names), BLOCK):
         block = names[start : start + BLOCK]
-        scores = asked @ model.encode_documents([documents[name] for name in block]).T
-        best = np.concatenate([best, scores], axis=1)
-        ids = np.concatenate([ids, np.broadcast_to(np.arange(start, start + len(block)), scores.shape)], axis=1)
-        order = np.argsort(-best, axis=1, kind="stable")[:, :depth]
-        best, ids = np.take_along_axis(best, order, axis=1), np.take_along_axis(ids, order, axis=1)
+        vectors = model.encode_documents([documents[name] for name in block])
+        for first in range(0, len(asked), ASKED):
+            part = slice(first, first + ASKED)
+            scores = asked[part] @ vectors.T
+            new = np.broadcast_to(np.arange(start, start + len(block)), scores.shape)
+            both, there = np.concatenate([best[part], scores], axis=1), np.concatenate([ids[part], new], axis=1)
+            order = np.argsort(-both, axis=1, kind="stable")[:, : best.shape[1]]
+            best[part], ids[part] = (np.take_along_axis(each, order, axis=1) for each in (both, there))
     return [[names[index] for index in row] for row in ids.tolist()]
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from bertkit.cache import cached, fingerprint, model_key
-from bertkit.inference import load_as, model_folder
+from bertkit.errors import ModelError, Problem
+from bertkit.inference import Predictor, best_device, best_precision, load_as, model_folder
 from bertkit.retrieval.commands import DualEncoder
 from bertkit.retrieval.store import Encode, ModelIdentity
+from bertkit.tasks.retrieval import Retrieval
+from bertkit.tasks.sentence_similarity import SentenceSimilarity
 
 SHARE = 8  # neighbouring passages share an eighth of their pieces
 
@@ -21,8 +25,8 @@ def dual_encoder(model: str, revision: str | None = None) -> DualEncoder:
     Raises ModelError, also where its task gives no vectors.
     """
     folder = model_folder(model, revision)
-    predictor = load_as("sentence-similarity", model, revision=revision)
-    options = predictor.task.options
+    predictor = _of_vectors(model, revision)
+    options: Any = predictor.task.options
 
     def encode(side: Any) -> Encode:
         def unit(texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -47,23 +51,45 @@ def dual_encoder(model: str, revision: str | None = None) -> DualEncoder:
 
 
 def kept_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
-    """Texts -> their vectors `(texts, size)`, which are computed once and kept on disk."""
-    predictor = load_as("sentence-similarity", model)
-    key = model_key(model_folder(model)) | {
+    """Texts -> their vectors `(texts, size)`, which are computed once and kept on disk.
+
+    The weights are loaded for the first text that is not kept yet. Raises ModelError.
+    """
+    folder, device = model_folder(model), best_device()
+    # Pooling, length and prefixes stand in the model's files, which the key has the fingerprint of.
+    key = model_key(folder) | {
         "pool": "sentence",
         "side": side,
-        "precision": predictor.precision,
-        "max_length": predictor.task.max_length,
-        "options": predictor.task.options.model_dump(mode="json"),
+        "device": device.type,
+        "precision": best_precision(device),
     }
-    return lambda texts: cached(texts, lambda new: predictor.encode(new, side), name=model, key=key)
+
+    @cache
+    def predictor() -> Predictor:
+        loaded = _of_vectors(model, None)
+        if key["model"] != fingerprint(folder):
+            raise ModelError(Problem(model, "its files have changed meanwhile", "Run the same again."))
+        return loaded
+
+    return lambda texts: cached(texts, lambda new: predictor().encode(new, side), name=model, key=key)
 
 
 def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:
-    """A cross-encoder as a function: query and texts -> scores, higher is better."""
+    """A cross-encoder as a function: query and texts -> scores, higher is better. Raises ModelError."""
     predictor = load_as("text-ranking", model)
+    if predictor.task.name != "text-ranking":
+        what = f"a model for {predictor.task.name}, which ranks nothing"
+        raise ModelError(Problem(model, what, "Name one for text-ranking."))
 
     def scores(query: str, texts: Sequence[str]) -> Sequence[float]:
         return [answer["score"] for answer in predictor.stream({"query": query, "document": t} for t in texts)]
 
     return scores
+
+
+def _of_vectors(model: str, revision: str | None) -> Predictor:
+    predictor = load_as("sentence-similarity", model, revision=revision)
+    if not isinstance(predictor.task, SentenceSimilarity | Retrieval):
+        what = f"a model for {predictor.task.name} gives no vectors of texts"
+        raise ModelError(Problem(model, what, "Name one for sentence-similarity or retrieval."))
+    return predictor

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from bertkit.data.table import shown
 from bertkit.errors import DataError, ModelError, Problem
+from bertkit.inference import clean
 from bertkit.retrieval.database import explained
 from bertkit.retrieval.documents import HOLDS, OWN, Scalar
 from bertkit.retrieval.passages import joined
@@ -61,6 +62,7 @@ def search(
     rerank: scores the best passages of the first `candidates` documents anew, and decides.
     Raises DataError: an empty store or query, a bad vector, `top_k` or filter; ModelError: bad scores.
     """
+    query, filter = clean(query), None if filter is None else clean(filter)
     unit = _checked(store, query, vector, top_k, candidates)
     wide = max(top_k, candidates) if hybrid or rerank else top_k
     found = _Search(store, unit, filter, exact or not store.approximate)

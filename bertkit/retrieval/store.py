@@ -13,6 +13,7 @@ import numpy as np
 
 from bertkit.data.table import shown
 from bertkit.errors import DataError, ModelError, Problem
+from bertkit.inference import clean
 from bertkit.retrieval.database import connect, explained, place, schema
 from bertkit.retrieval.documents import OWN, Document, Placed, Reader, batches, settle
 from bertkit.retrieval.passages import Passage, Window, passages
@@ -80,7 +81,7 @@ class Store:
         import pyarrow as pa
 
         uri, local = place(uri)
-        if local and (local.is_file() or (local.is_dir() and any(local.iterdir()))):
+        if local and not _free(local):
             what = "is a store already" if (local / f"{TABLE}.lance").is_dir() else "is there, and holds other things"
             raise DataError(Problem(uri, what, "Name a new folder."))
         texts = [pa.field(name, pa.string()) for name in ("id", "text", "title", "hash")]
@@ -102,12 +103,12 @@ class Store:
         uri, local = place(uri)
         if local and not (local / f"{TABLE}.lance").is_dir():
             raise _absent(uri)
-        try:
-            with explained(uri):
+        with explained(uri):
+            try:
                 table = connect(uri).open_table(TABLE)
-                note = (table.schema.metadata or {}).get(NOTE)
-        except ValueError as error:
-            raise _absent(uri) from error
+            except ValueError as error:
+                raise _absent(uri) from error
+            note = (table.schema.metadata or {}).get(NOTE)
         store = cls(uri, _identity(uri, note), table)
         if identity:
             store.require(identity)
@@ -195,7 +196,7 @@ class Store:
         """Remove the documents of these ids, all in one step. Returns those of the ids that were here."""
         from lancedb.expr import col
 
-        found = list(self.hashes(ids))
+        found = list(self.hashes([clean(name) for name in ids]))
         if found:
             with explained(self.uri):
                 self.table.delete(col("id").isin(found))
@@ -266,6 +267,17 @@ class Store:
         for column, config in (("id", BTree()), ("text", FTS()), ("title", FTS())):
             if [column] not in there:
                 self.table.create_index(column, config=config)
+
+
+def _free(folder: Path) -> bool:
+    """Can a store be made here? Also where a process was killed before the first version of one stood."""
+    if not folder.exists():
+        return True
+    if not folder.is_dir():
+        return False
+    begun = folder / f"{TABLE}.lance"
+    others = [entry for entry in folder.iterdir() if entry != begun]
+    return not others and not any(file for kind in ("_versions", "data") for file in begun.glob(f"{kind}/[!.]*"))
 
 
 def _absent(uri: str) -> NoStore:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import Problem, UserError
 from bertkit.inference import Predictor
-from bertkit.tasks.retrieval import Retrieval
+from bertkit.tasks.retrieval import DEPTH, Retrieval
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -19,8 +19,11 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
     """Scores of the retriever alone and of both: `rows`, `metrics`, `intervals`, `first_stage` and `depth`.
 
     depth: how many of the documents that a query finds the cross-encoder orders; the rest stay behind them.
-    Raises UserError where the first model is no retriever, or the second ranks nothing.
+    Raises UserError where the first model is no retriever, the second ranks nothing, or nothing stands at that depth.
     """
+    if not 1 <= depth <= DEPTH:
+        what = f"{depth}, where 1 to {DEPTH} is expected"
+        raise UserError(Problem("--depth", what, f"A query keeps the first {DEPTH} documents that it finds."))
     task = retriever.task
     if not isinstance(task, Retrieval):
         raise UserError(Problem("the model", f"--rerank goes with a model for retrieval, not for {task.name}"))

@@ -11,6 +11,7 @@ from bertkit.files import read_json
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+LEAST = 8  # word pieces of a text, special ones included
 ACTIVATIONS = {"sigmoid": "torch.nn.modules.activation.Sigmoid", "identity": "torch.nn.modules.linear.Identity"}
 
 
@@ -28,11 +29,16 @@ def files(max_length: int) -> dict[str, Any]:
 
 
 def read_length(folder: Path) -> int | None:
-    """The word pieces that a model folder's own files allow; None where they say nothing."""
+    """The word pieces that a model folder's own files allow; None where they say nothing. Raises ModelError."""
     if not (folder / "modules.json").is_file():  # without it, CrossEncoder reads no other file of its own
         return None
     length = _read(folder / "sentence_bert_config.json").get("max_seq_length")
-    return length if isinstance(length, int) else None
+    if length is None:
+        return None
+    if type(length) is not int or length < LEAST:
+        what = f"max_seq_length is {length!r}"
+        raise ModelError(Problem(f"{folder}/sentence_bert_config.json", what, f"It is a whole number from {LEAST} on."))
+    return length
 
 
 def read_activation(config: PretrainedConfig, folder: Path) -> Literal["sigmoid", "identity"]:

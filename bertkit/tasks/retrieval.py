@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, final
 
+from bertkit.data.beir import check_pairs
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import ranking
@@ -80,14 +81,24 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
 
     @classmethod
     def refine(cls, options: Any, table: Table, split: str) -> tuple[Table, list[Finding]]:
-        """Train learns from pairs with a grade above 0; the others are left out, and counted."""
-        grades = table.values.get("grade")
+        """Train learns from pairs with a query and a grade above 0; the others are left out, and counted.
+
+        Raises DataError: ids with two texts, pairs with two grades, grades that are not whole, nothing to learn from.
+        """
+        grades, queries = table.values.get("grade"), table.values.get("query")
+        if queries is None:
+            return table, []
+        check_pairs(table)
         if split != "train" or grades is None:
             return table, []
-        kept = [row for row, grade in enumerate(grades) if grade is None or grade > 0]
+        kept = [row for row, grade in enumerate(grades) if grade is None or (grade > 0 and queries[row])]
         if len(kept) == len(table):
             return table, []
-        what = f"train: {len(table) - len(kept):,} of {len(table):,} rows have the grade 0 and teach nothing"
+        what = (
+            f"train: {len(table) - len(kept):,} of {len(table):,} rows have the grade 0 or no query, and teach nothing"
+        )
+        if not kept:
+            raise DataError(Problem("data", what, "Give documents that answer a grade of 1 or more."))
         return table.select(kept), [Finding("note", what)]
 
     @classmethod
@@ -109,7 +120,7 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Self:
         """A foreign model: its own modules.json and prompts, or mean pooling and none."""
-        options, longest = vectors.foreign(config, max_length)
+        options, longest = vectors.foreign(config, tokenizer, max_length)
         return cls(RetrievalOptions.model_validate({"name": cls.name, **options}), tokenizer, longest)
 
     @property
@@ -159,6 +170,21 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
 
     def count(self, batch: Batch) -> float:
         return float((batch["side"] == 0).sum())
+
+    # --- teacher -> student
+
+    @property
+    def shared(self) -> Mapping[str, Any]:
+        return {"query_prefix": self.options.query_prefix, "document_prefix": self.options.document_prefix}
+
+    def soft(self, outputs: Any, batch: Batch) -> Tensor:
+        """Vectors, `(texts, size)`."""
+        found: Tensor = outputs["vectors"].float()
+        return found
+
+    def soft_loss(self, outputs: Any, batch: Batch, temperature: float) -> Tensor:
+        """1 - cosine of each text's two vectors; there is no temperature."""
+        return vectors.soft_loss(outputs, batch)
 
     # --- model -> answers
 
@@ -242,6 +268,7 @@ def searched(
     """One answer a row, as `Retrieval.answer` says, from unit vectors of the named queries and documents."""
     import numpy as np
 
+    named = {"query_id", "document_id"} <= set(rows.column_names)
     place = {name: index for index, name in enumerate(documents)}
     wanted: dict[str, list[tuple[int, str]]] = {}
     for row, (query, document) in enumerate(zip(_ids(rows, "query"), _ids(rows, "document"), strict=True)):
@@ -250,13 +277,16 @@ def searched(
     for index, query in enumerate(queries):
         scores = asked[index : index + 1] @ there.T
         scores = (scores if isinstance(scores, np.ndarray) else scores.toarray())[0].astype(np.float64)
+        if named and query in place and all(document != query for _, document in wanted[query]):
+            scores[place[query]] = -np.inf  # the query itself, as BEIR leaves it out (ArguAna, Quora)
         order = np.argsort(-scores, kind="stable")
         ranks = np.empty(len(order), dtype=np.int64)
         ranks[order] = np.arange(1, len(order) + 1)
         for row, document in wanted[query]:
             answers[row] = {"score": float(scores[place[document]]), "rank": int(ranks[place[document]])}
         first = wanted[query][0][0]
-        answers[first]["found"] = [{"id": documents[i], "score": float(scores[i])} for i in order[:DEPTH].tolist()]
+        best = [i for i in order[:DEPTH].tolist() if scores[i] > -np.inf]
+        answers[first]["found"] = [{"id": documents[i], "score": float(scores[i])} for i in best]
     for row in range(len(rows)):
         yield answers[row]
 

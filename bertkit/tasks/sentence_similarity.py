@@ -133,14 +133,19 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
             if loss != "softmax" and len(settled["labels"]) != 2:
                 what = f"{loss} learns from two labels, but train has {', '.join(settled['labels'])}"
                 raise DataError(Problem("task.loss", what, "Write loss: softmax."))
-        if target == "score" and loss == "cosine-mse" and options.score_range is None:
-            settled["score_range"] = [min(rows["score"]), max(rows["score"])]
+        if target == "score" and loss == "cosine-mse":
+            least, most = min(rows["score"]), max(rows["score"])
+            settled["score_range"] = options.score_range or [least, most]
+            low, high = sorted(settled["score_range"])
+            if options.score_range and not low <= least <= most <= high:
+                what = f"[{low:g}, {high:g}], but scores of train go from {least:g} to {most:g}"
+                raise DataError(Problem("task.score_range", what, "Widen it, or leave it out."))
         return cls(options.model_copy(update=settled), tokenizer, max_length)
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Self:
         """A foreign model: its own modules.json, or mean pooling; cosines, no threshold, truncation."""
-        options, longest = vectors.foreign(config, max_length)
+        options, longest = vectors.foreign(config, tokenizer, max_length)
         return cls(SentenceSimilarityOptions.model_validate({"name": cls.name, **options}), tokenizer, longest)
 
     @property
@@ -244,6 +249,21 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
 
     def count(self, batch: Batch) -> float:
         return float((batch["side"] == 0).sum())
+
+    # --- teacher -> student
+
+    @property
+    def shared(self) -> Mapping[str, Any]:
+        return {"query_prefix": self.options.query_prefix, "document_prefix": self.options.document_prefix}
+
+    def soft(self, outputs: Any, batch: Batch) -> Tensor:
+        """Vectors, `(texts, size)`."""
+        found: Tensor = outputs["vectors"].float()
+        return found
+
+    def soft_loss(self, outputs: Any, batch: Batch, temperature: float) -> Tensor:
+        """1 - cosine of each text's two vectors; there is no temperature."""
+        return vectors.soft_loss(outputs, batch)
 
     # --- model -> answers
 

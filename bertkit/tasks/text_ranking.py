@@ -258,6 +258,32 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
             return float(sum(size > 1 for size in _sizes(batch, first)))
         return float(len(first))
 
+    # --- teacher -> student
+
+    @property
+    def shared(self) -> Mapping[str, Any]:
+        return {"activation": self.options.activation}
+
+    def soft(self, outputs: Any, batch: Batch) -> Tensor:
+        """Logits, `(windows, 1)`."""
+        logits: Tensor = outputs.logits.float()
+        return logits
+
+    def soft_loss(self, outputs: Any, batch: Batch, temperature: float) -> Tensor:
+        """Squared error of each row's logit; for listwise KL over the rows of a query."""
+        from torch.nn import functional as F
+
+        from bertkit.heads import ranking_losses
+
+        first, windows = _rows(batch)
+        ours, theirs = (
+            ranking_losses.greatest(logits[:, 0].float(), windows, len(first))
+            for logits in (outputs.logits, batch["soft"])
+        )
+        if self.options.loss == "listwise":
+            return ranking_losses.soft_listnet(ours, theirs, _sizes(batch, first), temperature)
+        return F.mse_loss(ours, theirs, reduction="sum")
+
     # --- model -> answers
 
     def keep(self, outputs: Any, batch: Batch) -> Any:

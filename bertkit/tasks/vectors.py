@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from bertkit.encoder import Encoder
     from bertkit.heads.vectors import Layout
 
+logger = logging.getLogger(__name__)
+
 MIDDLE = 0.5  # the threshold where nothing fitted one
 
 
@@ -30,7 +33,7 @@ class VectorOptions(TaskOptions):
     """How a text becomes a vector, and how vectors are learned."""
 
     pooling: Literal["mean", "cls", "max"] = Field("mean", description="Over the word pieces of the last layer.")
-    dense: int = Field(0, ge=0, description="Outputs of a dense layer behind the pooling. 0: none.")
+    dense: int = Field(0, ge=0, le=65_536, description="Outputs of a dense layer behind the pooling. 0: none.")
     activation: Literal["Identity", "Tanh", "ReLU", "GELU", "Sigmoid"] = Field(
         "Identity", description="Of the dense layer; torch.nn's names."
     )
@@ -57,19 +60,29 @@ class VectorOptions(TaskOptions):
         return ", ".join(part for part in parts if part)
 
 
-def foreign(config: PretrainedConfig, max_length: int) -> tuple[dict[str, Any], int]:
+def foreign(
+    config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> tuple[dict[str, Any], int]:
     """Layout and prompts of a model that bertkit did not make, as options; and its limit in word pieces.
 
     Raises ModelError on modules that bertkit does not know.
     """
-    from bertkit.files import read_json
-    from bertkit.heads.vectors import read_layout
+    from bertkit.heads.vectors import read_layout, settings
 
     folder = Path(str(config.name_or_path))
-    layout, longest = read_layout(folder)
+    layout, longest, lowercased = read_layout(folder)
+    if lowercased and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
+        what = "its texts are brought to lower case for a tokenizer that tells case, which bertkit does not do"
+        raise ModelError(Problem(str(folder / "sentence_bert_config.json"), what))
     file = folder / "config_sentence_transformers.json"
-    kept = read_json(file).get("prompts") or {} if file.is_file() else {}
-    prefixes = {f"{side}_prefix": kept[side] for side in ("query", "document") if isinstance(kept.get(side), str)}
+    said = settings(file) if file.is_file() else {}
+    kept = said.get("prompts") or {}
+    if not isinstance(kept, dict) or not all(isinstance(prompt, str | None) for prompt in kept.values()):
+        raise ModelError(Problem(str(file), "its prompts are not texts by name"))
+    if kept.get(said.get("default_prompt_name")):
+        what = "%s: its default prompt %r is put before queries or documents alone, if it is theirs"
+        logger.warning(what, folder, kept[said["default_prompt_name"]])
+    prefixes = {f"{side}_prefix": kept[side] for side in ("query", "document") if kept.get(side)}
     return {**layout._asdict(), **prefixes}, min(max_length, longest or max_length)
 
 
@@ -114,6 +127,14 @@ def in_batch(outputs: Mapping[str, Tensor], batch: Batch, scale: float) -> Tenso
     a, b, c = (outputs["vectors"][batch["side"] == side] for side in range(3))
     texts = torch.cat([batch["same"][batch["side"] == side] for side in range(3)])
     return vector_losses.in_batch(a, b, c, texts, scale)
+
+
+def soft_loss(outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
+    """1 - cosine of the student's and the teacher's vector, the mean of a row's texts, summed over rows, `()`."""
+    from bertkit.heads import soft_losses
+
+    rows, texts = (batch["side"] == 0).sum(), len(batch["side"])
+    return soft_losses.distance(outputs["vectors"], batch["soft"]).sum() * rows / texts
 
 
 def build(encoder: Encoder, options: VectorOptions, *, classes: int = 0, new_head: bool = True) -> PreTrainedModel:
