@@ -20,7 +20,8 @@ MODULES = sorted(
     ["bertkit", *(m.name for m in pkgutil.walk_packages([str(PACKAGE)], "bertkit.") if m.name != "bertkit.__main__")]
 )
 FREE = {"bertkit/__init__.py", "bertkit/__main__.py", "bertkit/cli.py", "bertkit/errors.py", "bertkit/files.py"}
-FREE |= {"bertkit/shipped.py", "bertkit/cli_vectors.py"}  # what `bertkit --help` and `import bertkit` read: no library at all
+FREE |= {"bertkit/shipped.py", "bertkit/cli_vectors.py"}
+# FREE: what `bertkit --help` and `import bertkit` read: no library at all
 LIBRARIES = {"torch", "transformers", "datasets", "sklearn", "scipy", "numpy", "tokenizers", "pydantic", "peft"}
 
 

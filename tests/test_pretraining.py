@@ -171,8 +171,8 @@ def test_plain_transformers_opens_it(case: Case, tiny_encoder: Path, tmp_path: P
 
 def test_errors_say_what_to_do(tiny_encoder: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
+    one = Dataset.from_dict({"text": ["a"]})
     with pytest.raises(DataError, match="from another document, and there is one"):
-        one = Dataset.from_dict({"text": ["a"]})
         Pretraining.prepare(PretrainingOptions(name="pretraining"), tokenizer, 32, one, [])
     tokenizer.mask_token = None
     with pytest.raises(ModelError, match="MASK"):
@@ -232,9 +232,7 @@ def test_from_text_to_a_model_and_on_to_a_task(recipe: Recipe, tmp_path: Path) -
     assert tuned.finished
 
 
-def test_resumed_in_the_middle_of_an_epoch_it_is_the_run_that_was_never_stopped(
-    recipe: Recipe, tmp_path: Path
-) -> None:
+def test_resumed_in_the_middle_of_an_epoch_it_is_the_run_that_was_never_stopped(recipe: Recipe, tmp_path: Path) -> None:
     whole = train(recipe, tmp_path / "whole")
     run = killed(recipe, tmp_path / "killed", at=10)
     assert last(train(recipe, run.folder, resume=True)) == last(whole)
