@@ -123,6 +123,9 @@ def shown(text: str, answer: Answer) -> str:
     if "vector" in answer:
         numbers = ", ".join(f"{number:.4f}" for number in answer["vector"][:4])
         return f"{len(answer['vector'])} numbers: {numbers}, …  {text}"
+    if "filled" in answer:
+        best = (", ".join(f"{guess['token']} {guess['score']:.3f}" for guess in guesses) for guesses in answer["masks"])
+        return f"{answer['filled']}  ({'; '.join(best)})"
     given = answer.get("label", answer.get("labels"))
     given = ", ".join(given) or "none" if isinstance(given, list) else given
     score = answer.get("score")

@@ -282,6 +282,8 @@ def test_answers_for_people(predictor: Predictor) -> None:
     assert shown("a cat", {"labels": [], "scores": {}, "truncated": True}) == "none  a cat  (cut)"
     assert shown("a cat", {"labels": ["a", "b"], "scores": {}, "truncated": False}) == "a, b  a cat"
     assert shown("a cat", {"score": -1.5, "truncated": False}) == "-1.500  a cat"
+    filled = {"filled": "a cat", "masks": [[{"token": "cat", "score": 0.75}, {"token": "dog", "score": 0.2}]]}
+    assert shown("a [MASK]", filled) == "a cat  (cat 0.750, dog 0.200)"
 
 
 anything = st.text(st.characters(exclude_categories=()), max_size=60)  # lone surrogates too

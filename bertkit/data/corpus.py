@@ -158,7 +158,7 @@ def _read(
             where = rows_named(empty, range(len(empty)))
             writer.say("warn", f"{split}: {len(empty):,} documents without text are left out: {where}")
         if held is not None and not (len(writer.origin) and len(held.origin)):
-            what = f"validation: {share} of {len(writer.origin) + len(held.origin)} documents can not be held out"
+            what = f"{share} of {len(writer.origin) + len(held.origin)} documents can not be held out"
             raise DataError(Problem("data.validation", what, "add documents, or name a validation file"))
         if not len(writer.origin):
             raise DataError(Problem(parts[0].name, "holds no documents with text"))

@@ -25,6 +25,8 @@ SHOWN = (
     "accuracy_at_1",
     "triplet_accuracy",
     "average_precision",
+    "perplexity",
+    "nsp_accuracy",
 )
 
 
