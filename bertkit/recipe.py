@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 from ruamel.yaml import YAML
 from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.representer import SafeRepresenter
@@ -36,6 +38,7 @@ TASK_OPTIONS: tuple[type[TaskOptions], ...] = tuple(task.Options for task in TAS
 Split = Literal["train", "validation", "test"]
 Text = Annotated[str, Field(min_length=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what numpy takes
+REPO_ID = re.compile(r"(?!.*(--|\.\.|\.git$))(?=.{1,96}$)[A-Za-z0-9][\w.-]*/\w([\w.-]*\w)?", re.ASCII)  # owner/model
 
 
 class _Section(BaseModel):
@@ -138,6 +141,23 @@ class Distillation(_Section):
     student: Student | None = Field(None, description="null: all layers of the model that `model` names.")
 
 
+class Hub(_Section):
+    """A push of the model to the Hub, once it is trained."""
+
+    repo_id: str = Field(description="owner/model.")
+    private: bool = Field(True, description="false: everybody may see it, once all is there.")
+    revision: Text | None = Field(None, description="A branch, made where it is missing. null: main.")
+    create_pr: bool = Field(False, description="A pull request instead of a commit.")
+    predictions: bool = Field(False, description="Push RUN/predictions too, which repeats the rows of the data.")
+
+    @field_validator("repo_id")
+    @classmethod
+    def _named(cls, given: str) -> str:
+        if not REPO_ID.fullmatch(given):
+            raise PydanticCustomError("repo_id", "expected owner/model, found {given}", {"given": repr(given)})
+        return given
+
+
 TRAINING_DEFAULTS = {
     "learning_rate": 5e-5,
     "num_train_epochs": 3,
@@ -173,6 +193,7 @@ class Recipe(_Section):
     peft: Lora | None = None
     freeze: Freeze | None = None
     distillation: Distillation | None = None
+    hub: Hub | None = None
     verify: bool = Field(True, description="Reload the saved model in a fresh process and compare its answers.")
     expected: dict[str, Any] | None = Field(None, description="What was measured: {metric: [low, high], ...}.")
 
@@ -303,7 +324,7 @@ def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
     options, found = _options(data)
     sections: dict[str, type[BaseModel]] = {
         "": Recipe, "distillation": Distillation, "task": options or TaskOptions, "model": ModelSpec, "data": DataSpec,
-        "early_stopping": EarlyStopping, "peft": Lora, "freeze": Freeze,
+        "early_stopping": EarlyStopping, "peft": Lora, "freeze": Freeze, "hub": Hub,
     }  # fmt: skip
     homes = {key: name for name, section in sections.items() if name for key in section.model_fields}
     homes = {key: name for key, name in homes.items() if key not in ("name", "revision", "seed")}

@@ -82,7 +82,7 @@ def test_text_that_is_no_recipe(tmp_path: Path, name: str) -> None:
 # one line each, in line 4 (or instead of one of the lines 1 to 3)
 VALUES = [
     ("modle: {name: x}", 4, "modle: unknown key; did you mean 'model'?"),
-    ("bogus: 1", 4, "known here: data, early_stopping"),
+    ("bogus: 1", 4, "known here: data, distillation, early_stopping"),
     ("learning_rate: 2e-5", 4, "it belongs under `training:`"),
     ("max_length: 2", 4, "it belongs under `model:`"),
     ("model: {name: x, max_lenght: 128}", 2, "model.max_lenght: unknown key; did you mean 'max_length'?"),
@@ -157,7 +157,7 @@ VALUES = [
     ("training: {bf16: on}", 4, "write true"),
     ("training: {eval_strategy: false}", 4, "known here: no, steps, epoch"),
     ("seeds: [99999999999]", 4, "must be less than 4294967296"),
-    ("data: {source: x, format: 3}", 3, "'parquet' or 'conll', found the number 3"),
+    ("data: {source: x, format: 3}", 3, "'conll' or 'txt', found the number 3"),
     ("training: {eval_strategy: epochs}", 4, "unknown value 'epochs'; did you mean 'epoch'?"),
     ("training: {lr_scheduler_type: cosin}", 4, "did you mean 'cosine'?"),
     ("training: {optim: adamw}", 4, "known here: adamw_torch"),

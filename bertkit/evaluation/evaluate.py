@@ -42,6 +42,7 @@ def evaluate(
     split: str | None = None,
     file: str | Path | None = None,
     overrides: Sequence[str] = (),
+    revision: str | None = None,
     task: str | None = None,
     metrics: Sequence[Any] = (),
     rerank: str | None = None,
@@ -51,7 +52,7 @@ def evaluate(
 
     file: rows in the layout of the run's data; or a folder of split files, of which `split` (test) is taken.
     rerank, depth: a cross-encoder that orders the first so many documents that a model for retrieval finds.
-    overrides: of the data's settings, such as `data.columns.text=sentence`. task, metrics: as for `load`
+    overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for `load`
     and `score`. Returns `split` and what `score` says. Raises ModelError, RecipeError or DataError.
     """
     strangers = [override for override in overrides if not override.lstrip("~").startswith("data.")]
@@ -61,7 +62,7 @@ def evaluate(
     folder = file is not None and Path(file).is_dir()
     if split is not None and file is not None and not folder:
         raise RecipeError(Problem("", "--split names a part of the run's data, --data a file: one or the other"))
-    predictor = load(source, task=task)
+    predictor = load(source, revision=revision, task=task)
     kept = Path(source).expanduser() / "recipe.yaml"
     if kept.is_file():
         spec = load_recipe(kept, overrides, check_files=file is None).data

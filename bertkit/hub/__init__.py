@@ -1,0 +1,1 @@
+"""Models to the Hub and back."""

@@ -1,0 +1,136 @@
+"""What can go wrong between here and the Hub: what is tried again, and the sentence that people read."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import NoReturn, TypeVar
+
+from httpx2 import ConnectError, HTTPError, NetworkError, RemoteProtocolError, TimeoutException
+from huggingface_hub import constants, errors, get_token
+
+from bertkit.errors import ModelError, Problem
+
+T = TypeVar("T")
+
+FAILURES = (HTTPError, OSError, RuntimeError, ValueError)  # what huggingface_hub raises
+WAITS = (1.0, 4.0)  # seconds before the second and the third try
+PATIENCE = 60.0  # seconds; a Hub that asks for more is not waited for
+PASSING = (408, 409, 429, 500, 502, 503, 504)
+LOGIN = "Log in with `hf auth login`, or set HF_TOKEN."
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def persistently(call: Callable[[], T]) -> T:
+    """What the call returns; where the Hub is only unwell for a moment, it is tried three times."""
+    for seconds in WAITS:
+        try:
+            return call()
+        except FAILURES as error:
+            wait(error, seconds)
+    return call()
+
+
+def wait(error: Exception, seconds: float) -> None:
+    """Wait before another try, as long as the Hub asks for. Raises the error where another try would not help."""
+    response = _answer(error)
+    asked = response.response.headers.get("Retry-After", "") if response else ""
+    seconds = max(seconds, float(asked) if asked.isdigit() else 0.0)
+    if not _passes(error) or seconds > PATIENCE:
+        raise error
+    time.sleep(seconds)
+
+
+def _passes(error: Exception) -> bool:
+    response = _answer(error)
+    if response:
+        return response.response.status_code in PASSING
+    causes = list(_chain(error))
+    if any(isinstance(cause, ConnectError) for cause in causes):
+        return False  # there is no network: the cache answers at once
+    return any(
+        isinstance(cause, NetworkError | RemoteProtocolError | TimeoutException | json.JSONDecodeError)
+        for cause in causes
+    )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _answer(error: BaseException) -> errors.HfHubHTTPError | None:
+    """The Hub's own refusal, among the causes of the error."""
+    return next((cause for cause in _chain(error) if isinstance(cause, errors.HfHubHTTPError)), None)
+
+
+def refused(error: BaseException) -> bool:
+    """Did the Hub answer, and say no? Without an answer, what was asked for may have been done."""
+    return _answer(error) is not None
+
+
+def redacted(text: str) -> str:
+    """The first line of what somebody else said, with no token in it."""
+    token = get_token()
+    text = text.replace(token, "[token]") if token else text
+    lines = re.sub(r"\bhf_\w+|\bBearer\s+\S+", "[token]", text).strip().splitlines()
+    return lines[0][:200] if lines else ""
+
+
+def refuse(error: Exception, where: str, name: str, after: str = "") -> NoReturn:
+    """Raise ModelError that says in a sentence what became of the model `name`.
+
+    after: what is at the Hub, or what to type, now. The library's error is not shown beside ours: it repeats what
+    the server said.
+    """
+    what, fix = _said(error, name)
+    raise ModelError(Problem(where, what, " ".join(filter(None, (fix, after))))) from None
+
+
+def _said(error: Exception, name: str) -> tuple[str, str]:
+    response = _answer(error)
+    if response is not None:
+        return _refusal(response, name)
+    causes = list(_chain(error))
+    if any(isinstance(cause, errors.OfflineModeIsEnabled) for cause in causes):
+        what = f"{name!r} can not be reached: offline mode is on"
+        return what, "Unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE."
+    if any(isinstance(cause, errors.HFValidationError) for cause in causes):
+        return f"{name!r} is not a Hub id", "Write owner/model."
+    if any(isinstance(cause, ConnectError) for cause in causes):
+        return f"{name!r}: {constants.ENDPOINT} can not be reached", "Try again when there is a network."
+    if any(isinstance(cause, HTTPError) for cause in causes):
+        return f"{name!r}: the connection to the Hub broke, again and again", "Try again."
+    full = next((cause for cause in causes if isinstance(cause, OSError) and cause.errno in FULL), None)
+    if full is not None:
+        return f"{name!r} does not fit on the disk: {full.strerror}", "Free some space; HF_HOME says where it goes."
+    return f"{name!r}: {redacted(str(causes[-1]))}", ""
+
+
+def _refusal(error: errors.HfHubHTTPError, name: str) -> tuple[str, str]:
+    """What the Hub's status code means, and what to do about it."""
+    status = error.response.status_code
+    said = redacted(error.server_message or "")
+    if isinstance(error, errors.GatedRepoError):
+        return f"{name!r} asks for its terms to be accepted", f"Accept them on the Hub's page of {name}, log in."
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"{name!r} has no such revision", "Name a commit, tag or branch of that model."
+    if status == 401 and get_token():
+        return f"the Hub does not accept your token for {name!r} (401)", LOGIN
+    if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
+        return f"the Hub has no model {name!r} (or it is private)", f"Check the spelling. {LOGIN}"
+    if status == 403:
+        what = f"your token may not do this with {name!r} (403)"
+        return what, "Log in as somebody who may, with a token that has the right: hf auth login."
+    if status in (409, 412):
+        return f"somebody else is changing {name!r} at the same time ({status})", "Try again."
+    if status == 429:
+        seconds = error.response.headers.get("Retry-After", "")
+        return "the Hub has had too many requests from you (429)", f"Try again in {seconds or 'some'} seconds."
+    if status >= 500:
+        return f"the Hub is unwell: it answered {status}, again and again, for {name!r}", "Try again later."
+    return f"the Hub refuses {name!r} ({status}){f': {said}' if said else ''}", ""

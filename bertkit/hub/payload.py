@@ -1,0 +1,122 @@
+"""What is pushed: exactly the files of RUN/model, once it is sure that they are whole, safe and nobody's secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import NamedTuple
+
+from bertkit.errors import ModelError, Problem, UserError
+from bertkit.files import read_json, sha256
+from bertkit.run import Run
+
+# safetensors, JSON, the card, and what tokenizers keep their vocabularies in
+PUSHED = ("*.safetensors", "*.json", "README.md", "vocab.txt", "merges.txt", "*.model")
+CARD = "README.md"
+SHORT = 6  # a path of fewer characters may stand in a text by chance
+
+
+class Item(NamedTuple):
+    """One file: its path in the repository, where it is here, its size in bytes and its sha256."""
+
+    path: str
+    file: Path
+    size: int
+    sha256: str
+
+
+def payload(run: Run, *, predictions: bool = False) -> list[Item]:
+    """The files that a push of this run uploads, by path.
+
+    predictions: RUN/predictions too, which repeats the rows of the data.
+    Raises ModelError with all that stands in the way: no results, files that are neither safetensors, JSON nor a
+    tokenizer's, a card that does not validate, local paths or a token in a text, a folder that does not load.
+    """
+    if not run.finished:
+        what, fix = "is not a finished run: it has no results.json", "Name the folder that `bertkit train` wrote."
+        if (run.folder / "recipe.yaml").is_file():
+            fix = f"Finish it: bertkit train {run.folder}/recipe.yaml --output-dir {run.folder} --resume"
+        raise ModelError(Problem(str(run.folder), what, fix))
+    files = {str(file.relative_to(run.model)): file for file in sorted(run.model.rglob("*")) if not file.is_dir()}
+    problems = [problem for path, file in files.items() for problem in _unsafe(path, file)]
+    if not problems:
+        problems = [*_card(run.model / CARD), *_telling(run, files), *_dead(run)]
+    if problems:
+        raise ModelError(problems)
+    if predictions:  # and the report, once a run has one
+        files |= {f"predictions/{file.name}": file for file in sorted((run.folder / "predictions").glob("*.jsonl"))}
+    return [Item(path, file, file.stat().st_size, sha256(file)) for path, file in files.items()]
+
+
+def _unsafe(path: str, file: Path) -> Iterator[Problem]:
+    from safetensors import SafetensorError, safe_open
+
+    if file.is_symlink() or not file.is_file():
+        yield Problem(str(file), "is a link, or no plain file", "Put the file itself there, or remove it.")
+    elif not any(fnmatch(file.name, pattern) for pattern in PUSHED) or file.name.startswith("."):
+        yield Problem(
+            str(file), "is neither safetensors, JSON nor a tokenizer's file", f"Remove {path} from the model."
+        )
+    elif file.suffix == ".json":
+        try:
+            read_json(file)
+        except UserError as error:
+            yield from error.problems
+    elif file.suffix == ".safetensors":
+        try:
+            with safe_open(file, framework="numpy"):
+                pass
+        except (SafetensorError, OSError) as error:
+            yield Problem(str(file), f"is damaged, or not safetensors: {error}")
+
+
+def _card(file: Path) -> Iterator[Problem]:
+    """What huggingface_hub, asked offline, and the Hub's page have against the card."""
+    from huggingface_hub import ModelCard
+    from yaml import YAMLError  # type: ignore[import-untyped]
+
+    if not file.is_file():
+        yield Problem(str(file), "the model has no card", "`bertkit train` writes it, last; train again.")
+        return
+    try:
+        data = ModelCard.load(file).data.to_dict()
+    except (ValueError, YAMLError) as error:
+        yield Problem(str(file), f"the card's metadata are not valid: {str(error).strip().splitlines()[0]}")
+        return
+    for key in ("library_name", "pipeline_tag"):
+        if not isinstance(data.get(key), str):
+            yield Problem(str(file), f"the card's metadata have no {key}", "Put the card back as it was written.")
+
+
+def _telling(run: Run, files: dict[str, Path]) -> Iterator[Problem]:
+    """Texts that name a folder of this machine, or hold a token."""
+    from huggingface_hub import get_token
+
+    recipe = run.recipe
+    named = [recipe.model.name, recipe.model.tokenizer]
+    source = recipe.data.source
+    for value in [source] if isinstance(source, str) else source.values():
+        named += [value] if isinstance(value, str) else value
+    named += [recipe.distillation.teacher] if recipe.distillation else []
+    own = {str(run.folder.resolve()), f"{Path.home()}/"}
+    folders = own | {name for name in named if name and name.startswith("/")}
+    token = get_token()
+    for path, file in files.items():
+        if file.suffix not in (".json", ".md"):
+            continue
+        text = file.read_text(encoding="utf-8", errors="replace")
+        for folder in sorted(folder for folder in folders if len(folder) >= SHORT and folder in text):
+            yield Problem(str(file), f"names a folder of this machine: {folder}", f"Take it out of {path}.")
+        if (token and token in text) or re.search(r"\bhf_[A-Za-z0-9]{30,}\b", text):
+            yield Problem(str(file), "holds a token of the Hub", f"Take it out of {path}, and revoke the token.")
+
+
+def _dead(run: Run) -> Iterator[Problem]:
+    from bertkit.inference import load
+
+    try:
+        load(run.model)
+    except UserError as error:
+        yield from error.problems

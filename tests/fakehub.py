@@ -1,0 +1,371 @@
+"""A Hub on 127.0.0.1: repositories with commits, branches, visibility and tokens, and faults on demand.
+
+It speaks the part of the Hub's HTTP API that huggingface_hub 2.4 uses to push and to pull models. Files named
+*.safetensors are kept apart as large files (git LFS), the rest in the commit, as the Hub does.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlparse
+
+TOKEN = "hf_" + "OnlyForTheTestsOfBertkit" * 2
+
+
+@dataclass
+class Fault:
+    """What happens to the first `times` requests `METHOD /path` that the pattern is found in.
+
+    act: a status code with headers; or reset (the connection is torn while the body is read), lost (the work
+    is done, its answer is not sent), cut (half of the body), short (a smaller body than stated elsewhere),
+    wrong (as many other bytes), [] (an empty list).
+    """
+
+    pattern: str
+    act: int | str
+    times: int = 1
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Repo:
+    """Commits: hash -> path -> content. Branches: name -> hash."""
+
+    private: bool
+    commits: dict[str, dict[str, bytes]]
+    branches: dict[str, str]
+    titles: list[str] = field(default_factory=list)  # one per commit but the first
+
+
+def git_sha1(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def large(path: str) -> bool:
+    return path.endswith(".safetensors")
+
+
+def stated_hash(path: str, content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest() if large(path) else git_sha1(content)
+
+
+class FakeHub(ThreadingHTTPServer):
+    """The server and what it holds."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.repos: dict[str, Repo] = {}
+        self.blobs: dict[str, bytes] = {}  # sha256 -> content, uploaded but perhaps in no commit
+        self.faults: list[Fault] = []
+        self.requests: list[str] = []
+        self.writers = {"me"}  # the owners that the token may write to
+        self.lock = threading.RLock()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is no news."""
+
+    def create(self, repo_id: str, *, private: bool = True, files: dict[str, bytes] | None = None) -> Repo:
+        """A repository with a first commit, as the Hub makes it."""
+        first = {".gitattributes": b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n", **(files or {})}
+        repo = Repo(private, {}, {})
+        self.repos[repo_id] = repo
+        self.commit(repo, "main", first)
+        return repo
+
+    def commit(self, repo: Repo, branch: str, files: dict[str, bytes]) -> str:
+        """A new commit of all these files, whose hash is theirs and its place's."""
+        seed = repr([len(repo.commits), sorted((path, git_sha1(data)) for path, data in files.items())])
+        sha = hashlib.sha1(seed.encode()).hexdigest()
+        repo.commits[sha] = files
+        repo.branches[branch] = sha
+        return sha
+
+    def files(self, repo_id: str, branch: str = "main") -> dict[str, bytes]:
+        """What a branch holds."""
+        repo = self.repos[repo_id]
+        return repo.commits[repo.branches[branch]]
+
+    def fault(self, line: str) -> Fault | None:
+        """The fault of this request, which is then used up."""
+        with self.lock:
+            self.requests.append(line)
+            for fault in self.faults:
+                if fault.times > 0 and re.search(fault.pattern, line):
+                    fault.times -= 1
+                    return fault
+        return None
+
+
+class Refused(Exception):
+    """An answer that is an error: status, and what the Hub says of it in headers."""
+
+    def __init__(self, status: int, code: str = "", message: str = "") -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+
+
+Answer = tuple[int, bytes, dict[str, str]]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request: read, spoilt or answered."""
+
+    protocol_version = "HTTP/1.1"
+    server: FakeHub
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing is printed."""
+
+    def handle_request(self) -> None:
+        path = unquote(urlparse(self.path).path)
+        fault = self.server.fault(f"{self.command} {path}")
+        if fault and fault.act == "reset":
+            if self.headers.get("Content-Length") or self.headers.get("Transfer-Encoding"):
+                self.rfile.read(1)
+            return self.tear()
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            body = b"".join(self.chunks())
+        if fault and isinstance(fault.act, int):
+            echo = {"error": f"you sent {self.headers.get('Authorization')}"}  # a careless server
+            return self.send(fault.act, json.dumps(echo).encode(), fault.headers)
+        try:
+            with self.server.lock:
+                status, content, headers = self.route(path, body)
+        except Refused as no:
+            headers = {"X-Error-Code": no.code} if no.code else {}
+            return self.send(
+                no.status, json.dumps({"error": no.message}).encode(), headers | {"X-Error-Message": no.message}
+            )
+        if fault and fault.act == "lost":
+            return self.tear()
+        if fault and fault.act == "[]":
+            content = b"[]"
+        if fault and fault.act == "wrong":
+            content = bytes(255 - byte for byte in content)
+        if fault and fault.act == "short":
+            content = content[: len(content) // 2]
+        self.send(status, content, headers, cut=bool(fault and fault.act == "cut"))
+        return None
+
+    do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = handle_request
+
+    def chunks(self) -> Iterator[bytes]:
+        while size := int(self.rfile.readline().strip(), 16):
+            yield self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+
+    def tear(self) -> None:
+        """Reset the connection: the other side gets ECONNRESET, not an end."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+        self.rfile.close()
+        self.connection.close()
+
+    def send(self, status: int, content: bytes, headers: dict[str, str], *, cut: bool = False) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content[: len(content) // 2] if cut else content)
+        if cut:
+            self.wfile.flush()
+            self.close_connection = True
+
+    # --- the API
+
+    def route(self, path: str, body: bytes) -> Answer:
+        """The first pattern that fits answers."""
+        sent = self.headers.get("Authorization", "")
+        self.token = sent.removeprefix("Bearer ")
+        if self.token and self.token != TOKEN and not path.startswith("/_large"):
+            raise Refused(401, message="Invalid credentials in Authorization header")
+        name = r"([^/]+/[^/]+)"
+        routes: list[tuple[str, Callable[..., Answer]]] = [
+            (r"POST /api/validate-yaml", self.validate),
+            (r"POST /api/repos/create", self.create),
+            (rf"PUT /api/models/{name}/settings", self.settings),
+            (rf"POST /api/models/{name}/branch/(.+)", self.branch),
+            (rf"POST /api/models/{name}/preupload/(.+)", self.preupload),
+            (rf"POST /{name}\.git/info/lfs/objects/batch", self.batch),
+            (r"PUT /_large/(\w+)", self.upload),
+            (r"POST /_large/verify", self.verify),
+            (rf"POST /api/models/{name}/commit/(.+)", self.commit),
+            (rf"GET /api/models/{name}/tree/([^/]+)", self.tree),
+            (rf"GET /api/models/{name}/revision/(.+)", self.info),
+            (rf"GET /api/models/{name}", self.info),
+            (rf"(?:GET|HEAD) /{name}/resolve/([^/]+)/(.+)", self.resolve),
+        ]
+        for pattern, answer in routes:
+            if found := re.fullmatch(pattern, f"{self.command} {path}"):
+                return answer(body, *found.groups())
+        raise Refused(404, message=f"unknown {self.command} {path}")
+
+    def json(self, value: Any, **headers: str) -> Answer:
+        return 200, json.dumps(value).encode(), {"Content-Type": "application/json", **headers}
+
+    def repo(self, name: str, *, write: bool = False) -> Repo:
+        repo = self.server.repos.get(name)
+        if repo is None or (repo.private and not self.token):
+            raise Refused(404 if self.token else 401, "RepoNotFound", "Repository not found")
+        if write and name.partition("/")[0] not in self.server.writers:
+            raise Refused(403, message=f"Forbidden: no write access to {name}")
+        return repo
+
+    def sha(self, repo: Repo, revision: str) -> str:
+        sha = repo.branches.get(revision, revision)
+        if sha not in repo.commits:
+            raise Refused(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return sha
+
+    def validate(self, body: bytes) -> Answer:
+        content = json.loads(body)["content"]
+        if not content.startswith("---\n"):
+            return 400, json.dumps({"errors": [{"message": "no metadata"}]}).encode(), {}
+        return self.json({"errors": [], "warnings": []})
+
+    def create(self, body: bytes) -> Answer:
+        asked = json.loads(body)
+        name = f"{asked['organization']}/{asked['name']}"
+        if not self.token:
+            raise Refused(401, message="Invalid username or password.")
+        if asked["organization"] not in self.server.writers:
+            raise Refused(403, message=f"You don't have the rights to create a model under {asked['organization']}")
+        if name in self.server.repos:
+            return 409, json.dumps({"error": "exists", "url": f"{self.server.url}/{name}"}).encode(), {}
+        self.server.create(name, private=asked.get("visibility") == "private")
+        return self.json({"url": f"{self.server.url}/{name}", "name": name})
+
+    def settings(self, body: bytes, name: str) -> Answer:
+        self.repo(name, write=True).private = json.loads(body)["visibility"] == "private"
+        return self.json({})
+
+    def branch(self, body: bytes, name: str, branch: str) -> Answer:
+        repo = self.repo(name, write=True)
+        if branch in repo.branches:
+            raise Refused(409, message="Reference already exists")
+        repo.branches[branch] = repo.branches["main"]
+        return self.json({})
+
+    def preupload(self, body: bytes, name: str, revision: str) -> Answer:
+        repo = self.repo(name)
+        files = repo.commits[self.sha(repo, revision)]
+        modes = [
+            {
+                "path": f["path"],
+                "uploadMode": "lfs" if large(f["path"]) else "regular",
+                "shouldIgnore": False,
+                "oid": stated_hash(f["path"], files[f["path"]]) if f["path"] in files else None,
+            }
+            for f in json.loads(body)["files"]
+        ]
+        return self.json({"files": modes})
+
+    def batch(self, body: bytes, name: str) -> Answer:
+        self.repo(name, write=True)
+        objects = []
+        for wanted in json.loads(body)["objects"]:
+            actions = {
+                "upload": {"href": f"{self.server.url}/_large/{wanted['oid']}"},
+                "verify": {"href": f"{self.server.url}/_large/verify"},
+            }
+            there = wanted["oid"] in self.server.blobs
+            objects.append({**wanted, **({} if there else {"actions": actions})})
+        return self.json({"transfer": "basic", "objects": objects})
+
+    def upload(self, body: bytes, oid: str) -> Answer:
+        if hashlib.sha256(body).hexdigest() != oid:
+            raise Refused(400, message="the sha256 differs")
+        self.server.blobs[oid] = body
+        return 200, b"", {}
+
+    def verify(self, body: bytes) -> Answer:
+        asked = json.loads(body)
+        if len(self.server.blobs[asked["oid"]]) != asked["size"]:
+            raise Refused(400, message="the size differs")
+        return self.json({})
+
+    def commit(self, body: bytes, name: str, branch: str) -> Answer:
+        pull_request = parse_qs(urlparse(self.path).query).get("create_pr") == ["1"]
+        repo = self.repo(name, write=not pull_request)
+        lines = [json.loads(line) for line in body.decode().splitlines()]
+        head = self.sha(repo, branch)
+        if lines[0]["value"].get("parentCommit", head) != head:
+            raise Refused(412, message="A commit has happened since. Please refresh and try again.")
+        files = dict(repo.commits[head])
+        for line in lines[1:]:
+            value = line["value"]
+            if line["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                files[value["path"]] = self.server.blobs[value["oid"]]
+            else:
+                del files[value["path"]]
+        target = f"refs/pr/{len(repo.commits)}" if pull_request else branch
+        sha = self.server.commit(repo, target, files)
+        repo.titles.append(lines[0]["value"]["summary"])
+        place = f"{self.server.url}/{name}"
+        answer = {"success": True, "commitOid": sha, "commitUrl": f"{place}/commit/{sha}"}
+        number = target.removeprefix("refs/pr/")
+        return self.json(answer | ({"pullRequestUrl": f"{place}/discussions/{number}"} if pull_request else {}))
+
+    def tree(self, body: bytes, name: str, revision: str) -> Answer:
+        repo = self.repo(name)
+        entries = []
+        for path, data in repo.commits[self.sha(repo, revision)].items():
+            entry = {"type": "file", "path": path, "oid": git_sha1(data), "size": len(data)}
+            if large(path):
+                entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+            entries.append(entry)
+        return self.json(entries)
+
+    def info(self, body: bytes, name: str, revision: str = "main") -> Answer:
+        repo = self.repo(name)
+        sha = self.sha(repo, revision)
+        siblings = [{"rfilename": path} for path in repo.commits[sha]]
+        return self.json(
+            {"_id": "0", "id": name, "sha": sha, "private": repo.private, "siblings": siblings, "tags": []}
+        )
+
+    def resolve(self, body: bytes, name: str, revision: str, path: str) -> Answer:
+        repo = self.repo(name)
+        sha = self.sha(repo, revision)
+        if path not in repo.commits[sha]:
+            raise Refused(404, "EntryNotFound", "Entry not found")
+        data = repo.commits[sha][path]
+        headers = {"X-Repo-Commit": sha, "ETag": f'"{stated_hash(path, data)}"', "Accept-Ranges": "bytes"}
+        if wanted := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")):
+            start = int(wanted[1])
+            return 206, data[start:], {**headers, "Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
+        return 200, data, headers
+
+
+@contextmanager
+def running() -> Iterator[FakeHub]:
+    """A Hub for the length of the block, on a free port."""
+    hub = FakeHub()
+    thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.shutdown()
+        hub.server_close()
+        thread.join()

@@ -1,0 +1,644 @@
+"""Push and pull, by the real huggingface_hub, to and from a Hub on 127.0.0.1 (fakehub.py)."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small
+import torch
+from cases import CASES, DRAWN, Case, encoder
+from fakehub import TOKEN, FakeHub, Fault, running
+from huggingface_hub import constants, file_download
+from huggingface_hub.utils import close_session
+from safetensors.torch import save_file
+from transformers import set_seed
+
+from bertkit.cli import main
+from bertkit.errors import ModelError, RecipeError
+from bertkit.evaluation.evaluate import evaluate
+from bertkit.files import sha256, write_json, write_text
+from bertkit.hub.push import Pushed, push
+from bertkit.inference import load, predictor
+from bertkit.recipe import dump, load_recipe
+from bertkit.run import Run
+from bertkit.tasks import get_task
+from bertkit.training.train import save, train
+
+# huggingface_hub 2.4 hands files to httpx2 in a way that is on its way out.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning")
+
+ME = "me/model"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A Hub that huggingface_hub talks to, with an empty cache and a token; nobody waits in earnest."""
+    with running() as server:
+        for name, value in {
+            "ENDPOINT": server.url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": server.url + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_OFFLINE": False,
+            "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_CACHE": str(tmp_path / "cache"),
+            "HF_TOKEN_PATH": str(tmp_path / "token"),
+        }.items():
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        close_session()
+        yield server
+        close_session()
+
+
+@pytest.fixture
+def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that somebody wanted to wait; nobody does."""
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    return slept
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    room = tmp_path_factory.mktemp("hub")
+    return train(small.recipe(room, tiny_encoder), room / "run")
+
+
+@pytest.fixture
+def run(trained: Run, tmp_path: Path) -> Run:
+    """A copy of a finished run, to be spoiled."""
+    return Run(shutil.copytree(trained.folder, tmp_path / "run"))
+
+
+CARD = "---\nlibrary_name: transformers\npipeline_tag: {tag}\ntags:\n- bertkit\n---\n\n# A model\n"
+
+
+def finished(case: Case, folder: Path, where: Path) -> Run:
+    """A run of this case as `train` leaves it, but for the training."""
+    run, task = Run(where), case.task(folder)
+    set_seed(3)
+    model = task.model(encoder(folder))
+    task = task.fit(case.rows(), predictor(task, CPU, "fp32", 4)(model))
+    where.mkdir(parents=True)
+    save(model, task, run.model, {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
+    write_text(run.model / "README.md", CARD.format(tag=get_task(task.name).tag or task.name))
+    sections = {"task": case.options, "model": {"name": str(folder)}, "data": {"source": "sample:sentiment"}}
+    write_text(where / "once.yaml", json.dumps(sections))
+    write_text(where / "recipe.yaml", dump(load_recipe(where / "once.yaml", check_files=False)))
+    write_json(where / "results.json", {})
+    return run
+
+
+def answers(source: str | Path, case: Case, revision: str | None = None) -> list[Any]:
+    found = load(source, revision=revision, precision="fp32")
+    return list(found.task.answer(case.rows(), found.predict_features))
+
+
+# --- the round trip
+
+
+@pytest.mark.parametrize("case", [*CASES, *DRAWN], ids=lambda case: case.id)
+def test_every_task_answers_the_same_after_the_round_trip(
+    case: Case, tiny_encoder: Path, tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = finished(case, tiny_encoder, tmp_path / "run")
+    pushed = push(run.folder, ME)
+    sent = {str(f.relative_to(run.model)): f.read_bytes() for f in run.model.rglob("*") if f.is_file()}
+    there = hub.files(ME)
+    assert {path: data for path, data in there.items() if path != ".gitattributes"} == sent
+    assert hub.repos[ME].private
+    assert len(hub.repos[ME].titles) == 1
+    assert answers(ME, case, pushed.commit) == answers(run.folder, case)
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert answers(ME, case, pushed.commit) == answers(run.folder, case)
+
+
+FRESH = """
+import json, sys
+from bertkit import load
+name, revision, rows = json.loads(sys.argv[1])
+print(json.dumps([load(name, revision=revision, precision="fp32")(row) for row in rows]))
+"""
+
+
+@pytest.mark.parametrize("id", ["ner-crf", "ranking-graded-windows"])
+def test_a_fresh_process_with_an_empty_cache_gives_the_same_answers(
+    id: str, tiny_encoder: Path, tmp_path: Path, hub: FakeHub
+) -> None:
+    case = next(case for case in CASES if case.id == id)
+    run = finished(case, tiny_encoder, tmp_path / "run")
+    pushed = push(run.folder, ME)
+    own = load(run.folder, precision="fp32")
+    inputs = set(own.task.columns) - set(own.task.targets)
+    rows = [{name: row[name] for name in inputs if name in row} for row in case.rows()]
+    clean = {k: v for k, v in os.environ.items() if k != "HF_HUB_OFFLINE"}
+    settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+    asked = [sys.executable, "-c", FRESH, json.dumps([ME, pushed.commit, rows])]
+    done = subprocess.run(asked, env=clean | settings, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads(json.dumps([own(row) for row in rows]))
+
+
+def test_the_command_line_there_and_back(
+    trained: Run, hub: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["push", str(trained.folder), ME]) == 0
+    (commit,) = re.findall(r'bertkit.load\("me/model", revision="(\w{40})"\)', capsys.readouterr().out)
+    assert main(["predict", ME, "the cat was good", "--revision", commit, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["answer"]
+    assert told == load(trained.folder)("the cat was good")
+    rows = small.write_rows(tmp_path / "new.jsonl", small.rows("single-label", 9, 40))
+    assert evaluate(ME, file=rows) == evaluate(trained.folder, file=rows)
+
+
+def test_a_revision_is_exact(run: Run, hub: FakeHub) -> None:
+    first = push(run.folder, ME)
+    label = load(ME)("a cat")["label"]
+    config = (run.model / "config.json").read_text(encoding="utf-8")
+    write_text(run.model / "config.json", config.replace('"good"', '"fine"').replace('"bad"', '"poor"'))
+    second = push(run.folder, ME)
+    assert first.commit != second.commit
+    assert load(ME, revision=first.commit)("a cat")["label"] == label
+    assert load(ME, revision=second.commit)("a cat")["label"] != label
+    assert load(ME)("a cat")["label"] != label
+
+
+def test_pickles_and_code_at_the_hub_are_not_fetched(trained: Run, hub: FakeHub, tmp_path: Path) -> None:
+    push(trained.folder, ME)
+    strange = {"pytorch_model.bin": b"x", "modeling.py": b"x", "optimizer.pt": b"x"}
+    hub.commit(hub.repos[ME], "main", hub.files(ME) | strange)
+    load(ME)
+    names = {path.name for path in (tmp_path / "cache").rglob("*")}
+    assert "model.safetensors" in names
+    assert not names & set(strange)
+
+
+# --- what is sent
+
+
+def test_a_dry_run_lists_every_file_and_asks_nobody(
+    trained: Run, hub: FakeHub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["push", str(trained.folder), ME, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    for file in trained.model.rglob("*"):
+        line = next(line for line in out.splitlines() if line.startswith(f"{file.relative_to(trained.model)} "))
+        assert line.split()[1:] == [f"{file.stat().st_size:,}", sha256(file)]
+    assert hub.requests == []
+    assert hub.repos == {}
+
+
+def test_predictions_only_by_flag(trained: Run, hub: FakeHub) -> None:
+    push(trained.folder, ME)
+    assert not [path for path in hub.files(ME) if path.startswith("predictions")]
+    push(trained.folder, ME, predictions=True)
+    sent = {path for path in hub.files(ME) if path.startswith("predictions")}
+    assert sent == {"predictions/validation.jsonl", "predictions/test.jsonl"}
+
+
+def test_what_an_older_model_left_is_deleted_and_other_things_stay(trained: Run, hub: FakeHub) -> None:
+    old = {"crf.safetensors": b"old", "modules.json": b"[]", "LICENSE": b"mine", "picture.png": b"x"}
+    hub.create(ME, files=old)
+    push(trained.folder, ME)
+    assert set(old) & set(hub.files(ME)) == {"LICENSE", "picture.png"}
+    assert len(hub.repos[ME].titles) == 1
+
+
+def test_pushing_the_same_again_makes_no_commit(trained: Run, hub: FakeHub) -> None:
+    first = push(trained.folder, ME)
+    assert push(trained.folder, ME) == Pushed(ME, first.files, first.commit, first.url)
+    assert len(hub.repos[ME].titles) == 1
+
+
+def test_a_branch_and_a_pull_request(trained: Run, hub: FakeHub) -> None:
+    push(trained.folder, ME, revision="trial")
+    assert "config.json" in hub.files(ME, "trial")
+    assert "config.json" not in hub.files(ME)
+    pushed = push(trained.folder, ME, create_pr=True)
+    assert pushed.url is not None
+    assert "/discussions/" in pushed.url
+    assert "config.json" not in hub.files(ME)
+    (branch,) = [name for name in hub.repos[ME].branches if name.startswith("refs/pr/")]
+    assert hub.repos[ME].branches[branch] == pushed.commit
+    assert load(ME, revision=pushed.commit)("a cat")
+
+
+def test_private_unless_public_is_said(trained: Run, hub: FakeHub) -> None:
+    push(trained.folder, ME)
+    assert hub.repos[ME].private
+    push(trained.folder, ME, public=True)
+    assert not hub.repos[ME].private
+    hub.create("me/open", private=False)
+    with pytest.raises(ModelError, match="me/open is public: everybody would see the model"):
+        push(trained.folder, "me/open")
+    assert hub.repos["me/open"].titles == []
+    push(trained.folder, "me/open", public=True)
+    assert "config.json" in hub.files("me/open")
+
+
+def test_a_new_public_repository_is_private_until_all_is_there(trained: Run, hub: FakeHub, naps: list[float]) -> None:
+    push(trained.folder, ME, public=True)
+    order = [line for line in hub.requests if re.match(r"POST /api/repos|POST .*/commit/|PUT .*/settings", line)]
+    assert [line.rpartition("/")[2] for line in order] == ["create", "main", "settings"]
+    hub.faults = [Fault("/settings", 500, times=99)]
+    del hub.repos[ME]
+    with pytest.raises(ModelError, match=r"All files are there, in commit .* but me/model is still private"):
+        push(trained.folder, ME, public=True)
+
+
+# --- what is refused, before anything is sent
+
+
+def damage(run: Run, kind: str) -> None:
+    model = run.model
+    match kind:
+        case "no results":
+            (run.folder / "results.json").unlink()
+        case "no card":
+            (model / "README.md").unlink()
+        case "card without metadata":
+            write_text(model / "README.md", "# A model\n")
+        case "card that is no YAML":
+            write_text(model / "README.md", "---\na: [\n---\n")
+        case "card with a bad model-index":
+            write_text(model / "README.md", CARD.format(tag="x").replace("tags:", "model-index:\n- results: 3\ntags:"))
+        case "pickle":
+            (model / "training_args.bin").write_bytes(b"x")
+        case "code":
+            (model / "sub").mkdir()
+            (model / "sub" / "modeling.py").write_text("x")
+        case "link":
+            (model / "vocab.txt").symlink_to("/etc/hostname")
+        case "renamed pickle":
+            torch.save({}, model / "more.safetensors")
+        case "no JSON":
+            (model / "more.json").write_text("{")
+        case "local path":
+            write_json(model / "more.json", {"from": str(run.folder.resolve() / "data")})
+        case "token":
+            write_json(model / "more.json", {"token": TOKEN})
+        case "does not load":
+            save_file({"w": torch.zeros(2)}, model / "model.safetensors")
+
+
+REFUSED = {
+    "no results": "is not a finished run: it has no results.json",
+    "no card": "the model has no card",
+    "card without metadata": "have no library_name",
+    "card that is no YAML": "the card's metadata are not valid",
+    "card with a bad model-index": "the card's metadata are not valid",
+    "pickle": "training_args.bin: is neither safetensors, JSON nor a tokenizer's file",
+    "code": "sub/modeling.py: is neither",
+    "link": "vocab.txt: is a link",
+    "renamed pickle": "more.safetensors: is damaged, or not safetensors",
+    "no JSON": "more.json: is damaged: it is not JSON",
+    "local path": "names a folder of this machine",
+    "token": "holds a token of the Hub",
+    "does not load": "lacks .* tensors",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_not_fit_to_be_pushed_is_refused(
+    kind: str, run: Run, hub: FakeHub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(run, kind)
+    assert main(["push", str(run.folder), ME]) == 2
+    said = capsys.readouterr().err
+    assert re.search(REFUSED[kind], said)
+    assert "Traceback" not in said
+    assert TOKEN not in said
+    assert hub.requests == []
+
+
+def test_several_problems_are_told_at_once(run: Run, hub: FakeHub) -> None:
+    for kind in ("pickle", "code", "link"):
+        damage(run, kind)
+    with pytest.raises(ModelError) as caught:
+        push(run.folder, ME)
+    assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("model", {}, "can not be the name of a repository"),
+        ("me/mo del", {}, "can not be the name of a repository"),
+        ("me/a--b", {}, "can not be the name of a repository"),
+        (ME, {"create_pr": True, "revision": "x"}, "a pull request goes to main"),
+        (ME, {"revision": "0" * 40}, "is a commit"),
+    ],
+)
+def test_places_that_can_not_be(name: str, options: dict[str, Any], said: str, trained: Run, hub: FakeHub) -> None:
+    with pytest.raises(ModelError, match=said):
+        push(trained.folder, name, **options)
+    assert hub.requests == []
+
+
+def test_without_a_token_or_a_network(trained: Run, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(ModelError, match="nobody is logged in to the Hub"):
+        push(trained.folder, ME)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match="offline mode is on"):
+        push(trained.folder, ME)
+    assert hub.requests == []
+
+
+# --- faults: docs/hub.md has this as a table
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Faults in a push: what the user reads (None: it succeeds), and the commits that are there afterwards."""
+
+    id: str
+    faults: list[Fault]
+    said: str | None
+    commits: int = 0
+    there: bool = True  # is there a repository afterwards?
+    pr: bool = False
+
+
+def always(pattern: str, act: int | str, **headers: str) -> list[Fault]:
+    return [Fault(pattern, act, 10_000, {name.replace("_", "-"): value for name, value in headers.items()})]
+
+
+WRONG = [
+    Wrong("reset while a file is sent", [Fault("PUT /_large", "reset")], None, 1),
+    Wrong("reset always", always("PUT /_large", "reset"), "the connection to the Hub broke, again and again"),
+    Wrong("500 twice", [Fault("/create|/preupload|/batch|/_large|/commit|/tree", 500, 2)], None, 1),
+    Wrong("500 twice at the commit", [Fault("/commit", 500, 2)], None, 1),
+    Wrong("500 twice at first", [Fault("/api/models", 500, 2)], None, 1),
+    Wrong("500 twice at the card", [Fault("/validate-yaml", 500, 2)], None, 1),
+    Wrong("500 always", always("/preupload", 500), "the Hub is unwell: it answered 500"),
+    Wrong("answer to the commit lost", [Fault("/commit", "lost")], None, 1),
+    Wrong("answers to the commit always lost", always("/commit", "lost"), None, 1),
+    Wrong("commit reset", always("/commit", "reset"), "the connection to the Hub broke, again and again"),
+    Wrong("401", always("", 401), "the Hub does not accept your token", there=False),
+    Wrong("403 at first", always("/create", 403), "your token may not do this", there=False),
+    Wrong("403 at the commit", always("/commit", 403), "your token may not do this"),
+    Wrong("404", [], "the Hub has no model", there=False, pr=True),
+    Wrong("409 once", [Fault("/commit", 409)], None, 1),
+    Wrong("409 always", always("/commit", 409), "somebody else is changing 'me/model' at the same time"),
+    Wrong("429", [Fault("/commit", 429, 2, {"Retry-After": "7"})], None, 1),
+    Wrong("429 for hours", always("/commit", 429, Retry_After="7200"), "Try again in 7200 seconds"),
+    Wrong("422", always("/commit", 422), r"the Hub refuses 'me/model' \(422\)"),
+    Wrong("damaged at the Hub", always("GET .*/tree", "[]"), "is not what was sent: README.md", 1),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.id)
+def test_faults_in_a_push(
+    wrong: Wrong,
+    run: Run,
+    hub: FakeHub,
+    naps: list[float],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    hub.faults = [Fault(f.pattern, f.act, f.times, f.headers) for f in wrong.faults]
+    code = main(["push", str(run.folder), ME, "--public"] + ["--create-pr"] * wrong.pr)
+    said = capfd.readouterr()
+    everything = said.out + said.err + caplog.text
+    everything += "".join(f.read_text(errors="replace") for f in tmp_path.rglob("*") if f.is_file())
+    assert TOKEN not in everything
+    assert "Traceback" not in said.err
+    assert code == (0 if wrong.said is None else 2)
+    assert (ME in hub.repos) == wrong.there
+    if wrong.there:
+        assert len(hub.repos[ME].titles) == wrong.commits
+        assert hub.repos[ME].private == (wrong.said is not None)  # public only once all is there
+    if wrong.said is not None:
+        (line,) = re.findall(r"(?m)^error: .*\n    .*", said.err)
+        assert re.search(wrong.said, line), line
+        assert "revision=" not in said.out
+    if wrong.id == "429":
+        assert naps.count(7.0) == 2
+    assert max(naps, default=0.0) <= 60
+
+
+def test_500_twice_at_any_request(trained: Run, hub: FakeHub, naps: list[float]) -> None:
+    push(trained.folder, ME, public=True)
+    lines = {re.sub(r"\w{40,}", r"\\w+", line) for line in hub.requests if "agent" not in line}
+    assert len(lines) >= 9
+    for line in sorted(lines):
+        del hub.repos[ME]
+        hub.blobs.clear()
+        fault = Fault(f"^{line}$", 500, 2)
+        hub.faults = [fault]
+        push(trained.folder, ME, public=True)
+        assert fault.times == 0
+        assert len(hub.repos[ME].titles) == 1
+        assert not hub.repos[ME].private
+
+
+def test_somebody_else_pushes_at_the_same_time(
+    trained: Run, hub: FakeHub, naps: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo, real = hub.create(ME), FakeHub.fault
+
+    def meddling(self: FakeHub, line: str) -> Fault | None:
+        if "/commit/" in line and len(repo.commits) == 1:
+            self.commit(repo, "main", {**self.files(ME), "config.json": b"{}"})
+        return real(self, line)
+
+    monkeypatch.setattr(FakeHub, "fault", meddling)
+    with pytest.raises(ModelError, match="somebody else is changing"):
+        push(trained.folder, ME)
+    assert repo.titles == []
+    assert hub.files(ME)["config.json"] == b"{}"
+
+
+def test_the_network_goes_away_with_the_answer_to_the_commit(
+    trained: Run, hub: FakeHub, naps: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = FakeHub.fault
+
+    def dying(self: FakeHub, line: str) -> Fault | None:
+        fault = real(self, line)
+        if "/commit/" in line:
+            return Fault("", "lost")
+        return Fault("", "reset") if any("/commit/" in asked for asked in self.requests) else fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeHub, "fault", dying)
+        with pytest.raises(ModelError, match="Look whether me/model has a new commit before you push again"):
+            push(trained.folder, ME, public=True)
+    assert hub.repos[ME].private
+    pushed = push(trained.folder, ME, public=True)
+    assert len(hub.repos[ME].titles) == 1
+    assert pushed.commit == hub.repos[ME].branches["main"]
+    assert not hub.repos[ME].private
+
+
+def test_a_pull_request_whose_answer_is_lost_is_not_made_twice(trained: Run, hub: FakeHub, naps: list[float]) -> None:
+    hub.create("me/other")
+    hub.faults = always("/commit", "lost")
+    with pytest.raises(ModelError, match="Look whether me/other has the pull request before you push again"):
+        push(trained.folder, "me/other", create_pr=True)
+    assert len([name for name in hub.repos["me/other"].branches if name.startswith("refs/pr/")]) == 1
+    hub.faults = always("/commit", 403)
+    with pytest.raises(ModelError, match="me/other has no new commit"):
+        push(trained.folder, "me/other", create_pr=True)
+
+
+def test_another_owner(trained: Run, hub: FakeHub) -> None:
+    with pytest.raises(ModelError, match="your token may not do this with 'them/model'"):
+        push(trained.folder, "them/model")
+    assert hub.repos == {}
+
+
+# --- faults in a pull
+
+
+@pytest.fixture
+def there(trained: Run, hub: FakeHub) -> Pushed:
+    """A model at the Hub, and nothing of it in the cache."""
+    return push(trained.folder, ME)
+
+
+WEIGHTS = "GET /me/model/resolve/.*model.safetensors"
+PULLS = [
+    ("truncated once", [Fault(WEIGHTS, "cut")], None),
+    ("truncated always", always(WEIGHTS, "cut"), "the connection to the Hub broke"),
+    ("too short", always(WEIGHTS, "short"), "Consistency check failed"),
+    ("wrong checksum once", [Fault(WEIGHTS, "wrong")], None),
+    ("wrong checksum always", always(WEIGHTS, "wrong"), "arrived damaged, twice: model.safetensors"),
+    ("wrong config", always("GET .*config.json", "wrong"), "arrived damaged, twice: .*config.json"),
+    ("500 twice", [Fault("GET", 500, 2)], None),
+    ("500 twice at the file", [Fault(WEIGHTS, 500, 2)], None),
+    ("500 always", always("GET", 500), "the Hub is unwell"),
+    ("reset", [Fault(WEIGHTS, "reset")], None),
+    ("reset always", always("GET|HEAD", "reset"), "the connection to the Hub broke"),
+    ("401", always("", 401), "the Hub does not accept your token"),
+    ("403", always("", 403), "your token may not do this"),
+    ("404", always("", 404, X_Error_Code="RepoNotFound"), "the Hub has no model 'me/model'"),
+    ("no revision", always("", 404, X_Error_Code="RevisionNotFound"), "has no revision 'main'"),
+    ("gated", always("", 403, X_Error_Code="GatedRepo"), "asks for its terms to be accepted"),
+    ("429", [Fault("GET /api", 429, 2, {"Retry-After": "3"})], None),
+    ("429 for hours", always("GET /api", 429, Retry_After="7200"), "Try again in 7200 seconds"),
+]
+
+
+@pytest.mark.parametrize(("id", "faults", "said"), PULLS, ids=[pull[0] for pull in PULLS])
+def test_faults_in_a_pull(
+    id: str,
+    faults: list[Fault],
+    said: str | None,
+    trained: Run,
+    there: Pushed,
+    hub: FakeHub,
+    naps: list[float],
+    tmp_path: Path,
+) -> None:
+    hub.faults = [Fault(f.pattern, f.act, f.times, f.headers) for f in faults]
+    if said is None:
+        assert load(ME, revision="main")("a cat") == load(trained.folder)("a cat")
+        assert not [fault for fault in hub.faults if fault.times]
+        return
+    with pytest.raises(ModelError, match=said) as caught:
+        load(ME, revision="main")
+    assert len(caught.value.problems) == 1
+    assert TOKEN not in str(caught.value)
+    assert not list((tmp_path / "cache").rglob("*.incomplete"))
+    hub.faults = []  # and once the Hub is well, nothing stands in the way
+    assert load(ME, revision="main")("a cat") == load(trained.folder)("a cat")
+
+
+def test_a_full_disk_while_the_cache_is_filled(
+    trained: Run, there: Pushed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, naps: list[float]
+) -> None:
+    def full(url: str, temp_file: Any, **_: Any) -> None:
+        temp_file.write(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_download, "http_get", full)
+        with pytest.raises(ModelError, match="does not fit on the disk: No space left on device"):
+            load(ME)
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and b"half" in path.read_bytes()]
+    assert naps == []
+    assert load(ME)("a cat") == load(trained.folder)("a cat")
+
+
+def test_a_file_that_rots_in_the_cache_is_fetched_again(trained: Run, there: Pushed, tmp_path: Path) -> None:
+    load(ME)
+    (link,) = (tmp_path / "cache").rglob("model.safetensors")
+    blob = link.resolve()
+    blob.write_bytes(bytes(len(blob.read_bytes())))
+    assert load(ME)("a cat") == load(trained.folder)("a cat")
+
+
+def test_the_cache_answers_where_there_is_no_network(
+    trained: Run, there: Pushed, hub: FakeHub, naps: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(ME)
+    asked = len(hub.requests)
+    assert load(ME, revision=there.commit)("a cat")
+    assert hub.requests[asked:] == []  # a commit that is there is not asked for
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert load(ME)("a cat") == load(trained.folder)("a cat")
+    with pytest.raises(ModelError, match="is not in the local cache, and the Hub can not be reached"):
+        load("me/other")
+    assert naps == []
+
+
+def test_a_private_model_without_a_token(there: Pushed, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(ModelError, match=r"the Hub has no model 'me/model' \(or it is private\)"):
+        load(ME)
+
+
+# --- in a recipe
+
+
+def test_a_recipe_pushes_when_it_is_trained(tiny_encoder: Path, tmp_path: Path, hub: FakeHub) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, f"hub={{repo_id: {ME}, predictions: true}}")
+    run = train(recipe, tmp_path / "run")
+    assert hub.files(ME)["model.safetensors"] == (run.model / "model.safetensors").read_bytes()
+    assert "predictions/test.jsonl" in hub.files(ME)
+    assert hub.repos[ME].private
+    told = "".join(f.read_text(errors="replace") for f in run.folder.rglob("*") if f.is_file())
+    assert TOKEN not in told
+
+
+def test_a_push_that_fails_leaves_a_whole_run(
+    tiny_encoder: Path, tmp_path: Path, hub: FakeHub, naps: list[float]
+) -> None:
+    hub.faults = always("/commit", 403)
+    recipe = small.recipe(tmp_path, tiny_encoder, f"hub.repo_id={ME}")
+    with pytest.raises(ModelError, match=rf"the run itself is whole\n    Push it later: bertkit push .* {ME}"):
+        train(recipe, tmp_path / "run")
+    assert Run(tmp_path / "run").finished
+    hub.faults = []
+    push(tmp_path / "run", ME)
+
+
+def test_a_recipe_that_can_not_be_pushed_is_not_trained(
+    tiny_encoder: Path, tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RecipeError, match=r"hub\.repo_id: expected owner/model, found 'x'"):
+        small.recipe(tmp_path, tiny_encoder, "hub.repo_id=x")
+    recipe = small.recipe(tmp_path, tiny_encoder, f"hub={{repo_id: {ME}, create_pr: true, revision: x}}")
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(RecipeError, match=r"(?s)a pull request goes to main.*nobody is logged in"):
+        train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert hub.requests == []
