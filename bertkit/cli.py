@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import __version__
+from bertkit.cli_hub import hub_commands
+from bertkit.cli_report import report_command
 from bertkit.cli_vectors import quiet_libraries, vector_commands
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.shipped import shipped_recipes
@@ -73,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     _recipe_commands(commands)
     _run_commands(commands)
     vector_commands(commands)
+    hub_commands(commands)
+    report_command(commands)
     _tokenizer_command(commands)
     return parser
 
@@ -112,6 +116,7 @@ def _run_commands(commands: Any) -> None:
     command.add_argument("--split", help="train, validation or test; default: test, else validation")
     command.add_argument("--data", type=Path, metavar="FILE", help="labelled rows in the layout of the run's data")
     command.add_argument("--task", help="what a model is for that bertkit did not make")
+    command.add_argument("--revision", metavar="NAME", help="of a Hub id: commit, tag or branch")
     command.add_argument("--rerank", metavar="MODEL", help="retrieval: a cross-encoder that orders what was found")
     command.add_argument(
         "--depth", type=int, default=20, metavar="N", help="documents that --rerank orders; default: 20"
@@ -133,6 +138,7 @@ def _run_commands(commands: Any) -> None:
         "--column", action="append", default=[], metavar="text=NAME", help="where the input's names differ"
     )
     command.add_argument("--task", help="what a model is for that bertkit did not make")
+    command.add_argument("--revision", metavar="NAME", help="of a Hub id: commit, tag or branch")
     command.add_argument("--json", action="store_true", help="print JSON lines for TEXTs too")
     command.set_defaults(run=_predict)
 
@@ -215,7 +221,7 @@ def _check(args: argparse.Namespace) -> None:
     rehearse(recipe, encoder, task, data)
     print(f"{task.name}: {task.describe()}")
     features, _ = inspect(task, data)
-    print(f"first row as the model reads it: {task.tokenizer.decode(features[0]['input_ids'])}")
+    print(f"first row as the model reads it: {task.tokenizer.decode(task.examples(features, [0])['input_ids'][0])}")
     print("nothing stands in the way of training")
 
 
@@ -242,6 +248,7 @@ def _evaluate(args: argparse.Namespace) -> None:
         split=args.split,
         file=args.data,
         overrides=args.rest,
+        revision=args.revision,
         task=args.task,
         rerank=args.rerank,
         depth=args.depth,
@@ -273,7 +280,7 @@ def _predict(args: argparse.Namespace) -> None:
     quiet_libraries()
     from bertkit.inference import load
 
-    predictor = load(args.source, task=args.task)
+    predictor = load(args.source, revision=args.revision, task=args.task)
     if args.input:
         count = predict_file(predictor, args.source, args.input, args.output, columns)
         print(f"{count:,} rows" + (f" in {args.output}" if args.output else ""), file=sys.stderr)

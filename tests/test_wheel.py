@@ -40,6 +40,7 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     for folder, pattern, into in (
         ("recipes", "*/*.yaml", "bertkit/recipes"),
         ("bertkit/samples", "**/*.*", "bertkit/samples"),
+        ("bertkit/report/templates", "*", "bertkit/report/templates"),
         ("bertkit", "**/*.py", "bertkit"),
     ):
         files = {path.relative_to(ROOT / folder).as_posix() for path in (ROOT / folder).glob(pattern)}

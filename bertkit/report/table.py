@@ -111,7 +111,8 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
         f"The run is in {folder}, trained and scored in {results['seconds']:.0f} s. What to type next:\n"
         f"  bertkit predict {folder} 'a text of yours'\n"
         f"  bertkit evaluate {folder} --json\n"
-        f"  less {folder}/model/README.md"
+        f"  less {folder}/model/README.md\n"
+        f"and open {folder}/report.html in a browser"
     )
     return "\n" + "\n\n".join(parts)
 

@@ -104,9 +104,15 @@ def push_run(run: Run, hub: Hub) -> None:
     """Push the finished run, as the recipe says. Raises ModelError, which does not touch the run."""
     from bertkit.hub.push import push
 
-    options = hub.model_dump(exclude={"repo_id"})
     try:
-        push(run.folder, hub.repo_id, **options)
+        push(
+            run.folder,
+            hub.repo_id,
+            public=not hub.private,
+            revision=hub.revision,
+            create_pr=hub.create_pr,
+            predictions=hub.predictions,
+        )
     except ModelError as error:
         fix = f"Push it later: bertkit push {run.folder} {hub.repo_id}"
         raise ModelError([*error.problems, Problem(str(run.folder), "the run itself is whole", fix)]) from None

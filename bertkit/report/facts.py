@@ -1,0 +1,173 @@
+"""What a finished run folder says of itself: the only thing that report and comparison are made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from bertkit.errors import ModelError, Problem
+from bertkit.files import read_json
+from bertkit.run import Run
+
+if TYPE_CHECKING:
+    from bertkit.recipe import Recipe
+
+Row: TypeAlias = Mapping[str, Any]
+
+TEXT_COLUMNS = (("text",), ("text_a", "text_b"), ("question", "context"), ("query", "document"), ("anchor", "positive"))
+COUNTED = 2000  # texts whose word pieces are counted
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Word pieces of a split's texts, special tokens included.
+
+    pieces: `(texts,)`, of the first 2,000 rows. limit: of one window. truncated: rows whose end the model did not read,
+    of all rows of the split.
+    """
+
+    pieces: tuple[int, ...]
+    limit: int
+    truncated: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A run folder, read once. Local folders in recipe and findings are cut off their paths."""
+
+    name: str
+    recipe: Recipe
+    recipe_text: str
+    results: Mapping[str, Any]
+    data: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    log: tuple[Row, ...]  # metrics.jsonl
+    options: Mapping[str, Any]  # the settled task, as model/config.json has it
+    split: str  # the split whose answers are looked at: test, else validation, else the only one
+    rows: tuple[Row, ...] = field(repr=False)  # its rows, each with its `answer`; none where predictions are gone
+    lengths: Lengths | None
+    transitions: tuple[tuple[float, ...], ...] | None  # of a CRF, `(tags, tags)`, from row to column
+
+    @property
+    def task(self) -> str:
+        return str(self.results["task"]["name"])
+
+    @property
+    def headline(self) -> str:
+        """The metric that picked the checkpoint."""
+        return str(self.results["headline"])
+
+    @property
+    def scores(self) -> Mapping[str, Any]:
+        """`rows`, `metrics`, `intervals` and details of the split that is looked at."""
+        return dict(self.results["splits"][self.split])
+
+
+def read_facts(folder: str | Path) -> Facts:
+    """Read a finished run folder. Raises ModelError where it is not one, UserError where a file is damaged."""
+    run = Run(Path(folder))
+    if not run.finished:
+        what, fix = "is not a finished run: it has no results.json", "Train it to its end, with --resume."
+        raise ModelError(Problem(str(run.folder), what, fix))
+    recipe, results = run.recipe, run.results
+    settings = _read(run.model / "config.json").get("bertkit", {})
+    split = next((name for name in ("test", "validation") if name in results["splits"]), next(iter(results["splits"])))
+    # Of a corpus the answers are counts, which the results have summed up.
+    read = () if results["task"]["name"] == "pretraining" else _lines(run.folder / "predictions" / f"{split}.jsonl")
+    rows = tuple(read)
+    public = _shortener(recipe)
+    data = dict(_read(run.folder / "data.json"))
+    data["findings"] = [{**each, "what": public(each["what"]), "fix": public(each["fix"])} for each in data["findings"]]
+    return Facts(
+        name=run.folder.resolve().name,
+        recipe=recipe,
+        recipe_text=public((run.folder / "recipe.yaml").read_text(encoding="utf-8")),
+        results=results,
+        data=data,
+        environment=_read(run.folder / "environment.json"),
+        log=tuple(_lines(run.folder / "metrics.jsonl")),
+        options=settings.get("task", {}),
+        split=split,
+        rows=rows,
+        lengths=_lengths(run, settings, rows),
+        transitions=_transitions(run, settings),
+    )
+
+
+def texts_of(row: Row) -> tuple[str, ...]:
+    """The texts of a row that the model read, in order; of tagged words the sentence."""
+    for names in TEXT_COLUMNS:
+        if all(row.get(name) is not None for name in names):
+            return tuple(str(row[name]) for name in names)
+    return (" ".join(row["tokens"]),) if "tokens" in row else ()
+
+
+def _read(path: Path) -> Any:
+    if not path.is_file():
+        raise ModelError(Problem(str(path), "is missing", "The run folder is not whole: train it again."))
+    return read_json(path)
+
+
+def _lines(path: Path) -> Iterator[Row]:
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise ModelError(Problem(f"{path}:{number}", f"is damaged: it is not JSON ({error})")) from error
+
+
+def _shortener(recipe: Recipe) -> Callable[[str], str]:
+    """A function that cuts the recipe's own absolute paths in a text to their last part: a report is handed on."""
+    paths = {text for text in _strings(recipe.model_dump(mode="json")) if text.startswith("/") and len(text) > 1}
+
+    def shortened(text: str) -> str:
+        for path in sorted(paths, key=len, reverse=True):
+            text = text.replace(path, Path(path).name)
+        return text
+
+    return shortened
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _strings(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
+
+
+def _lengths(run: Run, settings: Mapping[str, Any], rows: tuple[Row, ...]) -> Lengths | None:
+    """Counted anew with the model's own tokenizer, so that runs of any age have them."""
+    file = run.model / "tokenizer.json"
+    texts = [texts for row in rows[:COUNTED] if (texts := texts_of(row))]
+    if not file.is_file() or not texts or "max_length" not in settings:
+        return None
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    # Query and document are read apart from each other; the document is what a limit cuts.
+    alone = settings["task"]["name"] in ("sentence-similarity", "retrieval")
+    given = [each[-1] if alone or len(each) == 1 else each for each in texts]
+    pieces = tuple(len(encoding.ids) for encoding in tokenizer.encode_batch_fast(given))
+    truncated = sum(bool(row["answer"].get("truncated")) for row in rows)
+    return Lengths(pieces, settings["max_length"], truncated)
+
+
+def _transitions(run: Run, settings: Mapping[str, Any]) -> tuple[tuple[float, ...], ...] | None:
+    file = run.model / "crf.safetensors"
+    if "crf" not in settings.get("beside", {}) or not file.is_file():
+        return None
+    from safetensors.numpy import load_file
+
+    return tuple(tuple(map(float, row)) for row in load_file(file)["transitions"])

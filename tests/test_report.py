@@ -1,0 +1,484 @@
+"""The report of a run: what it says, that nothing of the data gets out of hand in it, and how it behaves."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small
+import torch
+from cases import CASES, DRAWN, Case, encoder
+from transformers import set_seed
+
+from bertkit.cli import main
+from bertkit.data import Data
+from bertkit.errors import ModelError, UserError
+from bertkit.evaluation import squad
+from bertkit.files import read_json
+from bertkit.inference import predictor
+from bertkit.recipe import load_recipe
+from bertkit.report import calibrated, comparison, mistakes, pictures, sections
+from bertkit.report.facts import Facts, read_facts
+from bertkit.report.html import compare, report, write_report
+from bertkit.run import Run
+from bertkit.tasks.base import Finding
+from bertkit.training import train as program
+from bertkit.training.train import begin, finish, save, train
+
+EVIL = "<script>alert('bad')</script> & <img src=x onerror=alert(1)> $x_1$ 'good'"
+VOID = {"meta", "input", "img", "br"}
+IDS = (
+    "single-label",
+    "multi-label",
+    "regression",
+    "qa",
+    "qa-windows-or-none",
+    "similarity-mse",
+    "similarity-labels",
+    "similarity-nli",
+    "similarity-in-batch",
+    "retrieval",
+    "ner-softmax",
+    "ner-crf-windows-bioes",
+    "ranking-binary",
+    "ranking-graded-windows",
+    "mlm-nsp",
+)
+
+
+@pytest.fixture(scope="module")
+def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of two seeds."""
+    room = tmp_path_factory.mktemp("report")
+    recipe = small.recipe(room, tiny_encoder, "training.logging_steps=2", "seeds=[1, 2]")
+    return train(recipe, room / "run")
+
+
+@pytest.fixture(scope="module")
+def facts(run: Run) -> Facts:
+    return read_facts(run.folder)
+
+
+def finished(case: Case, folder: Path, where: Path) -> Run:
+    """A run of this case as `train` leaves it, but for the training."""
+    run, task, rows = Run(where), case.task(folder), case.rows()
+    set_seed(3)
+    model = task.model(encoder(folder))
+    task = task.fit(rows, predictor(task, torch.device("cpu"), "fp32", 4)(model))
+    sections = {"task": case.options, "model": {"name": str(folder)}, "data": {"source": "sample:sentiment"}}
+    once = small.write_rows(where.parent / "once.yaml", [{**sections, "verify": False}])
+    recipe = load_recipe(once, check_files=False)
+    own = {"train": rows, "validation": rows}
+    target = next((name for name in task.targets if name in rows.column_names), None)
+    prints = dict.fromkeys(own, "0" * 64)
+    data = Data(own, dict(task.columns), target, [], prints, [], {split: [] for split in own}, task.corpus)
+    begin(recipe, run, data, [Finding("warn", "something is odd", "Look at it.")])
+    save(model, task, run.model, {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
+    outcome = {
+        "seed": 1,
+        "headline": None,
+        "metrics": {"validation": {}},
+        "steps": 1,
+        "seconds": 1.0,
+        "best_step": None,
+    }
+    small.write_rows(where / "metrics.jsonl", [{"seed": 1, "step": step, "loss": 1 / step} for step in (1, 2, 3)])
+    finish(recipe, run, data, [outcome], (), 0.0)
+    return run
+
+
+class Page(HTMLParser):
+    """The text of a page, its elements, and its tags that are not closed, or not where they should be."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.words: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.open += [] if tag in VOID else [tag]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open.pop() != tag:
+            self.wrong.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def well_formed(html: str) -> Page:
+    """The page, after what holds for every report."""
+    page = Page(html)
+    assert not page.open
+    assert not page.wrong
+    assert [tag for tag, _ in page.elements].count("script") == 1
+    assert not [attrs for tag, attrs in page.elements if {"src", "onerror", "onload"} & set(attrs) or tag == "link"]
+    links = {value for _, attrs in page.elements for key, value in attrs.items() if key.endswith("href")}
+    assert all(str(link).startswith("#") for link in links)
+    assert "url(" not in re.sub(r"url\(#\w+\)", "", html)
+    for tag, attrs in page.elements:
+        assert attrs.get("role") != "img" or attrs.get("aria-label")
+        assert tag != "svg" or not {"width", "height"} & set(attrs)
+    known = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+    assert {str(link).removeprefix("#") for link in links} <= set(known)
+    assert len(html.encode()) < 3_000_000
+    return page
+
+
+# --- every task
+
+
+@pytest.mark.parametrize("case", [case for case in [*CASES, *DRAWN] if case.id in IDS], ids=lambda case: case.id)
+def test_every_task_has_a_report(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = finished(case, tiny_encoder, tmp_path / "run").folder
+    path = write_report([folder])
+    assert path == folder / "report.html"
+    page, results = well_formed(path.read_text(encoding="utf-8")), read_json(folder / "results.json")
+    scores = results["splits"]["validation"]
+    assert f"Its {results['headline']} on validation is {sections.number(scores['metrics'][results['headline']])}" in (
+        page.text
+    )
+    assert "something is odd" in page.text
+    assert str(tiny_encoder.parent) not in path.read_text(encoding="utf-8")
+    own = read_facts(folder)
+    wrong = mistakes.mistakes(own)
+    assert (wrong is None) == (own.task == "pretraining")
+    if wrong:
+        assert f"{wrong.wrong} of {wrong.of} {wrong.unit}" in page.text
+        assert [each.measure for each in wrong.shown] == sorted((each.measure for each in wrong.shown), reverse=True)
+        assert all(any(each.texts) or each.lines for each in wrong.shown)
+    ece = scores.get("calibration", {})
+    picture = calibrated.reliability(own)
+    after = next((ece[name] for name in ("ece_after", "ece", "ece_entities") if ece.get(name) is not None), None)
+    assert (picture is None) == (after is None)
+    if picture:  # the picture is of the same decisions as the number in the results
+        assert f"after calibration the expected calibration error is {after:.3f}" in picture.alt
+    if picture and "ece_before" in ece:
+        assert f"before calibration the expected calibration error is {ece['ece_before']:.3f}" in picture.alt
+
+
+def test_mistakes_are_those_that_the_scores_count(facts: Facts) -> None:
+    found = mistakes.mistakes(facts)
+    assert found is not None
+    assert found.wrong == round((1 - facts.scores["metrics"]["accuracy"]) * facts.scores["rows"])
+    assert all(each.gold != each.answer for each in found.shown)
+
+
+def test_only_so_many_mistakes_are_shown_and_their_texts_not_without_end(facts: Facts) -> None:
+    answer = {"label": "good", "score": 0.75, "scores": {"bad": 0.25, "good": 0.75}, "truncated": False}
+    rows = [{"text": "long " * 4000, "label": "bad", "answer": {**answer, "score": i / 200}} for i in range(200)]
+    found = mistakes.mistakes(replace(facts, rows=tuple(rows)))
+    assert found is not None
+    assert (found.wrong, found.of, len(found.shown)) == (200, 200, mistakes.MOST)
+    assert found.shown[0].measure == 199 / 200
+    assert len(found.shown[0].texts[0]) < mistakes.LONGEST + 10
+    assert len(report(replace(facts, rows=tuple(rows))).encode()) < 600_000
+
+
+def test_entities_are_cut_where_they_stand() -> None:
+    words = [
+        {"word": w, "tag": t, "score": 0.9} for w, t in zip("a b c d".split(), "B-X I-X O B-Y".split(), strict=True)
+    ]
+    entities = [{"text": "a b", "label": "X", "score": 0.8}, {"text": "d", "label": "Y", "score": 0.7}]
+    row = {"tags": ["B-X", "O", "O", "B-Y"], "answer": {"words": words, "entities": entities}}
+    found = mistakes._sentence(7, row)
+    assert found is not None
+    assert (found.row, found.gold, found.answer, found.measure) == (7, "X a; Y d", "X a b; Y d", 0.8)
+    gold, predicted = (dict(found.lines)[name] for name in ("gold", "predicted"))
+    assert [(p.text, p.mark, p.label) for p in gold if p.text] == [
+        ("a", "missed", "X"),
+        ("b c", "", ""),
+        ("d", "right", "Y"),
+    ]
+    assert [(p.text, p.mark) for p in predicted if p.text] == [("a b", "wrong"), ("c", ""), ("d", "right")]
+
+
+def test_spans_that_overlap_are_cut_and_nothing_is_lost() -> None:
+    text = "the cat sat on the mat"
+    found = mistakes._spans(text, {(4, 11)}, {(8, 14)})
+    assert "".join(piece.text for piece in found) == text
+    assert [(p.text, p.mark) for p in found if p.mark] == [("cat ", "gold"), ("sat", "both"), (" on", "answer")]
+
+
+def test_the_threshold_curve_is_the_f1_of_each_threshold() -> None:
+    chances = [(0.9, 0.1, []), (0.2, 0.8, ["cat"]), (0.6, 0.4, ["cat"]), (0.3, 0.7, [])]
+    rows = [
+        {
+            "answers": {"text": gold, "answer_start": [0] * len(gold)},
+            "answer": {"null_score": null, "n_best": [{"answer": "cat", "score": best}]},
+        }
+        for null, best, gold in chances
+    ]
+    drawn: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pictures, "threshold", lambda points, chosen: drawn.extend(points))
+        sections._threshold(rows, 0.0)
+    assert len(drawn) == len(rows) + 1
+    for threshold, f1 in drawn:
+        odds = [np.log(null) - np.log(best) for null, best, _ in chances]
+        given = ["" if own > threshold else "cat" for own in odds]
+        assert f1 == pytest.approx(squad.GradedAnswers([gold for _, _, gold in chances], given).scores["f1"])
+
+
+# --- what comes from the data
+
+
+def test_text_of_the_data_is_text(facts: Facts) -> None:
+    answer = {"label": "good", "score": 0.9, "scores": {"bad": 0.1, "good": 0.9}, "truncated": True}
+    findings = {**facts.data, "findings": [{"level": "warn", "what": EVIL, "fix": EVIL}]}
+    evil = replace(
+        facts,
+        name=EVIL,
+        recipe_text=EVIL,
+        data=findings,
+        rows=({"text": EVIL, "label": "bad", "answer": answer},),
+        environment={EVIL: EVIL},
+        results={**facts.results, "task": {**facts.results["task"], "description": EVIL}},
+    )
+    for html in (report(evil), compare([evil, facts])):
+        page = well_formed(html)
+        assert "img" not in {tag for tag, _ in page.elements}
+        assert EVIL in page.text
+    assert report(evil).count("<script") == 1
+
+
+def test_labels_are_escaped_and_never_drawn(facts: Facts) -> None:
+    metrics = {**facts.scores["metrics"], f"f1/{EVIL}": 0.5, f"support/{EVIL}": 3.0}
+    own = {**facts.scores, "labels": [EVIL, "b"], "confusion_matrix": [[1, 2], [3, 4]], "metrics": metrics}
+    evil = replace(facts, rows=(), results={**facts.results, "splits": {facts.split: own}})
+    page = well_formed(report(evil))
+    assert page.text.count(EVIL) >= 3
+    assert "3 few" in page.text
+
+
+def test_local_folders_are_cut_off(run: Run, tiny_encoder: Path, facts: Facts) -> None:
+    assert str(tiny_encoder) in (run.folder / "recipe.yaml").read_text(encoding="utf-8")
+    html = report(facts)
+    assert str(tiny_encoder.parent) not in html
+    assert str(run.folder.parent) not in html
+    assert tiny_encoder.name in html
+
+
+def test_many_labels_become_a_list_of_confusions(facts: Facts) -> None:
+    names = [f"label {i}" for i in range(sections.WIDEST + 1)]
+    matrix = np.eye(len(names), dtype=int) * 9
+    matrix[3, 5], matrix[2, 1] = 7, 8
+    own = {**facts.scores, "labels": names, "confusion_matrix": matrix.tolist()}
+    many = replace(facts, rows=(), results={**facts.results, "splits": {facts.split: own}})
+    assert sections.confusion(many) is None
+    assert sections.confused(many) == [("label 2", "label 1", 8), ("label 3", "label 5", 7)]
+    assert "The most frequent confusions" in well_formed(report(many)).text
+
+
+# --- the run as a whole
+
+
+def test_the_top_says_what_was_trained_on_what_how_well_and_against_what(facts: Facts, tiny_encoder: Path) -> None:
+    expected = replace(facts, results={**facts.results, "expected": {"accuracy": [2.0, 3.0]}})
+    said = sections.summary(expected)
+    for part in (tiny_encoder.name, "text-classification", "local files", "16 training rows", "7 rows", "majority"):
+        assert part in said
+    assert "OUTSIDE the expected 2.0 to 3.0" in said
+    assert "no expected score" in sections.summary(facts)
+    assert said in well_formed(report(expected)).text
+
+
+def test_a_baseline_as_good_is_said(facts: Facts) -> None:
+    better = {split: {"majority": {"accuracy": 1.0}} for split in facts.results["splits"]}
+    own = replace(facts, results={**facts.results, "baselines": better})
+    assert any("majority is as good" in line for line in sections.warnings(own))
+    assert "majority is as good" in well_formed(report(own)).text
+
+
+def test_curves_have_all_seeds_and_the_kept_checkpoint(facts: Facts) -> None:
+    loss, headline = sections.training(facts)
+    for picture in (loss, headline):
+        assert "seed 1 from" in picture.alt
+        assert "seed 2 from" in picture.alt
+    assert "ring" in headline.note
+    assert len(sections.points_of(facts, "loss", 1)) == 4
+    assert sections.seed_rows(facts)[-1][0] == "mean ± sd"
+
+
+def test_no_curve_of_one_point(facts: Facts) -> None:
+    assert pictures.curves("loss", {"seed 1": [(1, 2.0)], "seed 2": []}) is None
+    quiet = replace(facts, log=())
+    assert "Too little was logged" in well_formed(report(quiet)).text
+
+
+def test_lengths_are_word_pieces_of_the_model(facts: Facts, run: Run) -> None:
+    task = run.load().task
+    assert facts.lengths is not None
+    ids = task.tokenizer([row["text"] for row in facts.rows])["input_ids"]
+    assert list(facts.lengths.pieces) == [len(each) for each in ids]
+    assert facts.lengths.limit == 32
+    assert facts.lengths.truncated == sum(row["answer"]["truncated"] for row in facts.rows)
+
+
+def test_the_same_facts_make_the_same_page(facts: Facts) -> None:
+    assert report(facts) == report(facts)
+
+
+def test_training_makes_the_report(run: Run) -> None:
+    assert "Mistakes" in well_formed((run.folder / "report.html").read_text(encoding="utf-8")).text
+
+
+def test_a_report_that_fails_does_not_lose_the_run(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> None:
+        raise ValueError("no ink")
+
+    monkeypatch.setattr("bertkit.report.html.write_report", fails)
+    made = Run(tmp_path / "run")
+    with caplog.at_level("WARNING", logger="bertkit"):
+        program.draw_report(made)
+    assert "there is no report (ValueError: no ink); the run is whole" in caplog.text
+    assert f"bertkit report {made.folder}" in caplog.text
+
+
+# --- several runs
+
+
+def test_runs_side_by_side(facts: Facts) -> None:
+    recipe = facts.recipe.model_copy(update={"seeds": [7]})
+    prints = {**facts.data["fingerprints"], "test": "0" * 64}
+    other = replace(facts, name="other", recipe=recipe, data={**facts.data, "fingerprints": prints})
+    page = well_formed(compare([facts, other, facts]))
+    assert "3 runs side by side" in page.text
+    assert "The rows of test differ between the runs" in page.text
+    assert comparison.names([facts, other]) == ["1. run", "2. other"]
+    rows = comparison.differing([each.recipe.model_dump(mode="json") for each in (facts, other)], ["a", "b"])
+    assert rows == [["setting", "a", "b"], ["seeds", "[1, 2]", "[7]"]]
+
+
+def test_runs_of_other_tasks_stand_beside_each_other(facts: Facts) -> None:
+    task = {"name": "token-classification", "description": ""}
+    scores = {"rows": 3, "metrics": {"f1": 0.5}, "intervals": {}}
+    results = {**facts.results, "task": task, "headline": "f1", "splits": {"validation": scores}}
+    other = replace(facts, results=results, split="validation", log=())
+    page = well_formed(compare([facts, other]))
+    assert "not scored by one metric on one split" in page.text
+    assert "The tasks differ: text-classification, token-classification." in page.text
+
+
+# --- the command, and what it refuses
+
+
+def test_the_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", str(run.folder), "--output", "one.html"]) == 0
+    assert capsys.readouterr().out == "one.html\n"
+    assert main(["report", str(run.folder), str(run.folder)]) == 0
+    assert capsys.readouterr().out == "comparison.html\n"
+    well_formed((tmp_path / "one.html").read_text(encoding="utf-8"))
+    well_formed((tmp_path / "comparison.html").read_text(encoding="utf-8"))
+
+
+def test_a_folder_that_is_no_finished_run_is_refused(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(tmp_path)]) == 2
+    assert "is not a finished run: it has no results.json" in capsys.readouterr().err
+    copy = shutil.copytree(run.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
+    (copy / "data.json").unlink()
+    with pytest.raises(ModelError, match=r"data\.json: is missing"):
+        read_facts(copy)
+
+
+def test_a_damaged_line_is_told_with_its_place(run: Run, tmp_path: Path) -> None:
+    copy = shutil.copytree(run.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
+    file = copy / "predictions" / "test.jsonl"
+    file.write_text(file.read_text(encoding="utf-8") + "{half", encoding="utf-8")
+    with pytest.raises(UserError, match=r"test\.jsonl:8: is damaged"):
+        read_facts(copy)
+
+
+def test_a_run_without_predictions_has_a_shorter_report(run: Run, tmp_path: Path) -> None:
+    copy = shutil.copytree(run.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints", "predictions"))
+    page = well_formed(report(read_facts(copy)))
+    assert "Mistakes" not in page.text
+    assert "Scores" in page.text
+
+
+# --- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Headless Chromium, by playwright."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("there is no Chromium")
+    with sync_api.sync_playwright() as play:
+        started = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+def test_it_sorts_filters_and_switches_the_theme(browser: Any, facts: Facts, tmp_path: Path) -> None:
+    answer = {"label": "good", "scores": {"bad": 0.1, "good": 0.9}, "truncated": False}
+    texts = {EVIL: 0.9, "a cat": 0.8, "a dog": 0.7}
+    rows = [{"text": text, "label": "bad", "answer": {**answer, "score": score}} for text, score in texts.items()]
+    file = tmp_path / "report.html"
+    file.write_text(report(replace(facts, rows=tuple(rows))), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="light")
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: said.append(dialog.message))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(file.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.set_viewport_size({"width": 1280, "height": 900})
+    shown = (
+        "[...document.querySelectorAll('#mistake-rows tr:not([hidden]) .text')].map((cell) => cell.innerText.trim())"
+    )
+    assert page.evaluate(shown) == list(texts)
+    page.get_by_role("button", name="confidence").click()
+    assert page.evaluate(shown) == list(texts)[::-1]
+    page.get_by_role("searchbox").fill("DOG")
+    assert page.evaluate(shown) == ["a dog"]
+    assert page.get_by_role("status").inner_text() == "1 of 3 shown"
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.locator("#theme").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    assert page.locator("#theme").inner_text() == "Light"
+    assert not said
+    assert [url for url in asked if not url.startswith("file:")] == []
+    page.close()
+
+
+def test_it_can_be_read_without_javascript(browser: Any, facts: Facts, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(report(facts), encoding="utf-8")
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    found = mistakes.mistakes(facts)
+    assert found is not None
+    assert page.locator("#mistake-rows tr").count() == len(found.shown)
+    assert not page.locator(".filters").is_visible()
+    assert not page.locator("#theme").is_visible()
+    context.close()
