@@ -59,9 +59,7 @@ def keep(outputs: Any, batch: Batch, chosen: Tensor, guesses: int) -> list[Kept]
     return kept
 
 
-def decode(
-    kept: Sequence[Kept], features: Dataset, rows: Dataset, tokenizer: PreTrainedTokenizerBase
-) -> list[Answer]:
+def decode(kept: Sequence[Kept], features: Dataset, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> list[Answer]:
     """One answer per row: the sums of its features; or the best pieces for the masks in its text."""
     sums, guesses = np.zeros((len(rows), len(COUNTED))), dict[int, list[tuple[list[int], list[float]]]]()
     for row, item in zip(features["row"][:], kept, strict=True):
