@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -482,3 +483,18 @@ def test_it_can_be_read_without_javascript(browser: Any, facts: Facts, tmp_path:
     assert not page.locator(".filters").is_visible()
     assert not page.locator("#theme").is_visible()
     context.close()
+
+
+def test_labels_by_their_value_in_the_data(tiny_encoder: Path, tmp_path: Path) -> None:
+    """`labels: {0: negative, 1: positive}`: the rows have the values, answers and pictures the names."""
+    lines = [json.dumps({"text": f"it was {('bad', 'good')[n % 2]} {n}", "label": n % 2}) for n in range(16)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    (tmp_path / "recipe.yaml").write_text(
+        "task: {name: text-classification, labels: {1: positive, 0: negative}}\n"
+        f"model: {{name: {tiny_encoder}, max_length: 32}}\n"
+        "data: {source: {train: rows.jsonl, validation: rows.jsonl}}\ntraining: {max_steps: 2}\nverify: false\n"
+    )
+    run = train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run")
+    page = (run.folder / "report.html").read_text(encoding="utf-8")
+    assert "positive" in page
+    assert "reliab" in page.lower()

@@ -53,6 +53,7 @@ class Facts:
 
     @property
     def task(self) -> str:
+        """The name of the task."""
         return str(self.results["task"]["name"])
 
     @property

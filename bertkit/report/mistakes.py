@@ -68,8 +68,9 @@ def shortened(text: str, most: int = LONGEST) -> str:
 
 def label_of(facts: Facts, value: Any) -> str:
     """The name of a label, by the value that the rows have for it."""
-    names = facts.options.get("labels") or {}
-    return str(names.get(str(value), value)) if isinstance(names, Mapping) else str(value)
+    names = facts.options.get("labels") or []
+    known = dict(names) if isinstance(names, Mapping) or all(isinstance(name, list) for name in names) else {}
+    return str(known.get(str(value), value))
 
 
 Found = tuple[str, str, Iterable[Mistake]]

@@ -23,7 +23,7 @@ from transformers import EarlyStoppingCallback, TrainingArguments, set_seed
 
 from bertkit import data as sources
 from bertkit.encoder import Encoder, find, freeze, load_tokenizer, quiet, with_lora
-from bertkit.errors import DataError, ModelError, Problem, RecipeError
+from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
 from bertkit.evaluation.evaluate import score
 from bertkit.files import read_json, write_json, write_text, written_aside
 from bertkit.inference import best_device, best_precision, load, longest, predictor, usable
@@ -120,11 +120,14 @@ def push_run(run: Run, hub: Hub) -> None:
 
 def draw_report(run: Run) -> None:
     """Write report.html; whatever goes wrong there is said, and does not touch the finished run."""
+    from jinja2 import TemplateError
+
     from bertkit.report.html import write_report
 
+    wrong = (UserError, OSError, TemplateError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
     try:
         write_report([run.folder])
-    except Exception as error:  # no picture is worth a training
+    except wrong as error:  # no picture is worth a training
         what = f"{type(error).__name__}: {error}"
         logger.warning("there is no report (%s); the run is whole. Try: bertkit report %s", what, run.folder)
 
