@@ -92,6 +92,33 @@ def _sha256_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+def keep(
+    key: Mapping[str, Any], name: str, write: Callable[[Path], None], *, root: Path | None = None
+) -> tuple[Path, bool]:
+    """The folder kept under this key, and whether it was there; if not, `write` fills it aside and it is renamed.
+
+    key: all that decides what it holds, as JSON can write it. name: what lists call it. Like vectors it is listed and
+    cleared by its store.json. Raises OSError where it can not be kept, and what `write` raises; then nothing is left.
+    """
+    folder = (root or cache_root()) / _sha256_of(key)[:32]
+    there = folder.is_dir()
+    if not there:
+        aside = folder.with_name(f".{uuid4().hex}")
+        try:
+            aside.mkdir(mode=0o700, parents=True)
+            write(aside)
+            write_json(aside / "store.json", {"name": name, "key": key})
+            aside.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was first
+                raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    with suppress(OSError):  # when it was last used
+        os.utime(folder / "store.json")
+    return folder, there
+
+
 def cached(
     texts: Sequence[str],
     encode: Callable[[list[str]], Vectors],

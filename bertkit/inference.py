@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from bertkit.tasks.base import Predict
+    from bertkit.tasks.base import Batch, Predict
 
 logger = logging.getLogger(__name__)
 
@@ -61,9 +61,16 @@ def best_device() -> torch.device:
     return torch.device(accelerator.type, int(os.environ.get("LOCAL_RANK", 0)))
 
 
-def predictor(task: Task, device: torch.device, precision: Precision, batch_size: int) -> Callable[[Any], Predict]:
+def predictor(
+    task: Task,
+    device: torch.device,
+    precision: Precision,
+    batch_size: int,
+    keep: Callable[[Any, Batch], Sequence[Any]] | None = None,
+) -> Callable[[Any], Predict]:
     """A model -> the function that `Task.answer` is given: features -> what the task keeps of them, in their order.
 
+    keep: outputs and batch -> what else to keep than `task.keep` says, an item per feature.
     Features are batched by length, longest first, so that memory runs out at once or never.
     """
     import torch
@@ -84,7 +91,7 @@ def predictor(task: Task, device: torch.device, precision: Precision, batch_size
                 for indices in batches_by_length(features["length"][:], batch_size):
                     batch = {k: v.to(device) for k, v in collate(task.examples(inputs, indices.tolist())).items()}
                     outputs = task.forward(model, batch)
-                    for index, item in zip(indices, task.keep(outputs, batch), strict=True):
+                    for index, item in zip(indices, (keep or task.keep)(outputs, batch), strict=True):
                         kept[index] = item
             return kept
 

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 from bertkit.errors import ModelError
-from bertkit.modeling.pretraining_data import Drawing, encode_documents, sentences
-from bertkit.modeling.sentences import pack
+from bertkit.modeling.drawing import Drawing
+from bertkit.modeling.pretraining_data import encode_documents
+from bertkit.modeling.sentences import pack, sentences
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LENGTH = 64
@@ -529,7 +530,8 @@ FRESH = """
 import json, sys
 from datasets import Dataset
 from transformers import BertTokenizer
-from bertkit.modeling.pretraining_data import Drawing, encode_documents
+from bertkit.modeling.drawing import Drawing
+from bertkit.modeling.pretraining_data import encode_documents
 
 texts, vocab, length = json.load(sys.stdin)
 tokenizer = BertTokenizer(vocab=vocab)

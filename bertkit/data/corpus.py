@@ -9,19 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import shutil
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import numpy as np
 
-from bertkit.cache import cache_root, file_digest
+from bertkit.cache import cache_root, file_digest, keep
 from bertkit.data.columns import choose_columns
 from bertkit.data.loading import Data
 from bertkit.data.sources import Part, open_source
@@ -114,25 +111,17 @@ def _kept(parts: Sequence[Part], names: Mapping[str, str], spec: DataSpec, split
     root = cache_root()
     files = [[part.name, part.fingerprint or file_digest(Path(part.name), root)] for part in parts]
     key = [RULES, split, share, files, spec.model_dump(mode="json", exclude={"source"})]
-    folder = root / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-    if not folder.is_dir():
-        aside = folder.with_name(f".{uuid4().hex}")
-        logger.info("reading the corpus of %s once, into %s", split, folder)
-        try:
-            _read(parts, names, spec, split, share, aside)
-            about = {"name": f"documents: {', '.join(Path(part.name).name for part in parts)}", "key": {"corpus": key}}
-            write_json(aside / "store.json", about)  # by which `bertkit cache` lists and clears it
-            aside.rename(folder)
-        except OSError as error:
-            if not folder.is_dir():  # else another process was first
-                what = f"the corpus can not be kept here: {error.strerror or error}"
-                fix = "make room, or name another folder in BERTKIT_CACHE"
-                raise DataError(Problem(str(folder.parent), what, fix)) from error
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    with suppress(OSError):  # when it was last used
-        os.utime(folder / "store.json")
-    return folder
+
+    def write(folder: Path) -> None:
+        logger.info("reading the corpus of %s once, into %s", split, root)
+        _read(parts, names, spec, split, share, folder)
+
+    try:
+        return keep({"corpus": key}, f"documents: {', '.join(Path(part.name).name for part in parts)}", write)[0]
+    except OSError as error:
+        what = f"the corpus can not be kept here: {error.strerror or error}"
+        fix = "make room, or name another folder in BERTKIT_CACHE"
+        raise DataError(Problem(str(root), what, fix)) from error
 
 
 def _read(

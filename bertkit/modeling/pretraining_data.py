@@ -1,31 +1,27 @@
 """Documents -> sentences -> chunks -> masked examples, as BERT is pretrained (Devlin et al. 2019, 3.1 and A.2).
 
 `encode_documents` does once what does not depend on chance in training: word pieces, packed into chunks of one
-document. `Drawing` does at every epoch what does: which sentence follows, and which pieces are masked.
+document. `drawing.Drawing` does at every epoch what does: which sentence follows, and which pieces are masked.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from bertkit.files import write_json
-from bertkit.modeling.drawing import Drawing, Pairs, token_id
+from bertkit.cache import keep
+from bertkit.modeling.drawing import Pairs, token_id
 from bertkit.modeling.sentences import pack, sentences
 
 if TYPE_CHECKING:
     from datasets import Dataset, Features
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
-
-__all__ = ["Drawing", "Pairs", "encode_documents", "sentences"]
 
 RULES = 1  # of sentences and packing: features that were kept under others are not taken for these
 DOCUMENTS = 64  # encoded at a time
@@ -57,25 +53,17 @@ def encode_documents(
     encoder = _Encoder.of(tokenizer, max_length, nsp != "none", short_sequences)
     if cache is None:
         return _in_memory(rows, encoder)
-    settings = (RULES, max_length, nsp != "none", short_sequences, encoder.pieces.to_str(), rows._fingerprint)
-    folder = cache / hashlib.sha256(repr(settings).encode()).hexdigest()[:32]
-    if not folder.is_dir():
-        count = processes or min(1 + len(rows) // PER_PROCESS, os.cpu_count() or 1)
-        aside = cache / f".{uuid4().hex}"
-        aside.mkdir(parents=True)
-        try:
-            _write(rows, encoder, aside, count)
-            key = {"documents": len(rows), "max_length": max_length, "nsp": nsp}
-            write_json(aside / "store.json", {"name": "word pieces of documents", "key": key})
-            aside.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # another process was first
-                raise
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    with suppress(OSError):  # when it was last used, for `bertkit cache`
-        os.utime(folder / "store.json")
-    return _opened(folder)
+    key = {
+        "rules": RULES,
+        "max_length": max_length,
+        "pairs": nsp != "none",
+        "short_sequences": short_sequences,
+        "tokenizer": hashlib.sha256(encoder.pieces.to_str().encode()).hexdigest(),
+        "documents": rows._fingerprint,
+    }
+    count = processes or min(1 + len(rows) // PER_PROCESS, os.cpu_count() or 1)
+    what = f"word pieces of {len(rows):,} documents"
+    return _opened(keep(key, what, lambda folder: _write(rows, encoder, folder, count), root=cache)[0])
 
 
 @dataclass(frozen=True)

@@ -8,25 +8,23 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from bertkit.cache import cache_root, model_key
+from bertkit.cache import cache_root, keep, model_key
 from bertkit.encoder import Encoder
 from bertkit.errors import ModelError, Problem, UserError
-from bertkit.files import write_json
 from bertkit.heads import soft_losses
-from bertkit.inference import Predictor, load_as, longest, model_folder
-from bertkit.training.batching import SOFT, Collator, batches_by_length
+from bertkit.inference import Predictor, load_as, longest, model_folder, predictor
+from bertkit.training.batching import SOFT, Collator
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WHERE = "distillation.teacher"
+FILE = "soft.arrow"
 CHUNK = 4096  # features whose outputs are in memory at a time
 
 
@@ -191,7 +190,7 @@ def runs_along(spec: Distillation, task: Task) -> bool:
 
 def taught(features: Dataset, teacher: Teacher) -> Dataset:
     """The features with a column `soft`, kept from before or computed. Raises UserError on a full disk."""
-    from datasets import concatenate_datasets
+    from datasets import Dataset, concatenate_datasets
 
     own, started = teacher.predictor, time.monotonic()
     key = {
@@ -201,15 +200,22 @@ def taught(features: Dataset, teacher: Teacher) -> Dataset:
         "precision": own.precision,
         "device": own.device.type,
     }
-    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-    place = cache_root() / name
-    soft = _kept(place, len(features))
-    told = "kept from before"
-    if soft is None:
-        _write(place, features, teacher, {"name": f"teacher {teacher.folder}", "key": key})
-        soft, told = _kept(place, len(features)), f"computed in {time.monotonic() - started:.0f} s"
-    if soft is None:
-        raise UserError(Problem(str(place), "what was just written there can not be read", "Look at the disk."))
+
+    def write(folder: Path) -> None:
+        _write(folder / FILE, features, teacher)
+
+    try:
+        place, there = keep(key, f"teacher {teacher.folder}", write)
+        if there and _damaged(place / FILE, len(features)):
+            logger.warning("%s is damaged; the teacher is asked again", place)
+            shutil.rmtree(place)
+            place, there = keep(key, f"teacher {teacher.folder}", write)
+        soft = Dataset.from_file(str(place / FILE))
+    except OSError as error:
+        what = f"the teacher's outputs can not be kept there ({error.strerror or error})"
+        fix = "Make room there, or name another folder in BERTKIT_CACHE."
+        raise UserError(Problem(str(cache_root()), what, fix)) from error
+    told = "kept from before" if there else f"computed in {time.monotonic() - started:.0f} s"
     logger.info("teacher: %s features (%s)", f"{len(features):,}", told)
     return concatenate_datasets([features, soft], axis=1)
 
@@ -225,61 +231,33 @@ def _digest(features: Dataset) -> str:
     return digest.hexdigest()
 
 
-def _kept(place: Path, count: int) -> Dataset | None:
-    """The memory-mapped outputs of so many features; None where they are not there, or damaged."""
+def _damaged(file: Path, count: int) -> bool:
+    """Does the file not hold the outputs of so many features?"""
     from datasets import Dataset
 
-    if not (place / "soft.arrow").is_file():
-        return None
     try:
-        soft = Dataset.from_file(str(place / "soft.arrow"))
-        if len(soft) == count:
-            os.utime(place / "store.json")
-            return soft
+        return len(Dataset.from_file(str(file))) != count
     except (OSError, pa.ArrowException):
-        pass
-    logger.warning("%s is damaged; the teacher is asked again", place)
-    shutil.rmtree(place, ignore_errors=True)
-    return None
+        return True
 
 
-def _write(place: Path, features: Dataset, teacher: Teacher, about: dict[str, Any]) -> None:
-    """A folder that takes its name when it is whole; `bertkit cache` lists and clears it, by its store.json."""
-    aside = place.with_name(f".{uuid4().hex}")
-    kind = pa.list_(pa.float32())
-    try:
-        aside.mkdir(mode=0o700, parents=True)
-        schema = pa.schema({SOFT: kind})
-        with (aside / "soft.arrow").open("wb") as file:
-            with pa.ipc.new_stream(file, schema) as stream:
-                for rows in _computed(features, teacher):
-                    stream.write_batch(pa.record_batch([pa.array(rows, kind)], schema=schema))
-            file.flush()
-            os.fsync(file.fileno())
-        write_json(aside / "store.json", about)
-        if not place.exists():  # another process may have been faster
-            aside.rename(place)
-    except OSError as error:
-        what = f"the teacher's outputs can not be kept there ({error.strerror or error})"
-        fix = "Make room there, or name another folder in BERTKIT_CACHE."
-        raise UserError(Problem(str(place.parent), what, fix)) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _computed(features: Dataset, teacher: Teacher) -> Iterator[list[Any]]:
+def _write(file: Path, features: Dataset, teacher: Teacher) -> None:
     """What the teacher says of each feature, `(numbers,)` fp32 each, a chunk of features at a time."""
     own = teacher.predictor
-    collate = Collator.of(own.task.tokenizer, own.task.padding)
-    for start in range(0, len(features), CHUNK):
-        part = features.select(range(start, min(start + CHUNK, len(features))))
-        said: list[Any] = [None] * len(part)
-        for indices in batches_by_length(part["length"][:], own.batch_size):
-            batch = collate(own.task.examples(part, indices.tolist()))
-            _, soft = teacher.soft({name: values.to(own.device) for name, values in batch.items()})
-            for index, row in zip(indices, soft.float().cpu().numpy(), strict=True):
-                said[index] = row
-        if not all(np.isfinite(row).all() for row in said):
-            what = "its outputs are not finite"
-            raise ModelError(Problem(WHERE, what, "Its weights are damaged, or its training diverged."))
-        yield said
+    kind = pa.list_(pa.float32())
+    schema = pa.schema({SOFT: kind})
+
+    def soft(outputs: Any, batch: Batch) -> Sequence[Any]:
+        return list(own.task.soft(outputs, batch).float().cpu().numpy())
+
+    ask = predictor(own.task, own.device, own.precision, own.batch_size, soft)(own.model)
+    with file.open("wb") as raw:
+        with pa.ipc.new_stream(raw, schema) as stream:
+            for start in range(0, len(features), CHUNK):
+                said = ask(features.select(range(start, min(start + CHUNK, len(features)))))
+                if not all(np.isfinite(row).all() for row in said):
+                    what = "its outputs are not finite"
+                    raise ModelError(Problem(WHERE, what, "Its weights are damaged, or its training diverged."))
+                stream.write_batch(pa.record_batch([pa.array(said, kind)], schema=schema))
+        raw.flush()
+        os.fsync(raw.fileno())
