@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import sha256
+from bertkit.untrusted import vet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -121,11 +122,12 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder. Raises ModelError where there is none, or it has no padding token."""
     from transformers import AutoTokenizer
 
+    vet(folder)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # of two libraries and Rust, over a folder that may hold anything
         what = f"no tokenizer could be loaded from {folder}: {_first_line(error)}"
         raise ModelError(
             Problem("model.name", what, "The folder needs tokenizer.json and tokenizer_config.json.")
@@ -140,13 +142,13 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 def load_config(folder: Path) -> PretrainedConfig:
     """The config of a model folder, of an architecture that transformers itself knows. Raises ModelError."""
-    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
+    vet(folder)
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         return config
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
+    except Exception as error:  # whatever a config that may say anything makes of it
         if "bertkit-pre-norm-bert" in str(error):
             what = f"{folder} is a BERT with norm: pre, which bertkit alone has, and only to pretrain"
             raise ModelError(Problem("model.name", what, "Pretrain one with norm: post to fine-tune it.")) from error
@@ -169,7 +171,6 @@ def load_model(
     Raises ModelError when a tensor of the encoder (or, without `new_head`, any tensor) is missing or misshapen.
     """
     import torch
-    from safetensors import SafetensorError
 
     config = copy.deepcopy(encoder.config) or own_config or load_config(encoder.folder)
     for name, value in settings.items():
@@ -188,7 +189,7 @@ def load_model(
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # a config that may say anything, and weights of any shape
         what = f"{encoder.name!r} can not be loaded as {auto_class.__name__}: {_first_line(error)}"
         raise ModelError(
             Problem("model.name", what, "It needs an encoder of the BERT family in safetensors.")

@@ -12,6 +12,8 @@ from typing import IO, Any
 
 from bertkit.errors import Problem, UserError
 
+LARGEST_JSON = 64_000_000  # bytes
+
 
 @contextmanager
 def written_aside(path: Path) -> Iterator[IO[str]]:
@@ -41,11 +43,15 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file. Raises UserError where it is none."""
+    """The value of a JSON file. Raises UserError where it is none, or larger than any that is meant."""
+    if (size := path.stat().st_size) > LARGEST_JSON:
+        raise UserError(Problem(str(path), f"{size / 1e6:,.0f} MB of JSON, where a few kB are expected"))
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(Problem(str(path), f"is damaged: it is not JSON ({error})")) from error
+    except RecursionError as error:
+        raise UserError(Problem(str(path), "is damaged: its values are nested without end")) from error
 
 
 def sha256(path: Path) -> str:

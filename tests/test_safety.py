@@ -213,7 +213,7 @@ def cut(file: Path, at: int) -> None:
 @pytest.mark.parametrize("at", [0, 4, 100, -10])
 def test_cut_off_weights_are_a_model_error(at: int, model: Path, capsys: Any) -> None:
     cut(model / "model.safetensors", at)
-    with pytest.raises(ModelError, match="can not be loaded"):
+    with pytest.raises(ModelError, match="is damaged"):
         load(model)
     assert main(["predict", str(model), "a text"]) == 2
     told = capsys.readouterr().err
@@ -285,6 +285,90 @@ def test_a_model_that_lost_its_head_is_refused(model: Path) -> None:
 def test_a_tokenizer_that_is_damaged_is_a_model_error(model: Path) -> None:
     cut(model / "tokenizer.json", 100)
     with pytest.raises(ModelError, match="tokenizer"):
+        load(model)
+
+
+# --- a folder made to do harm
+
+
+def said(model: Path, **fields: Any) -> None:
+    """Fields of config.json, as somebody else wrote them."""
+    write_json(model / "config.json", read_json(model / "config.json") | fields)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("num_hidden_layers", 10**9, "1,000,000,000"),
+        ("num_hidden_layers", -1, "num_hidden_layers is -1"),
+        ("num_hidden_layers", "many", "not a whole number"),
+        ("hidden_size", 10**9, "hidden_size is 1,000,000,000"),
+        ("intermediate_size", 10**10, "intermediate_size"),
+        ("vocab_size", 10**12, "vocab_size"),
+        ("max_position_embeddings", 10**12, "max_position_embeddings"),
+        ("num_labels", 10**9, "num_labels"),
+        ("num_attention_heads", 0, "can not be loaded"),
+        ("num_attention_heads", 3, "can not be loaded"),
+        ("hidden_act", "__import__('os').mkdir('x')", "can not be loaded"),
+        ("dtype", "evil", "evil"),
+        ("attn_implementation", "somebody/kernels", "fetches no code"),
+        ("_attn_implementation", "somebody/kernels", "fetches no code"),
+        ("quantization_config", {"quant_method": "bitsandbytes", "load_in_4bit": True}, "quantised"),
+    ],
+)
+def test_a_config_that_asks_for_too_much_is_refused(field: str, value: Any, told: str, model: Path) -> None:
+    said(model, **{field: value})
+    with pytest.raises(ModelError, match=told):
+        load(model)
+
+
+@pytest.mark.parametrize("name", ["../other.safetensors", "/etc/passwd", "pytorch_model.bin", "", "gone.safetensors"])
+def test_an_index_names_files_of_its_own_folder_only(name: str, model: Path) -> None:
+    shutil.move(model / "model.safetensors", model.parent / "other.safetensors")
+    names = load_file(model.parent / "other.safetensors")
+    write_json(model / "model.safetensors.index.json", {"metadata": {}, "weight_map": dict.fromkeys(names, name)})
+    with pytest.raises(ModelError, match=r"index\.json: names"):
+        load(model)
+
+
+def test_weights_in_several_files_of_the_folder_are_read(model: Path) -> None:
+    answer = load(model)("the cat was good")
+    tensors = load_file(model / "model.safetensors")
+    (model / "model.safetensors").unlink()
+    parts = {f"model-{n}.safetensors": list(tensors)[n::2] for n in (0, 1)}
+    for file, names in parts.items():
+        save_file({name: tensors[name] for name in names}, model / file, {"format": "pt"})
+    where = {name: file for file, names in parts.items() for name in names}
+    write_json(model / "model.safetensors.index.json", {"metadata": {}, "weight_map": where})
+    assert load(model)("the cat was good") == answer
+
+
+@pytest.mark.parametrize("length", [2**40, 2**63, 10])
+def test_a_header_that_lies_is_refused(length: int, model: Path) -> None:
+    content = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(length.to_bytes(8, "little") + content[8:])
+    with pytest.raises(ModelError, match="is damaged"):
+        load(model)
+
+
+def test_values_nested_without_end_and_huge_files_are_refused(model: Path) -> None:
+    config = (model / "config.json").read_bytes()
+    (model / "config.json").write_text('{"a":' * 200_000 + "1" + "}" * 200_000)
+    with pytest.raises(ModelError, match="nested"):
+        load(model)
+    with (model / "config.json").open("wb") as file:
+        file.truncate(2**31)  # takes no room on the disk
+    with pytest.raises(ModelError, match="2,147 MB"):
+        load(model)
+    (model / "config.json").write_bytes(config)
+    (model / "tokenizer.json").write_text("[" * 300_000 + "]" * 300_000)
+    with pytest.raises(ModelError, match="tokenizer"):
+        load(model)
+
+
+def test_an_adapter_which_names_another_model_is_refused(model: Path) -> None:
+    write_json(model / "adapter_config.json", {"peft_type": "LORA", "base_model_name_or_path": "somebody/else"})
+    with pytest.raises(ModelError, match="adapter"):
         load(model)
 
 

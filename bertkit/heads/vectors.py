@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json
+from bertkit.untrusted import read_object
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -93,7 +94,7 @@ def read_layout(folder: Path) -> tuple[Layout, int | None, bool]:
     if modules["Transformer"] != folder:
         raise ModelError(Problem(f"{folder}/modules.json", "its Transformer is not in the folder itself"))
     file = folder / "sentence_bert_config.json"
-    said = settings(file) if file.is_file() else {}
+    said = read_object(file) if file.is_file() else {}
     longest = said.get("max_seq_length")
     if longest is not None and not _whole(longest, 8):
         raise ModelError(Problem(str(file), f"max_seq_length is {longest!r}", "It is a whole number from 8 on."))
@@ -101,19 +102,6 @@ def read_layout(folder: Path) -> tuple[Layout, int | None, bool]:
     if "Dense" in modules:
         layout = _dense(modules["Dense"], layout)
     return layout, longest, said.get("do_lower_case") is True
-
-
-def settings(file: Path) -> dict[str, Any]:
-    """The JSON object of a model's file. Raises ModelError where it is none."""
-    try:
-        content = read_json(file)
-    except UserError as error:
-        raise ModelError(error.problems) from error
-    except OSError as error:
-        raise ModelError(Problem(str(file), f"can not be read: {error.strerror or error}")) from error
-    if not isinstance(content, dict):
-        raise ModelError(Problem(str(file), "is not a JSON object"))
-    return content
 
 
 def _whole(value: Any, least: int, most: float = float("inf")) -> bool:
@@ -143,7 +131,7 @@ def _modules(folder: Path) -> dict[str, Path]:
 
 def _dense(folder: Path, layout: Layout) -> Layout:
     file = folder / "config.json"
-    config = settings(file)
+    config = read_object(file)
     activation = str(config.get("activation_function", "")).rpartition(".")[2]
     size: Any = config.get("out_features")
     if activation not in ACTIVATIONS or folder.name != DENSE:
@@ -158,7 +146,7 @@ def _dense(folder: Path, layout: Layout) -> Layout:
 
 def _pooling(file: Path) -> Pooling:
     """The one way of pooling that a config names, in the old style or in that of sentence-transformers 6."""
-    config = settings(file)
+    config = read_object(file)
     old = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
     chosen = config.get("pooling_mode") or [way for name, way in old.items() if config.get(name)]
     strange = [name for name, on in config.items() if name.startswith("pooling_mode_") and on and name not in old]
