@@ -19,6 +19,7 @@ def hub_commands(commands: Any) -> None:
     command.add_argument("--revision", metavar="BRANCH", help="default: main")
     command.add_argument("--create-pr", action="store_true", help="a pull request instead of a commit")
     command.add_argument("--predictions", action="store_true", help="RUN/predictions too, with the rows of the data")
+    command.add_argument("--report", action="store_true", help="RUN/report.html too, with some rows of the data")
     command.set_defaults(run=_push)
 
 
@@ -34,6 +35,7 @@ def _push(args: argparse.Namespace) -> None:
         revision=args.revision,
         create_pr=args.create_pr,
         predictions=args.predictions,
+        report=args.report,
     )
     print(pushed.table())
     if pushed.commit is None:

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 from ruamel.yaml import YAML
 from ruamel.yaml.nodes import ScalarNode
@@ -38,6 +38,8 @@ TASK_OPTIONS: tuple[type[TaskOptions], ...] = tuple(task.Options for task in TAS
 Split = Literal["train", "validation", "test"]
 Text = Annotated[str, Field(min_length=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what numpy takes
+LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*", re.ASCII)
+LANGUAGE = re.compile(r"[a-z]{2,3}|multilingual|code", re.ASCII)  # ISO 639-1, -2 and -3, and the Hub's two words
 REPO_ID = re.compile(r"(?!.*(--|\.\.|\.git$))(?=.{1,96}$)[A-Za-z0-9][\w.-]*/\w([\w.-]*\w)?", re.ASCII)  # owner/model
 
 
@@ -125,6 +127,12 @@ class Freeze(_Section):
     layers: int = Field(0, ge=0, description="The first so many encoder layers.")
 
 
+class Batching(_Section):
+    """Training batches by what they weigh, in place of a number of rows."""
+
+    tokens: int = Field(ge=8, description="Slots of a micro-batch: its features x the word pieces of the longest.")
+
+
 class Student(_Section):
     """The model that learns, where it is not all of the one that `model` names."""
 
@@ -142,26 +150,49 @@ class Distillation(_Section):
 
 
 class Hub(_Section):
-    """A push of the model to the Hub, once it is trained."""
+    """What the model card states of the model, and a push of it to the Hub, once it is trained."""
 
-    repo_id: str = Field(description="owner/model.")
+    repo_id: str | None = Field(None, description="owner/model. null: nothing is pushed.")
     private: bool = Field(True, description="false: everybody may see it, once all is there.")
     revision: Text | None = Field(None, description="A branch, made where it is missing. null: main.")
     create_pr: bool = Field(False, description="A pull request instead of a commit.")
     predictions: bool = Field(False, description="Push RUN/predictions too, which repeats the rows of the data.")
+    report: bool = Field(False, description="Push RUN/report.html too, which repeats some rows of the data.")
+    license: str | None = Field(None, description="The model's, by the Hub's name for it, such as apache-2.0.")
+    language: str | Annotated[list[str], Field(min_length=1)] | None = Field(
+        None, description="Of the texts: ISO 639 codes such as en, or multilingual."
+    )
 
     @field_validator("repo_id")
     @classmethod
-    def _named(cls, given: str) -> str:
-        if not REPO_ID.fullmatch(given):
+    def _named(cls, given: str | None) -> str | None:
+        if given is not None and not REPO_ID.fullmatch(given):
             raise PydanticCustomError("repo_id", "expected owner/model, found {given}", {"given": repr(given)})
         return given
 
+    @field_validator("license")
+    @classmethod
+    def _licensed(cls, given: str | None) -> str | None:
+        if given is not None and not LICENSE.fullmatch(given):
+            what = "expected a licence by the Hub's name, such as apache-2.0, mit or other; found {given}"
+            raise PydanticCustomError("license", what, {"given": repr(given)})
+        return given
 
+    @field_validator("language")
+    @classmethod
+    def _coded(cls, given: str | list[str] | None) -> str | list[str] | None:
+        for code in [given] if isinstance(given, str) else given or []:
+            if not LANGUAGE.fullmatch(code):
+                what = "expected an ISO 639 code such as en, or multilingual; found {given}"
+                raise PydanticCustomError("language", what, {"given": repr(code)})
+        return given
+
+
+ROWS = "per_device_train_batch_size"
 TRAINING_DEFAULTS = {
     "learning_rate": 5e-5,
     "num_train_epochs": 3,
-    "per_device_train_batch_size": 32,
+    ROWS: 32,
     "per_device_eval_batch_size": 32,
     "warmup_steps": 0.1,  # a share, being below 1
     "weight_decay": 0.01,
@@ -185,6 +216,7 @@ class Recipe(_Section):
     ]
     model: ModelSpec
     data: DataSpec
+    batching: Batching | None = Field(None, description="null: training.per_device_train_batch_size rows.")
     training: dict[str, Any] = Field(
         default_factory=dict, validate_default=True, description="TrainingArguments fields of transformers."
     )
@@ -209,12 +241,14 @@ class Recipe(_Section):
 
     @field_validator("training")
     @classmethod
-    def _complete(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def _complete(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         """bertkit's defaults; checkpoints are written when there is an evaluation to choose them by."""
+        by_tokens = info.data.get("batching") is not None
+        defaults = {name: value for name, value in TRAINING_DEFAULTS.items() if not by_tokens or name != ROWS}
         rhythm = given.get("eval_strategy", given.get("save_strategy", "epoch"))
         steps = {"save_steps": given["eval_steps"]} if "eval_steps" in given and rhythm == "steps" else {}
         saves = "epoch" if rhythm == "no" else rhythm
-        return {**TRAINING_DEFAULTS, "eval_strategy": rhythm, "save_strategy": saves, **steps, **given}
+        return {**defaults, "eval_strategy": rhythm, "save_strategy": saves, **steps, **given}
 
 
 def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, check_files: bool = True) -> Recipe:
@@ -324,7 +358,7 @@ def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
     options, found = _options(data)
     sections: dict[str, type[BaseModel]] = {
         "": Recipe, "distillation": Distillation, "task": options or TaskOptions, "model": ModelSpec, "data": DataSpec,
-        "early_stopping": EarlyStopping, "peft": Lora, "freeze": Freeze, "hub": Hub,
+        "early_stopping": EarlyStopping, "peft": Lora, "freeze": Freeze, "hub": Hub, "batching": Batching,
     }  # fmt: skip
     homes = {key: name for name, section in sections.items() if name for key in section.model_fields}
     homes = {key: name for key, name in homes.items() if key not in ("name", "revision", "seed")}
@@ -343,6 +377,12 @@ def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
     }
     contradictions = check_settings(settings, options.metrics if options else None)
     found += [each for each in contradictions if not {each.path, each.path[:1]} & bad]
+    if clean.get("batching") is not None and ROWS in clean.get("training", {}):
+        fix = f"remove it (~training.{ROWS} on the command line), or remove `batching`"
+        found.append(Found(("training", ROWS), "has no effect where `batching` counts tokens", fix))
+    if clean.get("training", {}).get("auto_find_batch_size") and options and "mini_batch" in options.model_fields:
+        fix = "remove it, and write task.mini_batch: the texts that go through the encoder at a time"
+        found.append(Found(("training", "auto_find_batch_size"), "would change a loss that compares rows", fix))
     for each in found:
         report.add(each)
     if best := clean.get("training", {}).get("metric_for_best_model"):

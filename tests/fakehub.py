@@ -20,6 +20,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlparse
 
+import yaml
+
+LICENSES = {"apache-2.0", "mit", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "gpl-3.0", "unknown", "other"}
 TOKEN = "hf_" + "OnlyForTheTestsOfBertkit" * 2
 
 
@@ -50,6 +53,37 @@ class Repo:
 
 def git_sha1(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def wrong_metadata(content: str) -> Iterator[str]:
+    """What the Hub has against a model card, as far as bertkit writes it: huggingface.co/docs/hub/model-cards."""
+    front = re.match(r"---\n(.*?\n)---\n", content, re.DOTALL)
+    data = yaml.safe_load(front[1]) if front else None
+    if not isinstance(data, dict):
+        yield "no metadata"
+        return
+    if data.get("license", "other") not in LICENSES:
+        yield f'"license" must be one of {sorted(LICENSES)}'
+    languages = data.get("language", [])
+    for code in [languages] if isinstance(languages, str) else languages:
+        if not re.fullmatch(r"[a-z]{2,3}|multilingual|code", code):
+            yield f'"language" {code!r} is no ISO 639 code'
+    if not isinstance(data.get("pipeline_tag"), str) or not isinstance(data.get("library_name"), str):
+        yield '"pipeline_tag" and "library_name" must be strings'
+    if data.get("base_model_relation", "finetune") not in ("finetune", "adapter", "merge", "quantized"):
+        yield '"base_model_relation" is none that is known'
+    for name in ("tags", "metrics", "datasets"):
+        if not all(isinstance(each, str) for each in data.get(name, [])):
+            yield f'"{name}" must be strings'
+    for model in data.get("model-index", []):
+        for result in model["results"]:
+            dataset = result["dataset"]
+            if not all(
+                isinstance(t, str) for t in (model["name"], result["task"]["type"], dataset["type"], dataset["name"])
+            ):
+                yield '"model-index": names and types must be strings'
+            if not all(isinstance(each["type"], str) and "value" in each for each in result["metrics"]):
+                yield '"model-index": a metric has a type and a value'
 
 
 def large(path: str) -> bool:
@@ -236,9 +270,9 @@ class Handler(BaseHTTPRequestHandler):
         return sha
 
     def validate(self, body: bytes) -> Answer:
-        content = json.loads(body)["content"]
-        if not content.startswith("---\n"):
-            return 400, json.dumps({"errors": [{"message": "no metadata"}]}).encode(), {}
+        found = list(wrong_metadata(json.loads(body)["content"]))
+        if found:
+            return 400, json.dumps({"errors": [{"message": message} for message in found]}).encode(), {}
         return self.json({"errors": [], "warnings": []})
 
     def create(self, body: bytes) -> Answer:

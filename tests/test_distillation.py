@@ -512,7 +512,7 @@ def test_from_a_run_to_a_student_of_half_its_layers(
         assert re.search(r"validation \(10 rows\) +teacher +student +student / teacher", text)
         assert f"{student['score']:.4f}" in text
     assert str(taught_by.folder) not in card
-    assert "teacher: a local model" in card
+    assert f"teacher: {taught_by.folder.name}\n" in card
 
 
 @pytest.mark.parametrize("identifier", ["ner-crf", "retrieval", "mlm-nsp"])

@@ -19,29 +19,29 @@ from typing import Any
 import pytest
 import small
 import torch
-from cases import CASES, DRAWN, Case, encoder
+from cases import CASES, DRAWN, Case
 from fakehub import TOKEN, FakeHub, Fault, running
-from huggingface_hub import constants, file_download
+from finished import finished, restate
+from huggingface_hub import ModelCard, constants, file_download
 from huggingface_hub.utils import close_session
 from safetensors.torch import save_file
-from transformers import set_seed
 
 from bertkit.cli import main
 from bertkit.errors import ModelError, RecipeError
 from bertkit.evaluation.evaluate import evaluate
 from bertkit.files import sha256, write_json, write_text
+from bertkit.hub import payload
 from bertkit.hub.push import Pushed, push
-from bertkit.inference import load, predictor
-from bertkit.recipe import dump, load_recipe
+from bertkit.inference import load
+from bertkit.recipe import dump
+from bertkit.report.card import BEGIN, END, yours
 from bertkit.run import Run
-from bertkit.tasks import get_task
-from bertkit.training.train import save, train
+from bertkit.training.train import train
 
 # huggingface_hub 2.4 hands files to httpx2 in a way that is on its way out.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning")
 
 ME = "me/model"
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -74,32 +74,13 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture(scope="module")
 def trained(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     room = tmp_path_factory.mktemp("hub")
-    return train(small.recipe(room, tiny_encoder), room / "run")
+    return train(small.recipe(room, tiny_encoder, "hub={license: mit, language: en}"), room / "run")
 
 
 @pytest.fixture
 def run(trained: Run, tmp_path: Path) -> Run:
     """A copy of a finished run, to be spoiled."""
     return Run(shutil.copytree(trained.folder, tmp_path / "run"))
-
-
-CARD = "---\nlibrary_name: transformers\npipeline_tag: {tag}\ntags:\n- bertkit\n---\n\n# A model\n"
-
-
-def finished(case: Case, folder: Path, where: Path) -> Run:
-    """A run of this case as `train` leaves it, but for the training."""
-    run, task = Run(where), case.task(folder)
-    set_seed(3)
-    model = task.model(encoder(folder))
-    task = task.fit(case.rows(), predictor(task, CPU, "fp32", 4)(model))
-    where.mkdir(parents=True)
-    save(model, task, run.model, {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
-    write_text(run.model / "README.md", CARD.format(tag=get_task(task.name).tag or task.name))
-    sections = {"task": case.options, "model": {"name": str(folder)}, "data": {"source": "sample:sentiment"}}
-    write_text(where / "once.yaml", json.dumps(sections))
-    write_text(where / "recipe.yaml", dump(load_recipe(where / "once.yaml", check_files=False)))
-    write_json(where / "results.json", {})
-    return run
 
 
 def answers(source: str | Path, case: Case, revision: str | None = None) -> list[Any]:
@@ -121,6 +102,7 @@ def test_every_task_answers_the_same_after_the_round_trip(
     assert {path: data for path, data in there.items() if path != ".gitattributes"} == sent
     assert hub.repos[ME].private
     assert len(hub.repos[ME].titles) == 1
+    assert ModelCard.load(ME).data.model_name == "model"
     assert answers(ME, case, pushed.commit) == answers(run.folder, case)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -211,6 +193,21 @@ def test_predictions_only_by_flag(trained: Run, hub: FakeHub) -> None:
     assert sent == {"predictions/validation.jsonl", "predictions/test.jsonl"}
 
 
+def test_the_report_only_by_flag(run: Run, hub: FakeHub) -> None:
+    push(run.folder, ME)
+    assert "report.html" not in hub.files(ME)
+    push(run.folder, ME, report=True)
+    assert hub.files(ME)["report.html"] == (run.folder / "report.html").read_bytes()
+    asked = len(hub.requests)
+    (run.folder / "report.html").write_text(f"<p>{run.folder.resolve()}</p>")
+    with pytest.raises(ModelError, match=r"report.html: names a folder of this machine"):
+        push(run.folder, ME, report=True)
+    (run.folder / "report.html").unlink()
+    with pytest.raises(ModelError, match=r"report.html: is missing\n    Make it: bertkit report"):
+        push(run.folder, ME, report=True)
+    assert len(hub.requests) == asked
+
+
 def test_what_an_older_model_left_is_deleted_and_other_things_stay(trained: Run, hub: FakeHub) -> None:
     old = {"crf.safetensors": b"old", "modules.json": b"[]", "LICENSE": b"mine", "picture.png": b"x"}
     hub.create(ME, files=old)
@@ -269,14 +266,13 @@ def damage(run: Run, kind: str) -> None:
     match kind:
         case "no results":
             (run.folder / "results.json").unlink()
-        case "no card":
-            (model / "README.md").unlink()
-        case "card without metadata":
+        case "no facts for a card":
+            restate(run, "results.json", "seeds", "over_seeds")
+        case "card without markers":
             write_text(model / "README.md", "# A model\n")
-        case "card that is no YAML":
-            write_text(model / "README.md", "---\na: [\n---\n")
-        case "card with a bad model-index":
-            write_text(model / "README.md", CARD.format(tag="x").replace("tags:", "model-index:\n- results: 3\ntags:"))
+        case "markers torn":
+            text = (model / "README.md").read_text(encoding="utf-8")
+            write_text(model / "README.md", text.replace(END, ""))
         case "pickle":
             (model / "training_args.bin").write_bytes(b"x")
         case "code":
@@ -298,10 +294,9 @@ def damage(run: Run, kind: str) -> None:
 
 REFUSED = {
     "no results": "is not a finished run: it has no results.json",
-    "no card": "the model has no card",
-    "card without metadata": "have no library_name",
-    "card that is no YAML": "the card's metadata are not valid",
-    "card with a bad model-index": "the card's metadata are not valid",
+    "no facts for a card": "(?s)results.json: does not state `seeds`.*does not state `over_seeds`",
+    "card without markers": "README.md: is a card without the lines",
+    "markers torn": "README.md: is a card without the lines",
     "pickle": "training_args.bin: is neither safetensors, JSON nor a tokenizer's file",
     "code": "sub/modeling.py: is neither",
     "link": "vocab.txt: is a link",
@@ -327,11 +322,140 @@ def test_what_is_not_fit_to_be_pushed_is_refused(
 
 
 def test_several_problems_are_told_at_once(run: Run, hub: FakeHub) -> None:
-    for kind in ("pickle", "code", "link"):
+    for kind in ("pickle", "code", "link", "card without markers"):
         damage(run, kind)
     with pytest.raises(ModelError) as caught:
         push(run.folder, ME)
-    assert len(caught.value.problems) == 3
+    assert len(caught.value.problems) == 4
+
+
+@pytest.mark.parametrize(
+    ("card", "said"),
+    [
+        ("---\na: [\n---\n", "the card's metadata are not valid"),
+        (
+            "---\nlibrary_name: x\npipeline_tag: y\nmodel-index:\n- results: 3\n---\n",
+            "the card's metadata are not valid",
+        ),
+        ("---\nlibrary_name: x\n---\n", "the card's metadata have no pipeline_tag"),
+    ],
+)
+def test_a_card_that_does_not_validate_is_refused(
+    card: str, said: str, trained: Run, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(shutil.copytree(trained.folder, tmp_path / "run"))
+
+    def written(run: Run, repo_id: str) -> None:
+        write_text(run.model / "README.md", card)
+
+    monkeypatch.setattr(payload, "write_card", written)
+    with pytest.raises(ModelError, match=said):
+        push(run.folder, ME)
+    assert hub.requests == []
+
+
+def test_a_card_that_the_hub_refuses_goes_nowhere(run: Run, hub: FakeHub) -> None:
+    write_text(run.folder / "recipe.yaml", dump(run.recipe).replace("license: mit", "license: mitt"))
+    with pytest.raises(ModelError, match=r"the Hub does not accept the card: .*license.* must be one of"):
+        push(run.folder, ME)
+    assert hub.repos == {}
+    assert hub.requests == ["POST /api/validate-yaml"]
+
+
+# --- what people write into the card
+
+
+def write(run: Run, mine: str) -> None:
+    text = (run.model / "README.md").read_text(encoding="utf-8")
+    kept = re.sub(f"{BEGIN}.*{END}", f"{BEGIN}\n{mine}\n{END}", text, flags=re.DOTALL)
+    write_text(run.model / "README.md", kept)
+
+
+def edit_at_the_hub(hub: FakeHub, old: str, new: str) -> None:
+    files = hub.files(ME)
+    text = files["README.md"].decode().replace(old, new)
+    hub.commit(hub.repos[ME], "main", files | {"README.md": text.encode()})
+
+
+def there_now(hub: FakeHub) -> str:
+    return yours(hub.files(ME)["README.md"].decode(), "")
+
+
+def test_what_people_write_here_and_at_the_hub_stays(run: Run, trained: Run, hub: FakeHub, tmp_path: Path) -> None:
+    write(run, "Made for bees.")
+    push(run.folder, ME)
+    assert there_now(hub) == "Made for bees."
+    edit_at_the_hub(hub, "Made for bees.", "Made for bees.\r\n\r\nAnd wasps.")  # as a browser sends it
+    push(run.folder, ME)
+    assert there_now(hub) == "Made for bees.\n\nAnd wasps."
+    assert yours((run.model / "README.md").read_text(encoding="utf-8"), "") == there_now(hub)
+    write(run, "Made for bees.\n\nAnd wasps.\n\nNot for hornets.")
+    push(run.folder, ME)
+    assert there_now(hub).endswith("Not for hornets.")
+
+    other = Run(shutil.copytree(trained.folder, tmp_path / "other"))  # a new run, that nobody wrote into
+    push(other.folder, ME)
+    assert there_now(hub).startswith("Made for bees.")
+
+
+def test_the_card_at_the_hub_is_asked_for_again(run: Run, hub: FakeHub, naps: list[float]) -> None:
+    push(run.folder, ME)
+    edit_at_the_hub(hub, BEGIN, f"{BEGIN}\nMade for bees.")
+    hub.faults = always("resolve/.*README.md", 500)
+    with pytest.raises(ModelError, match=r"the Hub is unwell.*\n.* has no new commit"):
+        push(run.folder, ME)
+    hub.faults = [Fault("resolve/.*README.md", 500, 2)]
+    push(run.folder, ME)
+    assert there_now(hub) == "Made for bees."
+
+
+def test_what_people_wrote_in_two_places_is_not_lost(run: Run, hub: FakeHub) -> None:
+    write(run, "Made for bees.")
+    push(run.folder, ME)
+    edit_at_the_hub(hub, "bees", "wasps")
+    commits = len(hub.repos[ME].commits)
+    with pytest.raises(ModelError, match=r"differ between the lines for what people add\n    Write into .*README.md"):
+        push(run.folder, ME)
+    assert len(hub.repos[ME].commits) == commits
+    write(run, "Made for wasps.\nAnd for bees.")
+    push(run.folder, ME)
+    assert there_now(hub) == "Made for wasps.\nAnd for bees."
+
+
+def test_a_card_of_other_peoples_making_is_not_written_over(run: Run, hub: FakeHub) -> None:
+    hub.create(ME, files={"README.md": b"---\nlicense: mit\n---\n"})  # as the Hub's form makes it
+    push(run.folder, ME)
+    hub.create(ME, files={"README.md": b"# My own words\n"})
+    with pytest.raises(ModelError, match=r"README.md of me/model: is a card without the lines"):
+        push(run.folder, ME)
+    assert hub.repos[ME].titles == []
+    push(run.folder, ME, create_pr=True)  # which people look at first
+    assert hub.files(ME)["README.md"] == b"# My own words\n"
+
+
+def test_the_card_names_its_repository(run: Run, hub: FakeHub) -> None:
+    push(run.folder, ME)
+    assert 'bertkit.load("me/model")("your text")' in hub.files(ME)["README.md"].decode()
+    push(run.folder, "me/other")
+    assert 'bertkit.load("me/other")("your text")' in hub.files("me/other")["README.md"].decode()
+
+
+def test_nothing_is_public_without_a_licence(
+    tiny_encoder: Path, run: Run, hub: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_text(run.folder / "recipe.yaml", dump(run.recipe.model_copy(update={"hub": None})))
+    assert main(["push", str(run.folder), ME, "--public"]) == 2
+    said = capsys.readouterr().err
+    assert "no licence is stated, and everybody would see the model" in said
+    assert f"{run.folder}/recipe.yaml, such as hub: {{license: apache-2.0}}" in said
+    assert hub.requests == []
+    text = (run.folder / "recipe.yaml").read_text(encoding="utf-8")
+    write_text(run.folder / "recipe.yaml", text.replace("hub: null", "hub: {license: apache-2.0}"))
+    assert main(["push", str(run.folder), ME, "--public"]) == 0
+    assert b"license: apache-2.0" in hub.files(ME)["README.md"]
+    recipe = small.recipe(tmp_path, tiny_encoder, f"hub={{repo_id: {ME}, private: false}}")
+    with pytest.raises(RecipeError, match=r"(?s)hub: no licence is stated.*Write the model's into the recipe"):
+        train(recipe, tmp_path / "new")
 
 
 @pytest.mark.parametrize(

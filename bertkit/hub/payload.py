@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json, sha256
+from bertkit.report.card import write_card
+from bertkit.report.facts import local_paths
 from bertkit.run import Run
 
 # safetensors, JSON, the card, and what tokenizers keep their vocabularies in
 PUSHED = ("*.safetensors", "*.json", "README.md", "vocab.txt", "merges.txt", "*.model")
-CARD = "README.md"
+CARD, REPORT = "README.md", "report.html"
 SHORT = 6  # a path of fewer characters may stand in a text by chance
 
 
@@ -27,27 +29,45 @@ class Item(NamedTuple):
     sha256: str
 
 
-def payload(run: Run, *, predictions: bool = False) -> list[Item]:
-    """The files that a push of this run uploads, by path.
+def payload(run: Run, repo_id: str, *, predictions: bool = False, report: bool = False) -> list[Item]:
+    """The files that a push of this run uploads, by path; the card is written anew, under the repository's name.
 
-    predictions: RUN/predictions too, which repeats the rows of the data.
+    predictions: RUN/predictions too, which repeats the rows of the data. report: RUN/report.html too.
     Raises ModelError with all that stands in the way: no results, files that are neither safetensors, JSON nor a
-    tokenizer's, a card that does not validate, local paths or a token in a text, a folder that does not load.
+    tokenizer's, a card that can not be made or does not validate, local paths or a token in a text, a folder that
+    does not load.
     """
     if not run.finished:
         what, fix = "is not a finished run: it has no results.json", "Name the folder that `bertkit train` wrote."
         if (run.folder / "recipe.yaml").is_file():
             fix = f"Finish it: bertkit train {run.folder}/recipe.yaml --output-dir {run.folder} --resume"
         raise ModelError(Problem(str(run.folder), what, fix))
+    problems = list(_written(run, repo_id))
     files = {str(file.relative_to(run.model)): file for file in sorted(run.model.rglob("*")) if not file.is_dir()}
-    problems = [problem for path, file in files.items() for problem in _unsafe(path, file)]
+    problems += [problem for path, file in files.items() for problem in _unsafe(path, file)]
+    files |= {REPORT: run.folder / REPORT} if report else {}
+    if report and not (run.folder / REPORT).is_file():
+        problems.append(Problem(str(run.folder / REPORT), "is missing", f"Make it: bertkit report {run.folder}"))
     if not problems:
         problems = [*_card(run.model / CARD), *_telling(run, files), *_dead(run)]
     if problems:
         raise ModelError(problems)
-    if predictions:  # and the report, once a run has one
+    if predictions:
         files |= {f"predictions/{file.name}": file for file in sorted((run.folder / "predictions").glob("*.jsonl"))}
-    return [Item(path, file, file.stat().st_size, sha256(file)) for path, file in files.items()]
+    return [item_of(path, file) for path, file in files.items()]
+
+
+def item_of(path: str, file: Path) -> Item:
+    """A file as it is now."""
+    return Item(path, file, file.stat().st_size, sha256(file))
+
+
+def _written(run: Run, repo_id: str) -> Iterator[Problem]:
+    """What stands in the way of a new card."""
+    try:
+        write_card(run, repo_id)
+    except UserError as error:
+        yield from error.problems
 
 
 def _unsafe(path: str, file: Path) -> Iterator[Problem]:
@@ -77,9 +97,6 @@ def _card(file: Path) -> Iterator[Problem]:
     from huggingface_hub import ModelCard
     from yaml import YAMLError  # type: ignore[import-untyped]
 
-    if not file.is_file():
-        yield Problem(str(file), "the model has no card", "`bertkit train` writes it, last; train again.")
-        return
     try:
         data = ModelCard.load(file).data.to_dict()
     except (ValueError, YAMLError) as error:
@@ -87,24 +104,17 @@ def _card(file: Path) -> Iterator[Problem]:
         return
     for key in ("library_name", "pipeline_tag"):
         if not isinstance(data.get(key), str):
-            yield Problem(str(file), f"the card's metadata have no {key}", "Put the card back as it was written.")
+            yield Problem(str(file), f"the card's metadata have no {key}")
 
 
 def _telling(run: Run, files: dict[str, Path]) -> Iterator[Problem]:
     """Texts that name a folder of this machine, or hold a token."""
     from huggingface_hub import get_token
 
-    recipe = run.recipe
-    named = [recipe.model.name, recipe.model.tokenizer]
-    source = recipe.data.source
-    for value in [source] if isinstance(source, str) else source.values():
-        named += [value] if isinstance(value, str) else value
-    named += [recipe.distillation.teacher] if recipe.distillation else []
-    own = {str(run.folder.resolve()), f"{Path.home()}/"}
-    folders = own | {name for name in named if name and name.startswith("/")}
+    folders = {str(run.folder.resolve()), f"{Path.home()}/", *local_paths(run.recipe)}
     token = get_token()
     for path, file in files.items():
-        if file.suffix not in (".json", ".md"):
+        if file.suffix not in (".json", ".md", ".html"):
             continue
         text = file.read_text(encoding="utf-8", errors="replace")
         for folder in sorted(folder for folder in folders if len(folder) >= SHORT and folder in text):

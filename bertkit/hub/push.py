@@ -9,15 +9,25 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, errors, get_token
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    ModelCard,
+    constants,
+    errors,
+    get_token,
+)
 from huggingface_hub.hf_api import RepoFile
 
 from bertkit.encoder import WANTED
 from bertkit.errors import ModelError, Problem
-from bertkit.hub.failures import FAILURES, LOGIN, WAITS, persistently, refuse, refused, wait
-from bertkit.hub.payload import Item, payload
+from bertkit.files import write_text
+from bertkit.hub.failures import FAILURES, LOGIN, WAITS, persistently, redacted, refuse, refused, wait
+from bertkit.hub.payload import CARD, Item, item_of, payload
 from bertkit.hub.pull import content_hash
-from bertkit.recipe import REPO_ID
+from bertkit.recipe import REPO_ID, Hub
+from bertkit.report.card import with_yours, yours
 from bertkit.report.table import columns
 from bertkit.run import Run
 
@@ -49,20 +59,25 @@ def push(
     revision: str | None = None,
     create_pr: bool = False,
     predictions: bool = False,
+    report: bool = False,
 ) -> Pushed:
     """Upload exactly the model folder of a finished run, in one commit, to a model repository of the Hub.
 
+    The card is written anew first; what people wrote between its markers, here or at the Hub, stays.
     repo_id: owner/model. A new repository is private; with `public` it is made public, once all is there.
     dry_run: only look at what would be sent; nothing is asked of the network.
     revision: a branch, made where it is missing; by default main. create_pr: a pull request instead of a commit.
-    predictions: RUN/predictions too. Files of an older model that a loader would take for this one's are deleted
-    by the same commit. Raises ModelError; the message says what is at the Hub then.
+    predictions, report: RUN/predictions and RUN/report.html too. Files of an older model that a loader would take
+    for this one's are deleted by the same commit. Raises ModelError; the message says what is at the Hub then.
     """
     problems = misnamed(repo_id, revision, create_pr)
     if problems:
         raise ModelError(problems)
     run = Run(Path(source).expanduser())
-    files = payload(run, predictions=predictions)
+    files = payload(run, repo_id, predictions=predictions, report=report)
+    problems = unlicensed(run.recipe.hub, public, f"{run.folder}/recipe.yaml")
+    if problems:
+        raise ModelError(problems)
     if dry_run:
         return Pushed(repo_id, files)
     problems = unready()
@@ -71,12 +86,17 @@ def push(
     api = HfApi()
     before = "Nothing was changed at the Hub."
     try:
+        _check_accepted(run.model / CARD)
         seen_by_all = _repository(api, repo_id, public, create_pr)
         before = f"{repo_id} has no new commit; where the repository is new, it is empty and private."
         if revision is not None:
             persistently(lambda: api.create_branch(repo_id, branch=revision, exist_ok=True))
         head = persistently(lambda: api.model_info(repo_id, revision=revision)).sha
-        operations = _operations(files, _hashes(api, repo_id, head))
+        there = _hashes(api, repo_id, head)
+        if CARD in there:
+            _keep_theirs(api, repo_id, head, run.model / CARD, create_pr)
+            files = [item_of(each.path, each.file) for each in files]
+        operations = _operations(files, there)
         commit, url = _commit(api, repo_id, operations, revision, head, create_pr)
         before = f"The commit {commit} may not be whole; do not use it."
         _check_arrived(api, repo_id, commit, files)
@@ -96,6 +116,14 @@ def unready() -> list[Problem]:
     return [] if get_token() else [Problem("push", "nobody is logged in to the Hub", LOGIN)]
 
 
+def unlicensed(hub: Hub | None, public: bool, recipe: str = "the recipe") -> list[Problem]:
+    """What is wrong where everybody is to see a model that nobody stated the licence of."""
+    if not public or (hub and hub.license):
+        return []
+    fix = f"Write the model's into {recipe}, such as hub: {{license: apache-2.0}}, with what else stands under hub."
+    return [Problem("push", "no licence is stated, and everybody would see the model", fix)]
+
+
 def misnamed(repo_id: str, revision: str | None, create_pr: bool) -> list[Problem]:
     """What is wrong with where a push is to go, as far as names tell."""
     problems = []
@@ -107,6 +135,36 @@ def misnamed(repo_id: str, revision: str | None, create_pr: bool) -> list[Proble
     if revision is not None and COMMIT.fullmatch(revision):
         problems.append(Problem("push", f"{revision} is a commit", "Name a branch: a push makes a commit of its own."))
     return problems
+
+
+def _check_accepted(card: Path) -> None:
+    """Ask the Hub about the card's metadata. Raises ModelError where it refuses them."""
+    try:
+        persistently(ModelCard.load(card).validate)
+    except ValueError as error:
+        raise ModelError(Problem(str(card), f"the Hub does not accept the card: {redacted(str(error))}")) from None
+
+
+def _keep_theirs(api: HfApi, repo_id: str, commit: str | None, card: Path, create_pr: bool) -> None:
+    """Write into our card what people wrote between the markers of the Hub's.
+
+    Raises ModelError where both have something, and neither holds the other; or where the Hub's has no markers,
+    except for a pull request, which people look at before it is merged.
+    """
+    where = f"{CARD} of {repo_id}"
+    file = persistently(lambda: api.hf_hub_download(repo_id, CARD, revision=commit))
+    there, text = Path(file).read_text(encoding="utf-8"), card.read_text(encoding="utf-8")
+    try:
+        theirs = yours(there, where)
+    except ModelError:
+        if not create_pr:
+            raise
+        return
+    ours = yours(text, str(card))
+    if ours not in theirs and theirs not in ours:
+        what = f"{card} and {where} differ between the lines for what people add"
+        raise ModelError(Problem("push", what, f"Write into {card} what is to stay, all that {where} has included."))
+    write_text(card, with_yours(text, max(ours, theirs, key=len)))
 
 
 def _repository(api: HfApi, repo_id: str, public: bool, create_pr: bool) -> bool:

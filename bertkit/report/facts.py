@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from pydantic import ValidationError
+
 from bertkit.errors import ModelError, Problem
 from bertkit.files import read_json
 from bertkit.run import Run
+from bertkit.tasks import get_task
 
 if TYPE_CHECKING:
     from bertkit.recipe import Recipe
@@ -19,6 +22,9 @@ Row: TypeAlias = Mapping[str, Any]
 
 TEXT_COLUMNS = (("text",), ("text_a", "text_b"), ("question", "context"), ("query", "document"), ("anchor", "positive"))
 COUNTED = 2000  # texts whose word pieces are counted
+RESULTS = ("task", "headline", "splits", "baselines", "seeds", "over_seeds", "verified", "expected")
+DATA = ("rows", "fingerprints", "findings")
+ENVIRONMENT = ("python", "versions", "device", "precision")
 
 
 @dataclass(frozen=True)
@@ -45,11 +51,12 @@ class Facts:
     data: Mapping[str, Any]
     environment: Mapping[str, Any]
     log: tuple[Row, ...]  # metrics.jsonl
-    options: Mapping[str, Any]  # the settled task, as model/config.json has it
+    options: Mapping[str, Any]  # of the settled task, as its own `Options` read them from model/config.json
     split: str  # the split whose answers are looked at: test, else validation, else the only one
     rows: tuple[Row, ...] = field(repr=False)  # its rows, each with its `answer`; none where predictions are gone
     lengths: Lengths | None
     transitions: tuple[tuple[float, ...], ...] | None  # of a CRF, `(tags, tags)`, from row to column
+    explanations: Mapping[str, Any] = field(default_factory=dict, repr=False)  # explanations.json, where it is there
 
     @property
     def task(self) -> str:
@@ -68,19 +75,23 @@ class Facts:
 
 
 def read_facts(folder: str | Path) -> Facts:
-    """Read a finished run folder. Raises ModelError where it is not one, UserError where a file is damaged."""
+    """Read a finished run folder.
+
+    Raises ModelError where it is not one, or where a file does not state what it must, with what is missing;
+    UserError where a file is damaged.
+    """
     run = Run(Path(folder))
     if not run.finished:
         what, fix = "is not a finished run: it has no results.json", "Train it to its end, with --resume."
         raise ModelError(Problem(str(run.folder), what, fix))
-    recipe, results = run.recipe, run.results
-    settings = _read(run.model / "config.json").get("bertkit", {})
+    recipe, results = run.recipe, _stating(run.folder / "results.json", RESULTS)
+    settings = _stating(run.model / "config.json", ("bertkit",))["bertkit"]
     split = next((name for name in ("test", "validation") if name in results["splits"]), next(iter(results["splits"])))
     # Of a corpus the answers are counts, which the results have summed up.
     read = () if results["task"]["name"] == "pretraining" else _lines(run.folder / "predictions" / f"{split}.jsonl")
     rows = tuple(read)
     public = _shortener(recipe)
-    data = dict(_read(run.folder / "data.json"))
+    data = dict(_stating(run.folder / "data.json", DATA))
     data["findings"] = [{**each, "what": public(each["what"]), "fix": public(each["fix"])} for each in data["findings"]]
     return Facts(
         name=run.folder.resolve().name,
@@ -88,13 +99,14 @@ def read_facts(folder: str | Path) -> Facts:
         recipe_text=public((run.folder / "recipe.yaml").read_text(encoding="utf-8")),
         results=results,
         data=data,
-        environment=_read(run.folder / "environment.json"),
+        environment=_stating(run.folder / "environment.json", ENVIRONMENT),
         log=tuple(_lines(run.folder / "metrics.jsonl")),
-        options=settings.get("task", {}),
+        options=_options(run.model / "config.json", settings),
         split=split,
         rows=rows,
         lengths=_lengths(run, settings, rows),
         transitions=_transitions(run, settings),
+        explanations=_explanations(run.folder / "explanations.json"),
     )
 
 
@@ -106,10 +118,28 @@ def texts_of(row: Row) -> tuple[str, ...]:
     return (" ".join(row["tokens"]),) if "tokens" in row else ()
 
 
-def _read(path: Path) -> Any:
+def _stating(path: Path, facts: Iterable[str]) -> Mapping[str, Any]:
+    """The mapping of a JSON file, which must state these facts."""
     if not path.is_file():
         raise ModelError(Problem(str(path), "is missing", "The run folder is not whole: train it again."))
-    return read_json(path)
+    found = read_json(path)
+    missing = [name for name in facts if name not in found] if isinstance(found, Mapping) else list(facts)
+    if missing:
+        fix = "It was edited, or written by another version of bertkit: train it again."
+        raise ModelError([Problem(str(path), f"does not state `{name}`", fix) for name in missing])
+    return dict(found)
+
+
+def _options(path: Path, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The task's options, in their own types."""
+    given = settings.get("task") or {}
+    try:
+        return dict(get_task(given.get("name", "")).Options.model_validate(given))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(["bertkit", "task", *map(str, first["loc"])])
+        fix = "It was edited, or written by another version of bertkit."
+        raise ModelError(Problem(str(path), f"{place}: {first['msg']}", fix)) from error
 
 
 def _lines(path: Path) -> Iterator[Row]:
@@ -123,12 +153,18 @@ def _lines(path: Path) -> Iterator[Row]:
                 raise ModelError(Problem(f"{path}:{number}", f"is damaged: it is not JSON ({error})")) from error
 
 
+def local_paths(recipe: Recipe) -> list[str]:
+    """The absolute paths that a recipe names, the longest first."""
+    found = {text for text in _strings(recipe.model_dump(mode="json")) if text.startswith("/") and len(text) > 1}
+    return sorted(found, key=lambda path: (-len(path), path))
+
+
 def _shortener(recipe: Recipe) -> Callable[[str], str]:
     """A function that cuts the recipe's own absolute paths in a text to their last part: a report is handed on."""
-    paths = {text for text in _strings(recipe.model_dump(mode="json")) if text.startswith("/") and len(text) > 1}
+    paths = local_paths(recipe)
 
     def shortened(text: str) -> str:
-        for path in sorted(paths, key=len, reverse=True):
+        for path in paths:
             text = text.replace(path, Path(path).name)
         return text
 
@@ -144,6 +180,10 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for each in value:
             yield from _strings(each)
+
+
+def _explanations(path: Path) -> Mapping[str, Any]:
+    return _stating(path, ("examples", "neighbours")) if path.is_file() else {}
 
 
 def _lengths(run: Run, settings: Mapping[str, Any], rows: tuple[Row, ...]) -> Lengths | None:

@@ -1,0 +1,55 @@
+"""Runs as `train` leaves them, but for the training: what the tests of the card and of the Hub share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import small
+import torch
+from cases import Case, encoder
+from transformers import set_seed
+
+from bertkit.data import Data
+from bertkit.inference import predictor
+from bertkit.recipe import load_recipe
+from bertkit.report.card import write_card
+from bertkit.run import Run
+from bertkit.tasks.base import Finding
+from bertkit.training.train import begin, finish, save
+
+FOUND = Finding("warn", "something is `odd` ```", "Look at it.")
+
+
+def finished(case: Case, folder: Path, where: Path, **sections: dict[str, Any]) -> Run:
+    """A run of this case with the model as it was drawn; its train rows are its validation rows too.
+
+    sections: of the recipe, in place of the usual ones or beside them.
+    """
+    run, task, rows = Run(where), case.task(folder), case.rows()
+    set_seed(3)
+    model = task.model(encoder(folder))
+    task = task.fit(rows, predictor(task, torch.device("cpu"), "fp32", 4)(model))
+    usual = {"task": case.options, "model": {"name": str(folder)}, "data": {"source": "sample:sentiment"}}
+    once = where.with_name("once.yaml")
+    small.write_rows(once, [{**usual, "verify": False, **sections}])
+    own = {"train": rows, "validation": rows}
+    target = next((name for name in task.targets if name in rows.column_names), None)
+    prints = dict.fromkeys(own, "0" * 64)
+    data = Data(own, dict(task.columns), target, [], prints, [], {split: [] for split in own}, task.corpus)
+    recipe = load_recipe(once, check_files=False)
+    begin(recipe, run, data, [FOUND])
+    save(model, task, run.model, {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
+    small.write_rows(where / "metrics.jsonl", [{"seed": 1, "step": step, "loss": 1 / step} for step in (1, 2, 3)])
+    outcome = {"seed": 1, "headline": None, "metrics": {"validation": {}}, "steps": 1, "seconds": 1.0}
+    finish(recipe, run, data, [outcome | {"best_step": None}], (), 0.0)
+    write_card(run)
+    return run
+
+
+def restate(run: Run, file: str, *without: str, **changed: Any) -> None:
+    """Change what a JSON file of the run states, and take some of it out."""
+    stated = json.loads((run.folder / file).read_text(encoding="utf-8")) | changed
+    kept = {key: value for key, value in stated.items() if key not in without}
+    (run.folder / file).write_text(json.dumps(kept), encoding="utf-8")

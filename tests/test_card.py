@@ -1,0 +1,333 @@
+"""The model card: valid, true to the run's files to the last digit, runnable, and careful with people's text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small
+from cases import CASES, DRAWN, Case
+from finished import finished, restate
+from huggingface_hub import ModelCard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertkit.errors import ModelError, RecipeError
+from bertkit.recipe import load_recipe
+from bertkit.report.card import BEGIN, END, card, with_yours, write_card, yours
+from bertkit.report.facts import Facts, local_paths, read_facts
+from bertkit.run import Run
+from bertkit.tasks import get_task
+from bertkit.training.train import train
+
+HUB = {"license": "apache-2.0", "language": ["en", "de"], "repo_id": "me/model"}
+LIBRARIES = {"sentence-similarity": "sentence-transformers", "text-ranking": "sentence-transformers"}
+IDS = (  # each task, and each kind of model that is used in another way; test_hub.py pushes the cards of all cases
+    "single-label",
+    "pair",
+    "multi-label",
+    "regression",
+    "qa",
+    "similarity-mse",
+    "similarity-labels",
+    "similarity-in-batch",
+    "retrieval",
+    "ner-crf",
+    "ranking-binary",
+    "mlm-nsp",
+)
+BLOCK = re.compile(r"^(`{3,})python\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    room = tmp_path_factory.mktemp("card")
+    return train(small.recipe(room, tiny_encoder, "hub={license: mit, language: en}", "seeds=[1, 2]"), room / "run")
+
+
+@pytest.fixture(scope="module")
+def facts(trained: Run) -> Facts:
+    return read_facts(trained.folder)
+
+
+@pytest.fixture
+def run(trained: Run, tmp_path: Path) -> Run:
+    """A copy, to be changed."""
+    return Run(shutil.copytree(trained.folder, tmp_path / "run"))
+
+
+def text_of(run: Run) -> str:
+    return (run.model / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("case", [case for case in (*CASES, *DRAWN) if case.id in IDS], ids=lambda case: case.id)
+def test_every_task_has_a_true_card(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    run = finished(case, tiny_encoder, tmp_path / "run", hub=HUB)
+    text = text_of(run)
+    data = ModelCard(text).data
+    kind = get_task(case.options["name"])
+    tag = kind.tag or kind.name
+    assert data.pipeline_tag == tag
+    assert data.library_name == LIBRARIES.get(tag, "transformers")
+    assert (data.license, data.language) == ("apache-2.0", ["en", "de"])
+    assert {"bertkit"} <= set(data.tags) <= {"bertkit", kind.name}
+    assert data.model_name == "model"
+    told = {(each.dataset_split, each.metric_type): each.metric_value for each in data.eval_results}
+    stated = {
+        (split, name): value
+        for split, scores in run.results["splits"].items()
+        for name, value in scores["metrics"].items()
+        if "/" not in name and name != "invalid_tags" and value is not None
+    }
+    assert told == stated
+    assert stated
+    assert data.metrics == [name for _, name in stated]
+    assert str(tiny_encoder) not in text
+    assert str(tmp_path) not in text
+    runs = [block.replace("me/model", str(run.model)) for _, block in BLOCK.findall(text)]
+    assert len(runs) == 2
+    for code in runs:
+        exec(compile(code, "card", "exec"), {})
+
+
+def test_what_the_metadata_say_of_a_model_of_the_hub(facts: Facts) -> None:
+    recipe = facts.recipe
+    model = recipe.model.model_copy(update={"name": "google-bert/bert-base-uncased"})
+    data = recipe.data.model_copy(update={"source": "nyu-mll/glue", "subset": "sst2", "revision": "0" * 40})
+    text = card(replace(facts, recipe=recipe.model_copy(update={"model": model, "data": data})))
+    parsed = ModelCard(text).data
+    assert (parsed.base_model, parsed.base_model_relation) == ("google-bert/bert-base-uncased", "finetune")
+    assert parsed.datasets == ["nyu-mll/glue"]
+    first = parsed.eval_results[0]
+    assert (first.dataset_type, first.dataset_config, first.dataset_revision) == ("nyu-mll/glue", "sst2", "0" * 40)
+    assert "[nyu-mll/glue](https://huggingface.co/datasets/nyu-mll/glue), subset sst2" in text
+    model, data = (each.model_copy(update={key: "bert"}) for each, key in ((model, "name"), (data, "source")))
+    canonical = ModelCard(card(replace(facts, recipe=recipe.model_copy(update={"model": model, "data": data})))).data
+    assert (canonical.base_model, canonical.datasets) == ("bert", ["bert"])
+    folder = recipe.data.model_copy(update={"source": "/data/glue"})  # which is not the Hub's `glue`
+    named = ModelCard(card(replace(facts, recipe=recipe.model_copy(update={"data": folder})))).data.eval_results[0]
+    assert (named.dataset_name, named.dataset_type) == ("glue", "local files")
+    local = ModelCard(card(facts)).data.to_dict()
+    assert not {"base_model", "base_model_relation", "datasets"} & set(local)
+
+
+def test_what_the_text_says(facts: Facts, trained: Run) -> None:
+    text = text_of(trained)
+    assert text == card(facts)
+    scores = facts.results["splits"]["test"]
+    low, high = scores["intervals"]["accuracy"]
+    beside = facts.results["baselines"]["test"]["tfidf"]["accuracy"]
+    row = rf"accuracy +{scores['metrics']['accuracy']:.4f} +{low:.4f} … {high:.4f} .* {beside:.4f}\n"
+    assert re.search(row, text)
+    assert "Over 2 seeds, accuracy: validation" in text
+    assert "Licence: mit. Language: en." in text
+    for digest in facts.data["fingerprints"].values():
+        assert digest in text
+    for each in facts.data["findings"]:
+        assert f"\n{each['level']}: {each['what']}\n" in text
+    assert f"of 7 rows of test, {sum(row['answer']['truncated'] for row in facts.rows)} were cut." in text
+    assert "whose scores say little: bad (2), good (5)." in text
+    assert f"temperature {facts.options['temperature']:.4f}" in text
+    assert f"```yaml\n{facts.recipe_text}```" in text
+    assert re.search(rf"^versions.torch +{re.escape(facts.environment['versions']['torch'])}$", text, re.MULTILINE)
+
+
+def test_cut_texts_and_a_baseline_as_good_are_told(facts: Facts) -> None:
+    rows = tuple({**row, "answer": {**row["answer"], "truncated": place < 3}} for place, row in enumerate(facts.rows))
+    ours = facts.scores["metrics"]["accuracy"]
+    better = {**facts.results, "baselines": {"test": {"coin": {"accuracy": ours}}}}
+    text = card(replace(facts, rows=rows, results=better))
+    assert "of 7 rows of test, 3 were cut." in text
+    assert "**Look here:** on test the baseline coin is as good" in text
+    worse = {**facts.results, "baselines": {"test": {"coin": {"accuracy": ours - 0.1}}}}
+    assert "Look here" not in card(replace(facts, results=worse))
+
+
+def test_nothing_stated_is_said(facts: Facts) -> None:
+    text = card(replace(facts, recipe=facts.recipe.model_copy(update={"hub": None})))
+    assert "No licence was stated for this model. No language was stated for its texts." in text
+    assert not {"license", "language"} & set(ModelCard(text).data.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"temperature": None}, "Its probabilities are not calibrated: there were no validation rows"),
+        ({"kind": "regression"}, "Its scores are not calibrated as probabilities."),
+        ({"overflow": "window"}, "Texts are read in windows of up to 32 word pieces; nothing is cut."),
+        ({"overflow": "error"}, "Texts of more than 32 word pieces are refused."),
+    ],
+)
+def test_limits_follow_the_options(options: dict[str, Any], said: str, facts: Facts) -> None:
+    assert said not in card(facts)
+    assert said in card(replace(facts, options={**facts.options, **options}))
+
+
+# --- facts that are missing, paths that are nobody's business
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        *(("results.json", name) for name in ("headline", "splits", "baselines", "seeds", "over_seeds", "verified")),
+        *(("data.json", name) for name in ("rows", "fingerprints", "findings")),
+        ("environment.json", "versions"),
+        ("model/config.json", "bertkit"),
+    ],
+)
+def test_a_missing_fact_is_named(file: str, name: str, run: Run) -> None:
+    restate(run, file, name)
+    before = text_of(run)
+    with pytest.raises(ModelError, match=rf"{file}: does not state `{name}`"):
+        write_card(run)
+    assert text_of(run) == before
+
+
+def test_missing_facts_are_told_at_once_and_a_missing_file_too(run: Run) -> None:
+    restate(run, "results.json", "seeds", "headline")
+    with pytest.raises(ModelError) as caught:
+        write_card(run)
+    assert len(caught.value.problems) == 2
+    (run.folder / "data.json").unlink()
+    restate(run, "results.json", seeds=[], headline="accuracy")
+    with pytest.raises(ModelError, match=r"data.json: is missing"):
+        write_card(run)
+
+
+def test_how_much_was_cut_is_a_fact(run: Run) -> None:
+    shutil.rmtree(run.folder / "predictions")
+    with pytest.raises(ModelError, match=r"predictions/test.jsonl: is missing: it states how many texts were cut"):
+        write_card(run)
+
+
+def test_damaged_options_are_named(run: Run) -> None:
+    path = run.model / "config.json"
+    config = json.loads(path.read_text())
+    config["bertkit"]["task"]["temperature"] = "hot"
+    path.write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"config.json: bertkit.task.temperature: Input should be a valid number"):
+        write_card(run)
+
+
+def test_options_are_in_their_own_types(tiny_encoder: Path, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.id == "single-label")
+    named = {"labels": {"good": "Gut", "bad": "Schlecht"}}
+    run = finished(replace(case, options={**case.options, **named}), tiny_encoder, tmp_path / "run")
+    kept = json.loads((run.model / "config.json").read_text())["bertkit"]["task"]["labels"]
+    assert kept == [["good", "Gut"], ["bad", "Schlecht"]]
+    assert read_facts(run.folder).options["labels"] == named["labels"]
+
+
+def test_local_paths_are_those_of_the_recipe(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, f"distillation={{teacher: {tmp_path}}}")
+    files = [str(tmp_path / f"{split}.jsonl") for split in ("train", "validation", "test")]
+    assert sorted(local_paths(recipe)) == sorted([*files, str(tmp_path), str(tiny_encoder)])
+    assert local_paths(recipe)[-1] == min(local_paths(recipe), key=len)  # a folder after what lies in it
+
+
+# --- what people write
+
+
+def test_what_a_person_wrote_survives(run: Run) -> None:
+    path, mine = run.model / "README.md", "Made for **bees**.\n\n```python\nprint(1)\n```\n"
+    path.write_text(text_of(run).replace(f"{BEGIN}\n", f"{BEGIN}\n{mine}"), encoding="utf-8")
+    before = text_of(run)
+    assert yours(before, "") == mine.strip("\n")
+    write_card(run)
+    assert text_of(run) == before
+    restate(run, "results.json", verified=True)  # a fact changes: the rest of the card is written anew
+    write_card(run)
+    assert yours(text_of(run), "") == mine.strip("\n")
+    assert "A fresh process that loaded the saved model gave the same answers." in text_of(run)
+    assert with_yours(text_of(run), "") == card(read_facts(run.folder))
+
+
+def test_a_run_that_is_finished_again_keeps_it(run: Run) -> None:
+    path = run.model / "README.md"
+    path.write_text(text_of(run).replace(BEGIN, f"{BEGIN}\nmine"), encoding="utf-8")
+    before = text_of(run)
+    (run.folder / "results.json").unlink()
+    train(run.recipe, run.folder, resume=True)
+    assert text_of(run) == before
+    assert "mine" in before
+
+
+def test_a_card_without_the_markers_is_not_written_over(run: Run) -> None:
+    path = run.model / "README.md"
+    for own in ("# My card\n", text_of(run).replace(END, "")):
+        path.write_text(own, encoding="utf-8")
+        with pytest.raises(ModelError, match=r"(?s)is a card without the lines .*remove the file"):
+            write_card(run)
+        assert text_of(run) == own
+    path.write_text("---\nlicense: mit\n---\n\n", encoding="utf-8")  # as the Hub's form makes it: nobody's text
+    write_card(run)
+    assert text_of(run) == card(read_facts(run.folder))
+
+
+LINES = st.text(st.characters(exclude_categories=("Cs", "Cc"), include_characters="\n`\\<>")).map(
+    lambda text: text.strip("\n")
+)
+
+
+@settings(max_examples=40)
+@given(LINES.filter(lambda text: END not in text and BEGIN not in text), st.booleans())
+def test_any_text_stays_as_it_is(kept: str, windows: bool) -> None:
+    page = f"---\na: b\n---\n\n# A\n\n{BEGIN}\n{END}\n\nmore\n"
+    written = with_yours(page, kept)
+    assert yours(written.replace("\n", "\r\n") if windows else written, "") == kept
+    assert with_yours(written, "") == page
+
+
+def test_text_of_the_data_can_not_get_out_of_hand(facts: Facts) -> None:
+    evil = f"</div><script>alert(1)</script> **b** [x](y) ``` ````\n{BEGIN}\nevil\n{END}"
+    scores = {**facts.scores, "metrics": {**facts.scores["metrics"], f"f1/{evil}": 0.5, f"support/{evil}": 1}}
+    told = {
+        **facts.results,
+        "splits": {**facts.results["splits"], "test": scores},
+        "task": {"name": facts.task, "description": evil},
+    }
+    findings = {**facts.data, "findings": [{"level": "warn", "what": evil, "fix": ""}]}
+    text = card(replace(facts, results=told, data=findings))
+    assert ModelCard(text).data.pipeline_tag == "text-classification"
+    assert yours(text, "") == ""
+    outside = re.sub(r"^(`{3,})\w+\n.*?^\1$", "", text.partition("\n---\n")[2], flags=re.MULTILINE | re.DOTALL)
+    assert "<script>" not in outside.replace("\\<script\\>", "")
+    assert "evil" in outside  # in the first sentence and in the limits, in one line and escaped
+    assert "**b**" not in outside
+    assert outside.count(BEGIN) == 1
+
+
+# --- what a recipe states
+
+
+@pytest.mark.parametrize(
+    ("hub", "said"),
+    [
+        ("{license: Apache-2.0}", r"hub\.license: expected a licence by the Hub's name"),
+        ("{license: ''}", r"hub\.license: expected a licence"),
+        (
+            "{language: English}",
+            r"hub\.language: expected an ISO 639 code such as en, or multilingual; found 'English'",
+        ),
+        ("{language: [en, En]}", r"hub\.language: .*found 'En'"),
+        ("{language: []}", r"hub\.language"),
+    ],
+)
+def test_licence_and_language_have_their_names(hub: str, said: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=said):
+        small.recipe(tmp_path, tiny_encoder, f"hub={hub}")
+
+
+def test_the_samples_recipes_state_theirs() -> None:
+    files = sorted((Path(__file__).resolve().parent.parent / "recipes").glob("*/*.yaml"))
+    samples = [file for file in files if "{source: sample:" in file.read_text(encoding="utf-8")]
+    assert len(samples) == 7
+    for file in samples:
+        recipe = load_recipe(file)
+        assert recipe.hub is not None
+        assert (recipe.hub.repo_id, recipe.hub.license, recipe.hub.language) == (None, "apache-2.0", "en")
