@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := runs/quickstart
 
-.PHONY: quickstart test lint format clean
+.PHONY: quickstart test lint format docs clean
 
 quickstart: .venv/quickstart
 	rm -rf $(RUN)
@@ -23,6 +23,10 @@ format: .venv/dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: .venv/docs
+	$(BIN)/sphinx-build --builder html --conf-dir docs --fail-on-warning --nitpicky --keep-going --quiet . docs/_build
+	@echo docs/_build/index.html
+
 .venv/quickstart: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[quickstart]"
@@ -33,5 +37,10 @@ format: .venv/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@ .venv/quickstart
 
+.venv/docs: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	touch $@
+
 clean:
-	rm -rf .venv runs dist
+	rm -rf .venv runs dist docs/_build

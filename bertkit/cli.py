@@ -12,8 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import __version__
+from bertkit.cli_doctor import doctor_command
+from bertkit.cli_explain import explain_command
+from bertkit.cli_export import export_command
 from bertkit.cli_hub import hub_commands
 from bertkit.cli_report import report_command
+from bertkit.cli_serve import serve_command
+from bertkit.cli_sweep import sweep_command
 from bertkit.cli_vectors import quiet_libraries, vector_commands
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.shipped import shipped_recipes
@@ -77,7 +82,12 @@ def _parser() -> argparse.ArgumentParser:
     vector_commands(commands)
     hub_commands(commands)
     report_command(commands)
+    explain_command(commands)
+    export_command(commands)
+    serve_command(commands)
+    sweep_command(commands)
     _tokenizer_command(commands)
+    doctor_command(commands)
     return parser
 
 
@@ -106,6 +116,7 @@ def _recipe_commands(commands: Any) -> None:
     command.add_argument("rest", nargs="*", metavar="key=value", help=OVERRIDES)
     command.add_argument("--output-dir", type=Path, required=True, metavar="RUN")
     command.add_argument("--resume", action="store_true", help="go on with an interrupted run")
+    command.add_argument("--profile", action="store_true", help="say where the time goes, in RUN/profile.json too")
     command.set_defaults(run=_train)
 
 
@@ -233,7 +244,7 @@ def _train(args: argparse.Namespace) -> None:
     from bertkit.report.table import after_training
     from bertkit.training.train import train
 
-    run = train(recipe, args.output_dir, args.resume)
+    run = train(recipe, args.output_dir, args.resume, profile=args.profile)
     if run.finished and int(os.environ.get("RANK", 0)) == 0:
         print(after_training(run.folder, run.results))
 

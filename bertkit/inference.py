@@ -14,7 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bertkit.encoder import Encoder, find, load_config, load_tokenizer
 from bertkit.errors import DataError, ModelError, Problem, UserError
+from bertkit.export.session import OnnxModel, open_model
 from bertkit.files import read_json
+from bertkit.padding import batches_by_length, fills, pad
 from bertkit.tasks import TASKS, get_task, vectors
 from bertkit.tasks.base import Answer, Task
 from bertkit.tasks.retrieval import Retrieval
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from datasets import Dataset
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
+    from bertkit.padding import Arrays
     from bertkit.tasks.base import Batch, Predict
 
 logger = logging.getLogger(__name__)
@@ -75,41 +78,51 @@ def predictor(
     """
     import torch
 
-    from bertkit.training.batching import Collator, batches_by_length
-
-    collate = Collator.of(task.tokenizer, task.padding)
-
     def predict_with(model: Any) -> Predict:
+        def run(arrays: Arrays) -> Sequence[Any]:
+            batch = {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
+            return (keep or task.keep)(task.forward(model, batch), batch)
+
         def predict(features: Dataset) -> Sequence[Any]:
-            kept: list[Any] = [None] * len(features)
-            inputs = features.select_columns([c for c in features.column_names if c not in ("labels",)])
             model.eval()
             with (
                 torch.inference_mode(),
                 torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"),
             ):
-                for indices in batches_by_length(features["length"][:], batch_size):
-                    batch = {k: v.to(device) for k, v in collate(task.examples(inputs, indices.tolist())).items()}
-                    outputs = task.forward(model, batch)
-                    for index, item in zip(indices, (keep or task.keep)(outputs, batch), strict=True):
-                        kept[index] = item
-            return kept
+                return in_batches(task, batch_size, run)(features)
 
         return predict
 
     return predict_with
 
 
+def in_batches(task: Task, batch_size: int, run: Callable[[Arrays], Sequence[Any]]) -> Predict:
+    """`run`, from a batch of features to an item of each, as a function from features to all their items."""
+    fill = fills(task.tokenizer, task.padding)
+
+    def predict(features: Dataset) -> Sequence[Any]:
+        kept: list[Any] = [None] * len(features)
+        inputs = features.select_columns([c for c in features.column_names if c not in ("labels",)])
+        for indices in batches_by_length(features["length"][:], batch_size):
+            found = run(pad(task.examples(inputs, indices.tolist()), fill))
+            for index, item in zip(indices, found, strict=True):
+                kept[index] = item
+        return kept
+
+    return predict
+
+
 @dataclass(frozen=True)
 class Predictor:
     """A trained model and its task: answers for texts, rows, streams of rows, and scores for labelled rows.
 
+    device: None where the model runs in ONNX Runtime.
     columns: canonical column -> column of the user's rows, as the recipe mapped them.
     """
 
     task: Task
-    model: PreTrainedModel
-    device: torch.device
+    model: Any  # transformers' PreTrainedModel, or OnnxModel
+    device: Any  # torch.device | None
     precision: Precision
     batch_size: int
     columns: Mapping[str, str]
@@ -117,7 +130,15 @@ class Predictor:
     @property
     def predict_features(self) -> Predict:
         """Features -> what the task keeps of them, in their order."""
+        if isinstance(self.model, OnnxModel):
+            exported = self.model
+            return in_batches(self.task, self.batch_size, lambda batch: self.task.kept(exported(batch)))
         return predictor(self.task, self.device, self.precision, self.batch_size)(self.model)
+
+    @property
+    def backend(self) -> Literal["torch", "onnx"]:
+        """What computes the model's outputs; all else is the same."""
+        return "onnx" if isinstance(self.model, OnnxModel) else "torch"
 
     def __call__(self, rows: Row | Sequence[Row] | None = None, /, **row: Any) -> Answer | list[Answer]:
         """The answer to one text or row, or the list of answers to several; or to `question=…, context=…`."""
@@ -262,7 +283,7 @@ def load(
     precision: Precision | None = None,
     batch_size: int | None = None,
 ) -> Predictor:
-    """The predictor of a run folder, a model folder or a Hub id.
+    """The predictor of a run folder, a model folder, an exported folder or a Hub id.
 
     task: for a model that bertkit did not make, the task whose documented defaults it gets.
     precision: by default bf16 where this machine gains by it. batch_size: by default the run's.
@@ -280,6 +301,13 @@ def load(
             built = kind.restore(settings.task, tokenizer, limit)
         except ValidationError as error:
             raise _damaged(folder, error) from error
+    rows = batch_size or settings.batch_size
+    if settings.onnx is not None:
+        if precision not in (None, "fp32"):
+            what = f"an exported model can not be asked for {precision}"
+            raise ModelError(Problem(str(folder), what, "It has the precision that it was exported with."))
+        known = [*tokenizer.model_input_names, *built.reduced_by]
+        return Predictor(built, open_model(folder, settings.onnx, known), None, "fp32", rows, settings.columns)
     model: Any = built.model(encoder, new_head=False)
     device = best_device()
     return Predictor(
@@ -287,7 +315,7 @@ def load(
         model.to(device).eval(),
         device,
         precision or usable(settings.precision, device),
-        batch_size or settings.batch_size,
+        rows,
         settings.columns,
     )
 
@@ -301,9 +329,20 @@ def load_as(
 
 
 def longest(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, wanted: int | None) -> int:
-    """Word pieces per window: what is wanted, or else all that model and tokenizer allow. Raises ModelError."""
+    """Word pieces per window: what is wanted, or else all that model and tokenizer allow.
+
+    Raises ModelError, also where the tokenizer has pieces that the model has no embeddings for.
+    """
     config = encoder.config.to_dict() if encoder.config else read_json(encoder.folder / "config.json")
-    limit = min(int(config.get("max_position_embeddings", 512)), int(tokenizer.model_max_length))
+    rows, last = config.get("vocab_size"), max(tokenizer.get_vocab().values())
+    if isinstance(rows, int) and last >= rows:
+        what = f"its tokenizer numbers word pieces up to {last:,}, but it has embeddings for {rows:,}"
+        raise ModelError(Problem(str(encoder.folder), what, "Tokenizer and weights are not of one model."))
+    try:
+        limit = int(min(int(config.get("max_position_embeddings", 512)), tokenizer.model_max_length))
+    except (TypeError, ValueError, OverflowError) as error:
+        what = f"max_position_embeddings or model_max_length is no number of word pieces: {error}"
+        raise ModelError(Problem(str(encoder.folder), what)) from error
     if wanted is not None and wanted > limit:
         what = f"{wanted}, but {encoder.folder} reads at most {limit} word pieces"
         raise ModelError(Problem("model.max_length", what))
@@ -320,6 +359,7 @@ class Settings(BaseModel):
     precision: Literal["auto", "fp32"] = "auto"
     batch_size: Annotated[int, Field(gt=0)] = 32
     columns: dict[str, str] = {}
+    onnx: list[str] | None = None  # of an exported model, the outputs that the task reads
 
 
 def _settings(folder: Path, task: str | None) -> Settings:

@@ -30,41 +30,47 @@ class FirstStep(TrainerCallback):
 
 
 def arguments(folder: Path, batch: int, accumulate: int, **more: Any) -> TrainingArguments:
+    given = {
+        "max_steps": 1,
+        "max_grad_norm": 1e9,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "use_cpu": True,
+        "seed": 5,
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+    }
     return TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=batch,
         gradient_accumulation_steps=accumulate,
-        max_steps=1,
-        max_grad_norm=1e9,
-        logging_steps=1,
-        save_strategy="no",
-        use_cpu=True,
-        seed=5,
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        **more,
+        **{**given, **more},
     )
 
 
 def first_step(
-    case: Case, folder: Path, out: Path, batch: int, accumulate: int, **more: Any
+    case: Case, folder: Path, out: Path, batch: int, accumulate: int, tokens: int | None = None, **more: Any
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradients of the first step by `TaskTrainer`."""
+    step = FirstStep()
+    trainer = made(case, folder, arguments(out, batch, accumulate, **more), tokens=tokens, callbacks=[step])
+    trainer.train()
+    return next(e["loss"] for e in trainer.state.log_history if "loss" in e), step.gradients
+
+
+def made(case: Case, folder: Path, args: TrainingArguments, **more: Any) -> TaskTrainer:
+    """A trainer of the case's model on its rows."""
     task = case.task(folder)
     set_seed(5)
-    step = FirstStep()
-    args = arguments(out, batch, accumulate, **more)
-    trainer = TaskTrainer(
+    return TaskTrainer(
         task=task,
         model=task.model(encoder(folder)),
         args=args,
         features=task.encode(case.rows()),
         validation=None,
         predict=predictor(task, args.device, "fp32", 8),
-        callbacks=[step],
+        **{"callbacks": [], **more},
     )
-    trainer.train()
-    return next(e["loss"] for e in trainer.state.log_history if "loss" in e), step.gradients
 
 
 def stock_first_step(case: Case, folder: Path, out: Path, batch: int, accumulate: int) -> dict[str, torch.Tensor]:

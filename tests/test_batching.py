@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.training.batching import Collator, LengthBatches, batches_by_length
+from bertkit.training.batching import Collator, LengthBatches, TokenBatches, batches_by_length
 
 sizes = st.integers(1, 4)
 
@@ -74,9 +74,95 @@ def test_prediction_batches_are_a_permutation_longest_first() -> None:
     assert [i for b in batches for i in b] == [1, 3, 2, 0, 4]
 
 
+# --- by a budget of tokens
+
+
+def by_tokens(lengths: list[int], units: list[int] | range, epoch: int = 0, **more: int) -> list[list[int]]:
+    sampler = TokenBatches(lengths, units, **{"tokens": 120, "seed": 3, **more})
+    sampler.set_epoch(epoch)
+    batches = list(sampler)
+    assert len(batches) == len(sampler)
+    return batches
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(2, 300), st.integers(1, 3)), min_size=1, max_size=120),
+    tokens=st.integers(8, 700),
+    accumulation=sizes,
+    world=st.integers(1, 3),
+    epoch=st.integers(0, 2),
+)
+def test_a_token_budget_holds_and_every_unit_comes_once(
+    sizes: list[tuple[int, int]], tokens: int, accumulation: int, world: int, epoch: int
+) -> None:
+    units = [unit for unit, (_, count) in enumerate(sizes) for _ in range(count)]
+    lengths = [max(2, sizes[unit][0] - 5 * place) for place, unit in enumerate(units)]
+    if len(sizes) < world:
+        with pytest.raises(ValueError, match="too few"):
+            by_tokens(lengths, units, tokens=tokens, world=world)
+        return
+    given = {"tokens": tokens, "accumulation": accumulation, "world": world}
+    try:
+        ranks = [by_tokens(lengths, units, epoch, rank=rank, **given) for rank in range(world)]
+    except ValueError:  # nearly every unit fills the budget, and there is not one more to make them even
+        assert len(sizes) < len(by_tokens(lengths, units, tokens=tokens)) + world
+        return
+    assert len({len(rank) for rank in ranks}) == 1, "every process has as many micro-batches"
+    assert len(ranks[0]) == len(by_tokens(lengths, units, epoch + 1, **given)), "and every epoch"
+    batches = [batch for rank in ranks for batch in rank]
+    assert sorted(feature for batch in batches for feature in batch) == list(range(len(units)))
+    for batch in batches:
+        together = {units[feature] for feature in batch}
+        assert all(set(batch) >= {f for f, unit in enumerate(units) if unit == each} for each in together)
+        assert len(together) == 1 or len(batch) * max(lengths[feature] for feature in batch) <= tokens
+
+
+def test_steps_by_tokens_do_not_depend_on_their_division() -> None:
+    lengths = np.random.default_rng(0).integers(3, 60, 500).tolist()
+
+    def steps(accumulation: int, world: int) -> list[list[list[int]]]:
+        ranks = [
+            by_tokens(lengths, range(500), accumulation=accumulation, world=world, rank=rank) for rank in range(world)
+        ]
+        counts = range(0, len(ranks[0]), accumulation)
+        return [sorted(batch for rank in ranks for batch in rank[i : i + accumulation]) for i in counts]
+
+    assert steps(4, 1) == steps(2, 2) == steps(1, 4)
+    assert {len(step) for step in steps(4, 1)} == {4}
+
+
+def test_the_order_by_tokens_is_a_function_of_seed_and_epoch_alone() -> None:
+    lengths = [5, 9, 17] * 39
+    assert by_tokens(lengths, range(117)) == by_tokens(lengths, range(117))
+    assert by_tokens(lengths, range(117)) != by_tokens(lengths, range(117), epoch=1)
+    assert by_tokens(lengths, range(117)) != by_tokens(lengths, range(117), seed=4)
+    first, second = ({frozenset(b) for b in by_tokens(lengths, range(117), epoch=e)} for e in (0, 1))
+    assert not first & second, "rows of one length keep other company in each epoch"
+
+
+def test_padding_by_tokens_is_small() -> None:
+    lengths = np.random.default_rng(0).gamma(3, 5, 20_000).astype(int) + 3
+    batches = by_tokens(lengths.tolist(), range(len(lengths)), tokens=2048)
+    slots = [len(batch) * lengths[batch].max() for batch in batches]
+    assert 1 - lengths.sum() / sum(slots) < 0.02
+    assert np.median(slots) > 0.95 * 2048, "micro-batches are full"
+
+
+@pytest.mark.parametrize("windows", [1, 30])
+def test_the_heaviest_batch_has_the_longest_rows(windows: int) -> None:
+    """Or a row of so many windows that it fills the budget several times."""
+    lengths, units = [*range(10, 60), *[40] * windows], [*range(50), *[50] * windows]
+    sampler = TokenBatches(lengths, units, tokens=120)
+    assert sorted(sampler.heaviest()) == ([*range(50, 80)] if windows == 30 else [48, 49])
+    assert len(LengthBatches(lengths, units, batch_size=2).heaviest()) == (31 if windows == 30 else 2)
+
+
 def test_too_few_rows_for_the_processes() -> None:
     with pytest.raises(ValueError, match="too few for 3 processes"):
         LengthBatches([3, 3], range(2), batch_size=4, world=3)
+    with pytest.raises(ValueError, match="too few for 3 processes"):
+        TokenBatches([3, 3], range(2), tokens=40, world=3)
 
 
 def test_collator_pads_and_nothing_else() -> None:

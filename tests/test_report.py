@@ -21,9 +21,12 @@ from transformers import set_seed
 from bertkit.cli import main
 from bertkit.data import Data
 from bertkit.errors import ModelError, UserError
-from bertkit.evaluation import squad
+from bertkit.evaluation import ranking, squad
+from bertkit.explain import chosen
+from bertkit.explain.chosen import write_explanations
+from bertkit.explain.neighbours import neighbours
 from bertkit.files import read_json
-from bertkit.inference import predictor
+from bertkit.inference import Predictor, predictor
 from bertkit.recipe import load_recipe
 from bertkit.report import calibrated, comparison, mistakes, pictures, sections
 from bertkit.report.facts import Facts, read_facts
@@ -134,13 +137,14 @@ def well_formed(html: str) -> Page:
     assert [tag for tag, _ in page.elements].count("script") == 1
     assert not [attrs for tag, attrs in page.elements if {"src", "onerror", "onload"} & set(attrs) or tag == "link"]
     links = {value for _, attrs in page.elements for key, value in attrs.items() if key.endswith("href")}
-    assert all(str(link).startswith("#") for link in links)
+    inside = {str(link) for link in links if not str(link).startswith("data:image/png;base64,")}  # attention maps
+    assert all(link.startswith("#") for link in inside)
     assert "url(" not in re.sub(r"url\(#\w+\)", "", html)
     for tag, attrs in page.elements:
         assert attrs.get("role") != "img" or attrs.get("aria-label")
         assert tag != "svg" or not {"width", "height"} & set(attrs)
     known = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
-    assert {str(link).removeprefix("#") for link in links} <= set(known)
+    assert {link.removeprefix("#") for link in inside} <= set(known)
     assert len(html.encode()) < 3_000_000
     return page
 
@@ -149,8 +153,12 @@ def well_formed(html: str) -> Page:
 
 
 @pytest.mark.parametrize("case", [case for case in [*CASES, *DRAWN] if case.id in IDS], ids=lambda case: case.id)
-def test_every_task_has_a_report(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_every_task_has_a_report(
+    case: Case, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chosen, "EACH", 1)
     folder = finished(case, tiny_encoder, tmp_path / "run").folder
+    write_explanations(folder)
     path = write_report([folder])
     assert path == folder / "report.html"
     page, results = well_formed(path.read_text(encoding="utf-8")), read_json(folder / "results.json")
@@ -173,6 +181,14 @@ def test_every_task_has_a_report(case: Case, tiny_encoder: Path, tmp_path: Path)
     assert (picture is None) == (after is None)
     if picture:  # the picture is of the same decisions as the number in the results
         assert f"after calibration the expected calibration error is {after:.3f}" in picture.alt
+    why = own.explanations["examples"]
+    assert ("Why did it say that" in page.text) == bool(why)
+    assert len(why) <= 2
+    assert all(f"{each['kind'].capitalize()}, row {each['row']}" in page.text for each in why)
+    assert sum(each["attention"] is not None for each in why) == bool(why)
+    # An untrained tagger may find no entity that is there.
+    assert why or own.task == "token-classification"
+    assert ("Nearest neighbours" in page.text) == (own.task == "sentence-similarity")
     if picture and "ece_before" in ece:
         assert f"before calibration the expected calibration error is {ece['ece_before']:.3f}" in picture.alt
 
@@ -240,7 +256,121 @@ def test_the_threshold_curve_is_the_f1_of_each_threshold() -> None:
         assert f1 == pytest.approx(squad.GradedAnswers([gold for _, _, gold in chances], given).scores["f1"])
 
 
+@pytest.mark.parametrize("name", ["retrieval", "ranking-binary"])
+def test_ndcg_of_each_query_has_the_mean_that_was_scored(name: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.id == name)
+    facts = read_facts(finished(case, tiny_encoder, tmp_path / "run").folder)
+    assert np.mean(mistakes.ndcgs(facts)) == pytest.approx(facts.scores["metrics"]["ndcg@10"])
+    counts = sections._ndcgs(facts)
+    assert sum(counts.values()) == len(mistakes.ndcgs(facts))
+    assert counts["1"] == sum(value > 1 - 1e-9 for value in mistakes.ndcgs(facts))
+
+
+def test_ndcg_is_that_of_trec_eval() -> None:
+    pytest.importorskip("ir_measures", reason="ir-measures is not installed")
+    grades, order = {"a": 2, "b": 0, "c": 1, "d": 3, "e": 1}, "bdxaxxxxxxxcxe"
+    run = {"q": {name + str(place) * (name == "x"): -float(place) for place, name in enumerate(order)}}
+    rows = [{"grade": grade, "answer": {"rank": order.index(name) + 1}} for name, grade in grades.items()]
+    expected = ranking.measures(run, {"q": grades})["ndcg@10"]["q"]
+    assert mistakes.ndcg(mistakes.ranked(list(enumerate(rows)))) == pytest.approx(expected)
+
+
+# --- why did it say that
+
+
+def test_the_surest_are_explained_wrong_and_right(run: Run) -> None:
+    write_explanations(run.folder)
+    facts = read_facts(run.folder)
+    found = mistakes.mistakes(facts)
+    assert found is not None
+    why = facts.explanations["examples"]
+    wrong = [each["row"] for each in why if each["kind"] == "mistake"]
+    assert wrong == [each.row for each in found.shown][:3]
+    right = [each for each in why if each["kind"] == "hit"]
+    scores = [each["answer"]["score"] for each in right]
+    assert len(right) == min(3, len(facts.rows) - found.wrong) > 0
+    assert scores == sorted(scores, reverse=True)
+    assert not {each["row"] for each in right} & {each.row for each in found.shown}
+    assert all(facts.rows[each["row"] - 1]["text"] == each["texts"]["text"] for each in why)
+    page = well_formed(report(facts))
+    assert "Attention maps of" in page.text
+    assert [tag for tag, _ in page.elements].count("image") == 1
+    assert report(facts) == report(read_facts(run.folder))
+
+
+def test_long_texts_are_left_out(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    copy = shutil.copytree(run.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
+    monkeypatch.setattr(chosen, "LONGEST", 8)
+    write_explanations(copy)
+    assert all(len(each["texts"]["text"].split()) <= 6 for each in read_facts(copy).explanations["examples"])
+
+
+def test_a_document_is_explained_by_what_was_found_first(tiny_encoder: Path, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.id == "retrieval")
+    folder = finished(case, tiny_encoder, tmp_path / "run").folder
+    write_explanations(folder)
+    facts = read_facts(folder)
+    for each in facts.explanations["examples"]:
+        row = facts.rows[each["row"] - 1]
+        assert each["texts"] == {"query": f"the {row['query']}", "document": row["answer"]["found"][0]["id"]}
+
+
+def test_neighbours_are_the_nearest_by_cosine(tiny_encoder: Path) -> None:
+    case = next(case for case in CASES if case.id == "similarity-cosent")
+    task = case.task(tiny_encoder)
+    asking = Predictor(task, task.model(encoder(tiny_encoder)).eval(), torch.device("cpu"), "fp32", 4, {})
+    rows = case.rows().to_list()
+    texts = list(dict.fromkeys(str(row[name]) for row in rows for name in ("text_a", "text_b")))
+    unit = asking.encode(texts)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    for each in neighbours(asking, rows):
+        cosines = dict(zip(texts, (unit @ unit[texts.index(each["text"])]).tolist(), strict=True))
+        del cosines[each["text"]]
+        assert [near["cosine"] for near in each["near"]] == pytest.approx(sorted(cosines.values(), reverse=True)[:3])
+        assert all(cosines[near["text"]] == pytest.approx(near["cosine"]) for near in each["near"])
+    assert neighbours(asking, rows[:1]) == []
+
+
+def test_explain_prints_and_draws(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "why.html"
+    assert main(["explain", str(run.folder), "the cat was <b>good</b>", "a dog", "--output", str(file)]) == 0
+    told = capsys.readouterr().out
+    assert told.count("label ") == 2
+    assert "good" in told
+    page = well_formed(file.read_text(encoding="utf-8"))
+    assert "thecatwas<b>good</b>" in page.text.replace(" ", "")
+    assert page.text.count("Attention maps of row") == 2
+    assert main(["explain", str(run.folder), "--json", "a dog"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["texts"] == {"text": "a dog"}
+    assert [word[2] is not None for word in made["attributed"][0]["words"]["text"]] == [True, True]
+
+
+def test_explain_of_a_run_writes_what_its_report_shows(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(run.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
+    (copy / "explanations.json").unlink(missing_ok=True)
+    assert "Why did it say that" not in report(read_facts(copy))
+    assert main(["explain", str(copy)]) == 0
+    assert capsys.readouterr().out == f"{copy / 'explanations.json'}\n"
+    assert "Why did it say that" in report(read_facts(copy))
+    assert main(["explain", str(copy), "--json"]) == 2
+    assert main(["explain", str(copy), "a dog", "--input", "x.csv"]) == 2
+    assert "texts, or --input FILE, but not both" in capsys.readouterr().err
+
+
 # --- what comes from the data
+
+
+def evil_explanation() -> dict[str, Any]:
+    words = [[0, 8, 0.5], [8, len(EVIL) - 6, -0.5], [len(EVIL) - 6, len(EVIL), None]]
+    one = {"what": EVIL, "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.0, "complete": True, "steps": 16}
+    maps = {"pieces": [EVIL], "shape": [1, 1, 1, 1], "levels": "/w=="}
+    answer = {"label": EVIL, "score": 0.5}
+    why = [{**one, "words": {"text": words}, "rest": 0.0}]
+    about = {"kind": "mistake", "row": 1, "gold": EVIL, "texts": {"text": EVIL}}
+    return {**about, "answer": answer, "attributed": why, "attention": maps}
 
 
 def test_text_of_the_data_is_text(facts: Facts) -> None:
@@ -254,6 +384,7 @@ def test_text_of_the_data_is_text(facts: Facts) -> None:
         rows=({"text": EVIL, "label": "bad", "answer": answer},),
         environment={EVIL: EVIL},
         results={**facts.results, "task": {**facts.results["task"], "description": EVIL}},
+        explanations={"examples": [evil_explanation()], "neighbours": [{"text": EVIL, "near": []}]},
     )
     for html in (report(evil), compare([evil, facts])):
         page = well_formed(html)

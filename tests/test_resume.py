@@ -14,10 +14,11 @@ import small
 import torch
 from safetensors.torch import load_file
 
-from bertkit.errors import UserError
-from bertkit.files import sha256
-from bertkit.recipe import Recipe
+from bertkit.errors import ModelError, UserError
+from bertkit.files import read_json, sha256
+from bertkit.recipe import Recipe, load_recipe
 from bertkit.run import Run, only_writer
+from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import checkpoint
 from bertkit.training.train import train
 from bertkit.training.trainer import TaskTrainer
@@ -167,6 +168,35 @@ def test_lora(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     assert all(torch.equal(tensor, adapters[1][name]) for name, tensor in adapters[0].items())
 
 
+def test_by_tokens(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    rhythm = ["training.gradient_accumulation_steps=2", *RHYTHM[2:], "batching={tokens: 40}"]
+    file = small.write_recipe(tmp_path, tiny_encoder_with_dropout)
+    given = load_recipe(file, ["~training.per_device_train_batch_size", *rhythm])
+    whole = train(given, tmp_path / "whole")
+    run = killed(given, tmp_path / "run")
+    train(given, run.folder, resume=True)
+    same(run, whole)
+
+
+def test_divided_micro_batches(tiny_encoder_with_dropout: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """How they were divided is known from the checkpoint, although there is more room now."""
+    forward = TextClassification.forward
+
+    def cramped(self: Any, model: Any, batch: Any) -> Any:
+        if torch.is_grad_enabled() and len(batch["input_ids"]) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return forward(self, model, batch)
+
+    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.auto_find_batch_size=true")
+    with monkeypatch.context() as patch:
+        patch.setattr(TextClassification, "forward", cramped)
+        whole = train(given, tmp_path / "whole")
+        run = killed(given, tmp_path / "run")
+    assert read_json(newest(run) / "division.json") == {"parts": 2}
+    train(given, run.folder, resume=True)
+    same(run, whole)
+
+
 def test_in_the_second_of_two_seeds(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "seeds=[1, 2]")
     whole = train(given, tmp_path / "whole")
@@ -309,6 +339,32 @@ def test_optimizer_and_schedule_come_back(tmp_path: Path) -> None:
         step(again, optimizer_again, scheduler_again)
     assert torch.equal(model.weight, again.weight)
     assert torch.equal(model.bias, again.bias)
+
+
+def test_the_loss_scaler_of_fp16_comes_back(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([weight])
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    scaler, again = (torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3) for _ in range(2))
+    for factor in (1.0, 1e38, 1.0):  # the second one overflows, which halves the scale
+        scaler.scale((weight * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    checkpoint.save_optimizer(tmp_path, optimizer, scheduler, scaler)
+    checkpoint.load_optimizer(tmp_path, optimizer, scheduler, again)
+    assert scaler.get_scale() == 512.0
+    assert again.state_dict() == scaler.state_dict()
+
+
+def test_a_damaged_best_checkpoint_is_named(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    more = ("training.learning_rate=1e-12", "training.save_total_limit=2")  # the first evaluation is the best
+    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, *more)
+    run = killed(given, tmp_path / "run")
+    best = run.checkpoints / "seed-42" / "checkpoint-2" / "model.safetensors"
+    best.write_bytes(best.read_bytes()[:-7])
+    with pytest.raises(ModelError, match="checkpoint-2: the best checkpoint is damaged"):
+        train(given, run.folder, resume=True)
 
 
 def test_old_checkpoints_go_and_the_best_stays(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:

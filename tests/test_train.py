@@ -551,6 +551,40 @@ def test_arguments_that_transformers_refuses_are_a_recipe_error(tiny_encoder: Pa
         train(recipe, tmp_path / "run")
 
 
+@pytest.mark.parametrize("divide", ["false", "true"])
+def test_too_little_memory_says_what_helps(
+    divide: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dividing does not help where there is no room for one row."""
+    forward = TextClassification.forward
+
+    def full(self: Any, model: Any, batch: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return forward(self, model, batch)
+
+    monkeypatch.setattr(TextClassification, "forward", full)
+    recipe = small.recipe(tmp_path, tiny_encoder, f"training.auto_find_batch_size={divide}")
+    with pytest.raises(RecipeError, match=r"step 1: CUDA out of memory.*\n.*auto_find_batch_size: true"):
+        train(recipe, tmp_path / "run")
+
+
+def test_a_batch_has_rows_or_tokens_but_not_both(tiny_encoder: Path, tmp_path: Path) -> None:
+    file = small.write_recipe(tmp_path, tiny_encoder)
+    with pytest.raises(RecipeError, match="per_device_train_batch_size: has no effect where `batching`"):
+        load_recipe(file, ["batching={tokens: 4096}"])
+    recipe = load_recipe(file, ["batching={tokens: 4096}", "~training.per_device_train_batch_size"])
+    assert "per_device_train_batch_size" not in recipe.training
+    assert "per_device_train_batch_size" in load_recipe(file, ["batching=null"]).training
+
+
+def test_a_loss_that_compares_rows_is_not_divided(tiny_encoder: Path, tmp_path: Path) -> None:
+    file = small.write_recipe(tmp_path, tiny_encoder)
+    given = ["task={name: retrieval}", "training.auto_find_batch_size=true"]
+    with pytest.raises(RecipeError, match="auto_find_batch_size: would change a loss that compares rows"):
+        load_recipe(file, given)
+
+
 def test_metrics_jsonl_is_json_lines_with_seed_and_step(runs: dict[str, Run]) -> None:
     lines = (runs["single-label"].folder / "metrics.jsonl").read_text().splitlines()
     events = [json.loads(line, parse_constant=no_model) for line in lines]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from bertkit.evaluation.metrics import Floats
+    from bertkit.padding import Arrays
     from bertkit.tasks.base import Answer, Batch, Finding
 
 COUNTED = ("masked", "right", "loss", "pairs", "pairs_right")
@@ -29,7 +30,7 @@ class Kept(NamedTuple):
     guesses: list[tuple[list[int], list[float]]]
 
 
-def keep(outputs: Any, batch: Batch, chosen: Tensor, guesses: int) -> list[Kept]:
+def reduce(outputs: Any, batch: Batch, chosen: Tensor, guesses: int) -> dict[str, Tensor]:
     """On the device: `outputs.prediction_logits`, `(chosen, vocab)`, and the pairs', `(features, 2)` -> sums.
 
     chosen: `(features, pieces)`, true where the logits are of. guesses: pieces to name for the user's own masks,
@@ -52,11 +53,17 @@ def keep(outputs: Any, batch: Batch, chosen: Tensor, guesses: int) -> list[Kept]
         counts[:, 3] = (next_sentence != -100).float()
         counts[:, 4] = (outputs.seq_relationship_logits.argmax(-1) == next_sentence).float()
     best = logits[~drawn].softmax(-1).topk(min(guesses, logits.shape[-1]))
-    kept = [Kept(row, []) for row in counts.double().cpu().numpy()]
-    asked = zip(feature[~drawn].tolist(), best.indices.tolist(), best.values.tolist(), strict=True)
+    asked = {"feature": feature[~drawn], "pieces": best.indices, "probabilities": best.values}
+    return {"counts": counts.double(), **asked}
+
+
+def kept(arrays: Arrays) -> list[Kept]:
+    """What `reduce` gave, feature by feature."""
+    rows = [Kept(row, []) for row in arrays["counts"]]
+    asked = zip(*(arrays[name].tolist() for name in ("feature", "pieces", "probabilities")), strict=True)
     for index, pieces, probabilities in asked:
-        kept[index].guesses.append((pieces, probabilities))
-    return kept
+        rows[index].guesses.append((pieces, probabilities))
+    return rows
 
 
 def decode(kept: Sequence[Kept], features: Dataset, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> list[Answer]:

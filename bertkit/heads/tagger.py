@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from bertkit.heads.crf import Chain
 
 BLOCK = 2**16  # padded words that are decoded at a time
 
@@ -34,12 +33,12 @@ class Tagged(NamedTuple):
 
 
 def decode_tags(
-    scores: Sequence[np.ndarray], chain: Chain | None, tags: Sequence[str], temperature: float
+    scores: Sequence[np.ndarray], chain: Sequence[np.ndarray] | None, tags: Sequence[str], temperature: float
 ) -> list[Tagged]:
     """The best tags of each sentence (Viterbi), and posteriors at this temperature (forward-backward).
 
-    scores: `(words, tags)` of each sentence, any number of words. chain: None: every word for itself; else what
-    the tags' scheme forbids is never decoded.
+    scores: `(words, tags)` of each sentence, any number of words. chain: transitions `(tags, tags)`, start and end,
+    of which what the tags' scheme forbids is never decoded; None: every word for itself.
     """
     import torch
 
@@ -100,7 +99,7 @@ def spread(best: Tagged, read: Sequence[int], words: int) -> Tagged:
 def tag_log_likelihood(
     scores: Sequence[np.ndarray],
     gold: Sequence[Sequence[int]],
-    chain: Chain | None,
+    chain: Sequence[np.ndarray] | None,
     tags: Sequence[str],
     temperature: float,
 ) -> float:
@@ -137,7 +136,7 @@ def _goes_on(tag: str, following: str) -> bool:
 
 
 def _blocks(
-    scores: Sequence[np.ndarray], chain: Chain, tags: Sequence[str], temperature: float
+    scores: Sequence[np.ndarray], chain: Sequence[np.ndarray], tags: Sequence[str], temperature: float
 ) -> Iterator[tuple[list[int], Tensor, Tensor, Any]]:
     """Sentences of nearly one length together: which, emissions, mask and chain, in fp64. Empty ones are left out."""
     import torch
@@ -145,7 +144,7 @@ def _blocks(
 
     from bertkit.heads.crf import Chain, constrain, forbidden
 
-    joint = constrain(Chain(*(part.double() / temperature for part in chain)), forbidden(tags))
+    joint = constrain(Chain(*(torch.from_numpy(part).double() / temperature for part in chain)), forbidden(tags))
     order = sorted((row for row, each in enumerate(scores) if len(each)), key=lambda row: len(scores[row]))
     while order:
         size = max(1, BLOCK // len(scores[order[-1]]))

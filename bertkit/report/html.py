@@ -15,7 +15,7 @@ from markupsafe import Markup
 from bertkit import __version__
 from bertkit.errors import Problem, UserError
 from bertkit.files import write_text
-from bertkit.report import calibrated, comparison, pictures, sections
+from bertkit.report import calibrated, comparison, explained, pictures, sections
 from bertkit.report.facts import Facts, read_facts
 from bertkit.report.mistakes import mistakes
 from bertkit.report.table import against_teacher
@@ -36,6 +36,13 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
     path = Path(output) if output else Path(runs[0]) / "report.html" if alone else Path("comparison.html")
     write_text(path, report(facts[0]) if alone else compare(facts))
     return path
+
+
+def write_explained(found: Sequence[Mapping[str, Any]], name: str, output: Path) -> Path:
+    """Write explanations of the model of this name, as `explain` gives them, as one page; returns its path."""
+    shown = Path(name).name if Path(name).is_dir() else name
+    write_text(output, _page("explanation.html", name=shown, explained=explained.explained(found)))
+    return output
 
 
 def report(facts: Facts) -> str:
@@ -62,6 +69,8 @@ def report(facts: Facts) -> str:
         reliability=calibrated.reliability(facts),
         lengths=lengths,
         mistakes=mistakes(facts),
+        explained=explained.explained(facts.explanations.get("examples", [])),
+        nearest=explained.nearest(facts.explanations.get("neighbours", [])),
         findings=sorted(facts.data["findings"], key=lambda each: LEVELS[each["level"]]),
         splits=_splits(facts),
         environment=[["what", "value"], *comparison.flat(facts.environment).items()],
@@ -74,7 +83,7 @@ def compare(facts: Sequence[Facts]) -> str:
     return _page(
         "comparison.html",
         names=names,
-        lead=comparison.lead(facts, names),
+        first=comparison.lead(facts, names),
         warnings=comparison.warnings(facts),
         summaries=[sections.summary(each) for each in facts],
         overview=comparison.overview(facts),

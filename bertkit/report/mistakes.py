@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import log2
 from typing import Any
 
 from bertkit.data import tagging
@@ -216,26 +217,26 @@ def _outranked(facts: Facts) -> Iterator[Mistake]:
             yield Mistake(number, "rank 1", f"rank {rank}, cosine {row['answer']['score']:.3f}", rank, texts_of(row))
 
 
-def _named(row: Row, side: str) -> str:
+def named(row: Row, side: str) -> str:
     """What tells a query or a document from others: its id, or its text."""
     given = row.get(f"{side}_id", row.get("group") if side == "query" else None)
     return str(row[side] if given is None else given)
 
 
-def _asked(facts: Facts) -> list[list[tuple[int, Row]]]:
+def asked(facts: Facts) -> list[list[tuple[int, Row]]]:
     """The rows of each query, with their numbers; documents that nobody asks for are left out."""
-    asked: dict[str, list[tuple[int, Row]]] = {}
+    queries: dict[str, list[tuple[int, Row]]] = {}
     for number, row in enumerate(facts.rows, 1):
         if row["query"]:
-            asked.setdefault(_named(row, "query"), []).append((number, row))
-    return list(asked.values())
+            queries.setdefault(named(row, "query"), []).append((number, row))
+    return list(queries.values())
 
 
-def _ranked(own: Sequence[tuple[int, Row]]) -> list[tuple[int, Row]]:
+def ranked(own: Sequence[tuple[int, Row]]) -> list[tuple[int, Row]]:
     """(rank, row) of a query's relevant documents, best first: among all documents, or among its own rows."""
     rows = [row for _, row in own]
     if "grade" in rows[0]:
-        return sorted(((row["answer"]["rank"], row) for row in rows if row["grade"]), key=lambda ranked: ranked[0])
+        return sorted(((row["answer"]["rank"], row) for row in rows if row["grade"]), key=lambda pair: pair[0])
     order = sorted(rows, key=lambda row: (-row["answer"]["score"], grade(row)))  # a tie is no gain
     return [(rank, row) for rank, row in enumerate(order, 1) if grade(row) > 0]
 
@@ -247,7 +248,20 @@ def searched(facts: Facts) -> bool:
 
 def first_ranks(facts: Facts) -> list[int]:
     """The rank of each query's first relevant document, of the queries that have one."""
-    return [ranked[0][0] for own in _asked(facts) if (ranked := _ranked(own))]
+    return [relevant[0][0] for own in asked(facts) if (relevant := ranked(own))]
+
+
+def ndcg(relevant: Sequence[tuple[int, Row]]) -> float:
+    """nDCG@10 (Järvelin & Kekäläinen 2002) of a query, from its relevant documents as `ranked` gives them."""
+    gains = [float(row["grade"]) if "grade" in row else grade(row) for _, row in relevant]
+    best = sum(gain / log2(place + 1) for place, gain in enumerate(sorted(gains, reverse=True)[:10], 1))
+    return sum(gain / log2(rank + 1) for gain, (rank, _) in zip(gains, relevant, strict=True) if rank <= 10) / best
+
+
+def ndcgs(facts: Facts) -> list[float]:
+    """nDCG@10 of each query that has a relevant document, and where only its own rows are ranked another one."""
+    found = [ranked(own) for own in asked(facts) if len(own) > 1 or "grade" in own[0][1]]
+    return [ndcg(relevant) for relevant in found if relevant]
 
 
 def _searches(facts: Facts) -> Found:
@@ -258,9 +272,9 @@ def _searches(facts: Facts) -> Found:
 
 def _failed(facts: Facts) -> Iterator[Mistake]:
     """Queries whose first hit is not relevant: what is, and what was found instead."""
-    documents = {_named(row, "document"): row["document"] for row in facts.rows}
-    for own in _asked(facts):
-        relevant, (number, first) = _ranked(own), own[0]
+    documents = {named(row, "document"): row["document"] for row in facts.rows}
+    for own in asked(facts):
+        relevant, (number, first) = ranked(own), own[0]
         if not relevant or relevant[0][0] == 1:
             continue
         found = [(documents[hit["id"]], hit["score"]) for _, row in own for hit in row["answer"].get("found", ())]
@@ -268,7 +282,8 @@ def _failed(facts: Facts) -> Iterator[Mistake]:
             found = sorted(((r["document"], r["answer"]["score"]) for _, r in own), key=lambda pair: -pair[1])
         gold = [f"{shortened(row['document'], 300)} (rank {rank})" for rank, row in relevant[:3]]
         hits = [f"{shortened(text, 300)} ({score:.3f})" for text, score in found[:3]]
-        yield Mistake(number, "\n\n".join(gold), "\n\n".join(hits), relevant[0][0], (first["query"],))
+        notes = (f"nDCG@10 {ndcg(relevant):.3f}",)
+        yield Mistake(number, "\n\n".join(gold), "\n\n".join(hits), relevant[0][0], (first["query"],), (), notes)
 
 
 FINDERS: Mapping[str, Callable[[Facts], Found]] = {

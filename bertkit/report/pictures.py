@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -21,6 +22,7 @@ Points: TypeAlias = Sequence[tuple[float, float]]
 INK, FAINT = "#010101", "#020202"  # written as colours, read as names: see `_svg`
 SERIES = ("#030301", "#030302", "#030303", "#030304", "#030305", "#030306")
 NAMES = {INK: "ink", FAINT: "faint", **{color: f"s{place}" for place, color in enumerate(SERIES, 1)}}
+BLUE, GAP = (43, 143, 208, 255), (128, 128, 128, 110)  # of images, which know no names: seen in light and dark
 DASHES = ("-", "--", ":", "-.")
 MARKS = "os^Dv*"
 
@@ -163,6 +165,31 @@ def threshold(points: Points, chosen: float) -> Picture:
         return Picture("Null threshold", _svg(figure, "threshold"), alt, note)
 
 
+def attention(levels: Any) -> Picture:
+    """Attention maps, a row of them a layer, a column a head. levels: `(layers, heads, pieces, pieces)`, 0 to 255."""
+    layers, heads, pieces, _ = levels.shape
+    cells = np.zeros((layers, heads, pieces + 1, pieces + 1, 4), dtype=np.uint8)
+    cells[...] = GAP
+    cells[:, :, :-1, :-1] = BLUE
+    cells[:, :, :-1, :-1, 3] = np.sqrt(levels / 255) * 255  # weights are small: their roots are told apart
+    table = cells.transpose(0, 2, 1, 3, 4).reshape(layers * (pieces + 1), heads * (pieces + 1), 4)
+    with _style():
+        figure, axes = _axes("head", "layer", height=0.6 + 0.72 * layers, width=0.6 + 0.72 * heads)
+        axes.imshow(table, interpolation="none")
+        middles = (pieces + 1) * (np.arange(max(layers, heads)) + 0.5) - 0.5
+        axes.set_xticks(middles[:heads], range(1, heads + 1))
+        axes.set_yticks(middles[:layers], range(1, layers + 1))
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        first = levels[:, :, :, 0].mean() / 255
+        alt = (
+            f"Attention maps of {layers} layers with {heads} heads each, over {pieces} word pieces. On average a piece "
+        )
+        alt += f"gives {first:.0%} of its attention to the first one."
+        note = "In each map a row is a word piece that looks, a column one that is looked at; the stronger, the more."
+        return Picture("Attention", _svg(figure, "attention"), alt, note)
+
+
 def _style() -> AbstractContextManager[None]:
     settings: Any = {
         "svg.fonttype": "none",
@@ -182,8 +209,8 @@ def _style() -> AbstractContextManager[None]:
     return mpl.rc_context(settings)
 
 
-def _axes(across: str, along: str, height: float = 2.9) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(4.6, height), layout="constrained")
+def _axes(across: str, along: str, height: float = 2.9, width: float = 4.6) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
     axes.set_xlabel(across)
     axes.set_ylabel(along)

@@ -12,7 +12,7 @@ import numpy as np
 from bertkit.evaluation import squad
 from bertkit.report import pictures
 from bertkit.report.facts import Facts, Row
-from bertkit.report.mistakes import first_ranks, searched
+from bertkit.report.mistakes import first_ranks, ndcgs, searched
 from bertkit.report.pictures import Picture
 from bertkit.report.table import SHOWN, against_expected, beaten, interval, number
 
@@ -203,6 +203,7 @@ def own_pictures(facts: Facts) -> list[Picture]:
         found.append(pictures.scatter(points, "gold score", "predicted score"))
     if facts.rows and searched(facts):
         counts = _first_ranks(facts)
+        found.append(pictures.bars("Queries by their nDCG@10", _ndcgs(facts), "1 is the best order, 0 finds nothing."))
         note = "MRR is the mean of 1 / rank. Queries without a relevant document are left out."
         found.append(pictures.bars("Queries by the rank of their first relevant document", counts, note))
     return [each for each in found if each]
@@ -235,6 +236,13 @@ def _first_ranks(facts: Facts) -> dict[str, int]:
     ranks = first_ranks(facts)
     edges = {"1": (1, 1), "2 or 3": (2, 3), "4 to 10": (4, 10), "11 to 100": (11, 100), "beyond": (101, 10**9)}
     return {name: sum(low <= rank <= high for rank in ranks) for name, (low, high) in edges.items()}
+
+
+def _ndcgs(facts: Facts) -> dict[str, int]:
+    values = ndcgs(facts)
+    edges = {"0": 0.0, "to 0.25": 0.25, "to 0.5": 0.5, "to 0.75": 0.75, "below 1": 1 - 1e-9, "1": 1.0}
+    bins = np.searchsorted(list(edges.values())[:-1], values, side="left")
+    return dict(zip(edges, np.bincount(bins, minlength=len(edges)).tolist(), strict=True))
 
 
 def named_options(facts: Facts) -> Mapping[str, str]:

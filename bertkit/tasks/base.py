@@ -2,7 +2,7 @@
 
 A task is a final, immutable class in one file of this folder. It turns rows (the user's examples, in
 canonical columns) into features (model inputs), and what the model says about features into answers.
-Training-time evaluation, `evaluate`, `predict` and export all go through the same `keep` and `decode`.
+Training-time evaluation, `evaluate`, `predict` and export all go through the same `reduce`, `kept` and `decode`.
 
 Heavy libraries are imported inside the methods that need them, so that recipes can be read without them.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from bertkit.data.table import Table
     from bertkit.encoder import Encoder
+    from bertkit.padding import Arrays
 
 Answer: TypeAlias = dict[str, Any]  # one row's answer, as JSON writes it
 Batch: TypeAlias = "dict[str, Tensor]"
@@ -91,6 +92,7 @@ class Task(ABC):
     redrawn: ClassVar[bool] = False  # does `examples` draw something anew in each epoch?
 
     padding: ClassVar[Mapping[str, int]] = {}  # token-level columns besides the tokenizer's own -> what pads them
+    reduced_by: ClassVar[Sequence[str]] = ()  # columns that `reduce` reads
 
     options: Any  # in a task, its own options
     tokenizer: PreTrainedTokenizerBase
@@ -235,8 +237,24 @@ class Task(ABC):
     # --- model -> answers ------------------------------------------------------------------------------------------
 
     @abstractmethod
+    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+        """On the device: the little that `decode` needs, of known rank; an exported graph ends with it.
+
+        The first dimension is the feature's, but where something is the same for all features.
+        """
+
+    def published(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What an exported graph gives besides: answers of single windows, for those who read it without bertkit."""
+        return {}
+
+    @abstractmethod
+    def kept(self, arrays: Arrays) -> Sequence[Any]:
+        """What `reduce` gave, whoever computed it -> what `decode` is given, one item per feature."""
+
+    @final
     def keep(self, outputs: Any, batch: Batch) -> Sequence[Any]:
-        """On the device: outputs -> the little that `decode` needs, one item per feature, as numpy."""
+        """`kept` of `reduce`."""
+        return self.kept({name: values.detach().cpu().numpy() for name, values in self.reduce(outputs, batch).items()})
 
     @abstractmethod
     def decode(self, kept: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:

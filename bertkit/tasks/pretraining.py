@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from bertkit.encoder import Encoder
     from bertkit.modeling.drawing import Drawing
+    from bertkit.padding import Arrays
 
 OURS = ("bert", "bertkit-pre-norm-bert")  # model types of bertkit.modeling.bert
 GUESSES = 5  # word pieces that an answer names for a masked one
@@ -212,9 +213,12 @@ pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")""
 
     # --- model -> answers
 
-    def keep(self, outputs: Any, batch: Batch) -> Sequence[Any]:
-        """Per feature: what `scores.Counted` counts, and for each [MASK] of the user's the best pieces."""
-        return scores.keep(outputs, batch, self._chosen(batch), GUESSES)
+    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+        """`counts`, and for each [MASK] of the user's its `feature` and best `pieces` with their `probabilities`."""
+        return scores.reduce(outputs, batch, self._chosen(batch), GUESSES)
+
+    def kept(self, arrays: Arrays) -> Sequence[Any]:
+        return scores.kept(arrays)
 
     def decode(self, kept: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
         """One answer per document: counts of masked pieces and pairs, right ones, and the summed loss in nats;

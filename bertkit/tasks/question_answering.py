@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from bertkit.encoder import Encoder
+    from bertkit.padding import Arrays
 
 NOWHERE = -1e4  # the logit of a position where no answer can be; finite, for bf16 and smoothing
 
@@ -97,6 +98,7 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
     targets: ClassVar[Sequence[str]] = ("answers",)
     torn: ClassVar[Mapping[str, str]] = {"context": "splits may share texts, of which other questions are asked"}
     chunk: ClassVar[int] = 1024  # a context may have many windows
+    reduced_by: ClassVar[Sequence[str]] = ("place", "low", "count", "first", "end")
 
     options: QuestionAnsweringOptions
     tokenizer: PreTrainedTokenizerBase
@@ -230,8 +232,10 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
 
     # --- model -> answers
 
-    def keep(self, outputs: Any, batch: Batch) -> Sequence[Kept]:
-        """The best spans of each window, and its score for none; exact, and of equal spans the first in the text."""
+    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+        """The best spans of each window: `scores`, best first and -inf behind the last, `first` and `last`,
+        `(windows, spans)`; and `null`, `(windows,)`, its score for none. Exact; of equal spans the first in the text.
+        """
         import torch
         from torch.nn import functional as F
 
@@ -240,21 +244,26 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         own = (pieces >= batch["first"][:, None]) & (pieces < batch["end"][:, None])
         inside = (pieces >= batch["low"][:, None]) & (pieces < (batch["low"] + batch["count"])[:, None])
         null, most = starts[:, 0] + ends[:, 0], self.options.n_best
-        width = min(self.options.max_answer_length, starts.shape[1])
-        starts, ends = starts.masked_fill(~own, -torch.inf), ends.masked_fill(~inside, -torch.inf)
-        ends = F.pad(ends, (0, width - 1), value=-torch.inf)
+        width = self.options.max_answer_length
+        # Wide enough for `most` starts in windows of any width, which an exported graph takes for granted.
+        starts = F.pad(starts.masked_fill(~own, -torch.inf), (0, most), value=-torch.inf)
+        ends = F.pad(ends.masked_fill(~inside, -torch.inf), (0, most + width - 1), value=-torch.inf)
         # The n best spans begin at the n starts that are best with their best end. Sorts are stable: with topk, which
         # of equal spans (bf16 has many) are taken would depend on the padding.
-        best = starts + F.max_pool1d(ends, width, 1)
+        # In two dimensions, since torch.export takes the size that max_pool1d is given for fixed.
+        best = starts + F.max_pool2d(ends[:, None], (1, width), 1)[:, 0]
         few = best.sort(dim=1, descending=True, stable=True).indices[:, :most].sort(dim=1).values
-        ends = ends.unfold(1, width, 1).gather(1, few[..., None].expand(-1, -1, width))
+        after = few[..., None] + torch.arange(width, device=few.device)
+        ends = ends.gather(1, after.flatten(1)).reshape(after.shape)
         spans = (starts.gather(1, few)[..., None] + ends).flatten(1).sort(dim=1, descending=True, stable=True)
         scores, at = spans.values[:, :most], spans.indices[:, :most]
         first = few.gather(1, at // width) - (batch["place"] - batch["low"])[:, None]
-        last = first + at % width
-        real = (~scores.isneginf()).sum(1).tolist()
-        table = (scores.cpu().numpy(), first.cpu().numpy(), last.cpu().numpy(), null.tolist())
-        return [Kept(s[:n], a[:n], b[:n], z) for s, a, b, z, n in zip(*table, real, strict=True)]
+        return {"scores": scores, "first": first, "last": first + at % width, "null": null}
+
+    def kept(self, arrays: Arrays) -> Sequence[Kept]:
+        real = (arrays["scores"] != -math.inf).sum(axis=1).tolist()
+        table = (arrays["scores"], arrays["first"], arrays["last"], arrays["null"].tolist(), real)
+        return [Kept(s[:n], a[:n], b[:n], z) for s, a, b, z, n in zip(*table, strict=True)]
 
     def decode(self, kept: Sequence[Kept], features: Dataset, rows: Dataset) -> list[Answer]:
         """One answer per row: `answer`, `start`, `end`, `score`; `n_best`, the same four of each candidate, best first,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bertkit.data.table import Table
     from bertkit.encoder import Encoder
     from bertkit.evaluation.ranking import PerQuery
+    from bertkit.padding import Arrays
 
 DEPTH = 100  # documents that are kept of what a query finds; what stands further down counts as not found
 WORST = 20  # queries that results.json names
@@ -188,9 +189,13 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
 
     # --- model -> answers
 
-    def keep(self, outputs: Any, batch: Batch) -> Sequence[Any]:
+    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+        """`vectors`, `(texts, size)` fp32."""
+        return vectors.reduce(outputs)
+
+    def kept(self, arrays: Arrays) -> Sequence[Any]:
         """Each text's vector, fp32."""
-        return vectors.keep(outputs)
+        return vectors.kept(arrays)
 
     def decode(self, kept: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
         """`vector` of a text."""

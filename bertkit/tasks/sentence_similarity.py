@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from bertkit.encoder import Encoder
     from bertkit.evaluation.similarity import Scored
+    from bertkit.padding import Arrays
 
 LOSSES = {  # target -> the losses it can be learned with, the default first
     "score": ("cosent", "cosine-mse"),
@@ -267,9 +268,13 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
 
     # --- model -> answers
 
-    def keep(self, outputs: Any, batch: Batch) -> Sequence[Any]:
+    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+        """`vectors`, `(texts, size)` fp32; of a classifier over them `weight` and `bias`."""
+        return vectors.reduce(outputs)
+
+    def kept(self, arrays: Arrays) -> Sequence[Any]:
         """Each text's vector, fp32, and the classifier that all of them share."""
-        return vectors.keep(outputs)
+        return vectors.kept(arrays)
 
     def decode(self, kept: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
         """`vector` of a text; `score` (cosine) of a pair, with `label` and `scores` where it learned labels; of an

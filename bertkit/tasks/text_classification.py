@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from bertkit.encoder import Encoder
     from bertkit.evaluation.metrics import Kind
+    from bertkit.padding import Arrays
 
 Name = Annotated[str, Field(min_length=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -329,9 +330,18 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
 
     # --- model -> answers
 
-    def keep(self, outputs: Any, batch: Batch) -> Any:
-        """Logits, `(features, labels)` fp32."""
-        return outputs.logits.float().cpu().numpy()
+    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+        """`logits`, `(features, labels)` fp32."""
+        return {"logits": outputs.logits.float()}
+
+    def published(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`scores`, `(features, labels)`: probabilities at the fitted temperature; of a regression, the number."""
+        logits = reduced["logits"] if self.kind == "regression" else reduced["logits"] / (self.options.temperature or 1)
+        squash = {"single-label": "softmax", "multi-label": "sigmoid"}.get(self.kind)
+        return {"scores": logits.softmax(-1) if squash == "softmax" else logits.sigmoid() if squash else logits}
+
+    def kept(self, arrays: Arrays) -> Any:
+        return arrays["logits"]
 
     def decode(self, kept: Sequence[np.ndarray], features: Dataset, rows: Dataset) -> list[Answer]:
         """One answer per row: `label`, `scores` and `score`; or `labels` and `scores`; or `score`; and `truncated`.

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bertkit.encoder import Encoder
     from bertkit.evaluation.metrics import Floats, Ints
     from bertkit.evaluation.reranking import RankedRows
+    from bertkit.padding import Arrays
 
 
 class TextRankingOptions(TaskOptions):
@@ -286,9 +287,17 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
 
     # --- model -> answers
 
-    def keep(self, outputs: Any, batch: Batch) -> Any:
-        """Logits, `(features,)` fp32."""
-        return outputs.logits[:, 0].float().cpu().numpy()
+    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+        """`logits`, `(features,)` fp32."""
+        return {"logits": outputs.logits[:, 0].float()}
+
+    def published(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`scores`, `(features,)`, as the activation gives them."""
+        logits = reduced["logits"]
+        return {"scores": logits.clone() if self.options.activation == "identity" else logits.sigmoid()}
+
+    def kept(self, arrays: Arrays) -> Any:
+        return arrays["logits"]
 
     def decode(self, kept: Sequence[np.float32], features: Dataset, rows: Dataset) -> list[Answer]:
         """One answer per row: `score`, as the activation gives it, and `truncated`.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bertkit.data.table import Table
     from bertkit.encoder import Encoder
     from bertkit.heads.crf import Chain
+    from bertkit.padding import Arrays
 
 Name = Annotated[str, Field(min_length=1)]
 MANY_WINDOWS = 32  # of one text: a CRF learns them in one batch
@@ -85,7 +86,7 @@ class Emissions(NamedTuple):
     """What is kept of a window: the scores of the words that it owns, and the chain they stand in."""
 
     scores: np.ndarray  # (words, tags) fp32
-    chain: Chain | None  # None: every word for itself
+    chain: tuple[np.ndarray, ...] | None  # transitions, start, end; None: every word for itself
 
 
 @final
@@ -121,6 +122,7 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
     context: ClassVar[Sequence[str]] = ("document",)
     torn: ClassVar[Mapping[str, str]] = {"document": "documents lose sentences, and splits share documents"}
     padding: ClassVar[Mapping[str, int]] = {"heads": -1, "words": -1, "labels": -1}
+    reduced_by: ClassVar[Sequence[str]] = ("heads",)
 
     options: TokenClassificationOptions
     tokenizer: PreTrainedTokenizerBase
@@ -403,18 +405,30 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
 
     # --- model -> answers
 
-    def keep(self, outputs: Any, batch: Batch) -> Sequence[Emissions]:
-        """The scores of the words of each window, `(words, tags)` fp32, and the chain."""
-        import numpy as np
+    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+        """`emissions`, `(windows, words, tags)`: the scores of the words of each window, of which it has `words`; and
+        the chain's `transitions`, `start` and `end`. All but `words` fp32."""
+        heads = batch["heads"]
+        at = heads.clamp(min=0)[..., None].expand(-1, -1, len(self.tags))
+        reduced = {"emissions": outputs["logits"].float().gather(1, at), "words": (heads >= 0).sum(1)}
+        if self.options.head == "crf":
+            chain = zip(("transitions", "start", "end"), outputs["chain"], strict=True)
+            reduced |= {name: part.float() for name, part in chain}
+        return reduced
 
-        flat = _read(outputs["logits"], batch).float().cpu().numpy()
-        counts = (batch["heads"] >= 0).sum(1).cpu().numpy()
+    def published(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`tags` and `scores`, `(windows, words)`: each word's best, and its posterior; nothing of a chain."""
+        if self.options.head == "crf":  # whose best path `bertkit.export.viterbi` adds
+            return {}
+        best = (reduced["emissions"] / self._temperature).softmax(-1).max(-1)
+        return {"tags": best.indices, "scores": best.values}
+
+    def kept(self, arrays: Arrays) -> Sequence[Emissions]:
         chain = None
         if self.options.head == "crf":
-            from bertkit.heads.crf import Chain
-
-            chain = Chain(*(part.detach().float().cpu() for part in outputs["chain"]))
-        return [Emissions(scores, chain) for scores in np.split(flat, counts.cumsum()[:-1])]
+            chain = arrays["transitions"], arrays["start"], arrays["end"]
+        counted = zip(arrays["emissions"], arrays["words"].tolist(), strict=True)
+        return [Emissions(emissions[:words], chain) for emissions, words in counted]
 
     def decode(self, kept: Sequence[Emissions], features: Dataset, rows: Dataset) -> list[Answer]:
         """One answer per row: `words`, each a {word, tag, score}; `entities`, each a {text, label, start, end, score};
@@ -456,7 +470,7 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
             parts[row].append(window.scores)
         scores = [np.concatenate(own) for own in parts]
         bad = sum(not np.isfinite(own).all() for own in scores)
-        if kept[0].chain is not None and not all(part.isfinite().all() for part in kept[0].chain):
+        if kept[0].chain is not None and not all(np.isfinite(part).all() for part in kept[0].chain):
             raise ModelError(Problem("the model", "its CRF is not finite", "Its weights are damaged."))
         if bad:
             what = f"its outputs are not finite for {bad} of {rows} rows"

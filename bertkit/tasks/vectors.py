@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from bertkit.encoder import Encoder
     from bertkit.heads.vectors import Layout
+    from bertkit.padding import Arrays
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,8 @@ def foreign(
 
     Raises ModelError on modules that bertkit does not know.
     """
-    from bertkit.heads.vectors import read_layout, settings
+    from bertkit.heads.vectors import read_layout
+    from bertkit.untrusted import read_object
 
     folder = Path(str(config.name_or_path))
     layout, longest, lowercased = read_layout(folder)
@@ -75,7 +77,7 @@ def foreign(
         what = "its texts are brought to lower case for a tokenizer that tells case, which bertkit does not do"
         raise ModelError(Problem(str(folder / "sentence_bert_config.json"), what))
     file = folder / "config_sentence_transformers.json"
-    said = settings(file) if file.is_file() else {}
+    said = read_object(file) if file.is_file() else {}
     kept = said.get("prompts") or {}
     if not isinstance(kept, dict) or not all(isinstance(prompt, str | None) for prompt in kept.values()):
         raise ModelError(Problem(str(file), "its prompts are not texts by name"))
@@ -213,13 +215,15 @@ class Kept(NamedTuple):
     classifier: tuple[np.ndarray, np.ndarray] | None
 
 
-def keep(outputs: Mapping[str, Tensor]) -> list[Kept]:
-    """One item a text, fp32."""
-    vectors = outputs["vectors"].float().cpu().numpy()
-    classifier = None
-    if "weight" in outputs:
-        classifier = outputs["weight"].float().cpu().numpy(), outputs["bias"].float().cpu().numpy()
-    return [Kept(vector, classifier) for vector in vectors]
+def reduce(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`vectors`, and `weight` and `bias` of the classifier where there is one, fp32."""
+    return {name: outputs[name].float() for name in ("vectors", "weight", "bias") if name in outputs}
+
+
+def kept(arrays: Arrays) -> list[Kept]:
+    """One item a text."""
+    classifier = (arrays["weight"], arrays["bias"]) if "weight" in arrays else None
+    return [Kept(vector, classifier) for vector in arrays["vectors"]]
 
 
 def stacked(kept: Sequence[Kept]) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
+from bertkit.padding import batches_by_length, fills, pad
+
 if TYPE_CHECKING:
     from datasets import Dataset
     from torch import Tensor
@@ -17,17 +21,61 @@ if TYPE_CHECKING:
 
     from bertkit.tasks.base import Task
 
+__all__ = ["SOFT", "UNIT", "Collator", "EpochLoader", "Examples", "LengthBatches", "TokenBatches", "batches_by_length"]
+
+UNIT = "unit"  # the column that says which features must stay together
 SOFT = "soft"  # the column of what a teacher says of a feature, (numbers,)
+ALIKE = 1.01  # lengths whose ratio is below it are one to a token budget
+PADDING = 0.02  # of a micro-batch by tokens, at most; a larger one ends early
 POOL = 128  # batches that are sorted by length together: padding stays near 1 %, order stays random
 
 
-class LengthBatches(Sampler[list[int]]):
+class Batches(Sampler[list[int]], ABC):
     """Batch sampler: this process's micro-batches of feature indices, in the order of training.
 
-    An epoch is a permutation of units (rows, or features) drawn from (seed, epoch) alone. Whole steps of
-    `batch_size * accumulation * world` units are cut from it and only then divided into micro-batches, so
-    that 8 x 1, 2 x 4 and two processes of 4 take the same steps. No unit is dropped or repeated; the last
-    step may be smaller.
+    An epoch is drawn from (seed, epoch) alone. No unit (row, or feature) is torn, dropped or repeated, and every
+    process has as many micro-batches as another, in each epoch the same number.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        units: Sequence[int],
+        *,
+        accumulation: int = 1,
+        world: int = 1,
+        rank: int = 0,
+        seed: int = 0,
+    ) -> None:
+        """lengths, units: of each feature, its word pieces and the unit that it belongs to."""
+        _, self.starts, self.counts = np.unique(np.asarray(units), return_index=True, return_counts=True)
+        self.lengths = np.maximum.reduceat(np.asarray(lengths), self.starts)
+        self.accumulation, self.world, self.rank = accumulation, world, rank
+        self.seed, self.epoch = seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by Trainer before each epoch."""
+        self.epoch = epoch
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Micro-batches of this process per epoch."""
+
+    @abstractmethod
+    def heaviest(self) -> list[int]:
+        """The features of a micro-batch that takes as much memory as any."""
+
+    def _features(self, chosen: np.ndarray) -> list[int]:
+        firsts, counts = self.starts[chosen].tolist(), self.counts[chosen].tolist()
+        return [f for first, count in zip(firsts, counts, strict=True) for f in range(first, first + count)]
+
+
+class LengthBatches(Batches):
+    """`batch_size` units of nearly one length in each micro-batch.
+
+    Whole steps of `batch_size * accumulation * world` units are cut from the epoch's permutation and only then
+    divided into micro-batches, so that 8 x 1, 2 x 4 and two processes of 4 take the same steps. The last step may be
+    smaller.
     """
 
     def __init__(
@@ -41,18 +89,11 @@ class LengthBatches(Sampler[list[int]]):
         rank: int = 0,
         seed: int = 0,
     ) -> None:
-        _, self.starts, self.counts = np.unique(np.asarray(units), return_index=True, return_counts=True)
-        self.lengths = np.maximum.reduceat(np.asarray(lengths), self.starts)
-        self.batch_size, self.accumulation, self.world, self.rank = batch_size, accumulation, world, rank
-        self.seed, self.epoch = seed, 0
+        super().__init__(lengths, units, accumulation=accumulation, world=world, rank=rank, seed=seed)
+        self.batch_size = batch_size
         self.sizes = _micro_sizes(len(self.starts), batch_size, accumulation, world)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Called by Trainer before each epoch."""
-        self.epoch = epoch
-
     def __len__(self) -> int:
-        """Micro-batches of this process per epoch."""
         return sum(len(step) for step in self.sizes) // self.world
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -70,9 +111,87 @@ class LengthBatches(Sampler[list[int]]):
         for units, sizes in zip(steps, self.sizes, strict=True):
             bounds = np.concatenate([[0], np.cumsum(sizes)])
             for micro in range(self.rank, len(sizes), self.world):
-                chosen = units[bounds[micro] : bounds[micro + 1]]
-                firsts, counts = self.starts[chosen].tolist(), self.counts[chosen].tolist()
-                yield [f for first, count in zip(firsts, counts, strict=True) for f in range(first, first + count)]
+                yield self._features(units[bounds[micro] : bounds[micro + 1]])
+
+    def heaviest(self) -> list[int]:
+        weight = self.lengths * self.counts
+        return self._features(np.argsort(-weight, kind="stable")[: max(map(max, self.sizes))])
+
+
+class TokenBatches(Batches):
+    """Micro-batches of at most `tokens` slots: features x the longest of them. A unit that needs more is alone.
+
+    Where lengths lie far apart a micro-batch ends before it is full, so that little of it is padding.
+
+    All units are cut into micro-batches once, in the order of their lengths. What an epoch draws is which units of
+    one length (to 1 %) come together, and the order of the micro-batches. Every step has `accumulation * world` of
+    them, whatever their rows: two processes take the steps of two accumulated.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        units: Sequence[int],
+        *,
+        tokens: int,
+        accumulation: int = 1,
+        world: int = 1,
+        rank: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(lengths, units, accumulation=accumulation, world=world, rank=rank, seed=seed)
+        alike = np.floor(np.log(np.maximum(self.lengths, 1)) / np.log(ALIKE)).astype(np.int64)
+        longest = np.ones(alike.max() + 1, dtype=np.int64)
+        np.maximum.at(longest, alike, self.lengths)
+        # Longest first. Units of one kind may take each other's place, since no micro-batch can grow by it.
+        self.kinds = self.counts - alike * (self.counts.max() + 1)
+        self.order = np.argsort(self.kinds, kind="stable")
+        sizes = _cut(longest[alike[self.order]], self.counts[self.order], tokens)
+        self.bounds = np.concatenate([[0], np.cumsum(_evened(sizes, accumulation, world))])
+
+    def __len__(self) -> int:
+        return (len(self.bounds) - 1) // self.world
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rng = np.random.default_rng((self.seed, self.epoch))
+        order = rng.permutation(len(self.starts))
+        order = order[np.argsort(self.kinds[order], kind="stable")]
+        for micro in rng.permutation(len(self.bounds) - 1)[self.rank :: self.world]:
+            yield self._features(order[self.bounds[micro] : self.bounds[micro + 1]])
+
+    def heaviest(self) -> list[int]:
+        longest = np.maximum.reduceat(self.lengths[self.order], self.bounds[:-1])
+        features = np.add.reduceat(self.counts[self.order], self.bounds[:-1])
+        first = int(np.argmax(features * longest**2))  # attention grows with the square
+        return self._features(self.order[self.bounds[first] : self.bounds[first + 1]])
+
+
+def _cut(lengths: np.ndarray, counts: np.ndarray, tokens: int) -> list[int]:
+    """How many units each micro-batch has, where units are given longest first."""
+    features = np.concatenate([[0], np.cumsum(counts)])
+    real, start, sizes = np.concatenate([[0], np.cumsum(counts * lengths)]), 0, []
+
+    def too_large(end: int) -> bool:
+        slots = (features[end] - features[start]) * lengths[start]
+        return bool(slots > tokens or real[end] - real[start] < (1 - PADDING) * slots)
+
+    while start < len(lengths):
+        end = bisect_left(range(start + 2, len(lengths) + 1), True, key=too_large) + start + 1
+        sizes.append(end - start)
+        start = end
+    return sizes
+
+
+def _evened(sizes: list[int], accumulation: int, world: int) -> list[int]:
+    """The largest micro-batches halved until there are whole steps, or at least as many for every process."""
+    for multiple in (accumulation * world, world):
+        wanted = -(-len(sizes) // multiple) * multiple
+        if wanted <= sum(sizes):
+            while len(sizes) < wanted:
+                place = int(np.argmax(sizes))
+                sizes[place : place + 1] = [sizes[place] - sizes[place] // 2, sizes[place] // 2]
+            return sizes
+    raise ValueError(f"{sum(sizes)} rows are too few for {world} processes")
 
 
 def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int) -> list[list[int]]:
@@ -91,26 +210,20 @@ def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int) -> 
     return [*sizes, [rest // micro + (index < rest % micro) for index in range(micro)]]
 
 
-def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[np.ndarray]:
-    """Feature indices in batches of nearly one length, longest first, for prediction."""
-    if batch_size < 1:
-        raise ValueError(f"a batch of {batch_size} rows")
-    order = np.argsort(-np.asarray(lengths), kind="stable")
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-
-
 class Examples(torch.utils.data.Dataset[Any]):
     """Features that a DataLoader fetches by the batch, as the columns that the task makes of them in this epoch."""
 
-    def __init__(self, task: Task, features: Dataset, batches: LengthBatches) -> None:
-        self.task, self.features = task, features
+    def __init__(self, task: Task, features: Dataset, batches: Batches, units: Sequence[int] | None = None) -> None:
+        """units: of each feature; then they are a column `unit` of the batch."""
+        self.task, self.features, self.units = task, features, units
         self.batches = batches  # a resumed Trainer tells nobody but the batch sampler the epoch
 
     def __len__(self) -> int:
         return len(self.features)
 
     def __getitems__(self, indices: list[int]) -> dict[str, list[Any]]:
-        return self.task.examples(self.features, indices, (self.batches.seed, self.batches.epoch))
+        columns = self.task.examples(self.features, indices, (self.batches.seed, self.batches.epoch))
+        return columns if self.units is None else {**columns, UNIT: [self.units[index] for index in indices]}
 
 
 class EpochLoader(DataLoader[Any]):
@@ -118,7 +231,7 @@ class EpochLoader(DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Trainer before each epoch."""
-        if isinstance(self.batch_sampler, LengthBatches):
+        if isinstance(self.batch_sampler, Batches):
             self.batch_sampler.set_epoch(epoch)
 
 
@@ -131,19 +244,9 @@ class Collator:
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, extra: Mapping[str, int]) -> Collator:
         """The collator of a tokenizer's own inputs and a task's token-level columns."""
-        return cls({"input_ids": int(tokenizer.pad_token_id or 0), "token_type_ids": 0, SOFT: 0, **extra})
+        return cls({**fills(tokenizer, extra), SOFT: 0})
 
     def __call__(self, columns: Any) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask` and other padded columns: (features, pieces); the rest: (features, …)."""
-        batch = {name: self._padded(values, name) for name, values in columns.items()}
-        sizes = torch.tensor([len(ids) for ids in columns["input_ids"]])
-        batch["attention_mask"] = (torch.arange(int(sizes.max())) < sizes[:, None]).long()
-        return batch
-
-    def _padded(self, values: Sequence[Any], name: str) -> Tensor:
-        if name not in self.padding or not isinstance(values[0], list):
-            return torch.tensor(values)
-        width = max(map(len, values))
-        filled = [[*row, *[self.padding[name]] * (width - len(row))] for row in values]
-        # Rows may all be empty, which torch takes for floats.
-        return torch.tensor(filled, dtype=torch.float32 if name == SOFT else torch.long)
+        fill = {name: float(value) if name == SOFT else value for name, value in self.padding.items()}
+        return {name: torch.from_numpy(values) for name, values in pad(columns, fill).items()}

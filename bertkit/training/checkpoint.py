@@ -19,8 +19,8 @@ from bertkit.files import read_json, sha256, write_json, write_text
 MANIFEST = "manifest.json"
 
 
-def save_optimizer(folder: Path, optimizer: Any, scheduler: Any) -> None:
-    """Write the optimizer's and the learning-rate schedule's state into `folder`."""
+def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = None) -> None:
+    """Write the optimizer's and the learning-rate schedule's state into `folder`, and fp16's loss scaler's."""
     state = optimizer.state_dict()
     tensors, plain = {}, {}
     for index, values in state["state"].items():
@@ -31,11 +31,12 @@ def save_optimizer(folder: Path, optimizer: Any, scheduler: Any) -> None:
                 plain[f"{index}.{name}"] = value
     save_file(tensors, folder / "optimizer.safetensors")
     groups = {"groups": state["param_groups"], "plain": plain, "scheduler": scheduler.state_dict()}
+    groups["scaler"] = scaler.state_dict() if scaler else None
     # A plateau schedule holds infinity, which Python's JSON reads back.
     write_text(folder / "optimizer.json", json.dumps(groups))
 
 
-def load_optimizer(folder: Path, optimizer: Any, scheduler: Any) -> None:
+def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = None) -> None:
     """Put back what `save_optimizer` wrote."""
     rest = read_json(folder / "optimizer.json")
     state: dict[int, dict[str, Any]] = {}
@@ -44,6 +45,8 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any) -> None:
         state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": rest["groups"]})
     scheduler.load_state_dict(rest["scheduler"])
+    if scaler and rest.get("scaler"):
+        scaler.load_state_dict(rest["scaler"])
 
 
 def save_random(folder: Path, rank: int) -> None:

@@ -10,8 +10,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
@@ -28,7 +29,6 @@ from bertkit.evaluation.evaluate import score
 from bertkit.files import read_json, write_json, write_text, written_aside
 from bertkit.inference import best_device, best_precision, load, longest, predictor, usable
 from bertkit.recipe import dump
-from bertkit.report.card import card
 from bertkit.run import Run, environment, only_writer, open_run
 from bertkit.tasks import get_task
 from bertkit.training.bargain import bargain
@@ -42,25 +42,43 @@ from bertkit.training.distillation import (
     runs_along,
     taught,
 )
+from bertkit.training.memory import out_of_memory
+from bertkit.training.profile import Profile, profile_lines
 from bertkit.training.progress import MetricsLog, Progress
 from bertkit.training.trainer import TaskTrainer
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from transformers import TrainerCallback
 
     from bertkit.data import Data
     from bertkit.inference import Predictor
     from bertkit.recipe import Hub, Recipe
-    from bertkit.tasks.base import Finding, Task
+    from bertkit.tasks.base import Finding, Predict, Task
 
 logger = logging.getLogger(__name__)
 
+MORE_ROOM = (
+    "auto_find_batch_size: true takes the same steps in smaller parts; task.mini_batch does so for tasks with vectors. "
+    "Or lower per_device_train_batch_size and raise gradient_accumulation_steps as much; or lower model.max_length."
+)
 
-def train(recipe: Recipe, output_dir: str | Path, resume: bool = False, *, metrics: Sequence[Any] = ()) -> Run:
+
+def train(
+    recipe: Recipe,
+    output_dir: str | Path,
+    resume: bool = False,
+    *,
+    metrics: Sequence[Any] = (),
+    callbacks: Sequence[TrainerCallback] = (),
+    profile: bool = False,
+) -> Run:
     """Train, choose, calibrate, save, reload, score: everything a run folder holds.
 
     resume: go on with an interrupted run of the same recipe and data, from its newest whole checkpoint.
     metrics: your own `evaluate.Metric` objects, scored at the end beside the task's own.
+    callbacks: of transformers, beside bertkit's own; what they raise ends the run, which can be resumed.
+    profile: write profile.json, which says where the time of the training steps of this process went.
     Raises RecipeError, DataError or ModelError before anything is trained, and leaves nothing half-written.
     """
     started = time.monotonic()
@@ -70,66 +88,81 @@ def train(recipe: Recipe, output_dir: str | Path, resume: bool = False, *, metri
     if resume and run.finished:
         logger.info("%s is finished; there is nothing to resume", run.folder)
         return run
-    encoder = find(recipe.model)
-    logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
-    task, data = prepare(recipe, encoder)
-    logger.info("task: %s, %s", task.name, task.describe())
-    features, findings = inspect(task, data)
+    with nullcontext() if first else quiet("bertkit"):  # said once, not by every process
+        encoder = find(recipe.model)
+        logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
+        task, data = prepare(recipe, encoder)
+        logger.info("task: %s, %s", task.name, task.describe())
+        features, findings = inspect(task, data)
     teacher = rehearse(recipe, encoder, task, data)
     with only_writer(run) if first else nullcontext():
         if first:
             begin(recipe, run, data, findings)
-        outcomes = [train_seed(recipe, seed, run, encoder, task, data, features, teacher) for seed in recipe.seeds]
+        watch = Profile() if profile else None
+        outcomes = [
+            train_seed(recipe, seed, run, encoder, task, data, features, teacher, callbacks, watch)
+            for seed in recipe.seeds
+        ]
+        if first and watch:
+            write_json(run.folder / "profile.json", watch.facts())
+            logger.info("%s", profile_lines(watch.facts()))
         if first:
             best = max(outcomes, key=lambda o: -math.inf if o["headline"] is None else o["headline"])
             publish(run, best["seed"])
             finish(recipe, run, data, outcomes, metrics, started, teacher)
             draw_report(run)
-    if first and recipe.hub:
-        push_run(run, recipe.hub)
+    if first and recipe.hub and recipe.hub.repo_id:
+        push_run(run, recipe.hub, recipe.hub.repo_id)
     return run
 
 
 def check_hub(recipe: Recipe) -> None:
     """Raises RecipeError where a push would fail for sure, before hours of training."""
-    if recipe.hub:
-        from bertkit.hub.push import misnamed, unready
+    if recipe.hub and recipe.hub.repo_id:
+        from bertkit.hub.push import misnamed, unlicensed, unready
 
         problems = [*misnamed(recipe.hub.repo_id, recipe.hub.revision, recipe.hub.create_pr), *unready()]
+        problems += unlicensed(recipe.hub, not recipe.hub.private)
         if problems:
             raise RecipeError([Problem("hub", what, fix) for _, what, fix in problems])
 
 
-def push_run(run: Run, hub: Hub) -> None:
+def push_run(run: Run, hub: Hub, repo_id: str) -> None:
     """Push the finished run, as the recipe says. Raises ModelError, which does not touch the run."""
     from bertkit.hub.push import push
 
     try:
         push(
             run.folder,
-            hub.repo_id,
+            repo_id,
             public=not hub.private,
             revision=hub.revision,
             create_pr=hub.create_pr,
             predictions=hub.predictions,
+            report=hub.report,
         )
     except ModelError as error:
-        fix = f"Push it later: bertkit push {run.folder} {hub.repo_id}"
+        fix = f"Push it later: bertkit push {run.folder} {repo_id}"
         raise ModelError([*error.problems, Problem(str(run.folder), "the run itself is whole", fix)]) from None
 
 
 def draw_report(run: Run) -> None:
-    """Write report.html; whatever goes wrong there is said, and does not touch the finished run."""
+    """Write the card and report.html; whatever goes wrong there is said, and does not touch the finished run."""
     from jinja2 import TemplateError
 
+    from bertkit.report.card import write_card
     from bertkit.report.html import write_report
 
     wrong = (UserError, OSError, TemplateError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
-    try:
-        write_report([run.folder])
-    except wrong as error:  # no picture is worth a training
-        what = f"{type(error).__name__}: {error}"
-        logger.warning("there is no report (%s); the run is whole. Try: bertkit report %s", what, run.folder)
+    for name, write, again in (
+        ("report", partial(write_report, [run.folder]), f"bertkit report {run.folder}"),
+        ("model card", partial(write_card, run), f"bertkit push {run.folder} OWNER/MODEL --dry-run"),
+    ):
+        try:
+            write()
+        except wrong as error:  # no picture is worth a training
+            what = f"{type(error).__name__}: {error}"
+            logger.warning("there is no %s (%s); the run is whole. Try: %s", name, what, again)
 
 
 def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
@@ -221,44 +254,77 @@ def train_seed(
     data: Data,
     features: Any,
     teacher: Teacher | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
+    profile: Profile | None = None,
 ) -> dict[str, Any]:
     """Train one seed to its best checkpoint, calibrate it, save it whole; returns what done.json says of it."""
     folder = run.checkpoints / f"seed-{seed}"
     done = folder / "done.json"
     if done.is_file() and ((folder / "model").is_dir() or run.model.is_dir()):
         return dict(read_json(done))
-    validation = data.rows.get("validation")
     set_seed(seed)
     fresh = build(recipe, encoder, task)
     args = arguments(recipe, task, folder, seed, evaluates=chooses(recipe, data))
-    distiller = None
-    if recipe.distillation and teacher:
-        base = fresh.get_base_model().base_model if recipe.peft else fresh.base_model
-        distiller = Distiller(recipe.distillation, teacher, task, base)
-        if not runs_along(recipe.distillation, task):
-            with args.main_process_first():  # the others find what it has kept
-                features = taught(features, teacher)
+    distiller, features = learning_from(teacher, recipe, task, fresh, features, args)
     settings = model_settings(recipe, args)
     answering = predictor(task, args.device, usable(settings["precision"], args.device), settings["batch_size"])
     headline = str(args.metric_for_best_model or task.headline)
-    title = f"seed {seed}" if len(recipe.seeds) > 1 else "training"
-    callbacks: list[Any] = [Progress(title, headline), MetricsLog(run.folder / "metrics.jsonl", seed)]
-    if recipe.early_stopping:
-        stop = recipe.early_stopping
-        callbacks.append(EarlyStoppingCallback(stop.patience, stop.threshold))
     try:
         trainer = TaskTrainer(
             task=task,
             model=fresh,
             args=args,
             features=features,
-            validation=validation,
+            validation=data.rows.get("validation"),
             predict=answering,
-            callbacks=callbacks,
+            callbacks=[*own_callbacks(recipe, run, seed, headline), *callbacks],
             distiller=distiller,
+            tokens=recipe.batching.tokens if recipe.batching else None,
+            divide=bool(recipe.training.get("auto_find_batch_size")),
+            profile=profile,
         )
     except (ImportError, RuntimeError, ValueError) as error:  # such as report_to: something that is not installed
         raise RecipeError(Problem("training", str(error).strip())) from error
+    seconds = learn(trainer, folder)
+    if not args.should_save:
+        return {}
+    scores = settle(recipe, trainer.model, task, data, answering, folder, settings)
+    outcome = {
+        "seed": seed,
+        "headline": scores.get("validation", {}).get(headline),
+        "metrics": scores,
+        "steps": trainer.state.global_step,
+        "seconds": seconds,
+        "best_step": trainer.state.best_global_step,
+    }
+    write_json(done, outcome)
+    return outcome
+
+
+def learning_from(
+    teacher: Teacher | None, recipe: Recipe, task: Task, model: Any, features: Any, args: TrainingArguments
+) -> tuple[Distiller | None, Any]:
+    """The student's loss, where there is a teacher, and the features with what the teacher says of them."""
+    if recipe.distillation is None or teacher is None:
+        return None, features
+    base = model.get_base_model().base_model if recipe.peft else model.base_model
+    distiller = Distiller(recipe.distillation, teacher, task, base)
+    if not runs_along(recipe.distillation, task):
+        with args.main_process_first():  # the others find what it has kept
+            features = taught(features, teacher)
+    return distiller, features
+
+
+def own_callbacks(recipe: Recipe, run: Run, seed: int, headline: str) -> list[TrainerCallback]:
+    """What is shown and written while a seed is trained, and what stops it."""
+    title = f"seed {seed}" if len(recipe.seeds) > 1 else "training"
+    shown: list[TrainerCallback] = [Progress(title, headline), MetricsLog(run.folder / "metrics.jsonl", seed)]
+    stop = recipe.early_stopping
+    return [*shown, EarlyStoppingCallback(stop.patience, stop.threshold)] if stop else shown
+
+
+def learn(trainer: TaskTrainer, folder: Path) -> float:
+    """Train, from the newest whole checkpoint in `folder` if there is one; the seconds it took. Raises UserError."""
     start, damaged = newest_whole(folder)
     for bad in damaged:
         logger.warning("%s is damaged and is left out", bad)
@@ -272,33 +338,36 @@ def train_seed(
     except SafetensorError as error:
         what, fix = f"a checkpoint can not be written: {error}", "Free some space, then go on with --resume."
         raise ModelError(Problem(str(folder), what, fix)) from error
-    seconds = time.monotonic() - started
-    model: Any = trainer.model
-    if not args.should_save:
-        return {}
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        raise RecipeError(Problem("training", f"step {trainer.state.global_step + 1}: {error}", MORE_ROOM)) from error
+    return time.monotonic() - started
+
+
+def settle(
+    recipe: Recipe,
+    model: Any,
+    task: Task,
+    data: Data,
+    answering: Callable[[Any], Predict],
+    folder: Path,
+    settings: dict[str, Any],
+) -> dict[str, dict[str, float | None]]:
+    """Merge LoRA into the model, calibrate it, save it in `folder`; returns its scores by split."""
     if recipe.peft:
         model.save_pretrained(folder / "adapter")
         model = model.merge_and_unload()
     predict = answering(model)
-    if validation is not None:
-        task = task.fit(validation, predict)
+    if "validation" in data.rows:
+        task = task.fit(data.rows["validation"], predict)
     save(model, task, folder / "model", settings)
-    scores = {split: task.evaluate(data.rows[split], predict) for split in scored_splits(data)}
-    outcome = {
-        "seed": seed,
-        "headline": scores.get("validation", {}).get(headline),
-        "metrics": scores,
-        "steps": trainer.state.global_step,
-        "seconds": seconds,
-        "best_step": trainer.state.best_global_step,
-    }
-    write_json(done, outcome)
-    return outcome
+    return {split: task.evaluate(data.rows[split], predict) for split in scored_splits(data)}
 
 
 def arguments(recipe: Recipe, task: Task, folder: Path, seed: int, *, evaluates: bool) -> TrainingArguments:
     """Hugging Face's arguments for one seed. Raises RecipeError where transformers refuses them."""
-    given = dict(recipe.training)
+    given = {name: value for name, value in recipe.training.items() if name != "auto_find_batch_size"}  # we find it
     device = best_device()
     own: dict[str, Any] = {
         "output_dir": str(folder),
@@ -419,7 +488,6 @@ def finish(
         chosen = "validation" if "validation" in splits else next(iter(splits))
         compared = bargain(teacher, run.model, predictor, data.rows[chosen], splits[chosen], headline)
         results["distillation"] = {"split": chosen, **compared}
-    write_text(run.model / "README.md", card(recipe, results))
     write_json(run.folder / "results.json", results)
 
 

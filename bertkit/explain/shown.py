@@ -1,0 +1,62 @@
+"""Explanations for people: lines with bars for the terminal, and what an answer says in a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertkit.explain.explain import Attributed, Explanation
+
+WIDEST = 24  # characters of the longest bar
+MANY = 40  # words of a text that are listed, the weightiest
+BLUE, ORANGE, PLAIN = "\x1b[34m", "\x1b[33m", "\x1b[0m"
+EXPLAINED = "Each word's share of the difference to the same text with all its words masked (integrated gradients)."
+
+
+def said(answer: Mapping[str, Any]) -> str:
+    """An answer in a few words, such as `positive 0.983`."""
+    if "n_best" in answer:
+        return f"{answer['answer'] or 'no answer'} {answer['score']:.3f}"
+    if "entities" in answer:
+        found = (f"{each['label']} {each['text']} {each['score']:.3f}" for each in answer["entities"])
+        return "; ".join(found) or "no entities"
+    if "masks" in answer:
+        return "; ".join(", ".join(f"{g['token']} {g['score']:.3f}" for g in guesses) for guesses in answer["masks"])
+    given = answer.get("label", ", ".join(answer.get("labels", ())))
+    if "score" not in answer:
+        return given or "none"
+    return f"{given or 'score'} {answer['score']:.3f}"
+
+
+def checked(each: Attributed) -> str:
+    """Whether the shares add up, in a sentence."""
+    total = each["value"] - each["baseline"]
+    figures = f"{each['unit']} {each['value']:+.3f}, {each['baseline']:+.3f} without its words: {total:+.3f} to share"
+    steps = f"{each['steps']} steps, {each['error']:.4f} off"
+    return f"{figures} ({steps}{'' if each['complete'] else ': NOT COMPLETE, read it with care'})"
+
+
+def lines(explanation: Explanation, colour: bool = False) -> Iterator[str]:
+    """An explanation as text: each word with its share and a bar, blue and full for the answer, else orange."""
+    yield said(explanation["answer"])
+    for each in explanation["attributed"]:
+        yield ""
+        yield f"{each['what']}: {checked(each)}"
+        for name, words in each["words"].items():
+            yield f"  {name}"
+            text = explanation["texts"][name]
+            scored = [(text[start:end], score) for start, end, score in words if score is not None]
+            strongest = sorted((abs(score) for _, score in scored), reverse=True)
+            least = strongest[MANY] if len(strongest) > MANY else -1.0
+            for word, score in scored:
+                if abs(score) > least:
+                    yield f"  {score:+8.3f} {_bar(score, strongest[0], colour)} {word}"
+            if least >= 0:
+                yield f"  … and {sum(abs(score) <= least for _, score in scored):,} words with less"
+
+
+def _bar(score: float, most: float, colour: bool) -> str:
+    width = round(WIDEST * abs(score) / most) if most else 0
+    bar = ("█" if score > 0 else "░") * width
+    return (BLUE if score > 0 else ORANGE) + bar + PLAIN + " " * (WIDEST - width) if colour else bar.ljust(WIDEST)

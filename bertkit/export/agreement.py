@@ -1,0 +1,96 @@
+"""Is an exported model the one that was trained? Outputs, answers and scores on the same rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from bertkit.export.graph import Reduced
+from bertkit.inference import Predictor, in_batches
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from bertkit.export.session import OnnxModel
+    from bertkit.padding import Arrays
+    from bertkit.tasks.base import Answer
+
+CLOSE = 1e-4  # of outputs and scores in fp32
+RANKED = ("n_best", "found")  # lists in which equals may change places
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """An exported model beside the torch model, on the same rows."""
+
+    rows: int
+    output_difference: float  # the largest, over all outputs of floating point
+    answers_differ: int  # rows
+    metrics: dict[str, dict[str, float | None]]  # "torch" and "onnx" -> metric -> value
+
+    def drop(self, headline: str) -> float:
+        """By how much the headline metric fell; NaN where it is defined for one of them alone."""
+        before, after = (self.metrics[name].get(headline) for name in ("torch", "onnx"))
+        if before is None or after is None:
+            return 0.0 if before is after else math.nan
+        return before - after
+
+
+def agreement(ours: Predictor, exported: OnnxModel, rows: Dataset) -> tuple[Agreement, list[Answer]]:
+    """Both models' answers to these rows, batch by batch the same; and the torch model's answers."""
+    task, worst = ours.task, [0.0]
+    reduced = Reduced(task, ours.model, published=False)
+
+    def both(batch: Arrays) -> Sequence[Any]:
+        with torch.inference_mode():
+            outputs = reduced({name: torch.from_numpy(values) for name, values in batch.items()})
+        arrays = {name: values.numpy() for name, values in outputs.items()}
+        worst.append(output_difference(arrays, exported(batch)))
+        return task.kept(arrays)
+
+    expected = list(task.answer(rows, in_batches(task, ours.batch_size, both)))
+    return compared(ours, exported, rows, expected, max(worst)), expected
+
+
+def compared(
+    ours: Predictor, exported: OnnxModel, rows: Dataset, expected: Sequence[Answer], difference: float
+) -> Agreement:
+    """The exported model's answers and scores beside the expected answers'."""
+    task = ours.task
+    theirs = replace(ours, model=exported, device=None)
+    found = list(task.answer(rows, theirs.predict_features))
+    differ = sum(not same(*pair) for pair in zip(expected, found, strict=True))
+    metrics = {"torch": task.score(expected, rows), "onnx": task.score(found, rows)}
+    return Agreement(len(rows), difference, differ, metrics)
+
+
+def output_difference(ours: Arrays, theirs: Arrays) -> float:
+    """The largest difference over outputs of floating point; infinite where one has no number, or another shape."""
+    worst = 0.0
+    for name, one in ours.items():
+        other = theirs[name]
+        if one.shape != other.shape:
+            return math.inf
+        if one.size and one.dtype.kind == "f":
+            with np.errstate(invalid="ignore"):
+                apart = np.where(one == other, 0.0, np.abs(one - other))
+            worst = max(worst, float(np.nan_to_num(apart, nan=np.inf).max()))
+    return worst
+
+
+def same(one: Any, other: Any, name: str = "") -> bool:
+    """Are two answers equal, numbers to 1e-4? Of lists in which equals may change places, the scores are."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key], key) for key in one)
+    if name in RANKED:
+        one, other = ([each["score"] for each in ranked] for ranked in (one, other))
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(same(*pair) for pair in zip(one, other, strict=True))
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or abs(one - other) <= CLOSE
+    return bool(one == other)

@@ -1,0 +1,48 @@
+"""Columns of features as NumPy arrays of one width, and which features go together; it needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
+
+
+def fills(tokenizer: PreTrainedTokenizerBase, extra: Mapping[str, int]) -> dict[str, int]:
+    """Token-level column -> what fills it up: a tokenizer's own, and a task's."""
+    return {"input_ids": int(tokenizer.pad_token_id or 0), "token_type_ids": 0, **extra}
+
+
+def pad(columns: Mapping[str, Sequence[Any]], fill: Mapping[str, int | float]) -> Arrays:
+    """`input_ids`, `attention_mask` and other filled columns: (features, pieces); the rest: (features, …).
+
+    Whole numbers are int64, others fp32; of a filled column, what its fill is.
+    """
+    batch = {name: _padded(values, fill.get(name)) for name, values in columns.items()}
+    sizes = np.array([len(ids) for ids in columns["input_ids"]])
+    batch["attention_mask"] = (np.arange(sizes.max()) < sizes[:, None]).astype(np.int64)
+    return batch
+
+
+def _padded(values: Sequence[Any], fill: float | None) -> np.ndarray[Any, Any]:
+    if fill is None or not isinstance(values[0], list):
+        plain = np.asarray(values)
+        return plain.astype(np.float32) if plain.dtype == np.float64 else plain
+    kind = np.float32 if isinstance(fill, float) else np.int64
+    table = np.full((len(values), max(map(len, values))), fill, dtype=kind)
+    for row, own in zip(table, values, strict=True):
+        row[: len(own)] = own
+    return table
+
+
+def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[np.ndarray[Any, Any]]:
+    """Feature indices in batches of nearly one length, longest first, for prediction."""
+    if batch_size < 1:
+        raise ValueError(f"a batch of {batch_size} rows")
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]

@@ -1,0 +1,1 @@
+"""An HTTP server for the models of every task."""

@@ -1,0 +1,79 @@
+"""From a model to a server that listens, and that finishes what it accepted before it goes."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+
+from bertkit.errors import Problem, UserError
+from bertkit.inference import Predictor
+from bertkit.serve.app import make_app
+from bertkit.serve.limits import Limits
+
+logger = logging.getLogger(__name__)
+
+
+def serve(predictor: Predictor, model: str, *, host: str, port: int, limits: Limits) -> None:
+    """Answer until SIGTERM or Ctrl-C, then what was accepted, within the limits' timeout. port: 0 for any free one.
+
+    Raises UserError where the address can not be had, ModelError where the model can not answer.
+    """
+    warm_up(predictor)
+    listener = listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    logger.info("%s (%s) on http://%s:%d", model, predictor.task.name, shown, listener.getsockname()[1])
+    config = uvicorn.Config(
+        make_app(predictor, model, limits),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(2 * limits.timeout) + 1,  # to read a body, and to answer it
+    )
+    server = uvicorn.Server(config)
+    with listener, _stopped_by_signals(server):
+        server.run(sockets=[listener])
+    logger.info("all that was accepted is answered")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at this address. Raises UserError."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        what = f"can not listen there: {getattr(error, 'strerror', None) or error}"
+        raise UserError(Problem(f"{host}:{port}", what, "Another --port may be free; 0 takes any.")) from error
+
+
+def warm_up(predictor: Predictor) -> None:
+    """Answer one row: the first call loads libraries, and a damaged model is found before anybody asks."""
+    task = predictor.task
+    row = {name: ["a"] if task.columns[name].holds == "words" else "a" for name in task.accepted[0]}
+    list(predictor.stream([row]))
+
+
+@contextmanager
+def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
+    """Uvicorn, when all is done, sends itself again the signal that stopped it, and the exit code would not be 0.
+
+    A signal that comes before uvicorn has its own handlers counts too.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        server.should_exit = True
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

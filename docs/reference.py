@@ -1,0 +1,166 @@
+"""Pages that are made from the code when the site is built: the recipe's keys, the commands, the public names."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import bertkit
+from bertkit import cli
+from bertkit.recipe import Recipe, json_schema
+from bertkit.training_fields import DECIDED, training_fields
+
+HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
+KINDS = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false", "null": "null"}
+BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+PLAIN = {"task": {"name": "text-classification"}, "model": {"name": "-"}, "data": {"source": "-"}}
+
+
+def recipe_page() -> str:
+    """Every key of a recipe with type, default and description, as Markdown: a section per mapping."""
+    schema = json_schema()
+    definitions, properties = schema["$defs"], schema["properties"]
+    values = Recipe.model_validate(PLAIN).model_dump()
+    parts = [section("The top of a recipe", schema, values)]
+    for reference in properties["task"]["oneOf"]:
+        options = definitions[last(reference["$ref"])]
+        parts.append(section(f"task: {options['properties']['name']['const']}", options, {}))
+    for key, name in sections(properties, definitions):
+        parts.append(section(key, definitions[name], values.get(key) or {}))
+    return "\n\n".join([*parts, training_section()])
+
+
+def sections(
+    properties: Mapping[str, Any], definitions: Mapping[str, Any], before: str = ""
+) -> Iterator[tuple[str, str]]:
+    """The keys that hold a section of fixed keys, and the names of their definitions."""
+    for key, part in properties.items():
+        if name := definition(part):
+            yield before + key, name
+            yield from sections(definitions[name]["properties"], definitions, f"{before}{key}.")
+
+
+def definition(part: Mapping[str, Any]) -> str:
+    """The name of the definition that a value refers to, or nothing."""
+    return next((last(each["$ref"]) for each in (part, *part.get("anyOf", [])) if "$ref" in each), "")
+
+
+def section(title: str, schema: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """One table: a row for each key. values: defaults that are made by a function, which the schema does not have."""
+    definitions = json_schema()["$defs"]
+    rows = []
+    for key, part in schema["properties"].items():
+        default = code(part.get("default", values.get(key)))
+        if key in schema.get("required", []):
+            default = "required"
+        elif key == "training":
+            default = "[below](#training)"
+        about = part.get("description", "")
+        if not about and definition(part):
+            about = definitions[definition(part)]["description"]
+        rows.append(row(key, kind(part), default, about))
+    return "\n".join([f"## {title}", "", schema.get("description", ""), "", HEAD, *rows])
+
+
+def training_section() -> str:
+    """The fields of TrainingArguments that a recipe may set; defaults are bertkit's where it has its own."""
+    ours = Recipe.model_validate(PLAIN).training
+    rows = []
+    for field in training_fields().values():
+        if field.name not in DECIDED:
+            types = ", ".join(map(code, field.choices)) or " or ".join(map(word, field.types)) or "see transformers"
+            rows.append(row(field.name, types, code(ours.get(field.name, literal(field.default))), field.about))
+    about = "Descriptions are those of the installed transformers."
+    more = "What bertkit settles by device and data, whatever stands here, is in [recipes.md](recipes.md#training)."
+    return "\n".join(["## training", "", about, more, "", HEAD, *rows])
+
+
+def command_page() -> str:
+    """The help text of every command, as Markdown: what `bertkit COMMAND --help` prints."""
+    return "\n\n".join(f"## {name}\n\n```text\n{parser.format_help().strip()}\n```" for name, parser in commands())
+
+
+def commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Every command with its parser: `bertkit train`, `bertkit tokenizer train`, …"""
+    yield from below(cli._parser())
+
+
+def below(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """The commands of a parser; a parser without any is a command itself."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not groups:
+        parser.formatter_class = functools.partial(argparse.HelpFormatter, width=100)
+        yield parser.prog, parser
+    for group in groups:
+        for inner in group.choices.values():
+            yield from below(inner)
+
+
+def api_page() -> str:
+    """autodoc directives for the public names: classes with their members, functions, exceptions."""
+    return "\n\n".join(["```{eval-rst}", *map(directive, bertkit.__all__), "```"])
+
+
+def directive(name: str) -> str:
+    """The directive of one public name."""
+    thing = getattr(bertkit, name)
+    if not isinstance(thing, type):
+        return f".. autofunction:: bertkit.{name}"
+    if issubclass(thing, Exception):
+        return f".. autoexception:: bertkit.{name}"
+    return f".. autoclass:: bertkit.{name}" + ("" if name == "Recipe" else "\n   :members:")
+
+
+def kind(part: Mapping[str, Any]) -> str:
+    """What a value may be, in words."""
+    choices = part.get("anyOf", part.get("oneOf", []))
+    if choices:
+        return " or ".join(dict.fromkeys(map(kind, choices)))
+    if "$ref" in part:
+        return "section"
+    if "const" in part or "enum" in part:
+        return ", ".join(map(code, part.get("enum", [part.get("const")])))
+    if part.get("type") == "array":
+        return f"list of {kind(part['items'])}" if part.get("items") else "list"
+    if part.get("type") == "object":
+        inner = part.get("additionalProperties")
+        return f"mapping to {kind(inner)}" if isinstance(inner, dict) and inner else "mapping"
+    if "type" not in part:
+        return "any value"
+    bounds = [f"{said} {part[name]}" for name, said in BOUNDS.items() if name in part]
+    return " ".join([KINDS[part["type"]], *bounds])
+
+
+def word(name: str) -> str:
+    """A type of TrainingArguments in words."""
+    return {"int": "whole number", "float": "number", "bool": "true or false", "False": "false"}.get(
+        name, {"str": "text", "list": "list of text", "dict": "mapping", "None": "null"}.get(name, name)
+    )
+
+
+def literal(source: str) -> Any:
+    """The value of a default that is written in Python; where it is made by code, its name."""
+    try:
+        return ast.literal_eval(source)
+    except (ValueError, SyntaxError):
+        return source
+
+
+def code(value: Any) -> str:
+    """A value as a recipe writes it."""
+    return f"`{value if isinstance(value, str) and value else json.dumps(value)}`"
+
+
+def row(key: str, *cells: str) -> str:
+    """A row of a table; what would end a cell or begin markup is escaped."""
+    clean = [" ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*") for cell in cells]
+    return f"| `{key}` | {' | '.join(clean)} |"
+
+
+def last(reference: str) -> str:
+    """The name at the end of a `$ref`."""
+    return reference.rsplit("/", 1)[1]

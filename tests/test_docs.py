@@ -1,0 +1,166 @@
+"""The site: pages that are made from the code hold all of it; every page is in the table of contents; recipes load."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import bertkit
+from bertkit import cli
+from bertkit.recipe import Recipe, load_recipe
+from bertkit.tasks import TASKS
+from bertkit.training_fields import DECIDED, training_fields
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+COMING_FROM = DOCS / "coming-from.md"
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    """docs/reference.py, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location("reference", DOCS / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def tables(page: str) -> dict[str, dict[str, list[str]]]:
+    """Section -> key -> type, default and meaning."""
+    found = {}
+    for title, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", page, re.M | re.S):
+        rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", body, re.M)
+        found[title] = {key: re.split(r"(?<!\\) \| ", cells) for key, cells in rows}
+    return found
+
+
+def models(model: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every section of the recipe below this one, by pydantic's own fields: the oracle for what reads the schema."""
+    fields = model.model_fields
+    yield name or "The top of a recipe", fields
+    for key, field in fields.items():
+        for part in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if isinstance(part, type) and hasattr(part, "model_fields") and key != "task":
+                yield from models(part, f"{name}.{key}" if name else key)
+
+
+def test_the_recipe_page_has_every_key_of_every_section(reference: ModuleType) -> None:
+    found = tables(reference.recipe_page())
+    wanted = {name: set(fields) for name, fields in models(Recipe, "")}
+    wanted |= {f"task: {task.name}": set(task.Options.model_fields) for task in TASKS}
+    wanted["training"] = set(training_fields()) - set(DECIDED)
+    assert {name: set(rows) for name, rows in found.items()} == wanted
+    assert not [row for rows in found.values() for row in rows.values() if len(row) != 3 or not row[0] or not row[1]]
+
+
+def test_the_recipe_page_has_the_defaults(reference: ModuleType) -> None:
+    found = tables(reference.recipe_page())
+    for name, fields in models(Recipe, ""):
+        for key, field in fields.items():
+            default = found[name][key][1]
+            assert (default == "required") == field.is_required(), (name, key)
+            if not field.is_required() and key != "training":
+                assert default == reference.code(field.get_default(call_default_factory=True)), (name, key)
+    assert found["training"]["learning_rate"][1] == "`5e-05`"  # bertkit's own
+    assert found["training"]["lr_scheduler_type"][1] == "`linear`"  # transformers'
+    assert found["data"]["limit"][0].startswith("whole number from 1 or mapping to whole number from 1")
+
+
+def test_the_written_page_has_the_same_defaults(reference: ModuleType) -> None:
+    made, written = tables(reference.recipe_page()), tables((DOCS / "recipes.md").read_text(encoding="utf-8"))
+    for name in made.keys() & written.keys() - {"training", "The top of a recipe"}:
+        for key, cells in written[name].items():
+            said, default = cells[1].split(",")[0].strip("`"), made[name][key][1].strip("`")
+            numbers = re.fullmatch(r"[\d.]+", said) and re.fullmatch(r"[\d.]+", default)
+            assert float(said) == float(default) if numbers else said == default, (name, key)
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from parsers(inner)
+
+
+def test_the_command_page_has_every_command_and_option(reference: ModuleType) -> None:
+    sections = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", reference.command_page(), re.M | re.S))
+    leaves = {parser.prog: parser for parser in parsers(cli._parser()) if parser._defaults}
+    assert sections.keys() == leaves.keys()
+    assert {"bertkit train", "bertkit tokenizer train"} <= sections.keys()
+    for name, parser in leaves.items():
+        for action in parser._actions:
+            for option in action.option_strings or action.choices or [str(action.metavar or action.dest)]:
+                assert option in sections[name], (name, option)
+
+
+def test_the_python_page_has_every_public_name(reference: ModuleType) -> None:
+    assert re.findall(r":: bertkit\.(\w+)", reference.api_page()) == bertkit.__all__
+
+
+def test_every_extra_is_in_the_readme() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    table = (ROOT / "README.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.M)) == extras.keys()
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    listed = re.findall(r"^([\w./-]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.M)
+    assert {page.stem for page in DOCS.glob("*.md")} - {"index"} <= set(listed)
+    assert not [name for name in listed if not (DOCS / f"{name}.md").exists()]
+    assert len(set(listed)) == len(listed)
+
+
+def recipes(page: Path) -> list[str]:
+    """The blocks that are whole recipes."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+    return [each for each in blocks if all(re.search(f"^{key}:", each, re.M) for key in ("task", "model", "data"))]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if recipes(page)], ids=lambda page: page.name)
+def test_recipes_on_the_pages_load(page: Path, tmp_path: Path) -> None:
+    for text in recipes(page):
+        file = tmp_path / "mine.yaml"
+        file.write_text(text, encoding="utf-8")
+        load_recipe(file, check_files=False)
+
+
+def test_what_coming_from_says_can_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = COMING_FROM.read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(recipes(COMING_FROM)[0], encoding="utf-8")
+    tried = 0
+    for block in re.findall(r"^```bash\n(.*?)^```$", page, re.M | re.S):
+        for line in re.findall(r"^bertkit (?:train|copy) .*$", block.replace("\\\n", " "), re.M):
+            words = [word.strip("'") for word in re.findall(r"'[^']*'|\S+", line)]
+            args = cli._parse(words[1:])
+            load_recipe(args.recipe, getattr(args, "rest", []), check_files=False)
+            tried += 1
+    assert tried > 8
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "end"),
+    [
+        ("README.md", "<!-- results -->", "<!-- /results -->"),
+        ("docs/distillation.md", "## Measured", "\n## "),
+        ("docs/pretraining.md", "## Measured", "\n## "),
+    ],
+)
+def test_every_measured_number_is_on_the_page_of_measurements(name: str, begin: str, end: str) -> None:
+    part = (ROOT / name).read_text(encoding="utf-8").split(begin)[1].split(end)[0]
+    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    numbers = re.findall(r"\d+\.\d{2,}", part)
+    assert len(numbers) >= 6
+    assert not [number for number in numbers if number not in page]

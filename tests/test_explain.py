@@ -1,0 +1,330 @@
+"""Explanations: complete, exact where exactness can be had, of every task, and nothing lost on the way to words."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from cases import CASES, DRAWN, Case, encoder
+from datasets import Dataset
+from torch import nn
+from transformers import set_seed
+
+from bertkit.encoder import load_tokenizer
+from bertkit.errors import DataError
+from bertkit.explain.attention import attentions
+from bertkit.explain.explain import explain, explain_rows, rows_of, texts_of
+from bertkit.explain.gradients import integrated_gradients
+from bertkit.explain.shown import lines, said
+from bertkit.explain.words import Merger, Text
+from bertkit.inference import Predictor
+from bertkit.tasks.base import Task
+
+CPU = torch.device("cpu")
+IDS = (
+    *("single-label", "pair", "multi-label", "regression", "windows", "qa", "qa-windows-or-none", "similarity-nli"),
+    *("similarity-cached", "retrieval", "ner-softmax", "ner-crf-windows-bioes", "ner-document"),
+    *("ranking-graded-windows", "mlm", "mlm-nsp"),
+)
+KNOWN = {case.id: case for case in [*CASES, *DRAWN]}
+
+
+def predictor_of(task: Task, folder: Path) -> Predictor:
+    """An untrained model, whose weights are large enough to matter."""
+    set_seed(5)
+    model: Any = task.model(encoder(folder)).eval()
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(8 if weights.dim() > 1 else 1)
+    return Predictor(task, model, CPU, "fp32", 8, {})
+
+
+def inputs_of(case: Case, task: Task) -> Dataset:
+    """The input columns of a case's rows; of documents, one with two words masked."""
+    if case in DRAWN:
+        return Dataset.from_dict({"text": ["the [MASK] was good and a dog [MASK] ."]})
+    names = {*frozenset[str]().union(*task.accepted), *task.context}
+    return case.rows().select_columns([name for name in case.columns if name in names])
+
+
+# --- every task
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_what_words_add_is_the_difference_to_no_words(name: str, tiny_encoder: Path) -> None:
+    case = KNOWN[name]
+    task = case.task(tiny_encoder)
+    predictor = predictor_of(task, tiny_encoder)
+    rows = inputs_of(case, task)
+    answers = list(task.answer(rows, predictor.predict_features))
+    # An untrained tagger may find no entity in a sentence: one that has some.
+    row = next(i for i, answer in enumerate(answers) if answer.get("entities", True))
+    made = explain(predictor, rows, answers, row, few=2)
+    assert made["attributed"]
+    for each in made["attributed"]:
+        scores = [share.score for shares in each["words"].values() for share in shares if share.score is not None]
+        assert max(map(abs, scores)) > 1e-3
+        total = sum(scores) + each["rest"]
+        assert each["error"] == pytest.approx(abs(total - (each["value"] - each["baseline"])), abs=1e-4)
+        assert each["complete"]
+        assert each["rest"] == pytest.approx(0, abs=1e-5) or name == "ner-document"  # neighbours' words
+        for column, shares in each["words"].items():
+            words = [made["texts"][column][share.start : share.end] for share in shares]
+            assert all(word and word == word.strip() for word in words)
+    assert said(answers[row])
+    assert any("█" in line or "░" in line for line in lines(made))
+    assert json.loads(json.dumps(made))["texts"] == made["texts"]
+
+
+def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) -> None:
+    """Logits of the labels, start and end of the span, the cosine: held against the answers themselves."""
+    found, kept = {}, {}
+    for name in ("single-label", "windows", "regression", "similarity-cosent", "ranking-binary", "qa"):
+        case = KNOWN[name]
+        task = case.task(tiny_encoder)
+        predictor = predictor_of(task, tiny_encoder)
+        rows = inputs_of(case, task)
+        answers = list(task.answer(rows, predictor.predict_features))
+        kept[name] = predictor.predict_features(task.encode(rows))
+        found[name] = answers[1], explain(predictor, rows, answers, 1)["attributed"]
+    for name in ("regression", "similarity-cosent"):
+        assert [one["value"] for one in found[name][1]] == pytest.approx(
+            [found[name][0]["score"]] * len(found[name][1])
+        )
+    answer, (one,) = found["ranking-binary"]
+    assert answer["score"] == pytest.approx(1 / (1 + np.exp(-one["value"])))
+    for name in ("single-label", "windows"):
+        answer, (one,) = found[name]
+        assert one["what"] == f"label {answer['label']}"
+    assert found["single-label"][1][0]["value"] == pytest.approx(kept["single-label"][1].max(), abs=1e-5)
+    of = KNOWN["windows"].task(tiny_encoder).encode(KNOWN["windows"].rows())["row"][:]
+    own = [logits for row, logits in zip(of, kept["windows"], strict=True) if row == 1]
+    assert len(own) > 1
+    assert found["windows"][1][0]["value"] == pytest.approx(np.mean(own, axis=0).max(), abs=1e-5)
+    answer, (one,) = found["qa"]
+    assert one["what"] == f"answer {answer['answer']}"
+    assert one["value"] == pytest.approx(kept["qa"][1].scores[0], abs=1e-4)
+
+
+def test_both_texts_of_a_pair_are_explained(tiny_encoder: Path) -> None:
+    task = KNOWN["similarity-cosent"].task(tiny_encoder)
+    predictor = predictor_of(task, tiny_encoder)
+    (made,) = explain_rows(predictor, rows_of(predictor, ["the cat was good", "a dog ran"]))
+    one, other = made["attributed"]
+    assert (list(one["words"]), list(other["words"])) == (["text_a"], ["text_b"])
+    assert one["value"] == pytest.approx(other["value"], abs=1e-6)
+    assert one["what"] == "cosine of the two texts, by the words of text_a"
+
+
+def test_a_crf_is_explained_along_its_path(tiny_encoder: Path) -> None:
+    """The sum of the emissions of the entity's words at the path's tags, not at each word's best tag."""
+    case = KNOWN["ner-crf"]
+    task = case.task(tiny_encoder)
+    predictor = predictor_of(task, tiny_encoder)
+    rows = inputs_of(case, task)
+    answers = list(task.answer(rows, predictor.predict_features))
+    row = next(i for i, answer in enumerate(answers) if answer["entities"])
+    kept = predictor.predict_features(task.encode(rows))[row]
+    first = answers[row]["entities"][0]
+    tags = [word["tag"] for word in answers[row]["words"]]
+    starts = np.cumsum([0, *(len(word) + 1 for word in rows["tokens"][row])])[:-1]
+    inside = [i for i, start in enumerate(starts) if first["start"] <= start < first["end"]]
+    wanted = sum(kept.scores[word][task.options.tags.index(tags[word])] for word in inside)
+    made = explain(predictor, rows, answers, row, few=1)["attributed"][0]
+    assert made["value"] == pytest.approx(wanted, abs=1e-4)
+    assert made["what"] == f"{first['label']} {first['text']}"
+
+
+# --- integrated gradients
+
+
+class Bag(nn.Module):
+    """A linear model: the sum of the pieces' embeddings, times a weight."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.embeddings = nn.Embedding(vocabulary, 8)
+        self.weight = nn.Linear(8, 2)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings
+
+    def forward(self, input_ids: torch.Tensor, **_: torch.Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.weight(self.embeddings(input_ids).sum(1)))
+
+
+def test_of_a_linear_model_it_is_weight_times_input(tiny_encoder: Path) -> None:
+    task = KNOWN["single-label"].task(tiny_encoder)
+    set_seed(1)
+    model = Bag(len(task.tokenizer))
+    ids = torch.tensor([task.tokenizer("a good cat sat")["input_ids"]])
+    found = integrated_gradients(task, model, {"input_ids": ids}, lambda outputs: outputs.logits[:, 1])
+    start = torch.full_like(ids, task.tokenizer.mask_token_id)
+    start[0, [0, -1]] = ids[0, [0, -1]]
+    with torch.no_grad():
+        wanted = (model.embeddings(ids) - model.embeddings(start))[0] @ model.weight.weight[1]
+    torch.testing.assert_close(found.pieces, wanted)
+    assert found.pieces[0] == found.pieces[-1] == 0
+    assert (found.steps, found.complete) == (16, True)
+    assert found.error < 1e-5
+
+
+class Step(Bag):
+    """A model whose gradient is a spike, so that few steps miss it."""
+
+    def forward(self, input_ids: torch.Tensor, **_: torch.Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=torch.sigmoid(400 * super().forward(input_ids).logits))
+
+
+def test_steps_are_doubled_until_the_sum_is_right_or_it_is_said(tiny_encoder: Path) -> None:
+    task = KNOWN["single-label"].task(tiny_encoder)
+    set_seed(1)
+    model = Step(len(task.tokenizer))
+    ids = torch.tensor([task.tokenizer("a good cat sat")["input_ids"]])
+    start = torch.full_like(ids, task.tokenizer.mask_token_id)
+    start[0, [0, -1]] = ids[0, [0, -1]]
+    with torch.no_grad():  # the spike lies off the middle of the path, where no even rule has a point
+        ends = (Bag.forward(model, each).logits[0, 1] for each in (start, ids))
+        low, high = ends
+        model.weight.bias[1] -= low + 0.37 * (high - low)
+        if high < low:
+            model.weight.weight[1] *= -1
+            model.weight.bias[1] *= -1
+    few, many = (
+        integrated_gradients(task, model, {"input_ids": ids}, lambda outputs: outputs.logits[:, 1], most=most)
+        for most in (16, 4096)
+    )
+    assert (few.steps, few.complete) == (16, False)
+    assert many.complete
+    assert many.steps > 16
+    assert many.error <= 0.01
+
+
+# --- words
+
+
+@pytest.mark.parametrize("text", ["the cats sat.", "[MASK] cat , [MASK] dog!", "xyz not", "good", "  two   dogs  "])
+def test_no_share_is_lost_on_the_way_to_words(text: str, tiny_encoder: Path) -> None:
+    tokenizer = load_tokenizer(tiny_encoder)
+    ids = tokenizer(text)["input_ids"]
+    scores = np.random.default_rng(0).normal(size=len(ids))
+    scores[[0, -1]] = 0
+    merger = Merger(tokenizer, [Text.of("text", text)])
+    merger.add(ids, scores.tolist(), [0])
+    shares = merger.shares()["text"]
+    assert sum(share.score or 0 for share in shares) == pytest.approx(scores.sum())
+    assert merger.rest == 0
+    assert "".join(text[share.start : share.end] for share in shares) == text.replace(" ", "")
+
+
+def test_pieces_go_to_the_word_that_they_are_of(tiny_encoder: Path) -> None:
+    tokenizer = load_tokenizer(tiny_encoder)
+    merger = Merger(tokenizer, [Text.of("text_a", "the cats sat"), Text.of("text_b", "on the mat")])
+    ids = tokenizer("the cats sat", "on the mat")["input_ids"]
+    assert tokenizer.convert_ids_to_tokens(ids)[2:4] == ["cat", "##s"]
+    merger.add(ids, [0, 1, 2, 4, 8, 0, 16, 32, 64, 0], [0, 1])
+    shares = merger.shares()
+    assert [share.score for share in shares["text_a"]] == [1, 6, 8]
+    assert [share.score for share in shares["text_b"]] == [16, 32, 64]
+
+
+def test_windows_add_up_and_what_was_cut_has_no_share(tiny_encoder: Path) -> None:
+    tokenizer = load_tokenizer(tiny_encoder)
+    merger = Merger(tokenizer, [Text.of("text", "the cat sat on the mat up")])
+    ids = tokenizer("the cat sat on the mat", add_special_tokens=False)["input_ids"]
+    merger.add(ids[:4], [1.0] * 4, [0])
+    merger.add(ids[2:], [1.0] * 4, [0])
+    assert [share.score for share in merger.shares()["text"]] == [1, 1, 2, 2, 1, 1, None]
+
+
+# --- attention
+
+
+@pytest.mark.parametrize("name", ["single-label", "similarity-cosent", "ner-crf", "mlm-nsp"])
+def test_attention_is_that_of_the_eager_kernel(name: str, tiny_encoder: Path) -> None:
+    """Of our own BERT, and of models whose hooks make something else of the outputs."""
+    task = KNOWN[name].task(tiny_encoder)
+    model: Any = task.model(encoder(tiny_encoder)).eval()
+    before = model.config._attn_implementation
+    ids = torch.tensor([task.tokenizer("the cat was good , not bad")["input_ids"]])
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    found = attentions(task, model, batch)
+    assert found.shape == (2, 2, ids.shape[1], ids.shape[1])
+    torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:-1]))
+    theirs = transformers.AutoModel.from_pretrained(tiny_encoder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        wanted = theirs(**batch, output_attentions=True).attentions
+    torch.testing.assert_close(found, torch.cat(wanted))
+    assert model.config._attn_implementation == before
+
+
+def test_attention_is_written_as_it_is(tiny_encoder: Path) -> None:
+    task = KNOWN["single-label"].task(tiny_encoder)
+    predictor = predictor_of(task, tiny_encoder)
+    (made,) = explain_rows(predictor, ["the cat was good"])
+    kept = made["attention"]
+    assert kept is not None
+    assert kept["pieces"] == ["[CLS]", "the", "cat", "was", "good", "[SEP]"]
+    levels = np.frombuffer(base64.b64decode(kept["levels"]), dtype=np.uint8).reshape(kept["shape"])
+    assert np.abs(levels.sum(-1) / 255 - 1).max() < 6 * 0.5 / 255
+
+
+# --- rows
+
+
+def test_texts_are_as_the_model_reads_them(tiny_encoder: Path) -> None:
+    task = KNOWN["retrieval"].task(tiny_encoder)
+    (query, document) = texts_of(task, Dataset.from_dict({"query": ["cat"], "document": ["a cat"]}))
+    assert (query.text, document.text) == ("the cat", "a cat")
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "what"),
+    [
+        ("pair", ["one"], "reads two texts together, text_a and text_b; 1 given"),
+        ("qa", ["one", "two", "three"], "reads two texts together, question and context; 3 given"),
+        ("mlm", ["a cat"], r"there is no \[MASK\] in it"),
+    ],
+)
+def test_what_can_not_be_explained_is_said(name: str, texts: list[str], what: str, tiny_encoder: Path) -> None:
+    predictor = predictor_of(KNOWN[name].task(tiny_encoder), tiny_encoder)
+    with pytest.raises(DataError, match=what):
+        explain_rows(predictor, rows_of(predictor, texts))
+
+
+def test_one_text_has_a_vector_and_nothing_to_explain(tiny_encoder: Path) -> None:
+    predictor = predictor_of(KNOWN["similarity-cosent"].task(tiny_encoder), tiny_encoder)
+    with pytest.raises(DataError, match="row 1: one text alone has a vector"):
+        explain_rows(predictor, ["a cat"])
+
+
+def test_rows_of_a_file(tiny_encoder: Path, tmp_path: Path) -> None:
+    predictor = predictor_of(KNOWN["pair"].task(tiny_encoder), tiny_encoder)
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text_a": "a cat", "text_b": "a dog"}\n')
+    (made,) = explain_rows(predictor, rows_of(predictor, [], file))
+    assert made["texts"] == {"text_a": "a cat", "text_b": "a dog"}
+
+
+def test_the_weightiest_words_are_listed_in_their_order() -> None:
+    words = [(2 * i, 2 * i + 1, 1.0 if i % 3 else -2.0) for i in range(60)]
+    each = {"what": "label x", "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.5, "complete": False}
+    made: Any = {
+        "texts": {"text": "w " * 60},
+        "answer": {"label": "x", "score": 0.5},
+        "attributed": [{**each, "steps": 64, "words": {"text": words}, "rest": 0.0}],
+        "attention": None,
+    }
+    told = list(lines(made))
+    assert told[0] == "x 0.500"
+    assert "NOT COMPLETE" in told[2]
+    assert sum("-2.000" in line for line in told) == 20
+    assert told[-1] == "  … and 40 words with less"
+    assert all("\x1b" in line for line in lines(made, colour=True) if "░" in line)

@@ -1,0 +1,735 @@
+"""The HTTP server: its answers are the predictor's own, whoever else asks; and nothing that comes in brings it down."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.client
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+import transformers
+from cases import CASES, DRAWN, TEXTS, Case, encoder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from bertkit.cli import main
+from bertkit.errors import DataError, Problem
+from bertkit.inference import Predictor, load
+from bertkit.serve.app import make_app
+from bertkit.serve.batcher import Batcher, tokens
+from bertkit.serve.limits import Limits, Refused
+from bertkit.serve.meters import Meters
+
+SECRET = "the-cat-is-a-secret"
+KEPT = {case.id: case for case in [*CASES, *DRAWN]}
+
+
+def predictor_of(case: Case, folder: Path, **columns: str) -> Predictor:
+    """A predictor with an untrained head: what it says is arbitrary, but always the same."""
+    task = case.task(folder)
+    torch.manual_seed(1)
+    model = task.model(encoder(folder)).eval()
+    return Predictor(task, model, torch.device("cpu"), "fp32", 4, columns)
+
+
+def rows_of(case: Case, predictor: Predictor) -> list[dict[str, Any]]:
+    """The case's rows without what they should be answered with."""
+    form = next(names for names in predictor.task.accepted if names <= case.columns.keys())
+    names = [name for name in case.columns if name in {*form, *predictor.task.context}]
+    return [dict(zip(names, row, strict=True)) for row in zip(*(case.columns[n] for n in names), strict=True)]
+
+
+def alike(found: Any, expected: Any) -> None:
+    """Equal, numbers to rounding: other rows in a batch mean other padding."""
+    if isinstance(expected, Mapping):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            alike(found[name], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            alike(one, other)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, abs=1e-5)
+    else:
+        assert found == expected
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest, tiny_encoder: Path) -> Iterator[TestClient]:
+    """A client of the case's server; the predictor is `client.app.predictor`, so to speak: see `oracle`."""
+    with TestClient(make_app(predictor_of(KEPT[request.param], tiny_encoder), "small", Limits())) as made:
+        yield made
+
+
+def served(name: str) -> Any:
+    """The decorator for tests of one case's server."""
+    return pytest.mark.parametrize("client", [name], indirect=True)
+
+
+def said(client: TestClient, path: str, status: int = 200, **body: Any) -> Any:
+    """What the server says to this body."""
+    response = client.post(path, json=body)
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+# --- answers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", KEPT.values(), ids=KEPT)
+def test_the_predictors_own_answers_in_the_schemas_that_are_promised(case: Case, tiny_encoder: Path) -> None:
+    predictor = predictor_of(case, tiny_encoder)
+    rows = rows_of(case, predictor)
+    with TestClient(make_app(predictor, "small", Limits())) as client:
+        found = said(client, "/predict", rows=rows)
+        schemas = client.get("/openapi.json").json()
+    alike(found["answers"], predictor(rows))
+    operation, components = schemas["paths"]["/predict"]["post"], {"components": schemas["components"]}
+    for schema, value in (
+        (operation["requestBody"]["content"], {"rows": rows}),
+        (operation["responses"]["200"]["content"], found),
+    ):
+        schema = components | schema["application/json"]["schema"]
+        jsonschema.validate(value, schema)
+        with pytest.raises(jsonschema.ValidationError):  # so that the schema does not allow just anything
+            jsonschema.validate({name: [{"neither": 1}] for name in value}, schema)
+
+
+def test_texts_and_columns_by_the_recipes_names_and_by_their_own(tiny_encoder: Path) -> None:
+    predictor = predictor_of(KEPT["single-label"], tiny_encoder, text="sentence")
+    with TestClient(make_app(predictor, "small", Limits())) as client:
+        for rows in (TEXTS, [{"sentence": text, "text": "no"} for text in TEXTS], [{"text": text} for text in TEXTS]):
+            alike(said(client, "/predict", rows=rows)["answers"], predictor(TEXTS))
+
+
+@served("ner-document")
+def test_rows_whose_answers_depend_on_each_other_stay_among_themselves(client: TestClient, tiny_encoder: Path) -> None:
+    predictor = predictor_of(KEPT["ner-document"], tiny_encoder)
+    rows = rows_of(KEPT["ner-document"], predictor)
+    # Both requests have a document "1": together they would be one document.
+    requests = [rows[:3], rows[1:2], rows[4:]] * 4
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda part: said(client, "/predict", rows=part)["answers"], requests))
+    for part, answers in zip(requests, found, strict=True):
+        alike(answers, predictor(part))
+
+
+# --- text-embeddings-inference -----------------------------------------------------------------------------------
+
+
+@served("retrieval")
+def test_embed(client: TestClient, tiny_encoder: Path) -> None:
+    predictor = predictor_of(KEPT["retrieval"], tiny_encoder)
+    sides = {"query": "query", "document": "document", None: "text"}
+    for prompt, side in sides.items():
+        expected = predictor.encode(TEXTS, side)  # type: ignore[arg-type]
+        np.testing.assert_allclose(said(client, "/embed", inputs=TEXTS, prompt_name=prompt), expected, atol=1e-5)
+    assert not np.allclose(predictor.encode(TEXTS, "query"), predictor.encode(TEXTS), atol=1e-3)
+    np.testing.assert_allclose(said(client, "/embed", inputs=TEXTS[0]), predictor.encode(TEXTS[:1]), atol=1e-5)
+
+
+@served("similarity-nli")  # of vectors that are not brought to length 1
+def test_embed_normalizes_unless_told(client: TestClient, tiny_encoder: Path) -> None:
+    own = predictor_of(KEPT["similarity-nli"], tiny_encoder).encode(TEXTS)
+    lengths = np.linalg.norm(own, axis=1, keepdims=True)
+    assert abs(lengths - 1).min() > 0.1
+    np.testing.assert_allclose(said(client, "/embed", inputs=TEXTS, normalize=False), own, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(said(client, "/embed", inputs=TEXTS), own / lengths, atol=1e-5)
+
+
+@served("retrieval")
+def test_openai_embeddings(client: TestClient, tiny_encoder: Path) -> None:
+    predictor = predictor_of(KEPT["retrieval"], tiny_encoder)
+    expected = predictor.encode(TEXTS)
+    found = said(client, "/v1/embeddings", input=TEXTS, model="whatever")
+    np.testing.assert_allclose([each["embedding"] for each in found["data"]], expected, atol=1e-5)
+    assert [each["index"] for each in found["data"]] == list(range(8))
+    pieces = sum(len(predictor.task.tokenizer(text)["input_ids"]) for text in TEXTS)
+    assert found["usage"] == {"prompt_tokens": pieces, "total_tokens": pieces}
+    coded = said(client, "/v1/embeddings", input=TEXTS[1], encoding_format="base64")["data"][0]["embedding"]
+    np.testing.assert_allclose(np.frombuffer(base64.b64decode(coded), "<f4"), expected[1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("client", "activation"), [("ranking-binary", "sigmoid"), ("ranking-listwise", "identity")], indirect=["client"]
+)
+def test_rerank(client: TestClient, activation: str, tiny_encoder: Path) -> None:
+    name = "ranking-binary" if activation == "sigmoid" else "ranking-listwise"
+    predictor = predictor_of(KEPT[name], tiny_encoder)
+    own = [answer["score"] for answer in predictor([{"query": "one cat", "document": text} for text in TEXTS])]
+    logits = np.log(own) - np.log1p(-np.array(own)) if activation == "sigmoid" else np.array(own)
+    order = np.argsort(-logits).tolist()
+    found = said(client, "/rerank", query="one cat", texts=TEXTS)
+    assert [rank["index"] for rank in found] == order
+    assert [rank["score"] for rank in found] == pytest.approx((1 / (1 + np.exp(-logits)))[order], abs=1e-5)
+    assert "text" not in found[0]
+    raw = said(client, "/rerank", query="one cat", texts=TEXTS, raw_scores=True, return_text=True)
+    assert [rank["score"] for rank in raw] == pytest.approx(logits[order], abs=1e-4)
+    assert [rank["text"] for rank in raw] == [TEXTS[index] for index in order]
+
+
+@pytest.mark.parametrize("client", ["single-label", "multi-label", "regression"], indirect=True)
+def test_predict_with_inputs(client: TestClient, tiny_encoder: Path, request: pytest.FixtureRequest) -> None:
+    predictor = predictor_of(KEPT[request.node.callspec.params["client"]], tiny_encoder)
+    expected = []
+    for answer in predictor(TEXTS):
+        scores = answer.get("scores", {"score": answer.get("score")})
+        expected.append([{"label": n, "score": s} for n, s in sorted(scores.items(), key=lambda pair: -pair[1])])
+    alike(said(client, "/predict", inputs=[[text] for text in TEXTS]), expected)
+    alike(said(client, "/predict", inputs=TEXTS[0]), expected[0])
+    alike(said(client, "/predict", inputs=[TEXTS[0]]), expected[0])
+    error = said(client, "/predict", status=422, inputs=TEXTS[:2])["error"]  # which is one pair, and no batch
+    assert "[[text], …]" in error
+
+
+@served("pair")
+def test_predict_with_inputs_of_pairs(client: TestClient, tiny_encoder: Path) -> None:
+    predictor = predictor_of(KEPT["pair"], tiny_encoder)
+    best = [a["label"] for a in predictor([{"text_a": t, "text_b": "no"} for t in TEXTS])]
+    found = said(client, "/predict", inputs=[[text, "no"] for text in TEXTS])
+    assert [each[0]["label"] for each in found] == best
+    assert said(client, "/predict", inputs=[TEXTS[0], "no"])[0]["label"] == best[0]
+    assert "reads pairs" in said(client, "/predict", status=422, inputs=[["a", "no"], ["a"]])["error"]
+
+
+@served("retrieval")
+def test_a_text_that_is_too_long_is_cut_only_where_that_is_asked_for(client: TestClient, tiny_encoder: Path) -> None:
+    long = "the cat " * 100
+    error = said(client, "/embed", status=413, inputs=["yes", long])["error"]
+    assert "input 2" in error
+    assert "32 word pieces" in error
+    assert said(client, "/v1/embeddings", status=413, input=long)["error"].startswith("input 1")
+    own = predictor_of(KEPT["retrieval"], tiny_encoder).encode([long])
+    np.testing.assert_allclose(said(client, "/embed", inputs=long, truncate=True), own, atol=1e-5)
+    assert said(client, "/predict", rows=[long])["answers"][0]["truncated"] is True
+    assert "bertkit_truncated_rows_total 4.0" in client.get("/metrics").text
+
+
+@served("single-label")
+def test_paths_that_the_task_has_not(client: TestClient) -> None:
+    for path in ("/embed", "/v1/embeddings", "/rerank"):
+        assert "text-classification" in said(client, path, status=424, inputs="a")["error"]
+        assert path not in client.get("/openapi.json").json()["paths"]
+
+
+# --- what is not answered ----------------------------------------------------------------------------------------
+
+BAD: list[tuple[str, int, str]] = [
+    ("", 422, "the body"),
+    ("{", 400, "not JSON"),
+    ("null", 422, "rows"),
+    ("[]", 422, "rows"),
+    ('"rows"', 422, "rows"),
+    ('{"rows": []}', 400, "`rows` is empty"),
+    ('{"inputs": []}', 400, "`inputs` is empty"),
+    ('{"rows": null}', 422, "expected a list, found None"),
+    ('{"rows": {"text": "a"}}', 422, "expected a list"),
+    ('{"rows": "a"}', 422, "expected a list, found 'a'"),
+    ('{"rows": ["a", 5]}', 422, "row 2: expected text, found 5"),
+    ('{"rows": [NaN]}', 422, "row 1: expected text, found nan"),
+    ('{"rows": [{"txt": "a"}]}', 422, "row 1: no text in this row; it has txt"),
+    ('{"rows": [{}]}', 422, "it has nothing"),
+    ('{"rows": [{"text": "a"}, {"txt": "a"}]}', 422, "row 2: text: Field required"),
+    ('{"rows": [{"text": null}]}', 422, "row 1: text"),
+    ('{"rows": [{"text": ["a"]}]}', 422, "row 1: text"),
+    ('{"rows": ["a"], "top": 3}', 422, "top: Extra inputs"),
+    ('{"row": ["a"]}', 422, "rows: Field required"),
+    ('{"inputs": 5}', 422, "inputs"),
+    ('{"inputs": "a", "raw_scores": true}', 422, "raw_scores"),
+    ('{"rows": [{"\\ud800": "a"}]}', 422, "no text in this row"),
+    ("[" * 100_000, 400, "parsing"),
+    ('{"rows": [' + "9" * 5000 + "]}", 400, "parsing"),
+    ('{"rows": [' + ",".join(['"a"'] * 257) + "]}", 413, "257 items; 256 are allowed"),
+    ('{"rows": ["' + "a" * 2_000_000 + '"]}', 413, "larger than 2,000,000 bytes"),
+]
+
+
+@pytest.fixture(scope="module")
+def classifier(tiny_encoder: Path) -> Iterator[TestClient]:
+    with TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits())) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("body", "status", "part"), BAD, ids=[body[:40] for body, _, _ in BAD])
+def test_bad_bodies(classifier: TestClient, body: str, status: int, part: str) -> None:
+    response = classifier.post("/predict", content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == status
+    assert part in response.json()["error"]
+    assert len(response.content) < 3000
+    assert said(classifier, "/predict", rows=["a"])["answers"]
+
+
+def test_json_must_be_said_to_be_json(classifier: TestClient) -> None:
+    response = classifier.post("/predict", content='{"rows": ["a"]}', headers={"Content-Type": "text/plain"})
+    assert response.status_code == 415
+    assert classifier.get("/predict").status_code == 405
+
+
+def test_a_body_of_unknown_length_is_refused_while_it_is_read(classifier: TestClient) -> None:
+    read = 0
+
+    def body() -> Iterator[bytes]:
+        nonlocal read
+        for _ in range(100):
+            read += 1
+            yield b"a" * 100_000
+
+    response = classifier.post("/predict", content=body(), headers={"Content-Type": "application/json"})
+    assert response.status_code == 413
+    assert said(classifier, "/predict", rows=["a"])["answers"]
+
+
+def test_lone_surrogates_are_read_as_the_predictor_reads_them(classifier: TestClient, tiny_encoder: Path) -> None:
+    own = predictor_of(KEPT["single-label"], tiny_encoder)(["cat \ud800 dog"])
+    response = classifier.post(
+        "/predict", content='{"rows": ["cat \\ud800 dog"]}', headers={"Content-Type": "application/json"}
+    )
+    alike(response.json()["answers"], own)
+
+
+def test_too_long_for_a_model_that_cuts_nothing(tiny_encoder: Path) -> None:
+    case = Case("", {"name": "text-classification", "overflow": "error"}, KEPT["single-label"].columns, max_length=8)
+    predictor = predictor_of(Case("", case.options, case.columns, max_length=8), tiny_encoder)
+    with TestClient(make_app(predictor, "small", Limits(max_batch_tokens=4))) as client:
+        error = said(client, "/predict", status=422, rows=["yes", "no", "the cat " * 20, "no"])["error"]
+    assert error.startswith("row 3: 42 word pieces, 8 are allowed")  # its own row, though calls are of one or two
+
+
+def test_own_pages(classifier: TestClient) -> None:
+    assert classifier.get("/health").json() == {"status": "ok"}
+    about = classifier.get("/info").json()
+    assert about["model_type"] == {
+        "classifier": {"id2label": {"0": "bad", "1": "good"}, "label2id": {"bad": 0, "good": 1}}
+    }
+    assert (about["max_input_length"], about["payload_limit"], about["task"]) == (32, 2_000_000, "text-classification")
+    page = classifier.get("/docs").text
+    assert "/predict" in page
+    assert "http" not in re.sub(r"https?://127\.0\.0\.1", "", page)  # nothing comes from elsewhere
+    metrics = classifier.get("/metrics").text
+    assert 'bertkit_requests_total{path="/health",status="200"}' in metrics
+    classifier.get("/nobody/knows/this")
+    assert "nobody" not in classifier.get("/metrics").text
+
+
+def test_unhealthy_without_the_models_thread(tiny_encoder: Path) -> None:
+    client = TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits()))
+    assert client.get("/health").status_code == 503  # not entered: nothing was started
+
+
+# --- batches -----------------------------------------------------------------------------------------------------
+
+
+class Model:
+    """Answers rows with their number, when it may; remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.may, self.busy = threading.Event(), threading.Event()
+        self.calls: list[list[int]] = []
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        self.calls.append([row["n"] for row in rows])
+        self.busy.set()
+        assert self.may.wait(10)
+        if any(row.get("bad") == "data" for row in rows):
+            place = next(number for number, row in enumerate(rows, 1) if row.get("bad"))
+            raise DataError(Problem(f"row {place}", "bad"))
+        if any(row.get("bad") for row in rows):
+            raise ZeroDivisionError(SECRET)
+        return [{"n": row["n"]} for row in rows]
+
+
+def row(number: int, size: int = 1, **more: Any) -> dict[str, Any]:
+    """A row of so many tokens."""
+    return {"n": number, "text": "x" * (4 * (size - 1)), **more}
+
+
+def batched(work: Callable[[Batcher, Model], Any], model: Model | None = None, **limits: Any) -> Model:
+    """Run `work` with a batcher around the model."""
+    model = model or Model()
+
+    async def run() -> None:
+        async with Batcher(model, Limits(**limits), Meters()) as batcher:
+            try:
+                await work(batcher, model)
+            finally:
+                model.may.set()
+
+    asyncio.run(run())
+    return model
+
+
+async def waiting(batcher: Batcher, model: Model, *jobs: tuple[list[dict[str, Any]], Any]) -> list[Any]:
+    """What each of these jobs gets that come while the model is busy with another."""
+    first = asyncio.create_task(batcher.answers([row(-1)], "first"))
+    while not model.busy.is_set():
+        await asyncio.sleep(0.001)
+    tasks = [asyncio.create_task(batcher.answers(rows, key)) for rows, key in jobs]
+    await asyncio.sleep(0)
+    model.may.set()
+    await first
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_tokens_are_a_quarter_of_the_bytes() -> None:
+    assert tokens({"text": "x" * 400}) == 101
+    assert tokens({"tokens": ["abcd", "efgh"], "document": 3}) == 3
+    assert tokens({"question": "été " * 10, "context": "好" * 10}) == 1 + 15 + 7 - 1 + 1
+    assert tokens({"text": "\ud800"}) == 1
+
+
+def test_what_waits_goes_together_up_to_the_budget() -> None:
+    async def work(batcher: Batcher, model: Model) -> None:
+        jobs = [([row(10 * job + n, size=10) for n in range(3)], "same") for job in range(4)]
+        found = await waiting(batcher, model, *jobs)
+        assert found == [[{"n": 10 * job + n} for n in range(3)] for job in range(4)]
+
+    model = batched(work, max_batch_tokens=70)
+    assert model.calls == [[-1], [0, 1, 2, 10, 11, 12, 20], [21, 22, 30, 31, 32]]
+
+
+def test_rows_that_may_not_be_mixed_are_not_and_nobody_is_passed_over() -> None:
+    async def work(batcher: Batcher, model: Model) -> None:
+        jobs = [([row(0)], "a"), ([row(1), row(2)], None), ([row(3)], "b"), ([row(4)], "a"), ([row(5, 99)], "b")]
+        assert await waiting(batcher, model, *jobs) == [[{"n": r["n"]} for r in rows] for rows, _ in jobs]
+
+    assert batched(work, max_batch_tokens=20).calls == [[-1], [0, 4], [1, 2], [3], [5]]
+
+
+def test_a_request_that_fails_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(batcher: Batcher, model: Model) -> None:
+        jobs = [[row(0), row(1)], [row(2), row(3, bad="data")], [row(4, bad="bug")], [row(5)]]
+        found = await waiting(batcher, model, *((rows, "same") for rows in jobs))
+        assert found[0] == [{"n": 0}, {"n": 1}]
+        assert found[3] == [{"n": 5}]
+        assert str(found[1]) == "row 2: bad"
+        assert (found[2].status, SECRET in str(found[2])) == (500, False)
+
+    with caplog.at_level(logging.DEBUG):
+        batched(work)
+    assert "ZeroDivisionError" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_a_part_that_fails_is_told_by_the_rows_of_its_request() -> None:
+    async def work(batcher: Batcher, model: Model) -> None:
+        model.may.set()
+        with pytest.raises(DataError, match="row 5: bad"):
+            await batcher.answers([*(row(n, 10) for n in range(4)), row(4, 10, bad="data")], "same")
+
+    assert batched(work, max_batch_tokens=20).calls == [[0, 1], [2, 3], [4], [0, 1, 2, 3, 4]]
+
+
+def test_too_late() -> None:
+    async def work(batcher: Batcher, model: Model) -> None:
+        found = await asyncio.gather(
+            batcher.answers([row(0)], "a"), batcher.answers([row(1)], "b"), return_exceptions=True
+        )
+        assert [(each.status, each.retry_after) for each in found if isinstance(each, Refused)] == [
+            (504, None),
+            (503, 1),
+        ]
+        model.may.set()
+        assert await batcher.answers([row(2)], "c") == [{"n": 2}]
+
+    assert batched(work, timeout=0.2).calls == [[0], [2]]  # what nobody waits for is not answered
+
+
+def test_on_exit_what_was_taken_in_is_finished() -> None:
+    model = Model()
+
+    async def run() -> list[Any]:
+        async with Batcher(model, Limits(), Meters()) as batcher:
+            tasks = [asyncio.create_task(batcher.answers([row(n)], n)) for n in range(5)]
+            await asyncio.sleep(0)
+            model.may.set()
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(run()) == [[{"n": n}] for n in range(5)]
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(1, 9), min_size=1, max_size=6), st.sampled_from(["a", "b", None]), st.booleans()
+        ),
+        max_size=12,
+    ),
+    st.integers(1, 20),
+)
+def test_every_row_is_answered_to_whom_it_belongs(jobs: list[tuple[list[int], str | None, bool]], budget: int) -> None:
+    numbered = [
+        ([row(100 * job + n, size, bad="data" if bad else "") for n, size in enumerate(sizes)], key, bad)
+        for job, (sizes, key, bad) in enumerate(jobs)
+    ]
+
+    async def work(batcher: Batcher, model: Model) -> None:
+        found = await waiting(batcher, model, *((rows, key) for rows, key, _ in numbered))
+        for (rows, _, bad), answers in zip(numbered, found, strict=True):
+            assert isinstance(answers, DataError) if bad else answers == [{"n": r["n"]} for r in rows]
+
+    model = batched(work, max_batch_tokens=budget)
+    every = {r["n"]: (r, key) for rows, key, _ in numbered for r in rows}
+    fails = any(bad for _, _, bad in numbered)
+    for call in (call for call in model.calls if call != [-1]):
+        keys = {every[n][1] for n in call}
+        owners = {n // 100 for n in call}
+        assert len(keys) == 1
+        assert len(owners) == 1 or None not in keys
+        alone = len(owners) == 1 and (None in keys or fails)
+        assert alone or len(call) == 1 or sum(tokens(every[n][0]) for n in call) <= budget
+    if not fails:  # then nothing is asked twice
+        assert Counter(n for call in model.calls for n in call) == Counter([-1, *every])
+
+
+# --- the whole application, with a model that waits ------------------------------------------------------------------
+
+
+def stand_in(predictor: Predictor, model: Model) -> Any:
+    """A predictor that waits until it may, and whose texts are numbers."""
+
+    def stream(rows: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+        model([{"n": row["text"]} for row in rows])
+        return predictor.stream(rows)
+
+    return SimpleNamespace(task=predictor.task, columns={}, precision="fp32", stream=stream)
+
+
+async def post(app: Any, text: str, leaves: asyncio.Event | None = None) -> list[dict[str, Any]]:
+    """The messages of the response, by ASGI itself; the client goes away when `leaves` is set."""
+    sent: list[dict[str, Any]] = []
+    body = [{"type": "http.request", "body": json.dumps({"rows": [text]}).encode(), "more_body": False}]
+
+    async def receive() -> Any:
+        if body:
+            return body.pop()
+        await (leaves or asyncio.Event()).wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/predict", "raw_path": b"/predict"}
+    scope |= {
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+        "root_path": "",
+        "scheme": "http",
+    }
+    await app({**scope, "client": None, "server": None, "state": {}, "asgi": {"version": "3.0"}}, receive, send)
+    return sent
+
+
+def test_a_full_house_and_clients_that_go_away(tiny_encoder: Path) -> None:
+    model = Model()
+    app = make_app(
+        stand_in(predictor_of(KEPT["single-label"], tiny_encoder), model), "small", Limits(max_concurrent_requests=3)
+    )
+
+    async def run() -> None:
+        leaves = asyncio.Event()
+        async with app.router.lifespan_context(app):
+            tasks = [asyncio.create_task(post(app, "zero"))]
+            while not model.busy.is_set():
+                await asyncio.sleep(0.001)
+            tasks += [asyncio.create_task(post(app, "one", leaves)), asyncio.create_task(post(app, "two"))]
+            await asyncio.sleep(0.05)
+            full = await post(app, "three")
+            assert full[0]["status"] == 429
+            assert (b"retry-after", b"1") in full[0]["headers"]
+            leaves.set()
+            await tasks[1]
+            tasks.append(asyncio.create_task(post(app, "four")))  # there is room again
+            await asyncio.sleep(0.05)
+            model.may.set()
+            done = await asyncio.gather(*tasks)
+        assert [messages[0]["status"] for messages in done] == [200, 499, 200, 200]
+
+    asyncio.run(run())
+    assert model.calls == [["zero"], ["two", "four"]]  # not what nobody waits for
+
+
+def test_a_body_that_does_not_come(tiny_encoder: Path) -> None:
+    app = make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits(timeout=0.05))  # type: ignore[arg-type]
+    sent = []
+
+    async def run() -> None:
+        async def never() -> Any:
+            await asyncio.sleep(10)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/predict",
+            "headers": [(b"content-type", b"application/json")],
+        }
+        async with app.router.lifespan_context(app):
+            await app(scope | {"query_string": b""}, never, send)
+
+    asyncio.run(run())
+    assert sent[0]["status"] == 408
+
+
+# --- a real server ---------------------------------------------------------------------------------------------------
+
+HEADERS = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def model_folder(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small classifier, read in fp32 so that its answers tell requests apart to the fifth digit."""
+    folder = tmp_path_factory.mktemp("serve") / "classifier"
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.from_pretrained(tiny_encoder, num_labels=3, initializer_range=0.3)
+    options = {
+        "name": "text-classification",
+        "kind": "single-label",
+        "labels": [[n, n] for n in config.id2label.values()],
+    }
+    config.bertkit = {"version": "0.1.0", "task": options, "precision": "fp32"}
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def server(model_folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """`bertkit serve` as a process of its own, and its port."""
+    command = [sys.executable, "-m", "bertkit", "serve", str(model_folder)]
+    command += ["--port", "0", "--max-concurrent-requests", "6", "--max-batch-tokens", "64"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr
+        try:
+            line = process.stderr.readline()
+            yield process, int(re.search(r"http://127\.0\.0\.1:(\d+)", line)[1])  # type: ignore[index]
+        finally:
+            process.kill()
+
+
+def asked(port: int, body: Any, path: str = "/predict") -> tuple[int, Any, Any]:
+    """Status, JSON and headers of the response."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    content = body if isinstance(body, bytes) else json.dumps(body)
+    connection.request("POST", path, content, HEADERS)
+    response = connection.getresponse()
+    found = response.status, json.loads(response.read()), response.headers
+    connection.close()
+    return found
+
+
+def half_sent(port: int, body: bytes) -> http.client.HTTPConnection:
+    """A connection on which half of a request has gone."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.putrequest("POST", "/predict")
+    for name, value in {**HEADERS, "Content-Length": str(len(body))}.items():
+        connection.putheader(name, value)
+    connection.endheaders(body[: len(body) // 2])
+    return connection
+
+
+def metric(port: int, name: str) -> float:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return float(re.search(rf"^{name} (\S+)$", text, re.M)[1])  # type: ignore[index]
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait, for at most 20 seconds."""
+    for _ in range(2000):
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come true")
+
+
+def refused(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except OSError:
+        return True
+    return False
+
+
+def test_a_server_under_load_that_is_stopped(server: Any, model_folder: Path) -> None:
+    process, port = server
+    oracle = load(model_folder)
+    rng = np.random.default_rng(0)
+    words = " ".join(TEXTS).split()
+    requests = [
+        [" ".join([*rng.choice(words, rng.integers(1, 40)), SECRET]) for _ in range(rng.integers(1, 9))]
+        for _ in range(60)
+    ]
+    expected = [oracle(rows) for rows in requests]
+    firsts = sorted(answers[0]["score"] for answers in expected)
+    assert np.median(np.diff(firsts)) > 1e-4  # so that swapped answers would be seen
+
+    def check(number: int) -> int:
+        rows = requests[number]
+        status, found, _ = asked(port, {"rows": rows} if number % 7 else {"rows": [*rows, 5]})
+        if number % 7:
+            alike(found["answers"], expected[number])
+        return int(status)
+
+    # As many clients as it takes at a time: none is refused, and all get what is theirs.
+    with ThreadPoolExecutor(6) as pool:
+        statuses = list(pool.map(check, range(60)))
+    assert statuses == [200 if number % 7 else 422 for number in range(60)]
+    assert metric(port, "bertkit_rows_total") == sum(len(rows) for n, rows in enumerate(requests) if n % 7)
+
+    before = metric(port, "process_resident_memory_bytes")
+    assert asked(port, b"a" * 100_000_000)[0] == 413
+    assert metric(port, "process_resident_memory_bytes") < before + 20_000_000
+
+    bodies = [json.dumps({"rows": rows}).encode() for rows in requests[:6]]
+    connections = [half_sent(port, body) for body in bodies]
+    until(lambda: metric(port, "bertkit_active_requests") == 6)
+    status, _, headers = asked(port, {"rows": ["cat"]})
+    assert (status, headers["Retry-After"]) == (429, "1")
+
+    process.send_signal(signal.SIGTERM)
+    until(lambda: refused(port))
+    for body, connection, answers in zip(bodies, connections, expected, strict=False):
+        connection.send(body[len(body) // 2 :])
+        response = connection.getresponse()
+        alike(json.loads(response.read())["answers"], answers)
+        connection.close()
+    assert process.wait(30) == 0
+    said = process.stderr.read()
+    assert "all that was accepted is answered" in said
+    assert SECRET not in said
+    assert "Traceback" not in said
+
+
+def test_an_address_that_can_not_be_had(model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code = main(["serve", str(model_folder), "--port", port])
+    assert code == 2
+    assert f"error: 127.0.0.1:{port}: can not listen there" in capsys.readouterr().err

@@ -1,0 +1,478 @@
+"""`sweep`: what a space may say, which trial wins, what an interruption leaves, and what is claimed of the winner."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from math import log10
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import optuna
+import pytest
+import small
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bertkit.cli import main
+from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
+from bertkit.files import read_json, sha256, write_json, write_text
+from bertkit.recipe import Recipe, dump, load_recipe
+from bertkit.run import Run
+from bertkit.sweeps import page as pages
+from bertkit.sweeps import search
+from bertkit.sweeps import sweep as program
+from bertkit.sweeps.space import Choices, Range, _contradictions, read_space
+from bertkit.sweeps.sweep import Sweep, sweep, verdict
+
+SPACE = "training.learning_rate: {low: 1e-4, high: 1e-1, log: true}\ntraining.per_device_train_batch_size: [2, 4, 8]\n"
+
+
+@pytest.fixture(scope="module")
+def room(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small recipe and a space."""
+    folder = tmp_path_factory.mktemp("sweep")
+    small.write_recipe(folder, tiny_encoder)
+    (folder / "space.yaml").write_text(SPACE)
+    return folder
+
+
+def recipe_of(room: Path, *overrides: str) -> Recipe:
+    return load_recipe(room / "small.yaml", overrides)
+
+
+@pytest.fixture(autouse=True)
+def _prune_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The median rule from the second trial on: a test has no time for five."""
+    monkeypatch.setattr(search, "MedianPruner", lambda: optuna.pruners.MedianPruner(n_startup_trials=1))
+
+
+PAGE = pages.page
+
+
+# --- a trainer that takes no time: its score is a formula, so that the best settings are known
+
+
+def formula(recipe: Recipe) -> float:
+    """Best at a rate of 1e-2 and a batch of 4; a bit different with each seed."""
+    rate, batch = recipe.training["learning_rate"], recipe.training["per_device_train_batch_size"]
+    return 0.9 - 0.2 * abs(log10(rate) + 2) - 0.05 * abs(batch - 4) + recipe.seeds[0] % 7 / 1000
+
+
+class Trainer:
+    """Stands for `train`: three evaluations, then results. It can be interrupted at any of its moments, by number."""
+
+    def __init__(self, score: Callable[[Recipe], float] = formula) -> None:
+        self.score, self.moment, self.interrupt = score, 0, set[int]()
+        self.trained: list[str] = []
+
+    def pass_moment(self) -> None:
+        self.moment += 1
+        if self.moment in self.interrupt:
+            raise KeyboardInterrupt
+
+    def __call__(self, recipe: Recipe, folder: Path, resume: bool, *, callbacks: Any) -> Run:
+        assert resume == (folder / "recipe.yaml").is_file()
+        if not resume:
+            assert not folder.exists()
+            write_text(folder / "recipe.yaml", dump(recipe))
+        self.pass_moment()
+        for watch in callbacks:
+            for number in (1, 2, 3):
+                value = self.score(recipe) * number / 3
+                state = SimpleNamespace(log_history=[{"eval_accuracy": value}] * number)
+                watch.on_evaluate(None, state, None, metrics={"eval_accuracy": value})
+                self.pass_moment()
+        outcomes = [{"headline": self.score(recipe.model_copy(update={"seeds": [seed]}))} for seed in recipe.seeds]
+        (folder / "model").mkdir(exist_ok=True)
+        write_json(folder / "results.json", {"seeds": outcomes})
+        self.trained.append(folder.name)
+        self.pass_moment()
+        return Run(folder)
+
+
+@pytest.fixture
+def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
+    """In place of `train`, and of the rehearsal before it."""
+    made = Trainer()
+    known = SimpleNamespace(headline="accuracy"), SimpleNamespace(fingerprints={"train": "0" * 64})
+    monkeypatch.setattr(search, "train", lambda *args, **more: made(*args, **more))
+    monkeypatch.setattr(program, "_rehearsed", lambda *args: known)
+    monkeypatch.setattr(pages, "page", lambda *args: "")  # drawing takes a second
+    return made
+
+
+def states(done: Sweep) -> list[str]:
+    return [trial["state"] for trial in done.results["trials"]]
+
+
+# --- the space
+
+
+def problems(room: Path, text: str, name: str = "bad.yaml") -> list[str]:
+    (room / name).write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        read_space(room / name, room / "small.yaml")
+    return [f"{Path(p.where).name} {p.what} | {p.fix}" for p in caught.value.problems]
+
+
+def test_everything_that_is_wrong_with_a_space_is_said_at_once_with_its_line(room: Path) -> None:
+    text = """\
+training.learning_rat: [1e-5, 2e-5]
+training.weight_decay: {low: 0.0, high: -0.1}
+training.warmup_steps: {low: 0.0, hihg: 0.2}
+training.per_device_train_batch_size: [16, many]
+training.adam_beta1:
+  low: 0.5
+  high: 1.5
+model.max_length: {low: 4, high: 32, step: 3}
+seeds: [1, 2]
+data.limit: [10, 20]
+task: [a, b]
+peft: [null, {r: 8}]
+peft.r: [4, 8]
+training.max_grad_norm: 1.0
+training.num_train_epochs: [3]
+training.label_smoothing_factor: {low: 0, high: 0.1, log: true}
+verify: [true, false]
+training.optim: [adamw_torch, adamw_torch]
+"""
+    said = "\n".join(problems(room, text))
+    for line, words in (
+        (1, "learning_rat: unknown key; did you mean 'learning_rate'"),
+        (2, "weight_decay.high: must be more than low"),
+        (3, "hihg: unknown key; did you mean 'high'"),
+        (3, "high: missing"),
+        (4, r"batch_size\[1\]: expected a whole number, found text 'many'"),
+        (7, "adam_beta1.high: .*1.5"),
+        (8, "max_length.high: is not low and some steps of 3"),
+        (9, "seeds: can not be swept"),
+        (10, "data.limit: can not be swept .* other rows"),
+        (11, "task: can not be swept"),
+        (13, "peft.r: contradicts peft"),
+        (14, "max_grad_norm: expected a range or a list of choices, found the number 1.0"),
+        (15, "num_train_epochs: needs two choices"),
+        (16, "label_smoothing_factor.low: must be more than 0 where log is true"),
+        (17, "verify: can not be swept"),
+        (18, "is there twice"),
+    ):
+        assert re.search(rf"bad.yaml:{line} .*{words}", said), (line, words, said)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("", "the space is empty"), ("- a", "expected a mapping"), ("a: [", "YAML")]
+)
+def test_a_file_that_is_no_space(room: Path, text: str, words: str) -> None:
+    assert words in problems(room, text)[0]
+
+
+def test_a_space_that_is_not_there(room: Path) -> None:
+    with pytest.raises(RecipeError, match="can not be read: No such file"):
+        read_space(room / "nowhere.yaml", room / "small.yaml")
+
+
+def test_values_that_only_transformers_or_the_model_refuse_are_found_before_training(room: Path) -> None:
+    (room / "late.yaml").write_text("training.save_strategy: [epoch, steps]\nmodel.max_length: [32, 4096]\n")
+    with pytest.raises(RecipeError) as caught:
+        sweep(recipe_of(room), room / "late.yaml", room / "never")
+    said = str(caught.value)
+    assert re.search(r"late.yaml:1: training.save_strategy\[1\]: .*strategy", said, re.DOTALL)
+    assert re.search(r"late.yaml:2: model.max_length\[1\]: .*reads at most 64", said)
+    assert not (room / "never").exists()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    low=st.integers(1, 500),
+    size=st.integers(1, 500),
+    count=st.integers(1, 9),
+    kind=st.sampled_from("whole log step free".split()),
+)
+def test_what_is_drawn_is_in_the_space_and_survives_the_recipe(low: int, size: int, count: int, kind: str) -> None:
+    ends = [low, low + size * count] if kind == "whole" else [low / 100, (low + size * count) / 100]
+    step = {"whole": size, "step": size / 100}.get(kind)
+    dimension = Range(low=ends[0], high=ends[1], log=kind == "log", step=step)
+    assert not list(_contradictions(dimension))
+    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1)).ask()
+    dimension.draw(trial, "training.x")
+    value = dimension.as_meant(trial.params["training.x"])
+    assert dimension.holds(value)
+    assert dimension.holds(ends[0])
+    assert isinstance(value, int if kind == "whole" else float)
+    assert json.loads(json.dumps(value)) == value
+    assert not dimension.holds(ends[1] * 1.01 + 1)
+
+
+def test_choices_hold_any_value_of_a_recipe() -> None:
+    values = [None, True, 1, 1.0, "1", {"r": 8}, ["a"]]
+    dimension = Choices(tuple(map(json.dumps, values)))
+    assert all(dimension.holds(value) for value in values)
+    assert [dimension.as_meant(dimension.as_drawn(value)) for value in values] == values
+    assert not dimension.holds(False)
+
+
+# --- the search, with a score that is known
+
+
+def test_the_search_finds_what_is_better_and_says_what_it_is_worth(
+    trainer: Trainer, room: Path, tmp_path: Path
+) -> None:
+    recipe = recipe_of(room, "training.learning_rate=1e-4", "hub.repo_id=me/model", "seeds=[5, 6]")
+    done = sweep(recipe, room / "space.yaml", tmp_path / "s", trials=25, confirm=3)
+    told = done.results
+    first = told["trials"][0]
+    assert first["changes"] == {}
+    assert first["score"] == pytest.approx(formula(recipe))
+    complete = [trial for trial in told["trials"] if trial["state"] == "complete"]
+    assert told["winner"] == max(complete, key=lambda t: t["score"])["number"] != 0
+    assert 1e-3 < told["changes"]["training.learning_rate"] < 1e-1
+    assert told["better"] is True
+    assert told["seeds"] == [6, 7, 8]
+    best = load_recipe(tmp_path / "s" / "best.yaml")
+    assert best.seeds == told["seeds"]
+    assert best.hub is not None
+    assert best.training["learning_rate"] == told["changes"]["training.learning_rate"]
+    assert done.best.recipe == best.model_copy(update={"hub": None})
+    assert told["scores"]["best"] == [formula(best.model_copy(update={"seeds": [s]})) for s in best.seeds]
+    assert told["scores"]["defaults"] == [formula(recipe.model_copy(update={"seeds": [s]})) for s in best.seeds]
+    head = (tmp_path / "s" / "best.yaml").read_text().splitlines()[0]
+    assert head == f"# {told['verdict'][0]}"
+    assert "with every seed" in head
+    assert "pruned" in states(done)
+    for trial in told["trials"]:
+        assert not (tmp_path / "s" / "trials" / f"{trial['number']:04d}" / "model").exists()
+
+
+def test_a_recipe_that_is_best_as_it_is_stays(trainer: Trainer, room: Path, tmp_path: Path) -> None:
+    done = sweep(
+        recipe_of(room, "training.learning_rate=1e-2"), room / "space.yaml", tmp_path / "s", trials=5, confirm=2
+    )
+    told = done.results
+    assert told["winner"] == 0
+    assert told["better"] is False
+    assert told["verdict"][0].startswith("No trial is better than the recipe as it is")
+    assert not (tmp_path / "s" / "defaults").exists()
+    assert done.best.recipe.training["learning_rate"] == 1e-2
+
+
+def test_a_winner_by_luck_is_called_one(trainer: Trainer, room: Path, tmp_path: Path) -> None:
+    """Fresh seeds score all settings alike: what the search found was noise."""
+    trainer.score = lambda recipe: formula(recipe) if recipe.seeds[0] == 42 else 0.5
+    told = sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=8, confirm=2).results
+    assert told["winner"] != 0
+    assert told["better"] is False
+    assert told["verdict"][0].startswith("NOT better than the recipe as it is: accuracy 0.5000 ± 0.0000 against 0.5000")
+
+
+def test_verdicts() -> None:
+    assert verdict("f1", 3, 0.95, [0.9, 0.8], [0.7, 0.7])[0].startswith(
+        "Better than the recipe as it is with every seed"
+    )
+    assert "(1 of 2)" in verdict("f1", 3, 0.95, [0.9, 0.6], [0.7, 0.7])[0]
+    assert verdict("f1", 3, 0.95, [0.7], [0.7])[0].startswith("NOT better")
+    assert "0.9500 in the search" in verdict("f1", 3, 0.95, [0.7], [0.7])[1]
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    moments=st.sets(st.integers(1, 28), min_size=1, max_size=5),
+    torn=st.binary(max_size=9).filter(lambda b: b"\n" not in b),
+)
+def test_an_interrupted_sweep_goes_on_as_if_it_had_not_been(
+    moments: set[int], torn: bytes, trainer: Trainer, room: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """At any moment of any trial, with half a line in the journal and a lock that nobody holds any more."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    recipe = recipe_of(room)
+    trainer.interrupt, trainer.moment = set(), 0
+    if not (room / "whole" / "sweep.html").is_file():
+        sweep(recipe, room / "space.yaml", room / "whole", trials=5, confirm=1)
+    whole = Sweep(room / "whole")
+    trainer.interrupt, trainer.moment = moments, 0
+    for _ in range(len(moments) + 1):
+        try:
+            parts = sweep(recipe, room / "space.yaml", folder / "parts", trials=5, confirm=1)
+            break
+        except KeyboardInterrupt:
+            with (folder / "parts" / "study.jsonl").open("ab") as journal:
+                journal.write(torn)
+            (folder / "parts" / "study.jsonl.lock").symlink_to("study.jsonl")
+    assert parts.results == whole.results
+    assert (parts.folder / "best.yaml").read_text() == (whole.folder / "best.yaml").read_text()
+
+
+def test_more_trials_go_on_from_fewer(trainer: Trainer, room: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(room)
+    few = sweep(recipe, room / "space.yaml", tmp_path / "s", trials=4, confirm=1).results
+    trainer.trained.clear()
+    assert sweep(recipe, room / "space.yaml", tmp_path / "s", trials=4, confirm=1).results == few
+    more = sweep(recipe, room / "space.yaml", tmp_path / "s", trials=9, confirm=1).results
+    assert more["trials"][:4] == few["trials"]
+    whole = sweep(recipe, room / "space.yaml", tmp_path / "whole", trials=9, confirm=1).results
+    assert more == whole
+    assert Run(tmp_path / "s" / "best").recipe == Run(tmp_path / "whole" / "best").recipe
+
+
+def test_time_that_is_up_starts_no_trial_but_the_first(trainer: Trainer, room: Path, tmp_path: Path) -> None:
+    done = sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=50, timeout=1e-9, confirm=1)
+    assert len(states(done)) == 1
+    assert done.results["winner"] == 0
+
+
+def test_a_trial_that_fails_is_told_and_the_sweep_goes_on(trainer: Trainer, room: Path, tmp_path: Path) -> None:
+    def score(recipe: Recipe) -> float:
+        if recipe.training["per_device_train_batch_size"] == 8:
+            raise UserError(Problem("training", "the loss is nan at step 3"))
+        return formula(recipe)
+
+    trainer.score = score
+    done = sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=12, confirm=1)
+    failed = [trial for trial in done.results["trials"] if trial["state"] == "fail"]
+    assert failed
+    assert all(trial["outcome"] == "failed: training: the loss is nan at step 3" for trial in failed)
+    assert {trial["changes"]["training.per_device_train_batch_size"] for trial in failed} == {8}
+
+
+@pytest.mark.parametrize("kind", [DataError, ModelError])
+def test_what_no_trial_can_help_stops_the_sweep_until_it_is_mended(
+    kind: type[UserError], trainer: Trainer, room: Path, tmp_path: Path
+) -> None:
+    recipe = recipe_of(room)
+    fine = sweep(recipe, room / "space.yaml", tmp_path / "fine", trials=3, confirm=1).results
+
+    def score(recipe: Recipe) -> float:
+        raise kind(Problem("disk", "is full")) if len(trainer.trained) == 2 else AssertionError
+
+    trainer.trained.clear()
+    trainer.score = lambda recipe: formula(recipe) if len(trainer.trained) < 2 else score(recipe)
+    with pytest.raises(kind, match="is full"):
+        sweep(recipe, room / "space.yaml", tmp_path / "s", trials=3, confirm=1)
+    trainer.score = formula
+    assert sweep(recipe, room / "space.yaml", tmp_path / "s", trials=3, confirm=1).results == fine
+
+
+def test_settings_that_were_tried_are_not_trained_again(trainer: Trainer, room: Path, tmp_path: Path) -> None:
+    (room / "two.yaml").write_text("training.per_device_train_batch_size: [4, 8]\n")
+    done = sweep(recipe_of(room), room / "two.yaml", tmp_path / "s", trials=8, confirm=1)
+    folders = [name for name in trainer.trained if name.isdigit()]
+    assert 1 <= len(folders) <= 2
+    assert any(trial["outcome"].endswith(", as trial 0") for trial in done.results["trials"])
+
+
+@pytest.mark.parametrize("change", ["recipe", "space", "data"])
+def test_another_recipe_space_or_data_do_not_go_on(
+    change: str, trainer: Trainer, room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text(SPACE)
+    sweep(recipe_of(room), space, tmp_path / "s", trials=1, confirm=1)
+    before = {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()}
+    if change == "space":
+        space.write_text(SPACE.replace("8", "16"))
+    if change == "data":
+        other = SimpleNamespace(headline="accuracy"), SimpleNamespace(fingerprints={"train": "1" * 64})
+        monkeypatch.setattr(program, "_rehearsed", lambda *args: other)
+    with pytest.raises(UserError, match=f"is a sweep with another {change}"):
+        sweep(
+            recipe_of(room, *["model.max_length=16"] * (change == "recipe")), space, tmp_path / "s", trials=1, confirm=1
+        )
+    assert {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_of_something_else_is_left_alone(trainer: Trainer, room: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not empty, and no sweep"):
+        sweep(recipe_of(room), room / "space.yaml", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_damaged_journal_is_named(trainer: Trainer, room: Path, tmp_path: Path) -> None:
+    sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
+    journal = tmp_path / "s" / "study.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b"\n", b"{\n", 2))
+    with pytest.raises(UserError, match=r"study.jsonl: is damaged"):
+        sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
+
+
+def test_calls_that_can_not_be_meant(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError) as caught:
+        sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=0, timeout=-1.0, confirm=0)
+    assert len(caught.value.problems) == 4
+
+
+# --- the page
+
+
+def test_the_page_is_whole_and_escaped(
+    trainer: Trainer, room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "page", PAGE)
+    names = ["<script>alert(1)</script>", "$x_{", "$$"]
+    (room / "names.yaml").write_text(SPACE + f"training.run_name: {json.dumps(names)}\n")
+    sweep(recipe_of(room), room / "names.yaml", tmp_path / "s", trials=12, confirm=1)
+    page = (tmp_path / "s" / "sweep.html").read_text()
+    trials = read_json(tmp_path / "s" / "sweep.json")["trials"]
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "$x_{" in page
+    drawn = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(drawn) == 2
+    texts = ["".join(ET.fromstring(svg).itertext()) for svg in drawn]
+    assert all("learning_rate" in text and "run_name" in text for text in texts)
+    drawn_names = {t["changes"]["training.run_name"] for t in trials[1:] if t["state"] == "complete"}
+    assert len(drawn_names) > 1
+    assert all(name in texts[0] for name in drawn_names)
+    assert "mathdefault" not in page
+    assert not re.search(r'(src|href)="(?!#)', page)
+    assert all(f'<th scope="row">{trial["number"]}</th>' in page for trial in trials)
+    assert read_json(tmp_path / "s" / "sweep.json")["verdict"][0] in page
+
+
+# --- all of it, with real training
+
+
+def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        "sweep",
+        str(room / "small.yaml"),
+        "--space",
+        str(room / "space.yaml"),
+        "--trials",
+        "3",
+        "--confirm",
+        "1",
+    ]
+    more = ["training.num_train_epochs=3", "training.learning_rate=1e-2"]
+    assert main([*command, "--output-dir", str(tmp_path / "whole"), *more]) == 0
+    said = capsys.readouterr().out
+    assert "recipe as it is" in said
+    right, seen = search.Watch.on_evaluate, []
+
+    def interrupted(self: search.Watch, *args: Any, **more: Any) -> None:
+        seen.append(self.trial.number)
+        right(self, *args, **more)
+        if seen.count(1) == 2:
+            seen.append(-1)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(search.Watch, "on_evaluate", interrupted)
+    parts = [*command, "--output-dir", str(tmp_path / "parts"), *more]
+    assert main(parts) == 130
+    assert "the same command goes on from here" in capsys.readouterr().err
+    assert list((tmp_path / "parts" / "trials" / "0001" / "checkpoints").rglob("manifest.json"))
+    seen.clear()
+    monkeypatch.setattr(search.Watch, "on_evaluate", right)
+    assert main(parts) == 0
+    whole, again = Sweep(tmp_path / "whole"), Sweep(tmp_path / "parts")
+    assert again.results == whole.results
+    assert sha256(again.best.model / "model.safetensors") == sha256(whole.best.model / "model.safetensors")
+    scores = [each["headline"] for each in again.best.results["seeds"]]
+    assert scores == again.results["scores"]["best"]
+    assert not list((tmp_path / "parts" / "trials").rglob("*.safetensors"))
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".pkl", ".db", ".bin", ".pt")]
