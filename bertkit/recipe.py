@@ -114,16 +114,16 @@ class EarlyStopping(_Section):
 class Lora(_Section):
     """LoRA (Hu et al. 2021), by peft; names are LoraConfig's. The head is always trained and saved."""
 
-    r: int = Field(8, ge=1)
-    lora_alpha: int = Field(16, ge=1)
-    lora_dropout: float = Field(0.0, ge=0, lt=1)
+    r: int = Field(8, ge=1, description="Rank.")
+    lora_alpha: int = Field(16, ge=1, description="Scale: lora_alpha / r.")
+    lora_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before the adapter.")
     target_modules: list[str] | None = Field(None, description="null: peft's choice for this architecture.")
 
 
 class Freeze(_Section):
     """Parts of the encoder that keep their pretrained weights."""
 
-    embeddings: bool = False
+    embeddings: bool = Field(False, description="The embeddings too.")
     layers: int = Field(0, ge=0, description="The first so many encoder layers.")
 
 
@@ -220,7 +220,11 @@ class Recipe(_Section):
     training: dict[str, Any] = Field(
         default_factory=dict, validate_default=True, description="TrainingArguments fields of transformers."
     )
-    seeds: list[Seed] = Field(default_factory=lambda: [42], min_length=1)
+    seeds: list[Seed] = Field(
+        default_factory=lambda: [42],
+        min_length=1,
+        description="Each is trained; the best on validation becomes the model.",
+    )
     early_stopping: EarlyStopping | None = None
     peft: Lora | None = None
     freeze: Freeze | None = None

@@ -39,6 +39,7 @@ from bertkit.serve.app import make_app
 from bertkit.serve.batcher import Batcher, tokens
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.meters import Meters
+from bertkit.serve.rows import RowReader
 
 SECRET = "the-cat-is-a-secret"
 KEPT = {case.id: case for case in [*CASES, *DRAWN]}
@@ -77,7 +78,7 @@ def alike(found: Any, expected: Any) -> None:
 
 @pytest.fixture
 def client(request: pytest.FixtureRequest, tiny_encoder: Path) -> Iterator[TestClient]:
-    """A client of the case's server; the predictor is `client.app.predictor`, so to speak: see `oracle`."""
+    """A client of the case's server."""
     with TestClient(make_app(predictor_of(KEPT[request.param], tiny_encoder), "small", Limits())) as made:
         yield made
 
@@ -123,16 +124,30 @@ def test_texts_and_columns_by_the_recipes_names_and_by_their_own(tiny_encoder: P
             alike(said(client, "/predict", rows=rows)["answers"], predictor(TEXTS))
 
 
-@served("ner-document")
-def test_rows_whose_answers_depend_on_each_other_stay_among_themselves(client: TestClient, tiny_encoder: Path) -> None:
-    predictor = predictor_of(KEPT["ner-document"], tiny_encoder)
-    rows = rows_of(KEPT["ner-document"], predictor)
-    # Both requests have a document "1": together they would be one document.
-    requests = [rows[:3], rows[1:2], rows[4:]] * 4
-    with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(lambda part: said(client, "/predict", rows=part)["answers"], requests))
-    for part, answers in zip(requests, found, strict=True):
-        alike(answers, predictor(part))
+@pytest.mark.parametrize("name", ["ner-document", "retrieval", "similarity-in-batch", "mlm"])
+def test_rows_whose_answers_depend_on_each_other_share_no_call(name: str, tiny_encoder: Path) -> None:
+    predictor = predictor_of(KEPT[name], tiny_encoder)
+    rows = rows_of(KEPT[name], predictor)
+    if "positive" in rows[0]:  # of other anchors, so that some are not the nearest
+        rows = [row | {"positive": other["positive"]} for row, other in zip(rows, rows[3:] + rows[:3], strict=True)]
+    together, apart = predictor(rows), [*predictor(rows[:3]), *predictor(rows[3:])]
+    with pytest.raises(AssertionError):  # so that it matters
+        alike(together, apart)
+    assert RowReader(predictor.task, {}).key(rows) is None
+
+
+@pytest.mark.parametrize("name", ["single-label", "pair", "qa", "ner-crf", "similarity-mse", "ranking-graded-windows"])
+def test_rows_that_stand_alone_share_calls(name: str, tiny_encoder: Path) -> None:
+    predictor = predictor_of(KEPT[name], tiny_encoder)
+    rows = rows_of(KEPT[name], predictor)
+    alike(predictor(rows[:4]), [*predictor(rows[:2]), *predictor(rows[2:4])])
+    reader = RowReader(predictor.task, {})
+    assert reader.key(rows[:2]) == reader.key(rows[2:4]) is not None
+
+
+def test_rows_with_other_columns_share_no_call(tiny_encoder: Path) -> None:
+    reader = RowReader(predictor_of(KEPT["ner-crf"], tiny_encoder).task, {})
+    assert reader.key([{"text": "a cat"}]) != reader.key([{"tokens": ["a", "cat"]}])
 
 
 # --- text-embeddings-inference -----------------------------------------------------------------------------------
@@ -450,9 +465,10 @@ def test_too_late() -> None:
             (503, 1),
         ]
         model.may.set()
+        await batcher.call(lambda: None)  # after the call that was too late
         assert await batcher.answers([row(2)], "c") == [{"n": 2}]
 
-    assert batched(work, timeout=0.2).calls == [[0], [2]]  # what nobody waits for is not answered
+    assert batched(work, timeout=1).calls == [[0], [2]]  # what nobody waits for is not answered
 
 
 def test_on_exit_what_was_taken_in_is_finished() -> None:
@@ -506,6 +522,12 @@ def test_every_row_is_answered_to_whom_it_belongs(jobs: list[tuple[list[int], st
 # --- the whole application, with a model that waits ------------------------------------------------------------------
 
 
+async def settled() -> None:
+    """Let every task go on until it waits for the model."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
 def stand_in(predictor: Predictor, model: Model) -> Any:
     """A predictor that waits until it may, and whose texts are numbers."""
 
@@ -554,14 +576,14 @@ def test_a_full_house_and_clients_that_go_away(tiny_encoder: Path) -> None:
             while not model.busy.is_set():
                 await asyncio.sleep(0.001)
             tasks += [asyncio.create_task(post(app, "one", leaves)), asyncio.create_task(post(app, "two"))]
-            await asyncio.sleep(0.05)
+            await settled()
             full = await post(app, "three")
             assert full[0]["status"] == 429
             assert (b"retry-after", b"1") in full[0]["headers"]
             leaves.set()
             await tasks[1]
             tasks.append(asyncio.create_task(post(app, "four")))  # there is room again
-            await asyncio.sleep(0.05)
+            await settled()
             model.may.set()
             done = await asyncio.gather(*tasks)
         assert [messages[0]["status"] for messages in done] == [200, 499, 200, 200]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from math import log10
@@ -17,7 +18,7 @@ import small
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.cli import main
+from bertkit.cli import _parse, main
 from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
 from bertkit.recipe import Recipe, dump, load_recipe
@@ -27,6 +28,7 @@ from bertkit.sweeps import search
 from bertkit.sweeps import sweep as program
 from bertkit.sweeps.space import Choices, Range, _contradictions, read_space
 from bertkit.sweeps.sweep import Sweep, sweep, verdict
+from bertkit.yaml12 import parse
 
 SPACE = "training.learning_rate: {low: 1e-4, high: 1e-1, log: true}\ntraining.per_device_train_batch_size: [2, 4, 8]\n"
 
@@ -444,11 +446,12 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(
         "--space",
         str(room / "space.yaml"),
         "--trials",
-        "3",
+        "2",
         "--confirm",
         "1",
     ]
-    more = ["training.num_train_epochs=3", "training.learning_rate=1e-2"]
+    monkeypatch.setattr("bertkit.training.train.draw_report", lambda run: None)  # it takes most of a run
+    more = ["training.num_train_epochs=2", "training.learning_rate=1e-2"]
     assert main([*command, "--output-dir", str(tmp_path / "whole"), *more]) == 0
     said = capsys.readouterr().out
     assert "recipe as it is" in said
@@ -476,3 +479,33 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(
     assert scores == again.results["scores"]["best"]
     assert not list((tmp_path / "parts" / "trials").rglob("*.safetensors"))
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".pkl", ".db", ".bin", ".pt")]
+
+
+# --- docs/scaling.md
+
+
+def test_the_commands_of_the_scaling_page_parse() -> None:
+    """By the launchers' own parsers, and then by ours."""
+    from accelerate.commands.launch import launch_command_parser
+    from torch.distributed.run import parse_args
+
+    page = (Path(__file__).resolve().parent.parent / "docs" / "scaling.md").read_text()
+    commands = [shlex.split(line) for line in page.splitlines() if line.startswith(("torchrun ", "accelerate launch "))]
+    assert len(commands) == 5
+    for command in commands:
+        read = parse_args if command[0] == "torchrun" else launch_command_parser().parse_args
+        told = read(command[1:] if command[0] == "torchrun" else command[2:])
+        assert told.module
+        assert told.training_script == "bertkit"
+        ours = _parse(told.training_script_args)
+        assert ours.recipe == "sst2"
+        assert ours.output_dir.name == "sst2"
+
+
+def test_the_recipe_of_the_scaling_page_is_taken(room: Path) -> None:
+    page = (Path(__file__).resolve().parent.parent / "docs" / "scaling.md").read_text()
+    section = re.search(r"```yaml\n(training:.*?)```", page, re.DOTALL)
+    assert section is not None
+    training = parse(section[1]).data["training"]
+    recipe = recipe_of(room, *(f"training.{key}={json.dumps(value)}" for key, value in training.items()))
+    assert recipe.training["fsdp"] == "full_shard"

@@ -58,13 +58,18 @@ def agreement(ours: Predictor, exported: OnnxModel, rows: Dataset) -> tuple[Agre
 
 
 def compared(
-    ours: Predictor, exported: OnnxModel, rows: Dataset, expected: Sequence[Answer], difference: float
+    ours: Predictor,
+    exported: OnnxModel,
+    rows: Dataset,
+    expected: Sequence[Answer],
+    difference: float,
+    close: float = CLOSE,
 ) -> Agreement:
-    """The exported model's answers and scores beside the expected answers'."""
+    """The exported model's answers and scores beside the expected ones. close: numbers this near count as equal."""
     task = ours.task
     theirs = replace(ours, model=exported, device=None)
     found = list(task.answer(rows, theirs.predict_features))
-    differ = sum(not same(*pair) for pair in zip(expected, found, strict=True))
+    differ = sum(not same(*pair, close) for pair in zip(expected, found, strict=True))
     metrics = {"torch": task.score(expected, rows), "onnx": task.score(found, rows)}
     return Agreement(len(rows), difference, differ, metrics)
 
@@ -83,14 +88,14 @@ def output_difference(ours: Arrays, theirs: Arrays) -> float:
     return worst
 
 
-def same(one: Any, other: Any, name: str = "") -> bool:
-    """Are two answers equal, numbers to 1e-4? Of lists in which equals may change places, the scores are."""
+def same(one: Any, other: Any, close: float = CLOSE, name: str = "") -> bool:
+    """Are two answers equal, numbers but for `close`? Of lists in which equals may change places, the scores are."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key], key) for key in one)
+        return one.keys() == other.keys() and all(same(one[key], other[key], close, key) for key in one)
     if name in RANKED:
         one, other = ([each["score"] for each in ranked] for ranked in (one, other))
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(same(*pair) for pair in zip(one, other, strict=True))
+        return len(one) == len(other) and all(same(*pair, close) for pair in zip(one, other, strict=True))
     if isinstance(one, float) and isinstance(other, float):
-        return one == other or abs(one - other) <= CLOSE
+        return one == other or abs(one - other) <= close
     return bool(one == other)

@@ -159,7 +159,9 @@ def _silence() -> Iterator[None]:
 
 def _translations() -> dict[Any, Any]:
     """Operators that torch.onnx has no translation of."""
-    from onnxscript import opset18 as op
+    import onnxscript
+
+    op: Any = onnxscript.opset18
 
     def sort(values: Any, *, stable: bool = False, dim: int = -1, descending: bool = False) -> Any:
         # Of equals, TopK takes the first: ONNX says so, and it is what stable means.

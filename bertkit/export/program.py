@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import time
 from collections.abc import Sequence
@@ -190,7 +191,7 @@ def _quantize(
     def drop(nodes: list[str]) -> float:
         model = opened(but=nodes)
         difference = output_difference(plain, model(sample))
-        last["int8"] = compared(held.predictor, model, held.rows, expected, difference)
+        last["int8"] = compared(held.predictor, model, held.rows, expected, difference, math.inf)
         fallen = last["int8"].drop(headline)
         logger.info("int8 without %d of %d nodes: %s falls by %.4f", len(nodes), len(found), headline, fallen)
         return fallen

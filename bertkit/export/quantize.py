@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.encoder import quiet
 from bertkit.errors import ModelError, Problem
 
 if TYPE_CHECKING:
@@ -48,16 +47,18 @@ def quantized(proto: ModelProto, file: Path, *, only: Collection[str] = (), but:
     bare = onnx.ModelProto()
     bare.CopyFrom(proto)
     del bare.graph.value_info[:]  # ONNX's shape inference contradicts what torch.onnx says of some
-    with quiet("root"):
-        quantize_dynamic(
-            bare,
-            file,
-            op_types_to_quantize=["MatMul", "Gather"],
-            per_channel=True,
-            weight_type=QuantType.QInt8,
-            nodes_to_quantize=list(only) or None,
-            nodes_to_exclude=list(but),
-        )
+    bare.metadata_props.add(
+        key="onnx.quant.pre_process", value="onnxruntime.quant"
+    )  # else it asks for that, in the log
+    quantize_dynamic(
+        bare,
+        file,
+        op_types_to_quantize=["MatMul", "Gather"],
+        per_channel=True,
+        weight_type=QuantType.QInt8,
+        nodes_to_quantize=list(only) or None,
+        nodes_to_exclude=list(but),
+    )
     made: ModelProto = onnx.load(file)
     return made
 

@@ -86,6 +86,8 @@ def _pictures(study: Study, headline: str, keys: list[str]) -> list[Picture]:
 def _parallel(study: Study, headline: str, keys: list[str]) -> Any:
     axes = plot_parallel_coordinate(study, params=keys, target_name=headline)
     axes.set_title("")
+    for bar in [each for each in axes.figure.axes if each.get_label() == "<colorbar>"]:
+        bar.remove()  # it is an image, which the page's own policy forbids
     # optuna cuts names, and sorts them.
     axes.set_xticklabels([headline, *(key.rpartition(".")[2] for key in sorted(keys))])
     return axes

@@ -233,8 +233,9 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
     # --- model -> answers
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
-        """The best spans of each window: `scores`, best first and -inf behind the last, `first` and `last`,
-        `(windows, spans)`; and `null`, `(windows,)`, its score for none. Exact; of equal spans the first in the text.
+        """The best spans of each window: `scores`, best first and -inf behind the last, `(windows, spans)`; `spans`,
+        `(windows, spans, 2)`, the first and the last piece of the context; and `null`, `(windows,)`, its score for
+        none. Exact; of equal spans the first in the text.
         """
         import torch
         from torch.nn import functional as F
@@ -258,12 +259,12 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         spans = (starts.gather(1, few)[..., None] + ends).flatten(1).sort(dim=1, descending=True, stable=True)
         scores, at = spans.values[:, :most], spans.indices[:, :most]
         first = few.gather(1, at // width) - (batch["place"] - batch["low"])[:, None]
-        return {"scores": scores, "first": first, "last": first + at % width, "null": null}
+        return {"scores": scores, "spans": torch.stack([first, first + at % width], dim=-1), "null": null}
 
     def kept(self, arrays: Arrays) -> Sequence[Kept]:
         real = (arrays["scores"] != -math.inf).sum(axis=1).tolist()
-        table = (arrays["scores"], arrays["first"], arrays["last"], arrays["null"].tolist(), real)
-        return [Kept(s[:n], a[:n], b[:n], z) for s, a, b, z, n in zip(*table, strict=True)]
+        table = zip(arrays["scores"], arrays["spans"], arrays["null"].tolist(), real, strict=True)
+        return [Kept(scores[:n], spans[:n, 0], spans[:n, 1], null) for scores, spans, null, n in table]
 
     def decode(self, kept: Sequence[Kept], features: Dataset, rows: Dataset) -> list[Answer]:
         """One answer per row: `answer`, `start`, `end`, `score`; `n_best`, the same four of each candidate, best first,
