@@ -231,6 +231,7 @@ class Recipe(_Section):
     distillation: Distillation | None = None
     hub: Hub | None = None
     verify: bool = Field(True, description="Reload the saved model in a fresh process and compare its answers.")
+    explain: bool = Field(True, description="Explain a few answers, for the report.")
     expected: dict[str, Any] | None = Field(None, description="What was measured: {metric: [low, high], ...}.")
 
     @field_validator("expected")

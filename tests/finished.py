@@ -33,7 +33,7 @@ def finished(case: Case, folder: Path, where: Path, **sections: dict[str, Any]) 
     task = task.fit(rows, predictor(task, torch.device("cpu"), "fp32", 4)(model))
     usual = {"task": case.options, "model": {"name": str(folder)}, "data": {"source": "sample:sentiment"}}
     once = where.with_name("once.yaml")
-    small.write_rows(once, [{**usual, "verify": False, **sections}])
+    small.write_rows(once, [{**usual, "verify": False, "explain": False, **sections}])
     own = {"train": rows, "validation": rows}
     target = next((name for name in task.targets if name in rows.column_names), None)
     prints = dict.fromkeys(own, "0" * 64)

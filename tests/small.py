@@ -68,7 +68,7 @@ def write_recipe(
         f"data: {{source: {{{sources}}}}}\n"
         "training: {num_train_epochs: 2, per_device_train_batch_size: 4, per_device_eval_batch_size: 3,"
         " learning_rate: 3e-3}\n"
-        "verify: false\n",
+        "verify: false\nexplain: false\n",
         encoding="utf-8",
     )
     return file

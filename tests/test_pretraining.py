@@ -226,7 +226,7 @@ def test_from_text_to_a_model_and_on_to_a_task(recipe: Recipe, tmp_path: Path) -
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "next.yaml").write_text(
         f"task: {{name: text-classification}}\nmodel: {{name: {run.model}, max_length: 32}}\n"
-        "data: {source: {train: rows.jsonl}}\ntraining: {num_train_epochs: 1}\nverify: false\n"
+        "data: {source: {train: rows.jsonl}}\ntraining: {num_train_epochs: 1}\nverify: false\nexplain: false\n"
     )
     tuned = train(load_recipe(tmp_path / "next.yaml"), tmp_path / "tuned")
     assert tuned.finished

@@ -569,7 +569,7 @@ def write_recipe(folder: Path, encoder: Path, unanswerable: bool, validation_una
         f"model: {{name: {encoder}, max_length: 24}}\n"
         "data: {source: {train: train.json, validation: dev.json}}\n"
         "training: {num_train_epochs: 8, per_device_train_batch_size: 4, learning_rate: 1e-2}\n"
-        "verify: false\n",
+        "verify: false\nexplain: false\n",
         encoding="utf-8",
     )
     return file

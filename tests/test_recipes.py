@@ -140,7 +140,7 @@ def test_what_it_takes_from_the_hub_is_pinned(file: Path) -> None:
 @every_recipe
 def test_it_trains(file: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     shipped = load_recipe(file.stem, check_files=False)
-    short = ["training.max_steps=2", "training.per_device_train_batch_size=4", "verify=false"]
+    short = ["training.max_steps=2", "training.per_device_train_batch_size=4", "verify=false", "explain=false"]
     swapped = [f"model.{'tokenizer' if shipped.model.config else 'name'}={tiny_encoder}", "model.max_length=32"]
     swapped += ["model.config.preset=tiny"] if shipped.model.config else []
     swapped += ["~model.revision"] if shipped.model.revision else []

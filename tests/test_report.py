@@ -77,7 +77,7 @@ def finished(case: Case, folder: Path, where: Path) -> Run:
     model = task.model(encoder(folder))
     task = task.fit(rows, predictor(task, torch.device("cpu"), "fp32", 4)(model))
     sections = {"task": case.options, "model": {"name": str(folder)}, "data": {"source": "sample:sentiment"}}
-    once = small.write_rows(where.parent / "once.yaml", [{**sections, "verify": False}])
+    once = small.write_rows(where.parent / "once.yaml", [{**sections, "verify": False, "explain": False}])
     recipe = load_recipe(once, check_files=False)
     own = {"train": rows, "validation": rows}
     target = next((name for name in task.targets if name in rows.column_names), None)
@@ -481,9 +481,11 @@ def test_a_report_that_fails_does_not_lose_the_run(
         raise ValueError("no ink")
 
     monkeypatch.setattr("bertkit.report.html.write_report", fails)
+    monkeypatch.setattr("bertkit.explain.chosen.write_explanations", fails)
     made = Run(tmp_path / "run")
     with caplog.at_level("WARNING", logger="bertkit"):
-        program.draw_report(made)
+        program.draw_report(made, True)
+    assert "there is no explanation (ValueError: no ink); the run is whole" in caplog.text
     assert "there is no report (ValueError: no ink); the run is whole" in caplog.text
     assert f"bertkit report {made.folder}" in caplog.text
 
@@ -623,7 +625,8 @@ def test_labels_by_their_value_in_the_data(tiny_encoder: Path, tmp_path: Path) -
     (tmp_path / "recipe.yaml").write_text(
         "task: {name: text-classification, labels: {1: positive, 0: negative}}\n"
         f"model: {{name: {tiny_encoder}, max_length: 32}}\n"
-        "data: {source: {train: rows.jsonl, validation: rows.jsonl}}\ntraining: {max_steps: 2}\nverify: false\n"
+        "data: {source: {train: rows.jsonl, validation: rows.jsonl}}\n"
+        "training: {max_steps: 2}\nverify: false\nexplain: false\n"
     )
     run = train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run")
     page = (run.folder / "report.html").read_text(encoding="utf-8")

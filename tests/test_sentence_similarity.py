@@ -337,7 +337,7 @@ def test_the_whole_way(
     recipe.write_text(
         f"task: {{name: sentence-similarity, loss: {loss}}}\nmodel: {{name: {tiny_encoder}, max_length: 32}}\n"
         f"data: {{source: {{train: {tmp_path}/train.jsonl, validation: {tmp_path}/validation.jsonl}}}}\n"
-        "training: {num_train_epochs: 2, per_device_train_batch_size: 4}\nverify: false\n"
+        "training: {num_train_epochs: 2, per_device_train_batch_size: 4}\nverify: false\nexplain: false\n"
     )
     run = tmp_path / "run"
     assert main(["train", str(recipe), "--output-dir", str(run)]) == 0

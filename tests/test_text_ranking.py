@@ -501,7 +501,7 @@ def test_a_run_from_files_to_answers(tiny_encoder: Path, tmp_path: Path) -> None
     (tmp_path / "rank.yaml").write_text(
         f"task: {{name: text-ranking, loss: listwise}}\nmodel: {{name: {tiny_encoder}, max_length: 32}}\n"
         "data: {source: {train: train.jsonl, validation: validation.jsonl}}\n"
-        "training: {num_train_epochs: 2, per_device_train_batch_size: 3}\nverify: false\n"
+        "training: {num_train_epochs: 2, per_device_train_batch_size: 3}\nverify: false\nexplain: false\n"
     )
     run = train(load_recipe(tmp_path / "rank.yaml"), tmp_path / "run")
     scored = run.results["splits"]["validation"]

@@ -57,7 +57,7 @@ def write_recipe(folder: Path, encoder: Path, head: str = "crf") -> Path:
         f"model: {{name: {encoder}, max_length: 24}}\n"
         "data: {source: {train: train.conll, validation: dev.conll}}\n"
         "training: {num_train_epochs: 12, per_device_train_batch_size: 4, learning_rate: 1e-2}\n"
-        "verify: false\n",
+        "verify: false\nexplain: false\n",
         encoding="utf-8",
     )
     return file
@@ -160,7 +160,7 @@ def test_rows_without_words_do_not_stop_training(tiny_encoder: Path, tmp_path: P
     for head in ("softmax", "crf"):
         (tmp_path / "r.yaml").write_text(
             f"task: {{name: token-classification, head: {head}}}\nmodel: {{name: {tiny_encoder}, max_length: 24}}\n"
-            "data: {source: {train: rows.jsonl}}\nverify: false\n"
+            "data: {source: {train: rows.jsonl}}\nverify: false\nexplain: false\n"
             "training: {num_train_epochs: 1, per_device_train_batch_size: 8}\n"
         )
         assert train(load_recipe(tmp_path / "r.yaml"), tmp_path / head).finished

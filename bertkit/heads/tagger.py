@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.data.tagging import entities
+from bertkit.errors import ModelError, Problem
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,12 +41,16 @@ def decode_tags(
     scores: `(words, tags)` of each sentence, any number of words. chain: transitions `(tags, tags)`, start and end,
     of which what the tags' scheme forbids is never decoded; None: every word for itself.
     """
-    import torch
+    if chain is None:
+        return [_each_word(own, tags, temperature) for own in scores]
+    try:
+        import torch
+    except ImportError as error:
+        what = "the posteriors of a CRF are computed by torch, which is not installed"
+        raise ModelError(Problem("the model", what, "pip install torch; or read the graph's own `tags`.")) from error
 
     from bertkit.heads import crf
 
-    if chain is None:
-        return [_each_word(own, tags, temperature) for own in scores]
     found = [Tagged([], [], [])] * len(scores)
     goes_on = continuing(tags)
     for rows, emissions, mask, joint in _blocks(scores, chain, tags, temperature):

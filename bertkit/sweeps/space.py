@@ -30,6 +30,7 @@ FIXED: Mapping[str, str] = {
     "training.metric_for_best_model": "scores by other metrics can not be compared",
     "hub": "a trial is not pushed",
     "verify": "it changes no score",
+    "explain": "it changes no score",
     "expected": "it changes no score",
 }
 

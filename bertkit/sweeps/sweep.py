@@ -119,7 +119,8 @@ def _check_folder(folder: Path) -> None:
 
 def _plain(recipe: Recipe, seeds: Sequence[int]) -> Recipe:
     """The recipe with these seeds and without what changes no score."""
-    return recipe.model_copy(update={"seeds": list(seeds), "hub": None, "expected": None, "verify": False})
+    nothing = {"hub": None, "expected": None, "verify": False, "explain": False}
+    return recipe.model_copy(update={**nothing, "seeds": list(seeds)})
 
 
 def _written(space: Space) -> dict[str, Any]:
@@ -165,7 +166,8 @@ def _confirmed(recipe: Recipe, search: Search, confirm: int) -> dict[str, Any]:
     folder, name, winner = search.folder, search.headline, search.winner()
     seeds = [(recipe.seeds[0] + 1 + number) % 2**32 for number in range(confirm)]
     changes = search.drawn(winner)
-    best = search.recipe(changes).model_copy(update={"seeds": seeds, "verify": recipe.verify})
+    whole = {"seeds": seeds, "verify": recipe.verify, "explain": recipe.explain}
+    best = search.recipe(changes).model_copy(update=whole)
     scores = {"best": _scores(trained(best, folder / "best"))}
     if winner.number:
         scores["defaults"] = _scores(trained(_plain(recipe, seeds), folder / "defaults"))

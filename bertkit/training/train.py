@@ -110,7 +110,7 @@ def train(
             best = max(outcomes, key=lambda o: -math.inf if o["headline"] is None else o["headline"])
             publish(run, best["seed"])
             finish(recipe, run, data, outcomes, metrics, started, teacher)
-            draw_report(run)
+            draw_report(run, recipe.explain)
     if first and recipe.hub and recipe.hub.repo_id:
         push_run(run, recipe.hub, recipe.hub.repo_id)
     return run
@@ -146,23 +146,31 @@ def push_run(run: Run, hub: Hub, repo_id: str) -> None:
         raise ModelError([*error.problems, Problem(str(run.folder), "the run itself is whole", fix)]) from None
 
 
-def draw_report(run: Run) -> None:
-    """Write the card and report.html; whatever goes wrong there is said, and does not touch the finished run."""
+def draw_report(run: Run, explains: bool) -> None:
+    """Write explanations, report.html and the card; what goes wrong is said, and does not touch the finished run."""
     from jinja2 import TemplateError
 
     from bertkit.report.card import write_card
     from bertkit.report.html import write_report
 
-    wrong = (UserError, OSError, TemplateError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
-    for name, write, again in (
+    parts: list[tuple[str, Callable[[], object], str]] = [
+        ("explanation", partial(_explain, run), f"bertkit explain {run.folder}"),
         ("report", partial(write_report, [run.folder]), f"bertkit report {run.folder}"),
         ("model card", partial(write_card, run), f"bertkit push {run.folder} OWNER/MODEL --dry-run"),
-    ):
+    ]
+    usual = (UserError, OSError, TemplateError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
+    for name, write, again in parts if explains else parts[1:]:
         try:
             write()
-        except wrong as error:  # no picture is worth a training
+        except (*usual, ImportError, RuntimeError) as error:  # no picture is worth a training
             what = f"{type(error).__name__}: {error}"
             logger.warning("there is no %s (%s); the run is whole. Try: %s", name, what, again)
+
+
+def _explain(run: Run) -> None:
+    from bertkit.explain.chosen import write_explanations
+
+    write_explanations(run.folder)
 
 
 def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
