@@ -1,6 +1,6 @@
 """Padding: the share of slots that hold no word piece, in training and for answers, by rows and by tokens.
 
-Run:  python benchmarks/padding.py ../shared/data [--tokens 4096]
+Run:  python benchmarks/padding.py DATA [--tokens 4096]
 """
 
 from __future__ import annotations

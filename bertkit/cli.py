@@ -124,7 +124,7 @@ def _run_commands(commands: Any) -> None:
     command = commands.add_parser("evaluate", help="score a model on a split or a file")
     command.add_argument("source", metavar="RUN", help="a run folder, a model folder or a Hub id")
     command.add_argument("rest", nargs="*", metavar="key=value", help="of data, such as data.columns.text=sentence")
-    command.add_argument("--split", help="train, validation or test; default: test, else validation")
+    command.add_argument("--split", help="train, validation or test; default: test, else validation, else train")
     command.add_argument("--data", type=Path, metavar="FILE", help="labelled rows in the layout of the run's data")
     command.add_argument("--task", help="what a model is for that bertkit did not make")
     command.add_argument("--revision", metavar="NAME", help="of a Hub id: commit, tag or branch")
@@ -191,7 +191,7 @@ def _recipes(args: argparse.Namespace) -> None:
     for name, path in sorted(found.items(), key=lambda item: (item[1].parent.name, item[0])):
         recipe = load_recipe(path, check_files=False)
         expected = {k: v for k, v in (recipe.expected or {}).items() if isinstance(v, list)}
-        shown = ", ".join(f"{k} {v[0]}–{v[1]}" for k, v in expected.items()) or "not measured"
+        shown = ", ".join(f"{k} {v[0]}–{v[1]}" for k, v in expected.items()) or "none stated"
         rows.append([name, recipe.task.name, recipe.model.title, shown])
     print(columns(rows))
 
@@ -277,7 +277,7 @@ def _text(path: Path) -> str:
 
 
 def _predict(args: argparse.Namespace) -> None:
-    from bertkit.predict import predict_file, shown
+    from bertkit.predict import example, predict_file, shown
 
     if bool(args.rest) == bool(args.input):
         raise UserError(Problem("", "predict needs texts, or --input FILE", "bertkit predict RUN 'some text'"))
@@ -296,6 +296,12 @@ def _predict(args: argparse.Namespace) -> None:
         count = predict_file(predictor, args.source, args.input, args.output, columns)
         print(f"{count:,} rows" + (f" in {args.output}" if args.output else ""), file=sys.stderr)
         return
+    reads = predictor.task.accepted
+    if not args.context and {"text"} not in reads:
+        wanted = " and ".join(name for name in predictor.task.columns if name in reads[0])
+        file = "--context FILE has the text that the TEXTs are asked of; or: " if "context" in reads[0] else ""
+        what = f"this model reads {wanted} together, not a text alone"
+        raise UserError(Problem("", what, file + example(args.source, predictor.task, reads)))
     rows = [{"question": text, "context": _text(args.context)} if args.context else text for text in args.rest]
     for text, answer in zip(args.rest, predictor.stream(rows), strict=True):
         print(json.dumps({"text": text, "answer": answer}, ensure_ascii=False) if args.json else shown(text, answer))

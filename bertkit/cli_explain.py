@@ -37,10 +37,10 @@ def _explain(args: argparse.Namespace) -> None:
     quiet_libraries()
     from bertkit.explain.explain import explain_rows, rows_of
     from bertkit.explain.shown import EXPLAINED, lines
-    from bertkit.inference import load
+    from bertkit.inference import load, with_weights
     from bertkit.report.html import write_explained
 
-    predictor = load(args.source, revision=args.revision, task=args.task)
+    predictor = with_weights(load(args.source, revision=args.revision, task=args.task), args.source)
     found = explain_rows(predictor, rows_of(predictor, args.rest, args.input))
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for each in found:

@@ -16,7 +16,7 @@ from bertkit.encoder import Encoder, find, load_config, load_tokenizer
 from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.export.session import OnnxModel, open_model
 from bertkit.files import read_json
-from bertkit.padding import batches_by_length, fills, pad
+from bertkit.padding import BatchSize, Tokens, batches_by_length, fills, pad
 from bertkit.tasks import TASKS, get_task, vectors
 from bertkit.tasks.base import Answer, Task
 from bertkit.tasks.retrieval import Retrieval
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 Precision = Literal["fp32", "bf16"]
 Row = str | Mapping[str, Any]
+Spread = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 
 def best_precision(device: torch.device) -> Precision:
@@ -68,20 +69,24 @@ def predictor(
     task: Task,
     device: torch.device,
     precision: Precision,
-    batch_size: int,
+    batch_size: BatchSize,
+    *,
     keep: Callable[[Any, Batch], Sequence[Any]] | None = None,
+    spread: Spread = map,
 ) -> Callable[[Any], Predict]:
     """A model -> the function that `Task.answer` is given: features -> what the task keeps of them, in their order.
 
-    keep: outputs and batch -> what else to keep than `task.keep` says, an item per feature.
+    keep: outputs and batch -> what else to keep than the task's own, an item per feature.
+    spread: who runs which batch; `map`: this process runs all, `training.sharding.spread`: each process a part.
     Features are batched by length, longest first, so that memory runs out at once or never.
     """
     import torch
 
     def predict_with(model: Any) -> Predict:
-        def run(arrays: Arrays) -> Sequence[Any]:
+        def run(arrays: Arrays) -> Any:
             batch = {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
-            return (keep or task.keep)(task.forward(model, batch), batch)
+            outputs = task.forward(model, batch)
+            return keep(outputs, batch) if keep else task.reduced(outputs, batch)
 
         def predict(features: Dataset) -> Sequence[Any]:
             model.eval()
@@ -89,25 +94,32 @@ def predictor(
                 torch.inference_mode(),
                 torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"),
             ):
-                return in_batches(task, batch_size, run)(features)
+                return in_batches(task, batch_size, run, task.kept if keep is None else list, spread)(features)
 
         return predict
 
     return predict_with
 
 
-def in_batches(task: Task, batch_size: int, run: Callable[[Arrays], Sequence[Any]]) -> Predict:
-    """`run`, from a batch of features to an item of each, as a function from features to all their items."""
+def in_batches(
+    task: Task,
+    batch_size: BatchSize,
+    run: Callable[[Arrays], Any],
+    kept: Callable[[Any], Sequence[Any]],
+    spread: Spread = map,
+) -> Predict:
+    """Features -> an item of each: `kept` of what `run` makes of their batches."""
     fill = fills(task.tokenizer, task.padding)
 
     def predict(features: Dataset) -> Sequence[Any]:
-        kept: list[Any] = [None] * len(features)
+        items: list[Any] = [None] * len(features)
         inputs = features.select_columns([c for c in features.column_names if c not in ("labels",)])
-        for indices in batches_by_length(features["length"][:], batch_size):
-            found = run(pad(task.examples(inputs, indices.tolist()), fill))
-            for index, item in zip(indices, found, strict=True):
-                kept[index] = item
-        return kept
+        batches = batches_by_length(features["length"][:], batch_size)
+        found = spread(lambda rows: run(pad(task.examples(inputs, rows.tolist()), fill)), batches)
+        for rows, own in zip(batches, found, strict=True):
+            for row, item in zip(rows, kept(own), strict=True):
+                items[row] = item
+        return items
 
     return predict
 
@@ -124,7 +136,7 @@ class Predictor:
     model: Any  # transformers' PreTrainedModel, or OnnxModel
     device: Any  # torch.device | None
     precision: Precision
-    batch_size: int
+    batch_size: BatchSize
     columns: Mapping[str, str]
 
     @property
@@ -132,7 +144,7 @@ class Predictor:
         """Features -> what the task keeps of them, in their order."""
         if isinstance(self.model, OnnxModel):
             exported = self.model
-            return in_batches(self.task, self.batch_size, lambda batch: self.task.kept(exported(batch)))
+            return in_batches(self.task, self.batch_size, exported, self.task.kept)
         return predictor(self.task, self.device, self.precision, self.batch_size)(self.model)
 
     @property
@@ -301,7 +313,8 @@ def load(
             built = kind.restore(settings.task, tokenizer, limit)
         except ValidationError as error:
             raise _damaged(folder, error) from error
-    rows = batch_size or settings.batch_size
+    own = settings.batch_size
+    rows = batch_size or (Tokens(own.tokens) if isinstance(own, TokenBudget) else own)
     if settings.onnx is not None:
         if precision not in (None, "fp32"):
             what = f"an exported model can not be asked for {precision}"
@@ -328,6 +341,13 @@ def load_as(
     return load(source, revision=revision, task=None if known else task, precision=precision)
 
 
+def with_weights(predictor: Predictor, source: str | Path) -> Predictor:
+    """The same predictor. Raises ModelError where it is of an exported model, which has no weights to look into."""
+    if predictor.backend == "onnx":
+        raise ModelError(Problem(str(source), "is an exported model", "Name the run that it was exported from."))
+    return predictor
+
+
 def longest(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, wanted: int | None) -> int:
     """Word pieces per window: what is wanted, or else all that model and tokenizer allow.
 
@@ -349,6 +369,13 @@ def longest(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, wanted: int | 
     return wanted or limit
 
 
+class TokenBudget(BaseModel):
+    """Batches of answers by their slots, as the recipe's `batching` had it."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+    tokens: Annotated[int, Field(ge=8)]
+
+
 class Settings(BaseModel):
     """The section `bertkit` of a model's config.json. version: None where bertkit did not make the model."""
 
@@ -357,7 +384,7 @@ class Settings(BaseModel):
     task: dict[str, Any]
     max_length: Annotated[int, Field(ge=8)] | None = None
     precision: Literal["auto", "fp32"] = "auto"
-    batch_size: Annotated[int, Field(gt=0)] = 32
+    batch_size: Annotated[int, Field(gt=0)] | TokenBudget = 32
     columns: dict[str, str] = {}
     onnx: list[str] | None = None  # of an exported model, the outputs that the task reads
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+
+class Tokens(NamedTuple):
+    """A batch by its slots: features x the word pieces of the longest."""
+
+    tokens: int
+
+
+BatchSize: TypeAlias = int | Tokens  # features, or slots
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
 
@@ -40,9 +48,16 @@ def _padded(values: Sequence[Any], fill: float | None) -> np.ndarray[Any, Any]:
     return table
 
 
-def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[np.ndarray[Any, Any]]:
+def batches_by_length(lengths: Sequence[int], batch_size: BatchSize) -> list[np.ndarray[Any, Any]]:
     """Feature indices in batches of nearly one length, longest first, for prediction."""
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    if isinstance(batch_size, Tokens):
+        batches, start = [], 0
+        while start < len(order):
+            end = start + max(batch_size.tokens // max(int(lengths[order[start]]), 1), 1)
+            batches.append(order[start:end])
+            start = end
+        return batches
     if batch_size < 1:
         raise ValueError(f"a batch of {batch_size} rows")
-    order = np.argsort(-np.asarray(lengths), kind="stable")
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]

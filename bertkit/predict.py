@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from bertkit.recipe import DataSpec, load_recipe
 
 if TYPE_CHECKING:
     from bertkit.inference import Predictor
-    from bertkit.tasks.base import Answer
+    from bertkit.tasks.base import Answer, Task
 
 
 def predict_file(predictor: Predictor, source: str, file: str, output: Path | None, columns: Mapping[str, str]) -> int:
@@ -110,6 +111,19 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         plain = isinstance(value, list) and not nested and all(isinstance(each, str) for each in value)
         several = "|".join(value) if plain else json.dumps(value, ensure_ascii=False)
         yield name, several if isinstance(value, list) else value
+
+
+def example(source: str | Path, task: type[Task] | Task, reads: Sequence[frozenset[str]], mask: str = "[MASK]") -> str:
+    """A `bertkit predict` that works as it stands: a text, or a row on stdin where texts are read together.
+
+    reads: the sets of columns that the model takes, as `Task.accepted`. mask: the tokenizer's mask token.
+    """
+    predict = f"bertkit predict {shlex.quote(str(source))}"
+    if {"text"} in reads:
+        text = f"A text with one {mask} in it." if task.name == "pretraining" else "a text of yours"
+        return f"{predict} '{text}'"
+    row = {name: column.about for name, column in task.columns.items() if name in reads[0]}
+    return f"echo {shlex.quote(json.dumps(row))} | {predict} --input -"
 
 
 def shown(text: str, answer: Answer) -> str:

@@ -188,11 +188,11 @@ class Hub(_Section):
         return given
 
 
-ROWS = "per_device_train_batch_size"
+ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
 TRAINING_DEFAULTS = {
     "learning_rate": 5e-5,
     "num_train_epochs": 3,
-    ROWS: 32,
+    "per_device_train_batch_size": 32,
     "per_device_eval_batch_size": 32,
     "warmup_steps": 0.1,  # a share, being below 1
     "weight_decay": 0.01,
@@ -249,7 +249,7 @@ class Recipe(_Section):
     def _complete(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         """bertkit's defaults; checkpoints are written when there is an evaluation to choose them by."""
         by_tokens = info.data.get("batching") is not None
-        defaults = {name: value for name, value in TRAINING_DEFAULTS.items() if not by_tokens or name != ROWS}
+        defaults = {name: value for name, value in TRAINING_DEFAULTS.items() if not by_tokens or name not in ROWS}
         rhythm = given.get("eval_strategy", given.get("save_strategy", "epoch"))
         steps = {"save_steps": given["eval_steps"]} if "eval_steps" in given and rhythm == "steps" else {}
         saves = "epoch" if rhythm == "no" else rhythm
@@ -382,9 +382,10 @@ def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
     }
     contradictions = check_settings(settings, options.metrics if options else None)
     found += [each for each in contradictions if not {each.path, each.path[:1]} & bad]
-    if clean.get("batching") is not None and ROWS in clean.get("training", {}):
-        fix = f"remove it (~training.{ROWS} on the command line), or remove `batching`"
-        found.append(Found(("training", ROWS), "has no effect where `batching` counts tokens", fix))
+    for rows in ROWS if clean.get("batching") is not None else ():
+        if rows in clean.get("training", {}):
+            fix = f"remove it (~training.{rows} on the command line), or remove `batching`"
+            found.append(Found(("training", rows), "has no effect where `batching` counts tokens", fix))
     if clean.get("training", {}).get("auto_find_batch_size") and options and "mini_batch" in options.model_fields:
         fix = "remove it, and write task.mini_batch: the texts that go through the encoder at a time"
         found.append(Found(("training", "auto_find_batch_size"), "would change a loss that compares rows", fix))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertkit.padding import Tokens
 from bertkit.training.batching import Collator, LengthBatches, TokenBatches, batches_by_length
 
 sizes = st.integers(1, 4)
@@ -156,6 +157,16 @@ def test_the_heaviest_batch_has_the_longest_rows(windows: int) -> None:
     sampler = TokenBatches(lengths, units, tokens=120)
     assert sorted(sampler.heaviest()) == ([*range(50, 80)] if windows == 30 else [48, 49])
     assert len(LengthBatches(lengths, units, batch_size=2).heaviest()) == (31 if windows == 30 else 2)
+
+
+@given(st.lists(st.integers(1, 200), max_size=60), st.integers(8, 400))
+def test_answers_by_tokens(lengths: list[int], tokens: int) -> None:
+    """Every feature once, longest first, and no more slots than the budget, but of one feature alone."""
+    batches = [batch.tolist() for batch in batches_by_length(lengths, Tokens(tokens))]
+    flat = [feature for batch in batches for feature in batch]
+    assert sorted(flat) == list(range(len(lengths)))
+    assert [lengths[f] for f in flat] == sorted(lengths, reverse=True)
+    assert all(len(b) == 1 or len(b) * lengths[b[0]] <= tokens for b in batches)
 
 
 def test_too_few_rows_for_the_processes() -> None:

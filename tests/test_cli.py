@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,13 +16,16 @@ from typing import Any
 import jsonschema
 import pytest
 import small
+from cases import CASES, DRAWN, Case, encoder
 
 from bertkit import __version__
 from bertkit.cli import main
 from bertkit.recipe import load_recipe
+from bertkit.report.table import first_to_try
 from bertkit.run import Run
 from bertkit.shipped import shipped_recipes
-from bertkit.training.train import train
+from bertkit.tasks import TASKS
+from bertkit.training.train import save, train
 
 HEAVY = ("torch", "transformers", "datasets", "numpy", "pydantic", "sklearn", "scipy", "ruamel", "huggingface_hub")
 
@@ -175,6 +179,42 @@ def test_train_prints_scores_and_what_to_type_next(capsys: Any, tmp_path: Path, 
     again = ("train", recipe, "training.max_steps=2", "training.logging_steps=1", "--output-dir", folder)
     assert "holds a finished run" in refused(capsys, *again)
     assert "this model" in said(capsys, *again, "--resume")
+
+
+HINTED = [
+    "single-label",
+    "pair",
+    "qa",
+    "ner-crf",
+    "similarity-nli",
+    "similarity-in-batch",
+    "retrieval",
+    "ranking-binary",
+    "mlm-nsp",
+]
+
+
+@pytest.mark.parametrize("case", [case for case in [*CASES, *DRAWN] if case.id in HINTED], ids=lambda case: case.id)
+def test_what_to_type_next_works_as_it_stands(
+    case: Case, tiny_encoder: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a run"
+    task = case.task(tiny_encoder)
+    save(task.model(encoder(tiny_encoder)), task, folder / "model", {"version": __version__})
+    typed, _, command = first_to_try(folder).rpartition(" | ")
+    if typed:
+        echoed = shlex.split(typed)[1]
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(echoed.encode())))
+    told = said(capsys, *shlex.split(command)[1:])
+    assert len(told.splitlines()) == 1
+    if typed:  # and a text alone is answered with that command
+        assert f"{typed} | {command}" in refused(capsys, "predict", folder, "a text")
+    if case.id == "mlm-nsp":
+        assert "(" in told  # the mask was filled
+
+
+def test_there_is_a_hint_for_every_task() -> None:
+    assert {case.options["name"] for case in [*CASES, *DRAWN] if case.id in HINTED} == {task.name for task in TASKS}
 
 
 def test_evaluate_as_table_and_as_json(capsys: Any, run: Run) -> None:

@@ -20,6 +20,7 @@ from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.evaluation.evaluate import evaluate
 from bertkit.files import read_json, sha256
 from bertkit.inference import load
+from bertkit.padding import Tokens
 from bertkit.predict import predict_file
 from bertkit.recipe import load_recipe
 from bertkit.run import Run
@@ -571,11 +572,23 @@ def test_too_little_memory_says_what_helps(
 
 def test_a_batch_has_rows_or_tokens_but_not_both(tiny_encoder: Path, tmp_path: Path) -> None:
     file = small.write_recipe(tmp_path, tiny_encoder)
-    with pytest.raises(RecipeError, match="per_device_train_batch_size: has no effect where `batching`"):
+    rows = [f"per_device_{use}_batch_size" for use in ("train", "eval")]
+    with pytest.raises(RecipeError, match="per_device_train_batch_size: has no effect where `batching`") as caught:
         load_recipe(file, ["batching={tokens: 4096}"])
-    recipe = load_recipe(file, ["batching={tokens: 4096}", "~training.per_device_train_batch_size"])
-    assert "per_device_train_batch_size" not in recipe.training
-    assert "per_device_train_batch_size" in load_recipe(file, ["batching=null"]).training
+    assert len(caught.value.problems) == 2
+    recipe = load_recipe(file, ["batching={tokens: 4096}", *(f"~training.{name}" for name in rows)])
+    assert not set(rows) & set(recipe.training)
+    assert set(rows) <= set(load_recipe(file, ["batching=null"]).training)
+
+
+def test_answers_come_in_batches_of_the_same_tokens(tiny_encoder: Path, tmp_path: Path) -> None:
+    given = ["batching={tokens: 60}", *(f"~training.per_device_{use}_batch_size" for use in ("train", "eval"))]
+    run = train(small.recipe(tmp_path, tiny_encoder, *given), tmp_path / "run")
+    predictor = load(run.folder)
+    assert predictor.batch_size == Tokens(60)
+    texts = [small.text(number, number % 2) for number in range(30)]
+    by_rows = load(run.folder, batch_size=4)(texts)
+    assert [a["label"] for a in predictor(texts)] == [a["label"] for a in by_rows]
 
 
 def test_a_loss_that_compares_rows_is_not_divided(tiny_encoder: Path, tmp_path: Path) -> None:

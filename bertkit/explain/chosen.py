@@ -12,7 +12,7 @@ from bertkit.explain.explain import explain
 from bertkit.explain.neighbours import neighbours
 from bertkit.explain.shown import said
 from bertkit.files import write_json
-from bertkit.inference import load
+from bertkit.inference import load, with_weights
 from bertkit.modeling.sentences import sentences
 from bertkit.report.facts import Facts, Row, read_facts
 from bertkit.report.mistakes import FINDERS, asked, named, ranked, searched
@@ -48,7 +48,7 @@ def write_explanations(folder: Path) -> Path:
     At most 3 mistakes and 3 hits, the surest of 128 word pieces at most; of a corpus, documents with a word masked.
     Raises ModelError for a folder that is not a finished run.
     """
-    facts, predictor = read_facts(folder), load(folder)
+    facts, predictor = read_facts(folder), with_weights(load(folder), folder)
     if facts.task == "pretraining":
         found = list(islice(_explained(predictor, _masked(predictor, folder, facts.split)), 2 * EACH))
         for each in found:

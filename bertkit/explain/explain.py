@@ -122,7 +122,8 @@ def _attributed(
 ) -> Attributed:
     task = predictor.task
     # GradCache, in parts, would not meet the vectors that stand in for a batch's pieces.
-    together = predictor.batch_size
+    size = predictor.batch_size
+    together = size if isinstance(size, int) else max(1, size.tokens // task.max_length)
     apart = isinstance(task, SentenceSimilarity | Retrieval)
     if isinstance(task, SentenceSimilarity | Retrieval) and task.options.mini_batch:
         together = min(together, task.options.mini_batch)

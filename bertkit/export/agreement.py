@@ -53,7 +53,7 @@ def agreement(ours: Predictor, exported: OnnxModel, rows: Dataset) -> tuple[Agre
         worst.append(output_difference(arrays, exported(batch)))
         return task.kept(arrays)
 
-    expected = list(task.answer(rows, in_batches(task, ours.batch_size, both)))
+    expected = list(task.answer(rows, in_batches(task, ours.batch_size, both, list)))
     return compared(ours, exported, rows, expected, max(worst)), expected
 
 

@@ -23,6 +23,7 @@ from bertkit.export.graph import OPSET, Graph, batch_of, build, described
 from bertkit.export.session import GRAPH, OnnxModel, open_model
 from bertkit.files import sha256, write_json, write_text
 from bertkit.inference import Predictor, load, model_folder
+from bertkit.padding import Tokens
 from bertkit.recipe import load_recipe, parse_data_spec
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _write_folder(predictor: Predictor, graph: Graph, folder: Path) -> None:
     config.bertkit = {
         "version": __version__,
         "precision": "fp32",
-        "batch_size": predictor.batch_size,
+        "batch_size": rows._asdict() if isinstance(rows := predictor.batch_size, Tokens) else rows,
         "columns": dict(predictor.columns),
         "max_length": task.max_length,
         "task": task.options.model_dump(mode="json"),

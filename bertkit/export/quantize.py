@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -50,15 +51,20 @@ def quantized(proto: ModelProto, file: Path, *, only: Collection[str] = (), but:
     bare.metadata_props.add(
         key="onnx.quant.pre_process", value="onnxruntime.quant"
     )  # else it asks for that, in the log
-    quantize_dynamic(
-        bare,
-        file,
-        op_types_to_quantize=["MatMul", "Gather"],
-        per_channel=True,
-        weight_type=QuantType.QInt8,
-        nodes_to_quantize=list(only) or None,
-        nodes_to_exclude=list(but),
-    )
+    root, deaf = logging.getLogger(), logging.NullHandler()
+    root.addHandler(deaf)  # else its calls of logging.info give the process a second handler, for good
+    try:
+        quantize_dynamic(
+            bare,
+            file,
+            op_types_to_quantize=["MatMul", "Gather"],
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+            nodes_to_quantize=list(only) or None,
+            nodes_to_exclude=list(but),
+        )
+    finally:
+        root.removeHandler(deaf)
     made: ModelProto = onnx.load(file)
     return made
 

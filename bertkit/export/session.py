@@ -63,7 +63,8 @@ def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> On
     try:
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's errors share no class of their own
-        what = f"ONNX Runtime {onnxruntime.__version__} does not take it: {first_line(error)}"
+        said = first_line(error).rpartition(f"{GRAPH} failed:")[2]
+        what = f"ONNX Runtime {onnxruntime.__version__} does not take it: {said}"
         fix = "Copy or export it again; `bertkit export --opset N` writes for older versions."
         raise ModelError(Problem(str(file), what, fix)) from error
     inputs = [each.name for each in session.get_inputs()]
@@ -83,4 +84,4 @@ def threads() -> int:
 def first_line(error: Any) -> str:
     """What an error of a library says, without its later lines."""
     lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__
+    return lines[0][:800] if lines else type(error).__name__

@@ -17,6 +17,7 @@ from bertkit.report.pictures import Picture
 FAINTEST = 0.04  # of the weightiest word's share: less is not coloured
 LISTED = 12  # words in a table
 LONGEST = 300  # characters of a neighbour
+KINDS = {"mistake": "Mistake", "hit": "Right answer"}
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def explained(found: Sequence[Mapping[str, Any]]) -> list[Explained]:
     """Explanations as `explain` gives them, or as explanations.json has them with `kind`, `row` and `gold`."""
     made = []
     for number, each in enumerate(found, 1):
-        title = f"{each['kind'].capitalize()}, row {each['row']}" if "kind" in each else f"Row {number}"
+        title = f"{KINDS[each['kind']]}, row {each['row']}" if "kind" in each else f"Row {number}"
         attention = each["attention"]
         maps = _maps(attention) if attention else None
         pieces = tuple(attention["pieces"]) if attention else ()

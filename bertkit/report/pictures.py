@@ -119,7 +119,7 @@ def lengths(pieces: Sequence[int], limit: int) -> Picture:
             axes.axvline(limit, color=SERIES[1], linestyle="--", linewidth=1.4, label=f"limit, {limit}")
             axes.legend(fontsize=9.5)
         middle = sorted(pieces)[len(pieces) // 2]
-        alt = f"Histogram of lengths: {min(pieces)} to {max(pieces)} word pieces, {middle} in the middle; {over:,} of "
+        alt = f"Histogram of lengths: {min(pieces)} to {max(pieces)} word pieces, median {middle}; {over:,} of "
         alt += f"{len(pieces):,} texts are over the limit of {limit}."
         return Picture("Length", _svg(figure, "lengths"), alt)
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from bertkit.files import read_json
+from bertkit.predict import example
+from bertkit.tasks import get_task
 
 SHOWN = (
     "f1",
@@ -107,14 +112,25 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
     parts += [against_teacher(results["distillation"])] if "distillation" in results else []
     parts += list(against_expected(results))
     parts += list(beaten(results))
+    quoted = shlex.quote(str(folder))
     parts.append(
         f"The run is in {folder}, trained and scored in {results['seconds']:.0f} s. What to type next:\n"
-        f"  bertkit predict {folder} 'a text of yours'\n"
-        f"  bertkit evaluate {folder} --json\n"
-        f"  less {folder}/model/README.md\n"
+        f"  {first_to_try(folder)}\n"
+        f"  bertkit evaluate {quoted} --json\n"
+        f"  less {quoted}/model/README.md\n"
         f"and open {folder}/report.html in a browser"
     )
     return "\n" + "\n\n".join(parts)
+
+
+def first_to_try(folder: Path) -> str:
+    """The first command to try on this run: a `bertkit predict` that works as it stands."""
+    from bertkit.encoder import load_tokenizer
+
+    settled = read_json(folder / "model" / "config.json")["bertkit"]["task"]
+    task, pair = get_task(settled["name"]), settled.get("pair")
+    reads = [names for names in task.inputs if pair is None or pair == ("text_b" in names)]
+    return example(folder, task, reads, load_tokenizer(folder / "model").mask_token)
 
 
 def beaten(results: Mapping[str, Any]) -> Iterator[str]:
@@ -124,7 +140,7 @@ def beaten(results: Mapping[str, Any]) -> Iterator[str]:
         ours = scores["metrics"][name]
         for simple, theirs in results["baselines"].get(split, {}).items():
             if ours is not None and (theirs.get(name) or 0.0) >= ours:
-                yield f"warning: on {split} the baseline {simple} is as good: train longer, or look at the data"
+                yield f"warning: on {split} the baseline {simple} is at least as good: train longer, or look at the data"
 
 
 def against_expected(results: Mapping[str, Any]) -> Iterator[str]:

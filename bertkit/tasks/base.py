@@ -252,9 +252,14 @@ class Task(ABC):
         """What `reduce` gave, whoever computed it -> what `decode` is given, one item per feature."""
 
     @final
+    def reduced(self, outputs: Any, batch: Batch) -> Arrays:
+        """What `reduce` gives, as NumPy arrays."""
+        return {name: values.detach().cpu().numpy() for name, values in self.reduce(outputs, batch).items()}
+
+    @final
     def keep(self, outputs: Any, batch: Batch) -> Sequence[Any]:
         """`kept` of `reduce`."""
-        return self.kept({name: values.detach().cpu().numpy() for name, values in self.reduce(outputs, batch).items()})
+        return self.kept(self.reduced(outputs, batch))
 
     @abstractmethod
     def decode(self, kept: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:

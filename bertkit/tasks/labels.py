@@ -58,9 +58,7 @@ def length_findings(features: Dataset, split: str, max_length: int, overflow: st
     _, starts = np.unique(np.asarray(features["row"][:]), return_index=True)
     lengths = np.asarray(features["length"][:])
     median, high = np.percentile(lengths, [50, 95])
-    what = (
-        f"{split}: {median:.0f} word pieces per window in the middle, 95 % within {high:.0f}, at most {lengths.max()}"
-    )
+    what = f"{split}: word pieces per window: median {median:.0f}, 95 % within {high:.0f}, at most {lengths.max()}"
     if overflow == "window":
         what += f"; {len(starts):,} rows in {len(lengths):,} windows"
     yield Finding("note", what)

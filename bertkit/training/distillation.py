@@ -23,7 +23,7 @@ from bertkit.cache import cache_root, keep, model_key
 from bertkit.encoder import Encoder
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.heads import soft_losses
-from bertkit.inference import Predictor, load_as, longest, model_folder, predictor
+from bertkit.inference import Predictor, load_as, longest, model_folder, predictor, with_weights
 from bertkit.training.batching import SOFT, Collator
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
     """The teacher that a recipe names. Raises ModelError with all in which it differs from what the student needs."""
     try:
         folder = model_folder(spec.teacher)
-        own = load_as(task.name, folder)
+        own = with_weights(load_as(task.name, folder), folder)
     except UserError as error:
         raise ModelError([each._replace(where=f"{WHERE}, {each.where}") for each in error.problems]) from error
     problems = []
@@ -250,7 +250,7 @@ def _write(file: Path, features: Dataset, teacher: Teacher) -> None:
     def soft(outputs: Any, batch: Batch) -> Sequence[Any]:
         return list(own.task.soft(outputs, batch).float().cpu().numpy())
 
-    ask = predictor(own.task, own.device, own.precision, own.batch_size, soft)(own.model)
+    ask = predictor(own.task, own.device, own.precision, own.batch_size, keep=soft)(own.model)
     with file.open("wb") as raw:
         with pa.ipc.new_stream(raw, schema) as stream:
             for start in range(0, len(features), CHUNK):

@@ -28,6 +28,7 @@ from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserErro
 from bertkit.evaluation.evaluate import score
 from bertkit.files import read_json, write_json, write_text, written_aside
 from bertkit.inference import best_device, best_precision, load, longest, predictor, usable
+from bertkit.padding import Tokens
 from bertkit.recipe import dump
 from bertkit.run import Run, environment, only_writer, open_run
 from bertkit.tasks import get_task
@@ -45,6 +46,7 @@ from bertkit.training.distillation import (
 from bertkit.training.memory import out_of_memory
 from bertkit.training.profile import Profile, profile_lines
 from bertkit.training.progress import MetricsLog, Progress
+from bertkit.training.sharding import spread
 from bertkit.training.trainer import TaskTrainer
 
 if TYPE_CHECKING:
@@ -275,7 +277,9 @@ def train_seed(
     args = arguments(recipe, task, folder, seed, evaluates=chooses(recipe, data))
     distiller, features = learning_from(teacher, recipe, task, fresh, features, args)
     settings = model_settings(recipe, args)
-    answering = predictor(task, args.device, usable(settings["precision"], args.device), settings["batch_size"])
+    rows = Tokens(recipe.batching.tokens) if recipe.batching else args.per_device_eval_batch_size
+    how = task, args.device, usable(settings["precision"], args.device), rows
+    divided = args.world_size > 1 and not (args.fsdp or args.deepspeed)  # their forward passes are of all processes
     headline = str(args.metric_for_best_model or task.headline)
     try:
         trainer = TaskTrainer(
@@ -284,7 +288,7 @@ def train_seed(
             args=args,
             features=features,
             validation=data.rows.get("validation"),
-            predict=answering,
+            predict=predictor(*how, spread=spread if divided else map),
             callbacks=[*own_callbacks(recipe, run, seed, headline), *callbacks],
             distiller=distiller,
             tokens=recipe.batching.tokens if recipe.batching else None,
@@ -296,7 +300,7 @@ def train_seed(
     seconds = learn(trainer, folder)
     if not args.should_save:
         return {}
-    scores = settle(recipe, trainer.model, task, data, answering, folder, settings)
+    scores = settle(recipe, trainer.model, task, data, predictor(*how), folder, settings)
     outcome = {
         "seed": seed,
         "headline": scores.get("validation", {}).get(headline),
@@ -407,7 +411,7 @@ def model_settings(recipe: Recipe, args: TrainingArguments) -> dict[str, Any]:
     return {
         "version": __version__,
         "precision": "fp32" if recipe.training.get("bf16") is False else "auto",
-        "batch_size": args.per_device_eval_batch_size,
+        "batch_size": recipe.batching.model_dump() if recipe.batching else args.per_device_eval_batch_size,
         "columns": dict(recipe.data.columns),
     }
 
