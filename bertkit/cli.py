@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 import os
@@ -103,7 +104,7 @@ def _recipe_commands(commands: Any) -> None:
 
     command = commands.add_parser("copy", help="start a recipe of your own from a shipped one")
     command.add_argument("recipe", help=RECIPE)
-    command.add_argument("file", type=Path)
+    command.add_argument("file", type=Path, help="a new file")
     command.set_defaults(run=_copy)
 
     command = commands.add_parser("check", help="look at recipe and data before anything is trained")
@@ -114,7 +115,7 @@ def _recipe_commands(commands: Any) -> None:
     command = commands.add_parser("train", help="train a recipe into a run folder")
     command.add_argument("recipe", help=RECIPE)
     command.add_argument("rest", nargs="*", metavar="key=value", help=OVERRIDES)
-    command.add_argument("--output-dir", type=Path, required=True, metavar="RUN")
+    command.add_argument("--output-dir", type=Path, required=True, metavar="RUN", help="a new or empty folder")
     command.add_argument("--resume", action="store_true", help="go on with an interrupted run")
     command.add_argument("--profile", action="store_true", help="say where the time goes, in RUN/profile.json too")
     command.set_defaults(run=_train)
@@ -137,7 +138,7 @@ def _run_commands(commands: Any) -> None:
 
     command = commands.add_parser("predict", help="answers for texts, or for any number of rows")
     command.add_argument("source", metavar="RUN", help="a run folder, a model folder or a Hub id")
-    command.add_argument("rest", nargs="*", metavar="TEXT")
+    command.add_argument("rest", nargs="*", metavar="TEXT", help="texts; with --context, questions")
     command.add_argument(
         "--context", type=Path, metavar="FILE", help="the text that the TEXTs, questions, are asked of"
     )
@@ -165,12 +166,14 @@ def _tokenizer_command(commands: Any) -> None:
     command.add_argument("--min-frequency", type=int, default=2, metavar="N", help="of merged pairs; default: 2")
     command.add_argument("--limit-alphabet", type=int, default=1000, metavar="N", help="characters; default: 1000")
     command.add_argument("--column", default="text", metavar="NAME", help="the column of texts; default: text")
-    command.add_argument("--max-length", type=int, default=512, metavar="N", help="that a model reads; default: 512")
+    command.add_argument("--max-length", type=int, default=512, metavar="N", help="pieces a model reads; default: 512")
     command.set_defaults(run=_tokenizer_train)
 
 
 def _talk() -> None:
-    """Send bertkit's own messages to stderr, plainly."""
+    """Send bertkit's own messages to stderr, plainly; what a terminal can not show is escaped, and stops nothing."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger("bertkit")
@@ -278,6 +281,7 @@ def _text(path: Path) -> str:
 
 def _predict(args: argparse.Namespace) -> None:
     from bertkit.predict import example, predict_file, shown
+    from bertkit.yaml12 import tame
 
     if bool(args.rest) == bool(args.input):
         raise UserError(Problem("", "predict needs texts, or --input FILE", "bertkit predict RUN 'some text'"))
@@ -304,7 +308,8 @@ def _predict(args: argparse.Namespace) -> None:
         raise UserError(Problem("", what, file + example(args.source, predictor.task, reads)))
     rows = [{"question": text, "context": _text(args.context)} if args.context else text for text in args.rest]
     for text, answer in zip(args.rest, predictor.stream(rows), strict=True):
-        print(json.dumps({"text": text, "answer": answer}, ensure_ascii=False) if args.json else shown(text, answer))
+        whole = {"text": text, "answer": answer}
+        print(json.dumps(whole, ensure_ascii=False) if args.json else tame(shown(text, answer)))
 
 
 def _tokenizer_train(args: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ def explain_command(commands: Any) -> None:
     about = "which words made an answer: integrated gradients, and attention maps"
     command = commands.add_parser("explain", help=about)
     command.add_argument("source", metavar="RUN", help="a run folder, a model folder or a Hub id")
-    what = "a text, or the two that the model reads together; none: the examples that the run's report shows"
+    what = "texts, or the two that the model reads together; none: the examples that the run's report shows"
     command.add_argument("rest", nargs="*", metavar="TEXT", help=what)
     command.add_argument("--input", type=Path, metavar="FILE", help="rows: csv, tsv, json, jsonl, parquet or conll")
     command.add_argument("--output", type=Path, metavar="FILE", help="also an HTML page, with attention maps")
@@ -61,6 +61,8 @@ def _explain_run(args: argparse.Namespace) -> None:
         raise UserError(Problem("", what, "bertkit explain RUN 'some text'"))
     quiet_libraries()
     from bertkit.explain.chosen import write_explanations
+    from bertkit.report.facts import understood
 
-    print(write_explanations(Path(args.source)))
+    with understood(args.source):
+        print(write_explanations(Path(args.source)))
     print(f"bertkit report {args.source} shows them", file=sys.stderr)

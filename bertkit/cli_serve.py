@@ -24,7 +24,7 @@ def serve_command(commands: Any) -> None:
         "max_client_batch_size": "rows of one request",
         "max_concurrent_requests": "requests that are read, wait or are answered; others get a 429",
         "payload_limit": "bytes of a request's body",
-        "timeout": "seconds to answer a request",
+        "timeout": "seconds to read a request's body, and again to answer it",
     }
     for limit in fields(Limits):
         name, said = f"--{limit.name.replace('_', '-')}", f"{about[limit.name]}; default: {limit.default}"

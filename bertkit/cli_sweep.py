@@ -18,9 +18,10 @@ def sweep_command(commands: Any) -> None:
     space = "YAML: key of the recipe -> {low, high, log, step}, or a list of choices"
     command.add_argument("--space", type=Path, required=True, metavar="FILE", help=space)
     command.add_argument("--output-dir", type=Path, required=True, metavar="DIR", help="new, or a sweep to go on with")
-    command.add_argument("--trials", type=int, default=20, metavar="N", help="in all; default: 20")
+    command.add_argument("--trials", type=int, default=20, metavar="N", help="trials in all; default: 20")
     command.add_argument("--timeout", type=float, metavar="SECONDS", help="after which no trial starts")
-    command.add_argument("--confirm", type=int, default=3, metavar="SEEDS", help="for the winner; default: 3")
+    fresh = "fresh seeds that the winner and the recipe as it is are trained on; default: 3"
+    command.add_argument("--confirm", type=int, default=3, metavar="SEEDS", help=fresh)
     command.set_defaults(run=_sweep)
 
 

@@ -21,8 +21,8 @@ def doctor() -> dict[str, Any]:
 
     Nothing secret is in it: of the Hub's token, only whether there is one. Reads no network.
     """
-    from bertkit.parity import parity
     from bertkit.run import environment
+    from bertkit.training.parity import parity
 
     device = _device()
     precision, why = _precision(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -19,6 +20,8 @@ LARGEST_JSON = 64_000_000  # bytes
 def written_aside(path: Path) -> Iterator[IO[str]]:
     """A text file that takes its name only when the block ends without an error; a link stays one."""
     path = Path(os.path.realpath(path))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:

@@ -24,6 +24,8 @@ ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_a
 
 def vet(folder: Path) -> None:
     """Raises ModelError with all that is wrong: files of other folders, sizes that no weights explain, other code."""
+    if problems := list(_special(folder)):  # opening one may wait without end
+        raise ModelError(problems)
     problems = [*_large(folder), *_outside(folder)]
     if (folder / "adapter_config.json").is_file():
         fix = "Merge it into its model once: PeftModel.from_pretrained(…).merge_and_unload().save_pretrained(…)."
@@ -45,6 +47,13 @@ def read_object(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ModelError(Problem(str(file), "is not a JSON object"))
     return content
+
+
+def _special(folder: Path) -> Iterator[Problem]:
+    """Pipes, sockets and devices, which an archive may hold."""
+    for file in sorted(folder.glob("*")):
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            yield Problem(str(file), "is no plain file", "Remove it.")
 
 
 def _large(folder: Path) -> Iterator[Problem]:

@@ -79,6 +79,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else repr(text)[1:-1]
 
 
+def tame(text: str) -> str:
+    """The text with control characters and turns of direction escaped, and all else as it is: for the terminal."""
+    return re.sub("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda found: repr(found[0])[1:-1], text)
+
+
 def dotted(path: KeyPath) -> str:
     """The key path as people write it: `data.source.train[0]`."""
     words = (key if isinstance(key, int) or (key.isprintable() and 0 < len(key) <= 80) else shown(key) for key in path)

@@ -107,12 +107,19 @@ def test_nothing_happens_on_import() -> None:
 
 
 def test_house_rules() -> None:
-    """No hasattr probing and no bare except; nothing is unpickled, evaluated or executed."""
+    """No hasattr probing and no bare except; nothing is unpickled, evaluated or executed.
+
+    Errors of any kind are caught where other libraries open what anyone may have made, and where a server goes on.
+    """
+    boundaries = ("encoder.py", "export/graph.py", "export/session.py", "serve/batcher.py", "serve/gate.py")
     for file in sorted(PACKAGE.rglob("*.py")):
+        caught = (
+            ("BaseException",) if file.relative_to(PACKAGE).as_posix() in boundaries else ("Exception", "BaseException")
+        )
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ExceptHandler):
                 assert node.type is not None, f"{file}:{node.lineno}"
-                assert ast.unparse(node.type) not in ("Exception", "BaseException"), f"{file}:{node.lineno}"
+                assert ast.unparse(node.type) not in caught, f"{file}:{node.lineno}"
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 bad = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import shlex
 import subprocess
 import sys
@@ -269,6 +270,9 @@ def test_predict_files(capsys: Any, run: Run, tmp_path: Path) -> None:
     assert json.loads(told[0])["answer"]["label"] == "bad"
     assert "review" in refused(capsys, "predict", run.folder, "--input", named)
     assert "text=NAME" in refused(capsys, "predict", run.folder, "--input", named, "--column", "text")
+    odd = tmp_path / "named.yaml"
+    odd.write_bytes(named.read_bytes())
+    assert "Rename it" in refused(capsys, "predict", run.folder, "--input", odd)
 
 
 def test_predict_stdin(capsys: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,3 +365,12 @@ def test_an_interrupt_is_not_a_traceback(capsys: Any, recipe: Path, tmp_path: Pa
     told = capsys.readouterr().err
     assert "--resume" in told
     assert "Traceback" not in told
+
+
+def test_a_terminal_of_few_characters_stops_nothing() -> None:
+    program = "import bertkit.cli as c; c._talk(); print('h\\u00e9 \\ud83d █')"
+    command = [sys.executable, "-X", "utf8=0", "-c", program]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+    )
+    assert done.stdout == r"h\xe9 \ud83d \u2588" + "\n"

@@ -11,11 +11,10 @@ import torch
 import torch.nn.functional as F
 
 from bertkit import doctor as doctor_module
-from bertkit import parity
 from bertkit.cli import main
 from bertkit.doctor import doctor, shown
-from bertkit.parity import CPU, EXACT, ROUNDED, STEP, Check, Way
-from bertkit.training import cpu
+from bertkit.training import cpu, parity
+from bertkit.training.parity import CPU, EXACT, ROUNDED, STEP, Check, Way
 
 
 @pytest.fixture(scope="module")

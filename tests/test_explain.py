@@ -328,3 +328,17 @@ def test_the_weightiest_words_are_listed_in_their_order() -> None:
     assert sum("-2.000" in line for line in told) == 20
     assert told[-1] == "  … and 40 words with less"
     assert all("\x1b" in line for line in lines(made, colour=True) if "░" in line)
+
+
+def test_neither_labels_nor_texts_move_the_cursor() -> None:
+    evil = "a\x1b[2J\x9b\n\u202eb"
+    each = {"what": f"label {evil}", "unit": "logit", "value": 1.0, "baseline": 0.0, "error": 0.5, "complete": False}
+    made: Any = {
+        "texts": {"text": evil},
+        "answer": {"label": evil, "score": 0.5},
+        "attributed": [{**each, "steps": 64, "words": {"text": [(0, len(evil), 1.0)]}, "rest": 0.0}],
+        "attention": None,
+    }
+    told = "".join(lines(made))
+    assert told.isprintable()
+    assert told.count(r"a\x1b[2J\x9b\n\u202eb") == 3

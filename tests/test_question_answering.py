@@ -731,7 +731,7 @@ def test_the_command_line_answers_questions_on_a_file(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines] == [each["answer"]["answer"] for each in told]
     assert main(["predict", str(run.folder), "dog ?"]) == 2
-    assert "no context, question in this row" in capsys.readouterr().err
+    assert "this model reads question and context together" in capsys.readouterr().err
     assert main(["predict", str(run.folder), "dog ?", "--context", str(tmp_path / "absent.txt")]) == 2
     assert "absent.txt: can not be read" in capsys.readouterr().err
     small.write_rows(tmp_path / "rows.jsonl", rows)

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from bertkit.files import read_json
 from bertkit.inference import Predictor, predictor
 from bertkit.recipe import load_recipe
 from bertkit.report import calibrated, comparison, mistakes, pictures, sections
+from bertkit.report.card import write_card
+from bertkit.report.explained import KINDS
 from bertkit.report.facts import Facts, read_facts
 from bertkit.report.html import compare, report, write_report
 from bertkit.run import Run
@@ -184,7 +187,7 @@ def test_every_task_has_a_report(
     why = own.explanations["examples"]
     assert ("Why did it say that" in page.text) == bool(why)
     assert len(why) <= 2
-    assert all(f"{each['kind'].capitalize()}, row {each['row']}" in page.text for each in why)
+    assert all(f"{KINDS[each['kind']]}, row {each['row']}" in page.text for each in why)
     assert sum(each["attention"] is not None for each in why) == bool(why)
     # An untrained tagger may find no entity that is there.
     assert why or own.task == "token-classification"
@@ -500,6 +503,7 @@ def test_runs_side_by_side(facts: Facts) -> None:
     page = well_formed(compare([facts, other, facts]))
     assert "3 runs side by side" in page.text
     assert "The rows of test differ between the runs" in page.text
+    assert "1. run, 2. other, 3. run." in page.text  # they share the highest score
     assert comparison.names([facts, other]) == ["1. run", "2. other"]
     rows = comparison.differing([each.recipe.model_dump(mode="json") for each in (facts, other)], ["a", "b"])
     assert rows == [["setting", "a", "b"], ["seeds", "[1, 2]", "[7]"]]
@@ -545,6 +549,38 @@ def test_a_damaged_line_is_told_with_its_place(run: Run, tmp_path: Path) -> None
     file.write_text(file.read_text(encoding="utf-8") + "{half", encoding="utf-8")
     with pytest.raises(UserError, match=r"test\.jsonl:8: is damaged"):
         read_facts(copy)
+
+
+@pytest.mark.parametrize(
+    ("file", "path", "value"),
+    [
+        ("results.json", ["splits"], {}),
+        ("results.json", ["splits", "validation", "metrics", "accuracy"], "<b>"),
+        ("environment.json", ["python"], "\ud800"),
+        ("predictions/test.jsonl", ["answer"], None),
+        ("explanations.json", ["examples"], 5),
+        ("explanations.json", ["examples"], [{}]),
+        ("explanations.json", ["neighbours"], {"a": 1}),
+    ],
+)
+def test_what_bertkit_never_wrote_is_told_and_no_traceback(
+    file: str, path: list[Any], value: Any, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(run.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
+    (copy / "explanations.json").write_text('{"examples": [], "neighbours": []}')
+    first, *rest = (copy / file).read_text().splitlines() if file.endswith("l") else [(copy / file).read_text()]
+    stated = json.loads(first)
+    *way, last = path
+    inner = reduce(lambda found, key: found[key], way, stated)
+    inner[last] = value
+    (copy / file).write_text("\n".join([json.dumps(stated), *rest]))
+    page = (copy / "report.html").read_bytes()
+    assert main(["report", str(copy)]) == 2
+    assert "does not hold what bertkit writes there" in capsys.readouterr().err
+    assert (copy / "report.html").read_bytes() == page
+    if file in ("results.json", "environment.json"):
+        with pytest.raises(ModelError, match="does not hold what bertkit writes there"):
+            write_card(Run(copy))
 
 
 def test_a_run_without_predictions_has_a_shorter_report(run: Run, tmp_path: Path) -> None:

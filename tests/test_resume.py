@@ -171,7 +171,9 @@ def test_lora(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
 def test_by_tokens(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     rhythm = ["training.gradient_accumulation_steps=2", *RHYTHM[2:], "batching={tokens: 40}"]
     file = small.write_recipe(tmp_path, tiny_encoder_with_dropout)
-    given = load_recipe(file, ["~training.per_device_train_batch_size", *rhythm])
+    given = load_recipe(
+        file, ["~training.per_device_train_batch_size", "~training.per_device_eval_batch_size", *rhythm]
+    )
     whole = train(given, tmp_path / "whole")
     run = killed(given, tmp_path / "run")
     train(given, run.folder, resume=True)

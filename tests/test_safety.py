@@ -25,6 +25,7 @@ from bertkit.recipe import ModelSpec, load_recipe
 from bertkit.run import Run
 from bertkit.training import checkpoint
 from bertkit.training.train import train
+from bertkit.untrusted import vet
 
 
 @pytest.fixture(scope="module")
@@ -364,6 +365,13 @@ def test_values_nested_without_end_and_huge_files_are_refused(model: Path) -> No
     (model / "tokenizer.json").write_text("[" * 300_000 + "]" * 300_000)
     with pytest.raises(ModelError, match="tokenizer"):
         load(model)
+
+
+def test_a_pipe_is_refused_before_anybody_waits_for_it(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    os.mkfifo(model / "model.safetensors")
+    with pytest.raises(ModelError, match=r"model\.safetensors: is no plain file"):
+        vet(model)
 
 
 def test_an_adapter_which_names_another_model_is_refused(model: Path) -> None:

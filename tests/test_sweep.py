@@ -141,6 +141,7 @@ training.num_train_epochs: [3]
 training.label_smoothing_factor: {low: 0, high: 0.1, log: true}
 verify: [true, false]
 training.optim: [adamw_torch, adamw_torch]
+training.adam_beta2: {low: 0.0, high: 0.9, step: 1e-300}
 """
     said = "\n".join(problems(room, text))
     for line, words in (
@@ -160,6 +161,7 @@ training.optim: [adamw_torch, adamw_torch]
         (16, "label_smoothing_factor.low: must be more than 0 where log is true"),
         (17, "verify: can not be swept"),
         (18, "is there twice"),
+        (19, "adam_beta2.step: is too small for a range"),
     ):
         assert re.search(rf"bad.yaml:{line} .*{words}", said), (line, words, said)
 
@@ -394,7 +396,11 @@ def test_a_folder_of_something_else_is_left_alone(trainer: Trainer, room: Path, 
 def test_a_damaged_journal_is_named(trainer: Trainer, room: Path, tmp_path: Path) -> None:
     sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
     journal = tmp_path / "s" / "study.jsonl"
-    journal.write_bytes(journal.read_bytes().replace(b"\n", b"{\n", 2))
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + b'{"op_code": 99, "worker_id": "x"}\n')
+    with pytest.raises(UserError, match=r"study.jsonl: is damaged"):
+        sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
+    journal.write_bytes(whole.replace(b"\n", b"{\n", 2))
     with pytest.raises(UserError, match=r"study.jsonl: is damaged"):
         sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
 

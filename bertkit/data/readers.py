@@ -58,7 +58,7 @@ def format_of(path: Path, spec: DataSpec) -> str:
             Problem(
                 str(path),
                 f"its name does not say what it holds; known: {known}, each also with .gz or .xz",
-                "set the format, e.g.  data: {format: csv}",
+                "Rename it, or set the format in the recipe:  data: {format: csv}",
             )
         )
     return spec.format or FORMATS[suffix]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from bertkit.yaml12 import tame
+
 if TYPE_CHECKING:
     from bertkit.explain.explain import Attributed, Explanation
 
@@ -39,10 +41,10 @@ def checked(each: Attributed) -> str:
 
 def lines(explanation: Explanation, colour: bool = False) -> Iterator[str]:
     """An explanation as text: each word with its share and a bar, blue and full for the answer, else orange."""
-    yield said(explanation["answer"])
+    yield tame(said(explanation["answer"]))
     for each in explanation["attributed"]:
         yield ""
-        yield f"{each['what']}: {checked(each)}"
+        yield f"{tame(each['what'])}: {checked(each)}"
         for name, words in each["words"].items():
             yield f"  {name}"
             text = explanation["texts"][name]
@@ -51,7 +53,7 @@ def lines(explanation: Explanation, colour: bool = False) -> Iterator[str]:
             least = strongest[MANY] if len(strongest) > MANY else -1.0
             for word, score in scored:
                 if abs(score) > least:
-                    yield f"  {score:+8.3f} {_bar(score, strongest[0], colour)} {word}"
+                    yield f"  {score:+8.3f} {_bar(score, strongest[0], colour)} {tame(word)}"
             if least >= 0:
                 yield f"  … and {sum(abs(score) <= least for _, score in scored):,} words with less"
 

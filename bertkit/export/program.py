@@ -47,6 +47,7 @@ class Held:
 
     @property
     def known(self) -> list[str]:
+        """The columns that a graph of this task may read."""
         task = self.predictor.task
         return [*task.tokenizer.model_input_names, *task.reduced_by]
 

@@ -11,7 +11,7 @@ from bertkit.errors import ModelError, Problem
 from bertkit.files import write_text
 from bertkit.report import sections
 from bertkit.report.comparison import flat
-from bertkit.report.facts import Facts, read_facts
+from bertkit.report.facts import Facts, read_facts, understood
 from bertkit.report.table import COUNTS, against_baselines, against_teacher, beaten, columns
 from bertkit.tasks import get_task
 
@@ -34,7 +34,9 @@ def write_card(run: Run, repo_id: str | None = None) -> Path:
     Raises ModelError where a fact is missing, or where the present card has text but no markers.
     """
     path = run.model / "README.md"
-    text = card(read_facts(run.folder), repo_id)
+    with understood(run.folder):
+        text = card(read_facts(run.folder), repo_id)
+        text.encode()  # a lone surrogate is no text
     if path.is_file():
         text = with_yours(text, yours(path.read_text(encoding="utf-8"), str(path)))
     write_text(path, text)

@@ -17,7 +17,7 @@ def names(facts: Sequence[Facts]) -> list[str]:
 
 
 def lead(facts: Sequence[Facts], titles: Sequence[str]) -> str:
-    """Which run has the best headline, where they share one."""
+    """Which runs have the best headline, where they share one."""
     metric, split = facts[0].headline, facts[0].split
     if any((each.headline, each.split) != (metric, split) for each in facts):
         return "These runs are not scored by one metric on one split; they stand beside each other."
@@ -25,8 +25,9 @@ def lead(facts: Sequence[Facts], titles: Sequence[str]) -> str:
     known = [pair for pair in scored if pair[0] is not None]
     if not known:
         return f"None of these runs has a {metric} on {split}."
-    best = max(known, key=lambda pair: pair[0])
-    return f"The highest {metric} on {split} is {number(best[0])}, of run {best[1]}."
+    best = max(score for score, _ in known)
+    first = ", ".join(title for score, title in known if score == best)
+    return f"The highest {metric} on {split} is {number(best)}: {first}."
 
 
 def warnings(facts: Sequence[Facts]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -108,6 +109,20 @@ def read_facts(folder: str | Path) -> Facts:
         transitions=_transitions(run, settings),
         explanations=_explanations(run.folder / "explanations.json"),
     )
+
+
+@contextmanager
+def understood(folder: str | Path) -> Iterator[None]:
+    """Within the block, a value of another kind or shape than those that bertkit writes is a ModelError."""
+    from jinja2 import TemplateError
+
+    kinds = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, StopIteration)
+    try:
+        yield
+    except (*kinds, TemplateError) as error:
+        what = f"a file of it does not hold what bertkit writes there ({type(error).__name__}: {error})"
+        fix = "It was edited, or written by another version of bertkit: train it again. If not, it is a bug of bertkit."
+        raise ModelError(Problem(str(folder), what, fix)) from error
 
 
 def texts_of(row: Row) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from bertkit import __version__
 from bertkit.errors import Problem, UserError
 from bertkit.files import write_text
 from bertkit.report import calibrated, comparison, explained, pictures, sections
-from bertkit.report.facts import Facts, read_facts
+from bertkit.report.facts import Facts, read_facts, understood
 from bertkit.report.mistakes import mistakes
 from bertkit.report.table import against_teacher
 
@@ -31,10 +31,14 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
     """
     if not runs:
         raise UserError(Problem("", "no run to report on", "bertkit report RUN"))
-    facts = [read_facts(run) for run in runs]
-    alone = len(facts) == 1
+    alone = len(runs) == 1
     path = Path(output) if output else Path(runs[0]) / "report.html" if alone else Path("comparison.html")
-    write_text(path, report(facts[0]) if alone else compare(facts))
+    facts = []
+    for run in runs:
+        with understood(run):
+            facts.append(read_facts(run))
+    with understood(", ".join(map(str, runs))):
+        write_text(path, report(facts[0]) if alone else compare(facts))
     return path
 
 

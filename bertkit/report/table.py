@@ -140,7 +140,7 @@ def beaten(results: Mapping[str, Any]) -> Iterator[str]:
         ours = scores["metrics"][name]
         for simple, theirs in results["baselines"].get(split, {}).items():
             if ours is not None and (theirs.get(name) or 0.0) >= ours:
-                yield f"warning: on {split} the baseline {simple} is at least as good: train longer, or look at the data"
+                yield f"warning: on {split} the baseline {simple} is at least as good: train longer or look at the data"
 
 
 def against_expected(results: Mapping[str, Any]) -> Iterator[str]:

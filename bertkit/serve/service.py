@@ -38,6 +38,7 @@ class Service:
         return body, response | list[tei.Prediction] | list[list[tei.Prediction]]
 
     async def predict(self, body: Any) -> Finish:
+        """/predict: rows of this task, or text-embeddings-inference's inputs."""
         if isinstance(body, tei.ClassifyRequest):
             return await self._classify(body)
         answers = await self._answers(body.rows, "rows")
@@ -49,17 +50,20 @@ class Service:
         return lambda: [tei.predictions(a) for a in answers] if batch else tei.predictions(answers[0])
 
     async def embed(self, body: tei.EmbedRequest) -> Finish:
+        """/embed: a vector for each text."""
         rows = tei.embed_rows(self.task, tei.as_list(body.inputs), body.prompt_name)
         answers = await self._answers(rows, "inputs", body)
         return lambda: tei.vectors(answers, body.normalize).tolist()
 
     async def openai(self, body: tei.OpenAIRequest) -> Finish:
+        """/v1/embeddings: the same in OpenAI's shape, with the count of word pieces."""
         texts = tei.as_list(body.input)
         answers = await self._answers(tei.embed_rows(self.task, texts, None), "input", body)
         ids = (await self.batcher.call(lambda: self.task.tokenizer(texts, verbose=False)))["input_ids"]
         return lambda: tei.openai_response(answers, body, self.model, sum(map(len, ids)))
 
     async def rerank(self, body: tei.RerankRequest) -> Finish:
+        """/rerank: the texts by how well they answer the query."""
         rows: list[Row] = [{"query": body.query, "document": text} for text in body.texts]
         answers = await self._answers(rows, "texts", body)
         return lambda: tei.ranks(answers, body, self.task.options.activation or "sigmoid")

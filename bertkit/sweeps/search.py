@@ -197,7 +197,7 @@ def opened(file: Path, facts: Mapping[str, Any]) -> tuple[Study, JournalStorage]
             if NAME in known
             else create_study(study_name=NAME, storage=storage, pruner=MedianPruner(), direction="maximize")
         )
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:  # optuna asserts its codes
         raise UserError(Problem(str(file), f"is damaged: {error}", "Name another --output-dir.")) from error
     kept = study.user_attrs
     for name, value in facts.items():

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -206,7 +206,14 @@ def _contradictions(given: Range) -> Iterator[Found]:
         return
     if given.log:
         yield Found(("step",), "has no meaning where log is true", "remove one of the two")
-    elif given.step <= 0:
+        return
+    if given.step <= 0:
         yield Found(("step",), f"must be more than 0; found {given.step}")
-    elif (Decimal(str(given.high)) - Decimal(str(given.low))) % Decimal(str(given.step)):  # 0.3 is three times 0.1
+        return
+    try:
+        over = (Decimal(str(given.high)) - Decimal(str(given.low))) % Decimal(str(given.step))  # 0.3 is three times 0.1
+    except InvalidOperation:  # more steps than 28 digits can count
+        yield Found(("step",), f"is too small for a range from {given.low} to {given.high}; found {given.step}")
+        return
+    if over:
         yield Found(("high",), f"is not low and some steps of {given.step}", "change high or step")

@@ -104,7 +104,7 @@ from transformers import pipeline
 
 pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
         '"your text"',
-        "calibrated, with fitted thresholds, and telling what was cut off",
+        "calibrated, by the thresholds that were fitted where there are several labels, and telling what was cut off",
     )
     columns: ClassVar[Mapping[str, Column]] = {
         "text": Column("text", "the text"),
