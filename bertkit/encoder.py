@@ -127,12 +127,13 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
+        words = len(tokenizer) - len(tokenizer.all_special_ids)  # which a token that names itself keeps busy for ever
     except Exception as error:  # of two libraries and Rust, over a folder that may hold anything
         what = f"no tokenizer could be loaded from {folder}: {_first_line(error)}"
         raise ModelError(
             Problem("model.name", what, "The folder needs tokenizer.json and tokenizer_config.json.")
         ) from error
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes one up where there are no files
+    if words <= 0:  # transformers makes one up where there are no files
         what = f"the tokenizer of {folder} has no words"
         raise ModelError(Problem("model.name", what, "The folder needs tokenizer.json, or the vocabulary's own file."))
     if tokenizer.pad_token_id is None:

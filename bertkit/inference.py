@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SHORTEST = 8  # word pieces of a window
 Precision = Literal["fp32", "bf16"]
 Row = str | Mapping[str, Any]
 Spread = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
@@ -363,6 +364,8 @@ def longest(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, wanted: int | 
     except (TypeError, ValueError, OverflowError) as error:
         what = f"max_position_embeddings or model_max_length is no number of word pieces: {error}"
         raise ModelError(Problem(str(encoder.folder), what)) from error
+    if limit < SHORTEST:
+        raise ModelError(Problem(str(encoder.folder), f"it reads {limit} word pieces at most, which is no text"))
     if wanted is not None and wanted > limit:
         what = f"{wanted}, but {encoder.folder} reads at most {limit} word pieces"
         raise ModelError(Problem("model.max_length", what))
@@ -382,7 +385,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
     version: str | None = None
     task: dict[str, Any]
-    max_length: Annotated[int, Field(ge=8)] | None = None
+    max_length: Annotated[int, Field(ge=SHORTEST)] | None = None
     precision: Literal["auto", "fp32"] = "auto"
     batch_size: Annotated[int, Field(gt=0)] | TokenBudget = 32
     columns: dict[str, str] = {}

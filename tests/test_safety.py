@@ -374,6 +374,17 @@ def test_a_pipe_is_refused_before_anybody_waits_for_it(model: Path) -> None:
         vet(model)
 
 
+@pytest.mark.parametrize("longest", [-1, 0, 1, 7])
+def test_a_tokenizer_that_reads_next_to_nothing_is_refused(longest: int, model: Path) -> None:
+    settings = read_json(model / "tokenizer_config.json")
+    write_json(model / "tokenizer_config.json", settings | {"model_max_length": longest})
+    changed = read_json(model / "config.json")
+    changed["bertkit"]["max_length"] = None
+    write_json(model / "config.json", changed)
+    with pytest.raises(ModelError, match="word pieces at most"):
+        load(model)
+
+
 def test_an_adapter_which_names_another_model_is_refused(model: Path) -> None:
     write_json(model / "adapter_config.json", {"peft_type": "LORA", "base_model_name_or_path": "somebody/else"})
     with pytest.raises(ModelError, match="adapter"):
