@@ -25,6 +25,7 @@ LONGEST = 128  # word pieces of an explained text
 STEPS = 64  # of integrated gradients: more would let training wait
 FEW = 2  # entities or labels of one row
 LOOKED_AT = 200  # rows among which one that is short enough is looked for
+TRIED = 4 * EACH  # of these, rows that are answered: a model that answers nothing has nothing to explain
 AROUND = 16  # sentences before and behind, where a document is context
 SHORTEST = 4  # letters of a word that is masked
 DISTANCES = ("off by", "ranks apart")  # measures by which every row is more or less wrong
@@ -68,12 +69,16 @@ def _explained(predictor: Predictor, examples: Iterable[Example]) -> Iterator[di
     """Those that are short enough, and that hold something to explain."""
     from datasets import Dataset
 
+    tried = 0
     for example in islice(examples, LOOKED_AT):
         rows = Dataset.from_list(example.rows)
         features = predictor.task.encode(rows)
         lengths = [n for n, row in zip(features["length"], features["row"], strict=True) if row == example.at]
         if not lengths or max(lengths) > LONGEST or sum(lengths) > 2 * LONGEST:
             continue
+        if tried == TRIED:
+            return
+        tried += 1
         answers = list(predictor.task.answer(rows, predictor.predict_features))
         made = explain(predictor, rows, answers, example.at, few=FEW, most=STEPS)
         if made["attributed"]:
