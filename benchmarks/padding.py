@@ -13,9 +13,10 @@ import numpy as np
 
 from bertkit import data as sources
 from bertkit.encoder import find, load_tokenizer
+from bertkit.padding import batches_by_length
 from bertkit.recipe import DataSpec, ModelSpec
 from bertkit.tasks import get_task
-from bertkit.training.batching import LengthBatches, TokenBatches, batches_by_length
+from bertkit.training.batching import LengthBatches, TokenBatches
 
 SETS = {
     "SST-2": ("text-classification", "sst2/train.tsv", {"text": "sentence"}, 128),

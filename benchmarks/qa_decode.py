@@ -30,10 +30,11 @@ from torch import Tensor
 
 from bertkit.data.readers import read_rows
 from bertkit.encoder import find, load_tokenizer
+from bertkit.padding import batches_by_length
 from bertkit.recipe import DataSpec, ModelSpec
 from bertkit.tasks.pieces import Pieces, tokenize
 from bertkit.tasks.question_answering import Kept, QuestionAnswering, QuestionAnsweringOptions
-from bertkit.training.batching import Collator, batches_by_length
+from bertkit.training.batching import Collator
 
 T = TypeVar("T")
 

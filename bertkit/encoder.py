@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import sha256
+from bertkit.modeling.presets import PRE_NORM
 from bertkit.untrusted import vet
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def load_config(folder: Path) -> PretrainedConfig:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         return config
     except Exception as error:  # whatever a config that may say anything makes of it
-        if "bertkit-pre-norm-bert" in str(error):
+        if PRE_NORM in str(error):
             what = f"{folder} is a BERT with norm: pre, which bertkit alone has, and only to pretrain"
             raise ModelError(Problem("model.name", what, "Pretrain one with norm: post to fine-tune it.")) from error
         what = f"{folder}/config.json is not one that transformers can load: {_first_line(error)}"

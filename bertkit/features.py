@@ -280,7 +280,8 @@ class _Reader:
         """By batch: indices of features, their combined layers `(features, pieces, size)`, what is no padding."""
         import torch
 
-        from bertkit.training.batching import Collator, batches_by_length
+        from bertkit.padding import batches_by_length
+        from bertkit.training.batching import Collator
 
         collate = Collator.of(self.tokenizer, {})
         inputs = {name: columns[name] for name in self.tokenizer.model_input_names if name in columns}

@@ -194,11 +194,14 @@ class Predictor:
             raise DataError(Problem("", f"expected texts or rows, found {rows!r:.60}"))
         source, start = iter(rows), 0
         while chunk := list(islice(source, self.task.chunk)):
-            yield from self.task.answer(self._canonical(chunk, start), self.predict_features)
+            yield from self.task.answer(self.canonical(chunk, start), self.predict_features)
             start += len(chunk)
 
-    def _canonical(self, rows: Sequence[Row], start: int) -> Dataset:
-        """The task's input columns of these rows, under their canonical names."""
+    def canonical(self, rows: Sequence[Row], start: int) -> Dataset:
+        """The task's input columns of these rows, under their canonical names.
+
+        start: how many rows came before, for messages. Raises DataError on rows without the columns.
+        """
         from datasets import Dataset
 
         plain = [{"text": row} if isinstance(row, str) else row for row in rows]

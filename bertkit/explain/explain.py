@@ -182,7 +182,7 @@ def explain_rows(predictor: Predictor, rows: Sequence[str | Mapping[str, Any]]) 
     """
     made = []
     for number, given in enumerate(rows, 1):
-        row = predictor._canonical([given], number - 1)
+        row = predictor.canonical([given], number - 1)
         found = explain(predictor, row, list(predictor.task.answer(row, predictor.predict_features)))
         if not found["attributed"]:
             raise DataError(Problem(f"row {number}", NOTHING.get(predictor.task.name, "there is nothing to explain")))

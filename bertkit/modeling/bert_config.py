@@ -11,7 +11,7 @@ from huggingface_hub.dataclasses import strict
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import read_json
-from bertkit.modeling.presets import architecture
+from bertkit.modeling.presets import PRE_NORM, architecture
 
 
 @strict
@@ -39,7 +39,7 @@ class BertConfig(transformers.BertConfig):  # type: ignore[no-untyped-call]
 class PreNormBertConfig(BertConfig):  # type: ignore[no-untyped-call]
     """BERT with layer norm before each sublayer, which transformers can not compute and so must refuse."""
 
-    model_type = "bertkit-pre-norm-bert"
+    model_type = PRE_NORM
     # Not the true or false it has to be: `transformers.BertModel` opens any model_type, but no such value.
     add_cross_attention: Any = "norm is pre: open it with bertkit.modeling.bert.load"
 

@@ -12,6 +12,7 @@ from bertkit.errors import ModelError, Problem
 from bertkit.recipe_errors import did_you_mean, explain
 
 WHERE = "model.config"  # where a recipe says it
+PRE_NORM = "bertkit-pre-norm-bert"  # model type of what transformers has not
 Size = Annotated[int, Field(ge=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 # Those of transformers' ACT2FN that have been used between the two layers of a feed-forward network.

@@ -106,16 +106,17 @@ def _splits(facts: Facts) -> list[list[str]]:
 
 
 def _page(template: str, **parts: Any) -> str:
-    library = _library()
-    script = library.get_template("script.js").render()
+    templates = library()
+    script = templates.get_template("script.js").render()
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = library.get_template(template)
+    page = templates.get_template(template)
     # The script is ours; every value of `parts` is escaped by the template.
     return page.render(**parts, version=__version__, script=Markup(script), script_hash=Markup(f"'sha256-{digest}'"))
 
 
 @cache
-def _library() -> Environment:
+def library() -> Environment:
+    """The templates of every page; what is put into them is escaped."""
     return Environment(
         loader=PackageLoader("bertkit.report"),
         autoescape=True,

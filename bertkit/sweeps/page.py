@@ -9,35 +9,32 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib import pyplot
 from optuna import Study
 from optuna.trial import TrialState
 from optuna.visualization.matplotlib import plot_parallel_coordinate, plot_param_importances
 
 from bertkit import __version__
+from bertkit.report.html import library
 from bertkit.report.pictures import Picture
 from bertkit.sweeps.space import brief
 
 
 def page(study: Study, results: Mapping[str, Any], keys: Sequence[str]) -> str:
     """The page. results: of sweep.json; keys: of the space. What comes from recipe or space is escaped."""
-    library = Environment(
-        loader=PackageLoader("bertkit.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return library.get_template("sweep.html").render(
-        results=results,
-        pictures=_pictures(study, results["headline"], list(keys)),
-        changes={key: brief(value) for key, value in results["changes"].items()},
-        trials=_trials(results, keys),
-        fresh=_fresh(results),
-        version=__version__,
-        script="",
-        script_hash="'none'",
+    return (
+        library()
+        .get_template("sweep.html")
+        .render(
+            results=results,
+            pictures=_pictures(study, results["headline"], list(keys)),
+            changes={key: brief(value) for key, value in results["changes"].items()},
+            trials=_trials(results, keys),
+            fresh=_fresh(results),
+            version=__version__,
+            script="",
+            script_hash="'none'",
+        )
     )
 
 

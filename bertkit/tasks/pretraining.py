@@ -14,6 +14,7 @@ from bertkit.encoder import load_model
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import pretraining as scores
 from bertkit.files import read_json
+from bertkit.modeling.presets import PRE_NORM
 from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from bertkit.modeling.drawing import Drawing
     from bertkit.padding import Arrays
 
-OURS = ("bert", "bertkit-pre-norm-bert")  # model types of bertkit.modeling.bert
+OURS = ("bert", PRE_NORM)  # model types of bertkit.modeling.bert
 GUESSES = 5  # word pieces that an answer names for a masked one
 
 

@@ -255,12 +255,11 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
 
     @property
     def shared(self) -> Mapping[str, Any]:
-        return {"query_prefix": self.options.query_prefix, "document_prefix": self.options.document_prefix}
+        return vectors.shared(self.options)
 
     def soft(self, outputs: Any, batch: Batch) -> Tensor:
         """Vectors, `(texts, size)`."""
-        found: Tensor = outputs["vectors"].float()
-        return found
+        return vectors.soft(outputs)
 
     def soft_loss(self, outputs: Any, batch: Batch, temperature: float) -> Tensor:
         """1 - cosine of each text's two vectors; there is no temperature."""

@@ -131,6 +131,16 @@ def in_batch(outputs: Mapping[str, Tensor], batch: Batch, scale: float) -> Tenso
     return vector_losses.in_batch(a, b, c, texts, scale)
 
 
+def shared(options: VectorOptions) -> dict[str, Any]:
+    """What a teacher of vectors must have in common with its student."""
+    return {"query_prefix": options.query_prefix, "document_prefix": options.document_prefix}
+
+
+def soft(outputs: Mapping[str, Tensor]) -> Tensor:
+    """A teacher's vectors, `(texts, size)` fp32."""
+    return outputs["vectors"].float()
+
+
 def soft_loss(outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
     """1 - cosine of the student's and the teacher's vector, the mean of a row's texts, summed over rows, `()`."""
     from bertkit.heads import soft_losses

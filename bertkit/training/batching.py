@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from bertkit.padding import batches_by_length, fills, pad
+from bertkit.padding import fills, pad
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from bertkit.tasks.base import Task
-
-__all__ = ["SOFT", "UNIT", "Collator", "EpochLoader", "Examples", "LengthBatches", "TokenBatches", "batches_by_length"]
 
 UNIT = "unit"  # the column that says which features must stay together
 SOFT = "soft"  # the column of what a teacher says of a feature, (numbers,)
