@@ -19,8 +19,6 @@ from bertkit.files import read_json
 from bertkit.padding import BatchSize, Tokens, batches_by_length, fills, pad
 from bertkit.tasks import TASKS, get_task, vectors
 from bertkit.tasks.base import Answer, Task
-from bertkit.tasks.retrieval import Retrieval
-from bertkit.tasks.sentence_similarity import SentenceSimilarity
 
 if TYPE_CHECKING:
     import numpy as np
@@ -171,7 +169,7 @@ class Predictor:
         import numpy as np
         from datasets import Dataset
 
-        if not isinstance(self.task, SentenceSimilarity | Retrieval):
+        if not self.task.embeds:
             what = f"a model for {self.task.name} gives no vectors of texts"
             raise UserError(Problem("the model", what, "bertkit.Features takes the vectors of any encoder's layers."))
         parts, cut = [np.empty((0, 0), dtype=np.float32)], 0

@@ -15,7 +15,7 @@ from bertkit.files import write_json
 from bertkit.inference import load, with_weights
 from bertkit.modeling.sentences import sentences
 from bertkit.report.facts import Facts, Row, read_facts
-from bertkit.report.mistakes import FINDERS, asked, named, ranked, searched
+from bertkit.report.mistakes import asked, named, ranked, searched
 
 if TYPE_CHECKING:
     from bertkit.inference import Predictor
@@ -88,9 +88,10 @@ def _explained(predictor: Predictor, examples: Iterable[Example]) -> Iterator[di
 
 def _examples(predictor: Predictor, facts: Facts, kind: Kind) -> Iterator[Example]:
     """Mistakes or hits, the surest first."""
-    if not facts.rows:
+    told = predictor.task.mistakes(facts) if facts.rows else None
+    if told is None:
         return
-    _, measure, wrong = FINDERS[facts.task](facts)
+    _, measure, wrong = told
     mistakes = sorted(wrong, key=lambda each: -each.measure)
     if measure in DISTANCES:  # the nearest are as good as right
         middle, known = max(1, len(mistakes) // 2), {each.row for each in mistakes}

@@ -14,11 +14,9 @@ from bertkit.data.readers import read_rows
 from bertkit.errors import DataError, Problem
 from bertkit.explain.attention import attentions
 from bertkit.explain.gradients import MOST, Integrated, integrated_gradients
-from bertkit.explain.targets import Read, Target, targets
+from bertkit.explain.targets import Read, Target
 from bertkit.explain.words import Merger, Share, Text
 from bertkit.recipe import DataSpec
-from bertkit.tasks.retrieval import Retrieval
-from bertkit.tasks.sentence_similarity import SentenceSimilarity
 from bertkit.tasks.vectors import DOCUMENTS, QUERIES
 from bertkit.training.batching import Collator
 
@@ -85,7 +83,7 @@ def explain(
     read = Read(task, rows[row], [features[index] for index in own], [kept[index] for index in own], answer)
     batches = [_batch(predictor, features, index) for index in own]
     texts = texts_of(task, rows.select([row]))
-    attributed = [_attributed(predictor, read, batches, texts, each, most) for each in targets(read)[:few]]
+    attributed = [_attributed(predictor, read, batches, texts, each, most) for each in task.explained(read)[:few]]
     weights = attention(predictor, batches[0]) if batches else None
     return Explanation(
         texts={each.name: each.text for each in texts}, answer=answer, attributed=attributed, attention=weights
@@ -99,7 +97,7 @@ def texts_of(task: Any, row: Dataset) -> list[Text]:
         return [Text("tokens", text, places)]
     names = ("question", "context") if "question" in row.column_names else SIDES
     found = {name: str(row[name][0]) for name in names if name in row.column_names}
-    if isinstance(task, SentenceSimilarity | Retrieval):
+    if task.embeds:
         options = task.options
         found = {
             name: options.query_prefix * (name in QUERIES) + options.document_prefix * (name in DOCUMENTS) + text
@@ -124,17 +122,16 @@ def _attributed(
     # GradCache, in parts, would not meet the vectors that stand in for a batch's pieces.
     size = predictor.batch_size
     together = size if isinstance(size, int) else max(1, size.tokens // task.max_length)
-    apart = isinstance(task, SentenceSimilarity | Retrieval)
-    if isinstance(task, SentenceSimilarity | Retrieval) and task.options.mini_batch:
+    if task.embeds and task.options.mini_batch:
         together = min(together, task.options.mini_batch)
     merger, done = Merger(task.tokenizer, texts), list[Integrated]()
     for part in target.parts:
         batch = batches[part.feature]
         done.append(integrated_gradients(task, predictor.model, batch, part.score, batch_size=together, most=most))
-        which = [part.feature] if apart else range(len(texts))
+        which = [part.feature] if task.embeds else range(len(texts))
         merger.add(batch["input_ids"][0].tolist(), done[-1].pieces.tolist(), which)
     return Attributed(
-        what=target.what + (f", by the words of {texts[target.parts[0].feature].name}" if apart else ""),
+        what=target.what + (f", by the words of {texts[target.parts[0].feature].name}" if task.embeds else ""),
         unit=target.unit,
         value=sum(each.value for each in done),
         baseline=sum(each.baseline for each in done),
@@ -166,7 +163,7 @@ def rows_of(predictor: Predictor, texts: Sequence[str], file: Path | None = None
         return [row for _, row in read_rows(file, DataSpec(source=str(file)))]
     task = predictor.task
     pair = next((names for names in PAIRS if frozenset(names) in task.accepted), None)
-    alone = frozenset({"text"}) in task.accepted and not isinstance(task, SentenceSimilarity | Retrieval)
+    alone = frozenset({"text"}) in task.accepted and not task.embeds
     if pair is None or alone:
         return list(texts)
     if len(texts) != 2:

@@ -1,4 +1,4 @@
-"""What there is to explain of an answer: for each task, the numbers of the model that made it what it is."""
+"""What there is to explain of an answer: the numbers of the model that made it what it is, for `Task.explained`."""
 
 from __future__ import annotations
 
@@ -46,12 +46,7 @@ class Read:
         return self.task.options
 
 
-def targets(read: Read) -> list[Target]:
-    """The numbers behind an answer; none where it holds nothing to explain, such as a sentence without entities."""
-    return FINDERS[read.task.name](read)
-
-
-def _classes(read: Read) -> list[Target]:
+def classes(read: Read) -> list[Target]:
     """The logit of each predicted label, or of the likeliest where none is given; of a number, the number itself."""
     answer, windows = read.answer, len(read.features)
     if read.options.kind == "regression":
@@ -69,7 +64,7 @@ def _means(column: int, windows: int) -> tuple[Part, ...]:
     return tuple(Part(window, lambda outputs: outputs.logits[:, column].float() / windows) for window in range(windows))
 
 
-def _entities(read: Read) -> list[Target]:
+def entities(read: Read) -> list[Target]:
     """The emissions of an entity's words, each at its tag: with a CRF, at that of the best path."""
     tags = [word["tag"] for word in read.answer["words"]]
     ids = {tag: index for index, tag in enumerate(read.options.tags)}
@@ -89,7 +84,7 @@ def _emissions(heads: Sequence[int], tags: Sequence[int]) -> Callable[[Any], Ten
     return lambda outputs: outputs["logits"][:, list(heads), list(tags)].float().sum(1)
 
 
-def _span(read: Read) -> list[Target]:
+def span(read: Read) -> list[Target]:
     """Start and end logit of the answer, in the window that it comes from; of no answer those of the first piece."""
     answer = read.answer
     if not answer["answer"]:
@@ -110,7 +105,7 @@ def _borders(start: int, end: int) -> Callable[[Any], Tensor]:
     return lambda outputs: outputs.start_logits[:, start].float() + outputs.end_logits[:, end].float()
 
 
-def _pair(read: Read) -> list[Target]:
+def pair(read: Read) -> list[Target]:
     """The cosine of two texts, by the words of each while the other's vector stays; a classifier's label likewise."""
     if len(read.features) < 2:
         return []
@@ -138,13 +133,13 @@ def _label(vectors: Sequence[Tensor], side: int, column: int) -> Callable[[Any],
     return score
 
 
-def _relevance(read: Read) -> list[Target]:
+def relevance(read: Read) -> list[Target]:
     """The logit of the pair: that of its best window."""
     best = max(range(len(read.kept)), key=read.kept.__getitem__)
     return [Target("relevance", "logit", (Part(best, lambda outputs: outputs.logits[:, 0].float()),))]
 
 
-def _masks(read: Read) -> list[Target]:
+def masked(read: Read) -> list[Target]:
     """The logit of the best piece at each mask of the text."""
     masks = read.answer.get("masks", ())
     ids = [int(read.task.tokenizer.get_vocab()[guesses[0]["token"]]) for guesses in masks]
@@ -160,14 +155,3 @@ def _piece(place: int, masks: int, piece: int) -> Callable[[Any], Tensor]:
         return logits[:, place, piece]
 
     return score
-
-
-FINDERS: Mapping[str, Callable[[Read], list[Target]]] = {
-    "text-classification": _classes,
-    "token-classification": _entities,
-    "question-answering": _span,
-    "sentence-similarity": _pair,
-    "retrieval": _pair,
-    "text-ranking": _relevance,
-    "pretraining": _masks,
-}

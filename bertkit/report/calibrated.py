@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,13 @@ from bertkit.report import pictures
 from bertkit.report.facts import Facts, Row
 from bertkit.report.mistakes import label_of
 from bertkit.report.pictures import Picture
+from bertkit.tasks import get_task
 
 
 def reliability(facts: Facts) -> Picture | None:
     """Before and after the temperature where the answers tell both, else after it."""
-    decided = _decisions(facts)
-    if not len(decided["after"][0]):
+    decided = get_task(facts.task).decisions(facts) if facts.rows else None
+    if not decided or not len(decided["after"][0]):
         return None
     bins = {name: calibration.reliability(*own) for name, own in decided.items()}
     return pictures.reliability(
@@ -26,30 +27,36 @@ def reliability(facts: Facts) -> Picture | None:
     )
 
 
-def _decisions(facts: Facts) -> dict[str, tuple[Any, Any]]:
-    """`before` and `after` -> confidences and whether they were right, `(decisions,)` each."""
-    if facts.task == "text-classification" and facts.options.get("kind") != "regression" and facts.rows:
-        return _class_decisions(facts)
-    pairs: Iterator[tuple[float, bool]] = iter(())
-    if facts.task == "token-classification":
-        pairs = (pair for row in facts.rows for pair in _entity_decisions(row))
-    if facts.task == "question-answering":
-        pairs = (
-            (row["answer"]["score"], bool(squad.question_scores(row["answer"]["answer"], row["answers"]["text"])[0]))
-            for row in facts.rows
-        )
+Decisions = dict[str, tuple[Any, Any]]  # `before` and `after` -> confidences and whether right, `(decisions,)` each
+
+
+def entities(facts: Facts) -> Decisions:
+    """Each entity that was found."""
+    return _after(pair for row in facts.rows for pair in _entities_of(row))
+
+
+def answers(facts: Facts) -> Decisions:
+    """Each question's answer, by exact match."""
+    rows = ((row["answer"], row["answers"]["text"]) for row in facts.rows)
+    return _after((answer["score"], squad.question_scores(answer["answer"], gold)[0] == 1) for answer, gold in rows)
+
+
+def _after(pairs: Iterable[tuple[float, bool]]) -> Decisions:
     confidence, right = np.array(list(pairs), dtype=np.float64).reshape(-1, 2).T
     return {"after": (confidence, right)}
 
 
-def _entity_decisions(row: Row) -> Iterator[tuple[float, bool]]:
+def _entities_of(row: Row) -> Iterator[tuple[float, bool]]:
     gold = tagging.entities(row["tags"])
     found = tagging.entities([word["tag"] for word in row["answer"]["words"]])
     for entity, given in zip(found, row["answer"]["entities"], strict=True):
         yield given["score"], entity in gold
 
 
-def _class_decisions(facts: Facts) -> dict[str, tuple[Any, Any]]:
+def labels(facts: Facts) -> Decisions | None:
+    """The label of each row, or each label of each row; a number is no decision."""
+    if facts.options.get("kind") == "regression":
+        return None
     names, cold = list(facts.rows[0]["answer"]["scores"]), 1 / (facts.options.get("temperature") or 1.0)
     after = np.array([[row["answer"]["scores"][name] for name in names] for row in facts.rows])
     tiny = np.finfo(np.float64).tiny

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log2
@@ -11,6 +11,7 @@ from typing import Any
 from bertkit.data import tagging
 from bertkit.evaluation import squad
 from bertkit.report.facts import Facts, Row, texts_of
+from bertkit.tasks import get_task
 
 MOST = 50
 LONGEST = 1500  # characters of a text that are shown
@@ -52,10 +53,10 @@ class Mistakes:
 
 def mistakes(facts: Facts) -> Mistakes | None:
     """Those of the split that is looked at; None where the run folder does not tell."""
-    find = FINDERS.get(facts.task)
-    if find is None or not facts.rows:
+    told = get_task(facts.task).mistakes(facts) if facts.rows else None
+    if told is None:
         return None
-    unit, measure, found = find(facts)
+    unit, measure, found = told
     wrong = sorted(found, key=lambda each: -each.measure)
     of = len(facts.rows) if unit == "rows" else len(first_ranks(facts))
     shown = (replace(each, texts=tuple(shortened(text) for text in each.texts)) for each in wrong[:MOST])
@@ -74,10 +75,10 @@ def label_of(facts: Facts, value: Any) -> str:
     return str(known.get(str(value), value))
 
 
-Found = tuple[str, str, Iterable[Mistake]]
+Found = tuple[str, str, Iterable[Mistake]]  # rows or queries, what they are sorted by, and those that were wrong
 
 
-def _classes(facts: Facts) -> Found:
+def labels(facts: Facts) -> Found:
     if facts.options.get("kind") == "regression":
         return "rows", "off by", _distances(facts, [abs(row["answer"]["score"] - row["score"]) for row in facts.rows])
     find = _several if facts.options.get("kind") == "multi-label" else _one
@@ -125,7 +126,7 @@ def _ranks_apart(facts: Facts) -> Found:
     return "rows", "ranks apart", _distances(facts, abs(golds - given).tolist())
 
 
-def _entities(facts: Facts) -> Found:
+def sentences(facts: Facts) -> Found:
     return "rows", "confidence", (each for i, row in enumerate(facts.rows, 1) if (each := _sentence(i, row)))
 
 
@@ -156,7 +157,7 @@ def _tagged(
     return (*pieces, Piece(" ".join(words[done:])))
 
 
-def _questions(facts: Facts) -> Found:
+def questions(facts: Facts) -> Found:
     return "rows", "confidence", (each for i, row in enumerate(facts.rows, 1) if (each := _question(i, row)))
 
 
@@ -190,7 +191,7 @@ def _spans(text: str, gold: Iterable[tuple[int, int]], own: Iterable[tuple[int, 
     return tuple(pieces)
 
 
-def _pairs(facts: Facts) -> Found:
+def pairs(facts: Facts) -> Found:
     first = facts.rows[0]
     if "score" in first:
         return _ranks_apart(facts)
@@ -264,7 +265,7 @@ def ndcgs(facts: Facts) -> list[float]:
     return [ndcg(relevant) for relevant in found if relevant]
 
 
-def _searches(facts: Facts) -> Found:
+def searches(facts: Facts) -> Found:
     if not searched(facts):
         return _ranks_apart(facts)
     return "queries", "rank of the first relevant", _failed(facts)
@@ -284,13 +285,3 @@ def _failed(facts: Facts) -> Iterator[Mistake]:
         hits = [f"{shortened(text, 300)} ({score:.3f})" for text, score in found[:3]]
         notes = (f"nDCG@10 {ndcg(relevant):.3f}",)
         yield Mistake(number, "\n\n".join(gold), "\n\n".join(hits), relevant[0][0], (first["query"],), (), notes)
-
-
-FINDERS: Mapping[str, Callable[[Facts], Found]] = {
-    "text-classification": _classes,
-    "token-classification": _entities,
-    "question-answering": _questions,
-    "sentence-similarity": _pairs,
-    "retrieval": _searches,
-    "text-ranking": _searches,
-}

@@ -13,8 +13,6 @@ from bertkit.errors import ModelError, Problem
 from bertkit.inference import Predictor, best_device, best_precision, load_as, model_folder
 from bertkit.retrieval.commands import DualEncoder
 from bertkit.retrieval.store import Encode, ModelIdentity
-from bertkit.tasks.retrieval import Retrieval
-from bertkit.tasks.sentence_similarity import SentenceSimilarity
 
 SHARE = 8  # neighbouring passages share an eighth of their pieces
 
@@ -89,7 +87,7 @@ def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:
 
 def _of_vectors(model: str, revision: str | None) -> Predictor:
     predictor = load_as("sentence-similarity", model, revision=revision)
-    if not isinstance(predictor.task, SentenceSimilarity | Retrieval):
+    if not predictor.task.embeds:
         what = f"a model for {predictor.task.name} gives no vectors of texts"
         raise ModelError(Problem(model, what, "Name one for sentence-similarity or retrieval."))
     return predictor

@@ -135,21 +135,6 @@ class Counted(_Answer):
     pairs_right: int
 
 
-def answer_type(task: Task) -> Any:
-    """The type of one answer, for pydantic."""
-    if task.name == "text-classification":
-        return {"single-label": Label, "multi-label": Labels}.get(task.options.kind or "single-label", Number)
-    kinds: dict[str, Any] = {
-        "token-classification": Entities,
-        "question-answering": Found,
-        "text-ranking": Number,
-        "sentence-similarity": Vector | Similar,
-        "retrieval": Vector | Ranked,
-        "pretraining": Filled | Counted,
-    }
-    return kinds[task.name]
-
-
 def predict_types(row_list: Any, task: Task) -> tuple[type[BaseModel], type[BaseModel]]:
     """Request and response of /predict: rows and their answers, in order.
 
@@ -157,6 +142,6 @@ def predict_types(row_list: Any, task: Task) -> tuple[type[BaseModel], type[Base
     """
     config = ConfigDict(extra="forbid")
     request = create_model("PredictRequest", __config__=config, rows=(row_list, ...))
-    answers: Any = list[answer_type(task)]  # type: ignore[misc]
+    answers: Any = list[task.answer_type]  # type: ignore[name-defined]
     about = Field(description="one per row, in their order")
     return request, create_model("PredictResponse", __config__=config, answers=(answers, about))

@@ -99,8 +99,8 @@ def _add_own(app: FastAPI, service: Service, meters: Meters) -> None:
 
 
 def _add_posts(app: FastAPI, service: Service) -> None:
-    name = service.predictor.task.name
-    vectors, ranking = name in ("sentence-similarity", "retrieval"), name == "text-ranking"
+    name, vectors = service.task.name, service.task.embeds
+    ranking = name == "text-ranking"
     request, response = service.predict_types()
     _add(app, "/predict", service.predict, request, response, "Answers for rows, in their order")
     if vectors:

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
     from bertkit.data.table import Table
     from bertkit.encoder import Encoder
+    from bertkit.explain.targets import Read, Target
     from bertkit.padding import Arrays
+    from bertkit.report.calibrated import Decisions
+    from bertkit.report.facts import Facts
+    from bertkit.report.mistakes import Found
 
 Answer: TypeAlias = dict[str, Any]  # one row's answer, as JSON writes it
 Batch: TypeAlias = "dict[str, Tensor]"
@@ -90,6 +94,7 @@ class Task(ABC):
     chunk: ClassVar[int] = 4096  # rows answered at a time; the same everywhere, so that batches are the same
     corpus: ClassVar[bool] = False  # rows are documents, too many to hold in memory
     redrawn: ClassVar[bool] = False  # does `examples` draw something anew in each epoch?
+    embeds: ClassVar[bool] = False  # is each text read by itself, and made a vector?
 
     padding: ClassVar[Mapping[str, int]] = {}  # token-level columns besides the tokenizer's own -> what pads them
     reduced_by: ClassVar[Sequence[str]] = ()  # columns that `reduce` reads
@@ -304,3 +309,24 @@ class Task(ABC):
     def evaluate(self, rows: Dataset, predict: Predict) -> dict[str, float | None]:
         """Score the model behind `predict`. Only retrieval, whose rows are not independent, overrides it."""
         return self.score(list(self.answer(rows, predict)), rows)
+
+    # --- what people and programs are told of answers ----------------------------------------------------------------
+
+    @property
+    def answer_type(self) -> Any:
+        """The type of an answer, for the OpenAPI page of `bertkit serve`; any of `serve/answers.py`, or a new one."""
+        return Answer
+
+    def explained(self, read: Read) -> Sequence[Target]:
+        """The numbers of the model that made an answer what it is, for `bertkit explain`; see `explain/targets.py`."""
+        return ()
+
+    @classmethod
+    def mistakes(cls, facts: Facts) -> Found | None:
+        """What the report of a finished run lists as wrong, see `report/mistakes.py`; None: nothing is right or wrong."""
+        return None
+
+    @classmethod
+    def decisions(cls, facts: Facts) -> Decisions | None:
+        """How sure a finished run was, and whether it was right, for its report; see `report/calibrated.py`."""
+        return None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from bertkit.encoder import Encoder
+    from bertkit.explain.targets import Read, Target
     from bertkit.modeling.drawing import Drawing
     from bertkit.padding import Arrays
 
@@ -245,6 +246,17 @@ pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")""
         held_out = self.encode(rows)
         drawn = self.examples(held_out, range(min(len(held_out), scores.SAMPLE)))
         return scores.unigrams(self.encode(train), drawn["labels"], len(self.tokenizer))
+
+    @property
+    def answer_type(self) -> Any:
+        from bertkit.serve import answers
+
+        return answers.Filled | answers.Counted
+
+    def explained(self, read: Read) -> Sequence[Target]:
+        from bertkit.explain import targets
+
+        return targets.masked(read)
 
 
 def _drawing(options: PretrainingOptions, tokenizer: PreTrainedTokenizerBase) -> Drawing:

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from bertkit.encoder import Encoder
+    from bertkit.explain.targets import Read, Target
     from bertkit.padding import Arrays
+    from bertkit.report.calibrated import Decisions
+    from bertkit.report.facts import Facts
+    from bertkit.report.mistakes import Found
 
 NOWHERE = -1e4  # the logit of a position where no answer can be; finite, for bf16 and smoothing
 
@@ -379,6 +383,29 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         ece = calibration.expected_calibration_error([answer["score"] for answer in answers], right)
         fitted = {"temperature": self.options.temperature or 1.0, "null_threshold": self.options.null_threshold}
         return {"calibration": {**fitted, "ece": ece}}
+
+    @property
+    def answer_type(self) -> Any:
+        from bertkit.serve import answers
+
+        return answers.Found
+
+    def explained(self, read: Read) -> Sequence[Target]:
+        from bertkit.explain import targets
+
+        return targets.span(read)
+
+    @classmethod
+    def mistakes(cls, facts: Facts) -> Found | None:
+        from bertkit.report import mistakes
+
+        return mistakes.questions(facts)
+
+    @classmethod
+    def decisions(cls, facts: Facts) -> Decisions | None:
+        from bertkit.report import calibrated
+
+        return calibrated.answers(facts)
 
     def _graded(self, answers: Sequence[Answer], rows: Dataset) -> squad.GradedAnswers:
         if "answers" not in rows.column_names:

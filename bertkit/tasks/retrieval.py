@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from bertkit.data.table import Table
     from bertkit.encoder import Encoder
     from bertkit.evaluation.ranking import PerQuery
+    from bertkit.explain.targets import Read, Target
     from bertkit.padding import Arrays
+    from bertkit.report.facts import Facts
+    from bertkit.report.mistakes import Found
 
 DEPTH = 100  # documents that are kept of what a query finds; what stands further down counts as not found
 WORST = 20  # queries that results.json names
@@ -70,6 +73,7 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         "negative": Column("text", "a document that does not answer"),
     }
     inputs: ClassVar[Sequence[frozenset[str]]] = (frozenset({"query", "document"}), frozenset({"text"}))
+    embeds: ClassVar[bool] = True
     targets: ClassVar[Sequence[str]] = ("grade",)
     context: ClassVar[Sequence[str]] = ("query_id", "document_id")
     torn: ClassVar[Mapping[str, str]] = {"query_id": "a query's documents may be in several splits, or in none"}
@@ -264,6 +268,23 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
             return {}
         answers = list(searched(rows, list(queries), list(documents), sides[0], sides[1]))
         return {"tf-idf cosine": self.score(answers, rows)}
+
+    @property
+    def answer_type(self) -> Any:
+        from bertkit.serve import answers
+
+        return answers.Vector | answers.Ranked
+
+    def explained(self, read: Read) -> Sequence[Target]:
+        from bertkit.explain import targets
+
+        return targets.pair(read)
+
+    @classmethod
+    def mistakes(cls, facts: Facts) -> Found | None:
+        from bertkit.report import mistakes
+
+        return mistakes.searches(facts)
 
 
 def searched(

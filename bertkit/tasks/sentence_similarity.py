@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
     from bertkit.encoder import Encoder
     from bertkit.evaluation.similarity import Scored
+    from bertkit.explain.targets import Read, Target
     from bertkit.padding import Arrays
+    from bertkit.report.facts import Facts
+    from bertkit.report.mistakes import Found
 
 LOSSES = {  # target -> the losses it can be learned with, the default first
     "score": ("cosent", "cosine-mse"),
@@ -97,6 +100,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         frozenset({"anchor"}),
         frozenset({"text"}),
     )
+    embeds: ClassVar[bool] = True
     targets: ClassVar[Sequence[str]] = ("score", "label", "positive")
     context: ClassVar[Sequence[str]] = ("positive", "negative")
 
@@ -335,3 +339,20 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
             best = similarity.best_threshold(self._similar(rows), similarity.of(answers, "score"))
             own = replace(self, options=self.options.model_copy(update={"threshold": best}))
         return {"tf-idf cosine": own.score(answers, rows)}
+
+    @property
+    def answer_type(self) -> Any:
+        from bertkit.serve import answers
+
+        return answers.Vector | answers.Similar
+
+    def explained(self, read: Read) -> Sequence[Target]:
+        from bertkit.explain import targets
+
+        return targets.pair(read)
+
+    @classmethod
+    def mistakes(cls, facts: Facts) -> Found | None:
+        from bertkit.report import mistakes
+
+        return mistakes.pairs(facts)

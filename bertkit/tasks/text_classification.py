@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
     from bertkit.encoder import Encoder
     from bertkit.evaluation.metrics import Kind
+    from bertkit.explain.targets import Read, Target
     from bertkit.padding import Arrays
+    from bertkit.report.calibrated import Decisions
+    from bertkit.report.facts import Facts
+    from bertkit.report.mistakes import Found
 
 Name = Annotated[str, Field(min_length=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -411,6 +415,29 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         targets = self._targets(train), self._targets(rows)
         return simple.baselines(self.kind, _joined(train), targets[0], _joined(rows), targets[1], self.names)
+
+    @property
+    def answer_type(self) -> Any:
+        from bertkit.serve import answers
+
+        return {"single-label": answers.Label, "multi-label": answers.Labels}.get(self.kind, answers.Number)
+
+    def explained(self, read: Read) -> Sequence[Target]:
+        from bertkit.explain import targets
+
+        return targets.classes(read)
+
+    @classmethod
+    def mistakes(cls, facts: Facts) -> Found | None:
+        from bertkit.report import mistakes
+
+        return mistakes.labels(facts)
+
+    @classmethod
+    def decisions(cls, facts: Facts) -> Decisions | None:
+        from bertkit.report import calibrated
+
+        return calibrated.labels(facts)
 
     def _graded(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         return Graded.of(self.kind, self.names, self._targets(rows), answers)

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from bertkit.encoder import Encoder
     from bertkit.evaluation.metrics import Floats, Ints
     from bertkit.evaluation.reranking import RankedRows
+    from bertkit.explain.targets import Read, Target
     from bertkit.padding import Arrays
+    from bertkit.report.facts import Facts
+    from bertkit.report.mistakes import Found
 
 
 class TextRankingOptions(TaskOptions):
@@ -348,6 +351,23 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         if sides is not None:
             given["tf-idf cosine"] = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel().tolist()
         return {name: dict(self._ranked(scores, rows).scored().scores) for name, scores in given.items()}
+
+    @property
+    def answer_type(self) -> Any:
+        from bertkit.serve import answers
+
+        return answers.Number
+
+    def explained(self, read: Read) -> Sequence[Target]:
+        from bertkit.explain import targets
+
+        return targets.relevance(read)
+
+    @classmethod
+    def mistakes(cls, facts: Facts) -> Found | None:
+        from bertkit.report import mistakes
+
+        return mistakes.searches(facts)
 
     def _ranked(self, scores: Sequence[float], rows: Dataset) -> RankedRows:
         options = self.options

@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 
     from bertkit.data.table import Table
     from bertkit.encoder import Encoder
+    from bertkit.explain.targets import Read, Target
     from bertkit.heads.crf import Chain
     from bertkit.padding import Arrays
+    from bertkit.report.calibrated import Decisions
+    from bertkit.report.facts import Facts
+    from bertkit.report.mistakes import Found
 
 Name = Annotated[str, Field(min_length=1)]
 MANY_WINDOWS = 32  # of one text: a CRF learns them in one batch
@@ -524,6 +528,29 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
         """`lookup`: every word gets the tag that it most often had in train; unseen ones O."""
         found = entities.lookup_baseline(tagged.words_of(train), train["tags"][:], tagged.words_of(rows))
         return {"lookup": dict(entities.GradedEntities(rows["tags"][:], found, self.types).scores)}
+
+    @property
+    def answer_type(self) -> Any:
+        from bertkit.serve import answers
+
+        return answers.Entities
+
+    def explained(self, read: Read) -> Sequence[Target]:
+        from bertkit.explain import targets
+
+        return targets.entities(read)
+
+    @classmethod
+    def mistakes(cls, facts: Facts) -> Found | None:
+        from bertkit.report import mistakes
+
+        return mistakes.sentences(facts)
+
+    @classmethod
+    def decisions(cls, facts: Facts) -> Decisions | None:
+        from bertkit.report import calibrated
+
+        return calibrated.entities(facts)
 
     def _graded(self, answers: Sequence[Answer], rows: Dataset) -> entities.GradedEntities:
         if "tags" not in rows.column_names:
