@@ -307,7 +307,7 @@ class Task(ABC):
             yield predict(features), features, part
 
     def evaluate(self, rows: Dataset, predict: Predict) -> dict[str, float | None]:
-        """Score the model behind `predict`. Only retrieval, whose rows are not independent, overrides it."""
+        """Score the model behind `predict`."""
         return self.score(list(self.answer(rows, predict)), rows)
 
     # --- what people and programs are told of answers ----------------------------------------------------------------

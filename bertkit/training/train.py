@@ -366,7 +366,10 @@ def settle(
     folder: Path,
     settings: dict[str, Any],
 ) -> dict[str, dict[str, float | None]]:
-    """Merge LoRA into the model, calibrate it, save it in `folder`; returns its scores by split."""
+    """Merge LoRA into the model, calibrate it, save it in `folder`; returns its scores by split.
+
+    None of an only seed: nothing is chosen by them, and `finish` scores what was saved.
+    """
     if recipe.peft:
         model.save_pretrained(folder / "adapter")
         model = model.merge_and_unload()
@@ -374,6 +377,8 @@ def settle(
     if "validation" in data.rows:
         task = task.fit(data.rows["validation"], predict)
     save(model, task, folder / "model", settings)
+    if len(recipe.seeds) == 1:
+        return {}
     return {split: task.evaluate(data.rows[split], predict) for split in scored_splits(data)}
 
 
@@ -485,6 +490,9 @@ def finish(
     device = predictor.device.type
     write_json(run.folder / "environment.json", environment(device, predictor.precision))
     headline = recipe.training.get("metric_for_best_model", predictor.task.headline)
+    if len(outcomes) == 1:
+        own = {split: each["metrics"] for split, each in splits.items()}
+        outcomes = [outcomes[0] | {"headline": own.get("validation", {}).get(headline), "metrics": own}]
     results = {
         "task": {"name": predictor.task.name, "description": predictor.task.describe()},
         "headline": headline,
