@@ -65,9 +65,9 @@ def made_up(count: int, queries: int) -> Contest:
 
 def real(model: str, folder: Path, queries: int) -> Contest:
     """A BEIR folder, in the vectors of a model."""
-    from bertkit.inference import load
+    from bertkit.inference import load_as
 
-    predictor = load(model, task="sentence-similarity")
+    predictor = load_as("sentence-similarity", model)
 
     def encode(texts: Sequence[str]) -> Any:
         return np.asarray([answer["vector"] for answer in predictor.stream(texts)], dtype=np.float32)

@@ -40,6 +40,7 @@ from bertkit.serve.batcher import Batcher, tokens
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.meters import Meters
 from bertkit.serve.rows import RowReader
+from bertkit.serve.server import listen
 
 SECRET = "the-cat-is-a-secret"
 KEPT = {case.id: case for case in [*CASES, *DRAWN]}
@@ -755,3 +756,11 @@ def test_an_address_that_can_not_be_had(model_folder: Path, capsys: pytest.Captu
         code = main(["serve", str(model_folder), "--port", port])
     assert code == 2
     assert f"error: 127.0.0.1:{port}: can not listen there" in capsys.readouterr().err
+
+
+def test_small_answers_are_sent_at_once() -> None:
+    """Nagle's algorithm would hold a body back until its headers are acknowledged, 40 ms later."""
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -48,7 +48,10 @@ def serve(predictor: Predictor, model: str, *, host: str, port: int, limits: Lim
 def listen(host: str, port: int) -> socket.socket:
     """A socket at this address. Raises UserError."""
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        # What it accepts inherits this; asyncio does not see that it is TCP, and answers would wait 40 ms for an ACK.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except (OSError, OverflowError) as error:
         what = f"can not listen there: {getattr(error, 'strerror', None) or error}"
         raise UserError(Problem(f"{host}:{port}", what, "Another --port may be free; 0 takes any.")) from error
