@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 import numpy as np
 
 from bertkit.cache import CHUNK, cache_root, clear, stores
-from bertkit.data.readers import format_of, place, read_rows
+from bertkit.data.readers import format_of, place, read_rows, text_a_row
 from bertkit.data.table import Problems, shown
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.files import written_aside
@@ -35,7 +35,7 @@ VECTOR = "vector"  # the column that is added
 def embed_file(encode: Encode, file: str | Path, output: Path, *, column: str = "text") -> int:
     """Write the vector of each row's text, in the rows' order and in constant memory; returns how many.
 
-    encode: texts -> float32 `(texts, size)`. file: csv, tsv, json, jsonl or parquet. output: .parquet, the row's own
+    encode: texts -> float32 `(texts, size)`. file: csv, tsv, json, jsonl, parquet, or txt with a text a line. output: .parquet, the row's own
     columns and `vector`, a list of fixed size; or .npy, `(rows, size)`. The file is read twice: what is wrong with it
     is said before the first text is encoded. Raises DataError, and then leaves no output.
     """
@@ -79,7 +79,7 @@ def embed_features(features: Features, file: str | Path, output: Path, *, column
 
 
 def _chunks(file: Path) -> Iterator[list[tuple[int, dict[str, Any]]]]:
-    rows = read_rows(file, DataSpec(source=str(file)))
+    rows = read_rows(file, text_a_row(file, DataSpec(source=str(file))))
     while chunk := list(islice(rows, CHUNK)):
         yield chunk
 

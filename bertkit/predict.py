@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from bertkit.data.readers import COMPRESSIONS, FORMATS, read_rows, read_stream
+from bertkit.data.readers import COMPRESSIONS, FORMATS, read_rows, read_stream, text_a_row
 from bertkit.errors import DataError, Problem
 from bertkit.files import written_aside
 from bertkit.recipe import DataSpec, load_recipe
@@ -42,7 +42,7 @@ def predict_file(predictor: Predictor, source: str, file: str, output: Path | No
     pending: deque[dict[str, Any]] = deque()
 
     def feed() -> Iterator[dict[str, Any]]:
-        for number, row in _rows(source, file):
+        for number, row in _rows(source, file, predictor.task.corpus):
             taken = [n for n in row if n == "answer" or (suffix == ".csv" and str(n).startswith("answer."))]
             if taken:
                 raise DataError(Problem(file, f"the rows have a column `{taken[0]}` already", "Rename it."))
@@ -62,7 +62,7 @@ def predict_file(predictor: Predictor, source: str, file: str, output: Path | No
     return count
 
 
-def _rows(source: str, file: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(source: str, file: str, documents: bool) -> Iterator[tuple[int, dict[str, Any]]]:
     kept = Path(source).expanduser() / "recipe.yaml"
     spec = load_recipe(kept, check_files=False).data if kept.is_file() else DataSpec(source=file)
     if file == "-":
@@ -72,7 +72,7 @@ def _rows(source: str, file: str) -> Iterator[tuple[int, dict[str, Any]]]:
     other = theirs and spec.format and (theirs in tables) != (spec.format in tables)
     if theirs in ("jsonl", "json", "parquet") or other:  # the layout of the run's data says nothing of this file
         spec = spec.model_copy(update={"format": None, "header": True, "delimiter": None})
-    return read_rows(Path(file), spec)
+    return read_rows(Path(file), spec if documents else text_a_row(Path(file), spec))
 
 
 class _Jsonl:

@@ -122,6 +122,19 @@ def test_stdin_to_stdout(predictor: Predictor, run: Run, monkeypatch: pytest.Mon
     assert told[3]["answer"] == predictor(made()[0:5])[3]
 
 
+@pytest.mark.parametrize("name", ["texts.txt", "texts.txt.gz"])
+def test_in_txt_each_line_is_a_text(name: str, predictor: Predictor, run: Run, tmp_path: Path) -> None:
+    """An empty line too: the answers stand beside the lines."""
+    lines = [small.text(1, 1), small.text(2, 0), "", "  a line with blanks "]
+    opener: Any = gzip.open if name.endswith(".gz") else open
+    with opener(tmp_path / name, "wt", encoding="utf-8", newline="") as file:
+        file.write("\r\n".join(lines))
+    assert predict_file(predictor, str(run.folder), str(tmp_path / name), tmp_path / "out.jsonl", {}) == 4
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["text"] for row in rows] == lines
+    assert [row["answer"] for row in rows] == predictor(lines)
+
+
 def test_columns_are_found_under_the_names_that_are_given(predictor: Predictor, run: Run, tmp_path: Path) -> None:
     file = small.write_rows(tmp_path / "a.jsonl", [{"review": "the dog was bad", "text": "the cat was good"}])
     answer_file(predictor, run, file, tmp_path / "mapped.jsonl", text="review")

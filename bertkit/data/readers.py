@@ -3,7 +3,8 @@
 Whatever stands in csv and tsv stays text: "NA", "null" and "1.0" too. Memory is constant, except for json
 (one document, read whole) and for parquet behind .gz or .xz. What is wrong with rows is gathered, so that
 one DataError names up to 20 of them. A json document in the layout of SQuAD (`data`, `paragraphs`, `qas`) is
-read as one row per question; see `squad_rows`. In txt, blank lines part documents, and each line is a paragraph.
+read as one row per question; see `squad_rows`. In txt, blank lines part documents, and each line is a paragraph; as
+`lines`, each line is a text.
 """
 
 from __future__ import annotations
@@ -64,6 +65,11 @@ def format_of(path: Path, spec: DataSpec) -> str:
     return spec.format or FORMATS[suffix]
 
 
+def text_a_row(path: Path, spec: DataSpec) -> DataSpec:
+    """For those who read texts, not documents: of .txt, each line is a row."""
+    return spec.model_copy(update={"format": "lines"}) if format_of(path, spec) == "txt" else spec
+
+
 def place(name: str, file_format: str) -> str:
     """What stands before a number in messages: `train.csv:` before a line, `x.json, row ` before a row."""
     return f"{name}, row " if file_format in ("json", "parquet") else f"{name}:"
@@ -113,6 +119,8 @@ def _text_rows(stream: IO[bytes], name: str, spec: DataSpec, file_format: str) -
         rows = conll_rows(_lines(stream, name, problems), spec, name, problems)
     elif file_format == "txt":
         rows = _documents(_lines(stream, name, problems), name, problems)
+    elif file_format == "lines":
+        rows = ((number, {"text": line.rstrip("\r\n")}) for number, line in _lines(stream, name, problems))
     else:
         rows = _delimited(_lines(stream, name, problems), spec, file_format, name, problems)
     number = 0

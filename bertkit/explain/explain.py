@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import torch
 
 from bertkit.data import tagged
-from bertkit.data.readers import read_rows
+from bertkit.data.readers import read_rows, text_a_row
 from bertkit.errors import DataError, Problem
 from bertkit.explain.attention import attentions
 from bertkit.explain.gradients import MOST, Integrated, integrated_gradients
@@ -160,7 +160,7 @@ def rows_of(predictor: Predictor, texts: Sequence[str], file: Path | None = None
     Raises DataError on one text, or more than two, for a task that reads two.
     """
     if file:
-        return [row for _, row in read_rows(file, DataSpec(source=str(file)))]
+        return [row for _, row in read_rows(file, text_a_row(file, DataSpec(source=str(file))))]
     task = predictor.task
     pair = next((names for names in PAIRS if frozenset(names) in task.accepted), None)
     alone = frozenset({"text"}) in task.accepted and not task.embeds

@@ -17,7 +17,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertTokenizer
 
-from bertkit.data.readers import COMPRESSIONS, format_of, place, read_rows
+from bertkit.data.readers import format_of, place, read_rows, text_a_row
 from bertkit.data.table import Problems, shown
 from bertkit.encoder import load_tokenizer
 from bertkit.errors import DataError, ModelError, Problem
@@ -107,11 +107,8 @@ def read_texts(file: Path, column: str = "text") -> Iterator[str]:
 
     None is passed over. Raises DataError, with file and line: what `read_rows` refuses, no such column, no text.
     """
-    spec, plain = DataSpec(source=str(file)), (file.with_suffix("") if file.suffix in COMPRESSIONS else file)
-    if plain.suffix == ".txt":  # by lines, which need no blank ones between them; those that hold a NUL are refused
-        column = "\0"
-        lines = {"format": "csv", "header": [column], "delimiter": "\0", "quoting": False, "extra_fields": "ignore"}
-        spec = DataSpec.model_validate({"source": str(file), **lines})
+    spec = text_a_row(file, DataSpec(source=str(file)))
+    column = "text" if spec.format == "lines" else column
     where, problems = place(str(file), format_of(file, spec)), Problems()
     for number, row in read_rows(file, spec):
         if column not in row:
