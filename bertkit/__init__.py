@@ -51,10 +51,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: `import bertkit` itself stays cheap."""
-    if name in _HOMES:
+    """Import a public name when it is first used: `import bertkit` stays cheap. UserError: a library is missing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
+    try:
         return getattr(import_module(f"bertkit.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        raise import_module("bertkit.errors").not_installed(error) from error
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,9 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from bertkit.cli_report import report_command
 from bertkit.cli_serve import serve_command
 from bertkit.cli_sweep import sweep_command
 from bertkit.cli_vectors import quiet_libraries, vector_commands
-from bertkit.errors import DataError, Problem, UserError
+from bertkit.errors import DataError, Problem, UserError, not_installed
 from bertkit.shipped import shipped_recipes
 
 RECIPE = "a shipped recipe's name, or a file"
@@ -46,9 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error.filename or 'writing'}: {error.strerror or error}", file=sys.stderr)
         return _hushed(2)
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] == "bertkit":
-            raise
-        print(f"error: {error.name} is not installed\n    pip install bertkit  brings it along", file=sys.stderr)
+        print(f"error: {not_installed(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         resumable = args.run is _train
@@ -134,7 +134,7 @@ def _run_commands(commands: Any) -> None:
         "--depth", type=int, default=20, metavar="N", help="documents that --rerank orders; default: 20"
     )
     command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(run=_evaluate)
+    command.set_defaults(run=partial(_by_all, _evaluate))
 
     command = commands.add_parser("predict", help="answers for texts, or for any number of rows")
     command.add_argument("source", metavar="RUN", help="a run folder, a model folder or a Hub id")
@@ -143,7 +143,7 @@ def _run_commands(commands: Any) -> None:
         "--context", type=Path, metavar="FILE", help="the text that the TEXTs, questions, are asked of"
     )
     command.add_argument(
-        "--input", metavar="FILE", help="csv, tsv, json, jsonl, parquet or conll; - reads jsonl from stdin"
+        "--input", metavar="FILE", help="csv, tsv, json, jsonl, parquet, conll, or txt with a text a line; - reads jsonl from stdin"
     )
     command.add_argument("--output", type=Path, metavar="FILE", help=".jsonl or .csv; default: jsonl to stdout")
     command.add_argument(
@@ -152,7 +152,7 @@ def _run_commands(commands: Any) -> None:
     command.add_argument("--task", help="what a model is for that bertkit did not make")
     command.add_argument("--revision", metavar="NAME", help="of a Hub id: commit, tag or branch")
     command.add_argument("--json", action="store_true", help="print JSON lines for TEXTs too")
-    command.set_defaults(run=_predict)
+    command.set_defaults(run=partial(_by_all, _predict))
 
 
 def _tokenizer_command(commands: Any) -> None:
@@ -248,11 +248,28 @@ def _train(args: argparse.Namespace) -> None:
     from bertkit.training.train import train
 
     run = train(recipe, args.output_dir, args.resume, profile=args.profile)
-    if run.finished and int(os.environ.get("RANK", 0)) == 0:
+    if run.finished and _first():
         print(after_training(run.folder, run.results))
 
 
-def _evaluate(args: argparse.Namespace) -> None:
+def _first() -> bool:
+    """Is this the process that writes, of those that torchrun started? The only process is."""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
+def _by_all(run: Callable[[argparse.Namespace, Any], None], args: argparse.Namespace) -> None:
+    """Run a command whose batches are divided over the processes that torchrun started."""
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        run(args, map)
+        return
+    quiet_libraries()
+    from bertkit.training.sharding import together
+
+    with together() as spread:
+        run(args, spread)
+
+
+def _evaluate(args: argparse.Namespace, spread: Any) -> None:
     from bertkit.evaluation.evaluate import evaluate
     from bertkit.report.table import scores_table
 
@@ -266,6 +283,7 @@ def _evaluate(args: argparse.Namespace) -> None:
         task=args.task,
         rerank=args.rerank,
         depth=args.depth,
+        spread=spread,
     )
     print(json.dumps(scores, indent=2) if args.json else scores_table(scores))
 
@@ -279,7 +297,7 @@ def _text(path: Path) -> str:
         raise DataError(Problem(str(path), f"can not be read: {error.strerror or error}")) from error
 
 
-def _predict(args: argparse.Namespace) -> None:
+def _predict(args: argparse.Namespace, spread: Any) -> None:
     from bertkit.predict import example, predict_file, shown
     from bertkit.yaml12 import tame
 
@@ -289,15 +307,18 @@ def _predict(args: argparse.Namespace) -> None:
         raise UserError(Problem("", "--context goes with questions as TEXTs; rows of --input have a context each"))
     if not args.input and (args.output or args.column):
         raise UserError(Problem("", "--output and --column go with --input FILE"))
+    if args.input == "-" and spread is not map:
+        raise UserError(Problem("--input -", "stdin can not be read by several processes", "Name a file of rows."))
     columns = dict(pair.partition("=")[::2] for pair in args.column)
     if "" in columns.values():
         raise UserError(Problem("--column", "write it as text=NAME_IN_THE_FILE"))
     quiet_libraries()
     from bertkit.inference import load
 
-    predictor = load(args.source, revision=args.revision, task=args.task)
+    predictor = replace(load(args.source, revision=args.revision, task=args.task), spread=spread)
     if args.input:
-        count = predict_file(predictor, args.source, args.input, args.output, columns)
+        output = args.output if _first() else None
+        count = predict_file(predictor, args.source, args.input, output, columns)
         print(f"{count:,} rows" + (f" in {args.output}" if args.output else ""), file=sys.stderr)
         return
     reads = predictor.task.accepted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -74,6 +75,7 @@ def _store_commands(commands: Any) -> None:
 
 def quiet_libraries() -> None:
     """Bars and notices of the libraries below; ours say what matters."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it advises torch as soon as it is imported
     import datasets
     import transformers
 

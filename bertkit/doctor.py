@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +20,24 @@ VARIABLES = ("BERTKIT_CACHE", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE
 def doctor() -> dict[str, Any]:
     """Versions, devices, precision, extras, caches and parity checks; `ok` is whether every check passed.
 
-    Nothing secret is in it: of the Hub's token, only whether there is one. Reads no network.
+    Nothing secret is in it: of the Hub's token, only whether there is one. Reads no network. Without torch there is
+    nothing to check.
     """
     from bertkit.run import environment
-    from bertkit.training.parity import parity
 
-    device = _device()
-    precision, why = _precision(device)
-    checks = [{**check._asdict(), "ok": check.ok} for check in parity()]
+    device, precision, why, checks = "cpu", "fp32", "torch is not installed", list[dict[str, Any]]()
+    if find_spec("torch"):
+        from bertkit.inference import best_device
+        from bertkit.training.parity import parity
+
+        device = best_device().type
+        precision, why = _precision(best_device())
+        checks = [{**check._asdict(), "ok": check.ok} for check in parity()]
     for check in checks:  # JSON has no NaN
         if check["difference"] is not None and check["difference"] != check["difference"]:
             check.update(difference=None, why="not a number")
     return {
-        "environment": environment(device.type, precision),
+        "environment": environment(device, precision),
         "devices": list(_devices()),
         "precision": {"used": precision, "why": why},
         "extras": _extras(),
@@ -46,12 +52,12 @@ def doctor() -> dict[str, Any]:
 def shown(found: dict[str, Any]) -> str:
     """What `doctor` found, for people."""
     own = found["environment"]
-    versions = {"python": own["python"], **own["versions"]}
+    versions, threads = {"python": own["python"], **own["versions"]}, own["threads"]
     about = [
         ["what", "here"],
         *([name, version or "not installed"] for name, version in versions.items()),
         ["platform", own["platform"]],
-        ["machine", f"{own['device']}, {own['cpus']} cores, torch uses {own['threads']}"],
+        ["machine", f"{own['device']}, {own['cpus']} cores" + (f", torch uses {threads}" if threads else "")],
         *(["device", text] for text in found["devices"]),
         ["precision", f"{found['precision']['used']}: {found['precision']['why']}"],
         ["Hub token", "yes" if found["hub_token"] else "no"],
@@ -66,6 +72,9 @@ def shown(found: dict[str, Any]) -> str:
         figure = f"{each['difference']:.1e}" if each["difference"] is not None else each["why"]
         checks.append([each["name"], "ok" if each["ok"] else "FAIL", figure, f"{each['limit']:.0e}"])
     failed = sum(not each["ok"] for each in found["checks"])
+    if not found["checks"]:
+        last = 'torch is not installed: only exported models answer. For all else:\n    pip install "bertkit[torch]"'
+        return "\n\n".join([*map(columns, (about, extras, caches)), last])
     last = "All paths agree." if not failed else (
         f"{failed} of {len(found['checks'])} checks FAIL: do not trust what is trained or predicted on this machine.\n"
         "    Update torch and the device's driver, or use another device; then run bertkit doctor again."
@@ -73,14 +82,11 @@ def shown(found: dict[str, Any]) -> str:
     return "\n\n".join([*map(columns, (about, extras, caches, checks)), last])
 
 
-def _device() -> torch.device:
-    from bertkit.inference import best_device
-
-    return best_device()
-
-
 def _devices() -> Iterator[str]:
-    """Each device that torch can use: its name, memory in GB, compute capability."""
+    """Each device that can be used: its name, memory in GB, compute capability."""
+    if find_spec("torch") is None:
+        yield "cpu"
+        return
     import torch
 
     for index in range(torch.cuda.device_count()):

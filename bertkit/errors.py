@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+TORCH = ("accelerate", "captum", "torch")  # the extra `torch`: what training needs, and models that are not exported
+
 
 class Problem(NamedTuple):
     """One thing that is wrong: where it stands, what it is, and what to do about it."""
@@ -28,6 +30,15 @@ class UserError(Exception):
             problems = [problems]
         self.problems: tuple[Problem, ...] = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+
+def not_installed(error: ModuleNotFoundError) -> UserError:
+    """What to install where a library is missing. Raises the error again where it is a module of bertkit's own."""
+    package = str(error.name).partition(".")[0]
+    if package == "bertkit":
+        raise error
+    fix = 'pip install "bertkit[torch]"' if package in TORCH else "pip install bertkit"
+    return UserError(Problem("", f"this needs {package}, which is not installed", fix))
 
 
 class RecipeError(UserError):

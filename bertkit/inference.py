@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bertkit.encoder import Encoder, find, load_config, load_tokenizer
-from bertkit.errors import DataError, ModelError, Problem, UserError
+from bertkit.errors import DataError, ModelError, Problem, UserError, not_installed
 from bertkit.export.session import OnnxModel, open_model
 from bertkit.files import read_json
 from bertkit.padding import BatchSize, Tokens, batches_by_length, fills, pad
@@ -55,8 +55,11 @@ def usable(wanted: str, device: torch.device) -> Precision:
 
 
 def best_device() -> torch.device:
-    """This process's accelerator, or the CPU."""
-    import torch
+    """This process's accelerator, or the CPU. Raises UserError where torch is not installed."""
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise not_installed(error) from error
 
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None:
@@ -129,6 +132,7 @@ class Predictor:
 
     device: None where the model runs in ONNX Runtime.
     columns: canonical column -> column of the user's rows, as the recipe mapped them.
+    spread: who runs which batch, as for `predictor`.
     """
 
     task: Task
@@ -137,14 +141,15 @@ class Predictor:
     precision: Precision
     batch_size: BatchSize
     columns: Mapping[str, str]
+    spread: Spread = map
 
     @property
     def predict_features(self) -> Predict:
         """Features -> what the task keeps of them, in their order."""
         if isinstance(self.model, OnnxModel):
             exported = self.model
-            return in_batches(self.task, self.batch_size, exported, self.task.kept)
-        return predictor(self.task, self.device, self.precision, self.batch_size)(self.model)
+            return in_batches(self.task, self.batch_size, exported, self.task.kept, self.spread)
+        return predictor(self.task, self.device, self.precision, self.batch_size, spread=self.spread)(self.model)
 
     @property
     def backend(self) -> Literal["torch", "onnx"]:
@@ -323,8 +328,8 @@ def load(
             raise ModelError(Problem(str(folder), what, "It has the precision that it was exported with."))
         known = [*tokenizer.model_input_names, *built.reduced_by]
         return Predictor(built, open_model(folder, settings.onnx, known), None, "fp32", rows, settings.columns)
-    model: Any = built.model(encoder, new_head=False)
     device = best_device()
+    model: Any = built.model(encoder, new_head=False)
     return Predictor(
         built,
         model.to(device).eval(),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,8 +117,6 @@ def only_writer(run: Run) -> Iterator[None]:
 
 def environment(device: str, precision: str) -> dict[str, Any]:
     """Versions, hardware and the working copy's commit, for environment.json."""
-    import torch
-
     versions: dict[str, str | None] = {}
     for name in LIBRARIES:
         try:
@@ -128,13 +127,28 @@ def environment(device: str, precision: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": versions,
-        "device": torch.cuda.get_device_name() if device.startswith("cuda") else _processor(),
+        "device": _accelerator() if device.startswith("cuda") else _processor(),
         "cpus": os.cpu_count(),
-        "threads": torch.get_num_threads(),
+        "threads": _threads(),
         "processes": int(os.environ.get("WORLD_SIZE", 1)),
         "precision": precision,
         "git_commit": _commit(),
     }
+
+
+def _accelerator() -> str:
+    import torch
+
+    return torch.cuda.get_device_name()
+
+
+def _threads() -> int | None:
+    """Those of torch; None where it is not installed."""
+    if find_spec("torch") is None:
+        return None
+    import torch
+
+    return torch.get_num_threads()
 
 
 def _processor() -> str:

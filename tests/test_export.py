@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -17,19 +17,21 @@ import onnxruntime
 import pytest
 import torch
 from cases import CASES, Case, encoder
+from conftest import build_encoder
 from datasets import Dataset
 from onnx import TensorProto, helper
-from small import read_rows, recipe
+from safetensors.torch import load_file, save_file
+from small import LEARN, read_rows, recipe
 
 import bertkit
-from bertkit.errors import DataError, ModelError, UserError
+from bertkit.errors import DataError, ModelError, UserError, not_installed
 from bertkit.evaluation.evaluate import score
 from bertkit.export import program
 from bertkit.export.agreement import output_difference, same
 from bertkit.export.graph import Graph, Reduced, batch_of, build
 from bertkit.export.program import export
 from bertkit.export.quantize import search
-from bertkit.export.session import OnnxModel, first_line
+from bertkit.export.session import first_line
 from bertkit.export.viterbi import viterbi
 from bertkit.files import sha256
 from bertkit.heads import crf
@@ -105,29 +107,6 @@ def test_int8(run: Path, graph: Graph, tmp_path: Path, monkeypatch: pytest.Monke
     assert 0 < np.abs(near - exact).max() < 0.1
 
 
-def test_without_torch(exported: Path) -> None:
-    """torch and accelerate can not be found in a fresh process; transformers and datasets do without."""
-    code = """
-import sys
-class Without:
-    def __init__(self, finder):
-        self.finder = finder
-    def find_spec(self, name, path=None, target=None):
-        return None if name.partition(".")[0] in ("torch", "accelerate") else self.finder.find_spec(name, path, target)
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
-import json, bertkit
-print(json.dumps(bertkit.load(sys.argv[1])(sys.argv[2:])))
-assert "torch" not in sys.modules
-"""
-    told = subprocess.run(
-        [sys.executable, "-c", code, str(exported), *TEXTS], capture_output=True, text=True, check=True
-    )
-    for one, other in zip(json.loads(told.stdout.splitlines()[-1]), load(exported)(TEXTS), strict=True):
-        assert one == other
-
-
 def test_python_without_bertkit(exported: Path) -> None:
     page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -151,46 +130,170 @@ def test_node_without_bertkit(exported: Path) -> None:
 # --- the graph of every task
 
 
-def opened(graph: Graph, file: Path) -> OnnxModel:
-    graph.write(file)
-    session = onnxruntime.InferenceSession(str(file), providers=PROVIDERS)
-    return OnnxModel(session, None, [each.name for each in session.get_inputs()], graph.reduced)  # type: ignore[arg-type]
-
-
-NAMED = ("qa-windows-or-none", "ner-crf-windows-bioes", "retrieval", "ranking-binary")
+NAMED = ("qa-windows-or-none", "ner-crf-windows-bioes", "retrieval", "ranking-binary", "similarity-nli")
 SOME = [case for case in CASES if case.id in NAMED]
 
 
-@pytest.mark.parametrize("case", SOME, ids=[case.id for case in SOME])
-def test_answers_are_those_of_torch(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
-    task = case.task(tiny_encoder)
-    model: Any = task.model(encoder(tiny_encoder)).eval()
-    torch.manual_seed(3)
-    for name, parameter in model.named_parameters():
-        torch.nn.init.normal_(parameter, std=0.5 if parameter.ndim > 1 or "crf" in name else 0.1)
-    ours = Predictor(task, model, torch.device("cpu"), "fp32", 3, {})
-    features = task.encode(case.rows())
-    sample = batch_of(task, features, range(2))
-    graph = build(ours, sample, 20)
-    theirs = opened(graph, tmp_path / "model.onnx")
-    rows = case.rows().select_columns(sorted(task.accepted[0]))
-    expected = list(task.answer(rows, ours.predict_features))
-    found = list(task.answer(rows, Predictor(task, theirs, None, "fp32", 5, {}).predict_features))
-    assert len(found) == len(expected)
-    assert all(same(*pair) for pair in zip(expected, found, strict=True))
+class Made(NamedTuple):
+    """A case's model with random weights, and its exported folder."""
 
+    ours: Predictor
+    graph: Graph
+    folder: Path
+    rows: Dataset  # what the task reads of the case's
+
+    @property
+    def expected(self) -> list[Any]:
+        return list(self.ours.task.answer(self.rows, self.ours.predict_features))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
+    """One case of each task but text-classification, of which there is the run."""
+    found, small = {}, build_encoder(tmp_path_factory.mktemp("small"), layers=1)
+    for case in SOME:
+        task, folder = case.task(small), tmp_path_factory.mktemp("made") / case.id
+        model: Any = task.model(encoder(small)).eval()
+        torch.manual_seed(3)
+        for name, parameter in model.named_parameters():
+            torch.nn.init.normal_(parameter, std=0.5 if parameter.ndim > 1 or "crf" in name else 0.1)
+        ours = Predictor(task, model, torch.device("cpu"), "fp32", 3, {})
+        graph = build(ours, batch_of(task, task.encode(case.rows()), range(2)), 20)
+        program._write_folder(ours, graph, folder)
+        graph.write(folder / "model.onnx")
+        found[case.id] = Made(ours, graph, folder, case.rows().select_columns(sorted(task.accepted[0])))
+    return found
+
+
+@pytest.mark.parametrize("case", SOME, ids=[case.id for case in SOME])
+def test_answers_are_those_of_torch(case: Case, made: dict[str, Made]) -> None:
+    ours, graph, folder, rows = made[case.id]
+    task, model = ours.task, ours.model
+    theirs = replace(load(folder), batch_size=5)
+    found = list(task.answer(rows, theirs.predict_features))
+    assert len(found) == len(rows)
+    assert all(same(*pair) for pair in zip(made[case.id].expected, found, strict=True))
+
+    features = task.encode(case.rows())
     batch = batch_of(task, features, range(len(features)))
     tensors = {name: torch.from_numpy(values) for name, values in batch.items()}
     with torch.inference_mode():
         published = {name: values.numpy() for name, values in Reduced(task, model)(tensors).items()}
-    names = [each.name for each in theirs.session.get_outputs()]
-    given = dict(zip(names, theirs.session.run(names, batch), strict=True))
+    names = [each.name for each in graph.outputs]
+    given = dict(zip(names, theirs.model.session.run(names, batch), strict=True))
     assert output_difference(published, given) < 1e-4
     if "transitions" in published:
-        joint = crf.constrain(Chain(*model.crf()), crf.forbidden(task.options.tags))
+        options: Any = task.options
+        joint = crf.constrain(Chain(*model.crf()), crf.forbidden(options.tags))
         mask = torch.arange(given["emissions"].shape[1]) < torch.from_numpy(given["words"])[:, None]
         path = crf.decode(torch.from_numpy(given["emissions"]).double(), mask, joint)
         np.testing.assert_array_equal(given["tags"], path.numpy())
+
+
+# --- without torch
+
+WITHOUT = """
+import sys
+HIDDEN = ("torch", "accelerate", "captum")
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in HIDDEN else self.finder.find_spec(name, path, target)
+    def find_distributions(self, context):
+        found = getattr(self.finder, "find_distributions", lambda context: ())(context)
+        return (each for each in found if each.name not in HIDDEN)
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+import contextlib, io, json, bertkit
+from bertkit.cli import main
+told = {}
+def say(name, words):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    told[name] = [code, out.getvalue(), err.getvalue()]
+"""
+
+
+def without_torch(code: str, *words: str | Path) -> dict[str, Any]:
+    """What `told` holds after this code, in a fresh process in which torch can not be found."""
+    code = f'{WITHOUT}{code}\nassert "torch" not in sys.modules\nprint(json.dumps(told))'
+    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def test_every_task_answers_without_torch(run: Path, exported: Path, made: dict[str, Made], tmp_path: Path) -> None:
+    folders = {name: each.folder for name, each in made.items()}
+    rows = {name: each.rows.to_list() for name, each in made.items()} | {"run": TEXTS}
+    asked = {name: [str(folder), rows[name]] for name, folder in {**folders, "run": exported}.items()}
+    (tmp_path / "asked.json").write_text(json.dumps(asked))
+    file = run.parent / "test.jsonl"
+    code = """
+say("predict", ["predict", sys.argv[2], "the cat was good"])
+say("evaluate", ["evaluate", sys.argv[2], "--data", sys.argv[3], "--json"])
+for name, (folder, rows) in json.load(open(sys.argv[1])).items():
+    told[name] = bertkit.load(folder)(rows)
+"""
+    told = without_torch(code, tmp_path / "asked.json", exported, file)
+    for name, each in made.items():
+        assert told[name] == load(each.folder)(rows[name]), name
+        assert all(same(*pair) for pair in zip(each.expected, told[name], strict=True)), name
+    for one, other in zip(load(run, precision="fp32")(TEXTS), told["run"], strict=True):
+        assert same(one, other)
+    assert json.loads(told["evaluate"][1]) == json.loads(json.dumps(bertkit.evaluate(exported, file=file)))
+    assert told["predict"][0] == 0
+    assert told["predict"][1].endswith("the cat was good\n")
+    assert told["predict"][2] == ""
+
+
+def test_what_needs_torch_says_so(run: Path, tmp_path: Path) -> None:
+    texts, space, new = tmp_path / "texts.jsonl", tmp_path / "space.yaml", str(tmp_path / "new")
+    texts.write_text('{"text": "cat"}\n')
+    space.write_text("training.learning_rate: [1e-5, 1e-4]\n")
+    recipe = str(run / "recipe.yaml")
+    asked = [
+        ["train", recipe, "--output-dir", new],
+        ["check", recipe],
+        ["sweep", recipe, "--space", str(space), "--output-dir", new],
+        ["predict", str(run), "a text"],
+        ["evaluate", str(run)],
+        ["serve", str(run)],
+        ["explain", str(run), "a text"],
+        ["explain", str(run)],
+        ["export", str(run), "--output", new],
+        ["embed", str(run), "--input", str(texts), "--output", f"{new}.npy"],
+        ["embed", str(run), "--input", str(texts), "--output", f"{new}.npy", "--layers", "1"],
+        ["index", str(run), "--documents", str(texts), "--store", new],
+    ]
+    code = """
+for words in json.loads(sys.argv[1]):
+    say(" ".join(words), words)
+for name, ask in {"load": lambda: bertkit.load(sys.argv[2]), "train": lambda: bertkit.train,
+                  "Features": lambda: bertkit.Features(sys.argv[2]).fit(["cat"])}.items():
+    try:
+        ask()
+    except bertkit.UserError as error:
+        told[name] = [2, "", str(error)]
+say("doctor", ["doctor"])
+say("report", ["report", sys.argv[2], "--output", sys.argv[3]])
+"""
+    told = without_torch(code, json.dumps(asked), run, tmp_path / "report.html")
+    assert told.pop("report")[0] == 0
+    code, out, _ = told.pop("doctor")
+    assert code == 0
+    assert re.search(r"^torch +not installed$", out, re.M)
+    assert out.endswith('only exported models answer. For all else:\n    pip install "bertkit[torch]"\n')
+    assert len(told) == len(asked) + 3
+    for command, (code, _, said) in told.items():
+        assert code == 2, command
+        assert re.fullmatch(
+            r'(error: )?this needs (torch|captum), which is not installed\n    pip install "bertkit\[torch\]"\n?', said
+        ), (command, said)
+    assert {file.name for file in tmp_path.iterdir()} == {"texts.jsonl", "space.yaml", "report.html"}
 
 
 # --- the best path
@@ -248,6 +351,58 @@ def test_int8_that_costs_too_much_is_refused_with_the_figures() -> None:
         search(LAYERS, lambda nodes: HARM[nodes[0]], lambda nodes: float("nan"), 0.005)
 
 
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Graph]:
+    """A run and its graph. Int8 ruins its one layer, whose attention has weights of 1e4 for an input that is always 0.
+
+    In fp32 that changes nothing. In int8 they are the scale of their output channels: the others become 0, and the
+    first piece, which the classifier reads, sees no other any more.
+    """
+    folder = tmp_path_factory.mktemp("fragile")
+    small = build_encoder(folder / "encoder", layers=1)
+    run = train(recipe(folder, small, *LEARN), folder / "run").folder
+    file = run / "model" / "model.safetensors"
+    weights = load_file(file)
+    layer = "bert.encoder.layer.0.attention"
+    weights[f"{layer}.self.value.weight"][0] = 0.0
+    weights[f"{layer}.self.value.bias"][0] = 0.0
+    weights[f"{layer}.output.dense.weight"][:, 0] = 1e4
+    save_file(weights, file, metadata={"format": "pt"})
+    ours = load(run, precision="fp32")
+    features = ours.task.encode(Dataset.from_dict({"text": TEXTS}))
+    return run, build(ours, batch_of(ours.task, features, range(3)), 20)
+
+
+def test_the_layer_that_int8_ruins_stays_in_fp32(
+    fragile: tuple[Path, Graph], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, graph = fragile
+    monkeypatch.setattr(program, "build", lambda *arguments: graph)
+    said = export(run, tmp_path / "int8", int8=True, max_drop=0.05)
+    exact, found = said["fp32"]["metrics"]["torch"]["accuracy"], said["int8"]
+    assert exact >= 0.7
+    assert found["fp32_layers"] == ["bert.encoder.layer.0"]
+    assert [step["fp32_layers"] for step in found["steps"]] == [[], ["bert.encoder.layer.0"]]
+    assert found["steps"][0]["drop"] >= 0.1
+    assert found["drop"] == found["steps"][1]["drop"] <= 0.05
+    kinds = [node.op_type for node in onnx.load(tmp_path / "int8" / "model.onnx").graph.node]
+    assert "MatMulInteger" in kinds  # the others' are int8
+    assert "In fp32 stay bert.encoder.layer.0." in (tmp_path / "int8" / "README.md").read_text()
+    for one, other in zip(load(run, precision="fp32")(TEXTS), load(tmp_path / "int8")(TEXTS), strict=True):
+        assert one["label"] == other["label"]
+
+
+def test_int8_is_refused_where_no_layer_mends_it(
+    fragile: tuple[Path, Graph], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A negative `max_drop` asks for a better metric than the model's."""
+    monkeypatch.setattr(program, "build", lambda *arguments: fragile[1])
+    told = r"more than -1, .* 0 layers in fp32: 0\.\d+; 1 layers in fp32: -?0\.\d+; 2 layers"
+    with pytest.raises(ModelError, match=told):
+        export(fragile[0], tmp_path / "int8", int8=True, max_drop=-1.0)
+    assert not list(tmp_path.iterdir())
+
+
 # --- what is refused
 
 
@@ -265,6 +420,11 @@ def test_an_export_that_is_another_model_is_not_written(
     ):
         export(run, tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_module_of_ours_that_is_missing_is_a_bug() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no such module"):
+        not_installed(ModuleNotFoundError("no such module", name="bertkit.nowhere"))
 
 
 def test_what_can_not_be_exported(run: Path, exported: Path, tmp_path: Path) -> None:

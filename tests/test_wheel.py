@@ -7,9 +7,13 @@ import subprocess
 import sys
 import venv
 import zipfile
+from email.parser import BytesParser
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from bertkit import __version__
 from bertkit.shipped import shipped_recipes
@@ -51,8 +55,35 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     assert not [name for name in names if re.search(r"\.pyc$|__pycache__|^tests/|^docs/|^runs/|\.safetensors$", name)]
     assert {name.partition("/")[0] for name in names} == {"bertkit", f"bertkit-{__version__}.dist-info"}
     assert "License-Expression: Apache-2.0" in metadata
-    for extra in ("quickstart", "peft", "evaluate", "dev"):
+    for extra in ("torch", "quickstart", "onnx-runtime", "peft", "evaluate", "dev"):
         assert f"Provides-Extra: {extra}" in metadata
+
+
+def needed(wheel: Path, *extras: str) -> set[str]:
+    """The packages that an install of the wheel brings along, by the metadata of what is installed here."""
+    with zipfile.ZipFile(wheel) as archive:
+        own = (
+            BytesParser().parsebytes(archive.read(f"bertkit-{__version__}.dist-info/METADATA")).get_all("Requires-Dist")
+        )
+    found, open_ = set[tuple[str, str]](), [("bertkit", extra) for extra in ("", *extras)]
+    while open_:
+        name, extra = open_.pop()
+        if (name, extra) in found:
+            continue
+        found.add((name, extra))
+        for text in (own if name == "bertkit" else distribution(name).requires) or []:
+            each = Requirement(text)
+            if each.marker is None or each.marker.evaluate({"extra": extra}):
+                open_ += [(canonicalize_name(each.name), more) for more in ("", *each.extras)]
+    return {name for name, _ in found}
+
+
+def test_answers_of_exported_models_need_no_torch(wheel: Path) -> None:
+    without = needed(wheel, "onnx-runtime", "serve")
+    assert {"onnxruntime", "transformers", "datasets", "fastapi"} <= without
+    assert not without & {"torch", "accelerate", "captum"}
+    for extra in ("torch", "quickstart", "peft", "onnx", "sweep", "dev"):
+        assert needed(wheel, extra) >= {"torch", "accelerate", "captum"}, extra
 
 
 def test_a_bare_install_lists_the_recipes(wheel: Path, tmp_path: Path) -> None:

@@ -171,12 +171,11 @@ def _translations() -> dict[Any, Any]:
     return {torch.ops.aten.sort.stable: sort}
 
 
-def _chain(predictor: Predictor) -> tuple[list[Any], float]:
+def _chain(predictor: Predictor) -> tuple[tuple[np.ndarray, ...], float]:
     """The chain as `decode` has it: constrained, at the fitted temperature; and that temperature."""
-    from bertkit.heads.crf import Chain, constrain, forbidden
+    from bertkit.heads.posteriors import constrained
 
     options: Any = predictor.task.options
     temperature = options.temperature or 1.0
-    parts = Chain(*(part.detach().float().double() / temperature for part in predictor.model.crf()))
-    joint = constrain(parts, forbidden(options.tags))
-    return [part.numpy() for part in joint], temperature
+    parts = [part.detach().float().numpy() for part in predictor.model.crf()]
+    return constrained(parts, options.tags, temperature), temperature

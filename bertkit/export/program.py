@@ -195,7 +195,7 @@ def _quantize(
         difference = output_difference(plain, model(sample))
         last["int8"] = compared(held.predictor, model, held.rows, expected, difference, math.inf)
         fallen = last["int8"].drop(headline)
-        logger.info("int8 without %d of %d nodes: %s falls by %.4f", len(nodes), len(found), headline, fallen)
+        logger.info("int8 but for %d nodes: %s falls by %.4f", len(nodes), headline, fallen)
         return fallen
 
     excluded, steps = quantize.search(found, harm, drop, max_drop)

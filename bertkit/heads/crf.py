@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bertkit.heads.forward_backward import FORBIDDEN, Chain, posterior
+from bertkit.heads import posteriors
+from bertkit.heads.forward_backward import Chain, posterior
+from bertkit.heads.posteriors import FORBIDDEN
 
 __all__ = [
     "CRF",
@@ -68,16 +69,8 @@ def forbidden(tags: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
 
     The scheme is BIOES if a tag begins with `E-` or `S-`, else BIO, also called IOB2. Raises ValueError for other tags.
     """
-    if strange := [tag for tag in tags if tag != "O" and (tag[:2] not in ("B-", "I-", "E-", "S-") or not tag[2:])]:
-        raise ValueError(f"not tags of BIO or BIOES: {', '.join(strange)}")
-    bioes = any(tag[0] in "ES" for tag in tags)
-    kinds = list(dict.fromkeys(tag[2:] for tag in tags))
-    kind = torch.tensor([kinds.index(tag[2:]) for tag in tags])
-    within = torch.tensor([tag[0] in "BI" for tag in tags])
-    continues = torch.tensor([tag[0] in "IE" for tag in tags])
-    unfinished = within & bioes
-    torn = ~within[:, None] | (kind[:, None] != kind)
-    return torch.where(continues, torn, unfinished[:, None]), continues, unfinished
+    transitions, starts, ends = map(torch.from_numpy, posteriors.forbidden(tags))
+    return transitions, starts, ends
 
 
 def constrain(chain: Chain, never: tuple[Tensor, Tensor, Tensor]) -> Chain:
@@ -130,51 +123,23 @@ def span_marginals(
     sentence, first, last = spans.cpu().long().unbind(1)
     if ((first < 0) | (first > last) | (last >= lengths[sentence])).any():
         raise ValueError("spans must be (sentence, first word, last word), inside their sentences")
-    found = posterior(emissions.cpu().double(), there, wide)
-    begins = found.marginals[sentence, first, path[sentence, first]].log()
-    after = found.after if found.after_is_log else found.after.log()
-    following = (wide.transitions[path[:, :-1]] + after[:, 1:]).log_softmax(2)  # given the tag before
-    steps = following.gather(2, path[:, 1:, None])[..., 0].clamp(min=FORBIDDEN)
-    sums = torch.nn.functional.pad(steps.cumsum(1), (1, 0))
-    ends = following.masked_fill(continues.cpu()[path[:, :-1]], -torch.inf).logsumexp(2)
-    ends = torch.nn.functional.pad(ends, (0, 1)).scatter(1, lengths[:, None] - 1, 0.0)
-    logs = begins + sums[sentence, last] - sums[sentence, first] + ends[sentence, last]
-    return _like(logs.exp(), emissions)
+    sizes, parts = lengths.numpy(), [part.cpu().numpy() for part in wide]
+    found = posteriors.posterior(emissions.cpu().double().numpy(), sizes, parts)
+    where = spans.cpu().long().numpy()
+    chances = posteriors.span_posteriors(found, sizes, parts, path.numpy(), where, continues.cpu().numpy())
+    return _like(torch.from_numpy(chances), emissions)
 
 
 @torch.no_grad()
 def decode(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     """Best path of each sentence `(batch, words)` int64, -1 at padding (Viterbi 1967).
 
-    On the CPU; in fp64 for fp64 emissions, else in fp32, with each word's best emission as 0, so that sums stay small.
+    On the CPU; in fp64 for fp64 emissions, else in fp32.
     """
     _checked(emissions, mask, chain)
-    lengths, order = mask.cpu().sum(1).sort(descending=True, stable=True)  # so that sentences that go on come first
-    wide = _wider(emissions.cpu())[order]
-    scores = (wide - wide.amax(2, keepdim=True)).transpose(0, 1).contiguous().numpy()
-    transitions, start, end = (x.cpu().to(wide.dtype).numpy() for x in chain)
-    going = (lengths > torch.arange(len(scores))[:, None]).sum(1).tolist()
-    best = np.empty_like(scores)  # of all paths that come to a word and tag
-    best[0] = start + scores[0]
-    moves = np.repeat(transitions[:, None], len(wide), 1)  # once: broadcasting it at each word takes twice as long
-    paths = np.empty_like(moves)
-    for t in range(1, len(scores)):
-        if 4 * going[t] <= 3 * moves.shape[1]:
-            moves = moves[:, : going[t]].copy()  # NumPy is slow where memory has gaps
-            paths = np.empty_like(moves)
-        n = moves.shape[1]
-        np.add(best[t - 1, :n].T[:, :, None], moves, out=paths)
-        np.maximum.reduce(paths, axis=0, out=best[t, :n])
-        best[t, :n] += scores[t, :n]
-    last, sentences = lengths.numpy() - 1, np.arange(len(wide))
-    found, into = np.full(best.shape[:2], -1), np.ascontiguousarray(transitions.T)
-    found[last, sentences] = tag = (best[last, sentences] + end).argmax(1)
-    for t in range(len(scores) - 1, 0, -1):
-        n = going[t]
-        before = into.take(tag[:n], 0)
-        before += best[t - 1, :n]
-        found[t - 1, :n] = tag[:n] = before.argmax(1)
-    return torch.from_numpy(found.T)[order.argsort()].to(emissions.device)
+    wide = _wider(emissions.cpu())
+    parts = [part.cpu().to(wide.dtype).numpy() for part in chain]
+    return torch.from_numpy(posteriors.decode(wide.numpy(), mask.cpu().sum(1).numpy(), parts)).to(emissions.device)
 
 
 class _LogPartition(torch.autograd.Function):

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FORBIDDEN = -1e9  # finite, so that no NaN arises; far below the score of any path, and fp64 still resolves 1e-6 of it
+from bertkit.heads.posteriors import FORBIDDEN
+
 RANGE = 300.0  # nats that rescaled sums may lie apart; products of two of them still fit fp64
 
 

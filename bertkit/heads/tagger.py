@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bertkit.data.tagging import entities
-from bertkit.errors import ModelError, Problem
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
 
 
 BLOCK = 2**16  # padded words that are decoded at a time
@@ -43,28 +41,25 @@ def decode_tags(
     """
     if chain is None:
         return [_each_word(own, tags, temperature) for own in scores]
-    try:
-        import torch
-    except ImportError as error:
-        what = "the posteriors of a CRF are computed by torch, which is not installed"
-        raise ModelError(Problem("the model", what, "pip install torch; or read the graph's own `tags`.")) from error
+    import numpy as np
 
-    from bertkit.heads import crf
+    from bertkit.heads import posteriors
 
     found = [Tagged([], [], [])] * len(scores)
-    goes_on = continuing(tags)
-    for rows, emissions, mask, joint in _blocks(scores, chain, tags, temperature):
-        best = crf.decode(emissions, mask, joint)
-        posterior = crf.marginals(emissions, mask, joint).gather(2, best.clamp(min=0)[..., None])[..., 0]
-        named = [[tags[i] for i in row[:n]] for row, n in zip(best.tolist(), mask.sum(1).tolist(), strict=True)]
+    continues = np.array([[_goes_on(a, b) for b in tags] for a in tags])
+    for rows, emissions, lengths, joint in _blocks(scores, chain, tags, temperature):
+        best = posteriors.decode(emissions, lengths, joint)
+        posterior = posteriors.posterior(emissions, lengths, joint)
+        chosen = _at(posterior.marginals, best.clip(min=0))
+        named = [[tags[i] for i in row[:n]] for row, n in zip(best.tolist(), lengths.tolist(), strict=True)]
         spans = [(place, *e) for place, sentence in enumerate(named) for e in entities(sentence)]
-        where = torch.tensor([(place, first, end - 1) for place, _, first, end in spans]).reshape(-1, 3)
-        chances = crf.span_marginals(emissions, mask, joint, best, where, goes_on).tolist()
+        where = np.array([(place, first, end - 1) for place, _, first, end in spans], dtype=np.int64).reshape(-1, 3)
+        chances = posteriors.span_posteriors(posterior, lengths, joint, best, where, continues)
         whole = [list[Entity]() for _ in rows]
-        for (place, kind, first, end), chance in zip(spans, chances, strict=True):
+        for (place, kind, first, end), chance in zip(spans, chances.tolist(), strict=True):
             whole[place].append(Entity(kind, first, end, min(chance, 1.0)))
         for place, row in enumerate(rows):
-            found[row] = Tagged(named[place], posterior[place, : len(named[place])].clamp(max=1).tolist(), whole[place])
+            found[row] = Tagged(named[place], chosen[place, : len(named[place])].clip(max=1).tolist(), whole[place])
     return found
 
 
@@ -110,29 +105,29 @@ def tag_log_likelihood(
 ) -> float:
     """The mean, over words, of the log posterior of the gold tag."""
     import numpy as np
-    import torch
     from scipy.special import log_softmax
 
-    from bertkit.heads import crf
+    from bertkit.heads import posteriors
 
     if chain is None:
         logs = log_softmax(np.concatenate(scores).astype(np.float64) / temperature, axis=1)
         ids = np.asarray([tag for own in gold for tag in own], dtype=np.int64)
         return float(logs[np.arange(len(ids)), ids].mean()) if len(ids) else 0.0
     total, count = 0.0, 0
-    for rows, emissions, mask, joint in _blocks(scores, chain, tags, temperature):
-        posterior = crf.marginals(emissions, mask, joint)[mask]
-        golden = torch.tensor([tag for row in rows for tag in gold[row]])
-        chosen = posterior.gather(1, golden[:, None]).clamp(min=1e-12)
-        total, count = total + float(chosen.log().sum()), count + len(golden)
+    for rows, emissions, lengths, joint in _blocks(scores, chain, tags, temperature):
+        there = np.arange(emissions.shape[1]) < lengths[:, None]
+        golden = np.zeros(there.shape, dtype=np.int64)
+        golden[there] = [tag for row in rows for tag in gold[row]]
+        chosen = _at(posteriors.posterior(emissions, lengths, joint).marginals, golden)[there]
+        total, count = total + float(np.log(chosen.clip(min=1e-12)).sum()), count + len(chosen)
     return total / max(count, 1)
 
 
-def continuing(tags: Sequence[str]) -> Tensor:
-    """`(tags, tags)`: does the second tag go on with the entity that the first is in?"""
-    import torch
+def _at(table: np.ndarray, tags: np.ndarray) -> np.ndarray:
+    """Of `(batch, words, tags)` what stands at these tags, `(batch, words)`."""
+    import numpy as np
 
-    return torch.tensor([[_goes_on(a, b) for b in tags] for a in tags])
+    return np.take_along_axis(table, tags[..., None], 2)[..., 0]
 
 
 def _goes_on(tag: str, following: str) -> bool:
@@ -142,19 +137,19 @@ def _goes_on(tag: str, following: str) -> bool:
 
 def _blocks(
     scores: Sequence[np.ndarray], chain: Sequence[np.ndarray], tags: Sequence[str], temperature: float
-) -> Iterator[tuple[list[int], Tensor, Tensor, Any]]:
-    """Sentences of nearly one length together: which, emissions, mask and chain, in fp64. Empty ones are left out."""
-    import torch
-    from torch.nn.utils.rnn import pad_sequence
+) -> Iterator[tuple[list[int], np.ndarray, np.ndarray, tuple[np.ndarray, ...]]]:
+    """Sentences of nearly one length together: which, emissions, lengths, chain; fp64. Empty ones are left out."""
+    import numpy as np
 
-    from bertkit.heads.crf import Chain, constrain, forbidden
+    from bertkit.heads.posteriors import constrained
 
-    joint = constrain(Chain(*(torch.from_numpy(part).double() / temperature for part in chain)), forbidden(tags))
+    joint = constrained(chain, tags, temperature)
     order = sorted((row for row, each in enumerate(scores) if len(each)), key=lambda row: len(scores[row]))
     while order:
         size = max(1, BLOCK // len(scores[order[-1]]))
         rows, order = order[-size:], order[:-size]
-        emissions = pad_sequence([torch.from_numpy(scores[row]).double() for row in rows], batch_first=True)
-        lengths = torch.tensor([len(scores[row]) for row in rows])
-        mask = torch.arange(emissions.shape[1]) < lengths[:, None]
-        yield rows, emissions / temperature, mask, joint
+        lengths = np.array([len(scores[row]) for row in rows])
+        emissions = np.zeros((len(rows), lengths.max(), len(tags)))
+        for own, row in zip(emissions, rows, strict=True):
+            own[: len(scores[row])] = scores[row]
+        yield rows, emissions / temperature, lengths, joint

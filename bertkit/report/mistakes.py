@@ -79,6 +79,7 @@ Found = tuple[str, str, Iterable[Mistake]]  # rows or queries, what they are sor
 
 
 def labels(facts: Facts) -> Found:
+    """Wrong labels, or numbers by how far they are off."""
     if facts.options.get("kind") == "regression":
         return "rows", "off by", _distances(facts, [abs(row["answer"]["score"] - row["score"]) for row in facts.rows])
     find = _several if facts.options.get("kind") == "multi-label" else _one
@@ -127,6 +128,7 @@ def _ranks_apart(facts: Facts) -> Found:
 
 
 def sentences(facts: Facts) -> Found:
+    """Sentences whose entities are not all right."""
     return "rows", "confidence", (each for i, row in enumerate(facts.rows, 1) if (each := _sentence(i, row)))
 
 
@@ -158,6 +160,7 @@ def _tagged(
 
 
 def questions(facts: Facts) -> Found:
+    """Questions whose answer is no gold one, to the letter."""
     return "rows", "confidence", (each for i, row in enumerate(facts.rows, 1) if (each := _question(i, row)))
 
 
@@ -192,6 +195,7 @@ def _spans(text: str, gold: Iterable[tuple[int, int]], own: Iterable[tuple[int, 
 
 
 def pairs(facts: Facts) -> Found:
+    """Pairs: wrong labels, ranks that are apart, or positives that others outrank."""
     first = facts.rows[0]
     if "score" in first:
         return _ranks_apart(facts)
@@ -266,6 +270,7 @@ def ndcgs(facts: Facts) -> list[float]:
 
 
 def searches(facts: Facts) -> Found:
+    """Queries whose first document is not relevant; of pairs that stand alone, ranks that are apart."""
     if not searched(facts):
         return _ranks_apart(facts)
     return "queries", "rank of the first relevant", _failed(facts)

@@ -1,0 +1,154 @@
+"""Best paths and posteriors of a linear chain, for answers: NumPy alone, no torch. Losses are `crf`'s.
+
+emissions: (batch, words, tags) fp64, finite, anything at padding.
+lengths: (batch,) int64, the words of each sentence, one at least.
+chain: transitions (tags, tags) from -> to, start (tags,) and end (tags,), fp64; see `constrained`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+FORBIDDEN = -1e9  # finite, so that no NaN arises; far below the score of any path, and fp64 still resolves 1e-6 of it
+TINY = 1e-280  # what underflows in a sum that is larger than this is none of its digits
+NEVER = -1e3  # nats: exp of less is 0 in fp64
+
+
+class Posterior(NamedTuple):
+    """What all paths of a sentence say together; of no meaning at padding."""
+
+    marginals: Array  # (batch, words, tags)
+    after: Array  # (batch, words, tags), logarithms of sums over the paths from a word and tag on
+
+
+def forbidden(tags: Sequence[str]) -> tuple[Array, Array, Array]:
+    """Which transitions `(tags, tags)`, starts `(tags,)` and ends `(tags,)` the scheme of these tags rules out.
+
+    The scheme is BIOES if a tag begins with `E-` or `S-`, else BIO, also called IOB2. Raises ValueError for other tags.
+    """
+    if strange := [tag for tag in tags if tag != "O" and (tag[:2] not in ("B-", "I-", "E-", "S-") or not tag[2:])]:
+        raise ValueError(f"not tags of BIO or BIOES: {', '.join(strange)}")
+    bioes = any(tag[0] in "ES" for tag in tags)
+    kind = np.array([tag[2:] for tag in tags])
+    within = np.array([tag[0] in "BI" for tag in tags])
+    continues = np.array([tag[0] in "IE" for tag in tags])
+    unfinished = within & bioes
+    torn = ~within[:, None] | (kind[:, None] != kind)
+    return np.where(continues, torn, unfinished[:, None]), continues, unfinished
+
+
+def constrained(chain: Sequence[Array], tags: Sequence[str], temperature: float) -> tuple[Array, ...]:
+    """The chain in fp64 at this temperature, with `FORBIDDEN` where the scheme of these tags rules it out."""
+    parts = (part.astype(np.float64) / temperature for part in chain)
+    return tuple(np.where(never, FORBIDDEN, part) for part, never in zip(parts, forbidden(tags), strict=True))
+
+
+def decode(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Array:
+    """Best path of each sentence `(batch, words)` int64, -1 at padding; of equals the first tag (Viterbi 1967).
+
+    In the emissions' own precision.
+    """
+    transitions, start, end = chain
+    order = np.argsort(-lengths, kind="stable")  # sentences that go on come first
+    lengths, scores = lengths[order], _by_word(emissions[order])
+    going = (lengths > np.arange(len(scores))[:, None]).sum(1).tolist()
+    best = np.empty_like(scores)  # of all paths that come to a word and tag
+    best[0] = start + scores[0]
+    moves = np.repeat(transitions[:, None], len(order), 1)  # once: broadcasting it at each word takes twice as long
+    paths = np.empty_like(moves)
+    for t in range(1, len(scores)):
+        if 4 * going[t] <= 3 * moves.shape[1]:
+            moves = moves[:, : going[t]].copy()  # NumPy is slow where memory has gaps
+            paths = np.empty_like(moves)
+        n = moves.shape[1]
+        np.add(best[t - 1, :n].T[:, :, None], moves, out=paths)
+        np.maximum.reduce(paths, axis=0, out=best[t, :n])
+        best[t, :n] += scores[t, :n]
+    last, sentences = lengths - 1, np.arange(len(order))
+    found, into = np.full(best.shape[:2], -1), np.ascontiguousarray(transitions.T)
+    found[last, sentences] = tag = (best[last, sentences] + end).argmax(1)
+    for t in range(len(scores) - 1, 0, -1):
+        n = going[t]
+        before = into.take(tag[:n], 0)
+        before += best[t - 1, :n]
+        found[t - 1, :n] = tag[:n] = before.argmax(1)
+    return found.T[order.argsort()]
+
+
+def posterior(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Posterior:
+    """The posterior of each sentence, by the forward-backward algorithm (Rabiner 1989) on logarithms."""
+    from scipy.special import softmax
+
+    transitions, start, end = chain
+    scores = _by_word(emissions)
+    before, after, beyond = np.empty_like(scores), np.empty_like(scores), np.empty_like(scores)
+    before[0] = start + scores[0]
+    forth = _Moves(transitions)
+    for t in range(1, len(scores)):
+        np.add(forth(before[t - 1]), scores[t], out=before[t])
+    back = _Moves(transitions.T)
+    beyond[-1] = end
+    after[-1] = end + scores[-1]
+    for t in range(len(scores) - 2, -1, -1):
+        beyond[t] = np.where((t + 1 < lengths)[:, None], back(after[t + 1]), end)
+        np.add(beyond[t], scores[t], out=after[t])
+    return Posterior(softmax(before + beyond, axis=2).swapaxes(0, 1), after.swapaxes(0, 1))
+
+
+def span_posteriors(
+    found: Posterior, lengths: Array, chain: Sequence[Array], tags: Array, spans: Array, continues: Array
+) -> Array:
+    """Posterior of spans `(spans,)`: that their words have these tags, and that they end there.
+
+    Culotta & McCallum 2004, "Confidence estimation for information extraction".
+
+    Args:
+        found: Of `posterior`.
+        lengths: As in the module.
+        chain: As in the module.
+        tags: (batch, words), such as those of `decode`.
+        spans: (spans, 3) sentence, first word, last word.
+        continues: (tags, tags) bool: does the second tag go on with the span that the first is in? A span ends with
+            its sentence, or before a tag that does not go on with it.
+    """
+    from scipy.special import log_softmax
+
+    path, (sentence, first, last) = tags.clip(min=0), spans.T
+    following = log_softmax(chain[0][path[:, :-1]] + found.after[:, 1:], axis=2)  # given the tag before
+    steps = np.take_along_axis(following, path[:, 1:, None], 2)[..., 0].clip(min=NEVER)  # so that sums stay exact
+    sums = np.pad(steps.cumsum(1), ((0, 0), (1, 0)))
+    within = np.exp(sums[sentence, last] - sums[sentence, first])
+    ends, goes_on = np.ones(len(spans)), last + 1 < lengths[sentence]
+    where = sentence[goes_on], last[goes_on]
+    ends[goes_on] = np.where(continues[path[where]], 0.0, np.exp(following[where])).sum(1)
+    chances: Array = found.marginals[sentence, first, path[sentence, first]] * within * ends
+    return chances
+
+
+class _Moves:
+    """A step along the chain: of logarithms `(batch, tags)` those of the sums, over tags, of what leads from them."""
+
+    def __init__(self, moves: Array) -> None:
+        self.moves, self.top = moves, moves.max()
+        self.gains = np.exp(moves - self.top)
+
+    def __call__(self, logs: Array) -> Array:
+        peaks = logs.max(1, keepdims=True)
+        sums = np.exp(logs - peaks) @ self.gains
+        if sums.min() > TINY:
+            stepped: Array = np.log(sums) + (peaks + self.top)
+            return stepped
+        from scipy.special import logsumexp
+
+        exact: Array = logsumexp(logs[:, :, None] + self.moves, axis=1)
+        return exact
+
+
+def _by_word(emissions: Array) -> Array:
+    """`(words, batch, tags)`, with each word's best as 0, so that sums stay small."""
+    return np.ascontiguousarray((emissions - emissions.max(2, keepdims=True)).swapaxes(0, 1))
