@@ -143,7 +143,9 @@ def _run_commands(commands: Any) -> None:
         "--context", type=Path, metavar="FILE", help="the text that the TEXTs, questions, are asked of"
     )
     command.add_argument(
-        "--input", metavar="FILE", help="csv, tsv, json, jsonl, parquet, conll, or txt with a text a line; - reads jsonl from stdin"
+        "--input",
+        metavar="FILE",
+        help="csv, tsv, json, jsonl, parquet, conll, or txt with a text a line; - reads jsonl from stdin",
     )
     command.add_argument("--output", type=Path, metavar="FILE", help=".jsonl or .csv; default: jsonl to stdout")
     command.add_argument(

@@ -35,9 +35,10 @@ VECTOR = "vector"  # the column that is added
 def embed_file(encode: Encode, file: str | Path, output: Path, *, column: str = "text") -> int:
     """Write the vector of each row's text, in the rows' order and in constant memory; returns how many.
 
-    encode: texts -> float32 `(texts, size)`. file: csv, tsv, json, jsonl, parquet, or txt with a text a line. output: .parquet, the row's own
-    columns and `vector`, a list of fixed size; or .npy, `(rows, size)`. The file is read twice: what is wrong with it
-    is said before the first text is encoded. Raises DataError, and then leaves no output.
+    encode: texts -> float32 `(texts, size)`. file: csv, tsv, json, jsonl, parquet, or txt with a text a line.
+    output: .parquet, the row's own columns and `vector`, a list of fixed size; or .npy, `(rows, size)`. The file is
+    read twice: what is wrong with it is said before the first text is encoded. Raises DataError, and then leaves no
+    output.
     """
     if output.suffix not in (".parquet", ".npy"):
         kind = output.suffix or "without a suffix"

@@ -68,7 +68,7 @@ def wrong_metadata(content: str) -> Iterator[str]:
     for code in [languages] if isinstance(languages, str) else languages:
         if not re.fullmatch(r"[a-z]{2,3}|multilingual|code", code):
             yield f'"language" {code!r} is no ISO 639 code'
-    if not isinstance(data.get("pipeline_tag"), str) or not isinstance(data.get("library_name"), str):
+    if not isinstance(data.get("pipeline_tag", ""), str) or not isinstance(data.get("library_name", ""), str):
         yield '"pipeline_tag" and "library_name" must be strings'
     if data.get("base_model_relation", "finetune") not in ("finetune", "adapter", "merge", "quantized"):
         yield '"base_model_relation" is none that is known'
@@ -233,6 +233,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(401, message="Invalid credentials in Authorization header")
         name = r"([^/]+/[^/]+)"
         routes: list[tuple[str, Callable[..., Answer]]] = [
+            (r"GET /api/whoami-v2", self.whoami),
             (r"POST /api/validate-yaml", self.validate),
             (r"POST /api/repos/create", self.create),
             (rf"PUT /api/models/{name}/settings", self.settings),
@@ -274,6 +275,11 @@ class Handler(BaseHTTPRequestHandler):
         if found:
             return 400, json.dumps({"errors": [{"message": message} for message in found]}).encode(), {}
         return self.json({"errors": [], "warnings": []})
+
+    def whoami(self, body: bytes) -> Answer:
+        if not self.token:
+            raise Refused(401, message="Invalid username or password.")
+        return self.json({"type": "user", "name": "me"})
 
     def create(self, body: bytes) -> Answer:
         asked = json.loads(body)

@@ -1,40 +1,189 @@
-"""Answers of a few cases, as every process of torchrun has them; a program."""
+"""Commands run by one process and by several, as torchrun starts them; a program, which test_sharding.py reads after.
+
+The processes are forked from this one, which has imported everything.
+FOLDER/NAME/ gets, for each command that NAME stands for, what every process printed (0.out, 0.err, 1.out, …), the
+exit codes (codes.json) and what was written (written/).
+
+Run:  python sharded.py ENCODER FOLDER
+"""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
 import sys
-import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import small
 import torch
-from cases import CASES, encoder
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
+from cases import CASES, DRAWN, encoder
 from torch import distributed
 from transformers import set_seed
 
-from bertkit.inference import Spread, predictor
-from bertkit.training.sharding import spread
+from bertkit.cli import main
+from bertkit.errors import ModelError
+from bertkit.inference import load
+from bertkit.predict import predict_file
+from bertkit.tasks import TASKS
+from bertkit.tasks.text_classification import TextClassification
+from bertkit.training.sharding import together
+from bertkit.training.train import save, train
 
 NAMES = ("single-label", "ner-crf-windows-bioes", "qa-windows-or-none", "similarity-in-batch", "retrieval")
+EMPTY = {"ner-softmax": {"tokens": []}, "mlm": {"text": ""}}  # case -> a row that may have no features
+FSDP = (
+    "training.fsdp=full_shard",
+    "training.fsdp_config={version: 2, transformer_layer_cls_to_wrap: [BertLayer], state_dict_type: FULL_STATE_DICT}",
+)
+SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 2, "columns": {}}
 
 
-def answers(folder: Path, how: Spread) -> dict[str, Any]:
-    """Case -> its answers, in batches of 3, which do not go evenly into its rows."""
-    made: dict[str, Any] = {}
-    for case in (case for case in CASES if case.id in NAMES):
+def several(count: int, folder: Path, run: Callable[[int], int | None]) -> None:
+    """`run(rank)`, which gives an exit code, in so many processes, none of which may take a minute."""
+    (folder / "written").mkdir(parents=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def one(rank: int) -> None:
+        for descriptor, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
+        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in ranks.items()})
+        sys.exit(run(rank))
+
+    processes = [multiprocessing.get_context("fork").Process(target=one, args=(rank,)) for rank in range(count)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        process.kill()
+    (folder / "codes.json").write_text(json.dumps([process.exitcode for process in processes]))
+
+
+def models(folder: Path, room: Path) -> None:
+    """Of every case a model that answers 3 rows at a time, in batches of 2, and a file of its rows."""
+    for kind in TASKS:
+        kind.chunk = 3
+    for case in [*CASES, *DRAWN]:
         set_seed(5)
-        task, rows = case.task(folder), case.rows()
-        model = task.model(encoder(folder))
-        for some in (rows, rows.select(range(1))):
-            predict = predictor(task, torch.device("cpu"), "fp32", 3, spread=how)(model)
-            made.setdefault(case.id, []).append(list(task.answer(some, predict)))
-    return made
+        task, rows = case.task(folder), list(case.rows())
+        save(task.model(encoder(folder)), task, room / case.id / "model", SETTINGS)
+        rows += [{**rows[0], **EMPTY[case.id]}] * 4 if case.id in EMPTY else []
+        (room / case.id / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def answers(room: Path, out: Path, names: tuple[str, ...], precision: Any) -> Callable[[int], int]:
+    """A `run` that answers the rows of these cases."""
+
+    def run(rank: int) -> int:
+        with together() if int(os.environ["WORLD_SIZE"]) > 1 else nullcontext(map) as spread:
+            for name in names:
+                predictor = replace(load(room / name / "model", precision=precision), spread=spread)
+                output = out / "written" / f"{name}.jsonl" if rank == 0 else None
+                predict_file(predictor, "", str(room / name / "rows.jsonl"), output, {})
+        return 0
+
+    return run
+
+
+def commands(room: Path, folder: Path) -> None:
+    """What the command line does where all goes well, and where something is wrong with one process or all."""
+    model, rows = room / "single-label" / "model", room / "single-label" / "rows.jsonl"
+    late, few = room / "late.jsonl", room / "few.jsonl"
+    late.write_text(rows.read_text() + '{"text": 3}\n')
+    few.write_text("".join(rows.read_text().splitlines(keepends=True)[:4]))
+    reduce = TextClassification.reduce
+
+    def run(name: str, count: int, *words: Any, before: Callable[[], None] = lambda: None) -> None:
+        def one(rank: int) -> int:
+            if rank == count - 1:
+                before()
+            return main([str(word).replace("OUT", str(folder / name / "written")) for word in words])
+
+        several(count, folder / name, one)
+
+    def in_the_second_chunk(what: Callable[[], Any]) -> Callable[[], None]:
+        seen: list[int] = []
+
+        def failing(self: Any, outputs: Any, batch: Any) -> Any:
+            seen.append(1)
+            return reduce(self, outputs, batch) if len(seen) == 1 else what()
+
+        return lambda: setattr(TextClassification, "reduce", failing)
+
+    def predict(name: str, file: Any = rows, output: str = "OUT/made.csv", **more: Any) -> None:
+        run(name, 2, "predict", model, "--input", file, "--output", output, **more)
+
+    for count in (1, 2):
+        run(f"to a file, {count}", count, "predict", model, "--input", rows, "--output", "OUT/made.csv")
+        run(f"to stdout, {count}", count, "predict", model, "--input", rows)
+        run(f"scores, {count}", count, "evaluate", model, "--data", rows, "--json")
+    predict("a bad row", late)
+    predict("stdin", "-")
+    (folder / "a folder.jsonl").mkdir()
+    predict("a folder as output", output=folder / "a folder.jsonl")
+    os.chdir(room)
+    predict("one finds no file", "few.jsonl", before=lambda: os.chdir(folder))
+    predict("one has other rows", "few.jsonl", before=lambda: os.chdir(room / "single-label"))
+    predict("one has a bug", before=in_the_second_chunk(lambda: 1 / 0))
+    predict("one is killed", before=in_the_second_chunk(lambda: os.kill(os.getpid(), signal.SIGKILL)))
+    alone = {"WORLD_SIZE": "2", "MASTER_ADDR": ""}
+    run("no launcher", 1, "predict", model, "a", before=lambda: os.environ.update(alone))
+
+
+def with_shares(folder: Path, room: Path, out: Path) -> None:
+    """The same run by one process, and by two under FSDP, which accelerate takes on accelerators only."""
+    plain = "training.bf16=false", "training.eval_strategy=epoch", "training.save_strategy=epoch"
+
+    def taken(self: Any, *given: Any, real: Any = AcceleratorState.__init__, **named: Any) -> None:
+        if not AcceleratorState._shared_state:
+            PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+        real(self, *given, **named)
+
+    def one(_: int) -> None:
+        train(small.recipe(room, folder, *plain, "training.per_device_train_batch_size=8"), out / "fsdp, 1" / "written")
+
+    def two(rank: int) -> None:
+        AcceleratorState.__init__ = taken  # type: ignore[method-assign]
+        recipe, run = small.recipe(room / str(rank), folder, *plain, *FSDP), out / "fsdp, 2" / "written"
+        train(recipe, run)
+        if rank == 0:
+            run.rename(out / "fsdp, 2" / "whole")
+            shutil.copytree(out / "fsdp, 2" / "whole", run, ignore=shutil.ignore_patterns("results.json", "done.json"))
+        distributed.barrier()
+        try:
+            train(recipe, run, resume=True)
+        except ModelError as error:
+            (out / "fsdp, 2" / f"{rank}.refused").write_text(str(error))
+
+    several(1, out / "fsdp, 1", one)
+    several(2, out / "fsdp, 2", two)
+
+
+def program(folder: Path, out: Path) -> None:
+    room = out / "models"
+    models(folder, room)
+    (room / "single-label" / "few.jsonl").write_bytes((room / "single-label" / "rows.jsonl").read_bytes())
+    every = tuple(case.id for case in [*CASES, *DRAWN])
+    for count in (1, 3):  # a chunk has two batches
+        several(count, out / f"fp32, {count}", answers(room, out / f"fp32, {count}", every, "fp32"))
+    for count in (1, 2):
+        several(count, out / f"bf16, {count}", answers(room, out / f"bf16, {count}", NAMES, "bf16"))
+    commands(room, out)
+    with_shares(folder, room, out)
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("error")
-    distributed.init_process_group("gloo")
-    found = answers(Path(sys.argv[1]), spread)
-    Path(sys.argv[2], f"{distributed.get_rank()}.json").write_text(json.dumps(found))
-    distributed.destroy_process_group()
+    torch.set_num_threads(1)
+    program(Path(sys.argv[1]), Path(sys.argv[2]))

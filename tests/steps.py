@@ -1,4 +1,4 @@
-"""The first optimizer step of a case under given settings; also a program, for torchrun."""
+"""The first optimizer step of a case under given settings; also a program, for torchrun: of several cases."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def stock_first_step(case: Case, folder: Path, out: Path, batch: int, accumulate
 
 
 if __name__ == "__main__":
-    identifier, folder, out, batch = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+    folder, out, batch = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
-    chosen = next(case for case in [*CASES, *DRAWN] if case.id == identifier)
-    loss, gradients = first_step(chosen, folder, out / "run", batch, 1)
-    if torch.distributed.get_rank() == 0:
-        save_file(gradients, out / "gradients.safetensors")
-        (out / "loss.json").write_text(json.dumps(loss))
+    for chosen in [case for case in [*CASES, *DRAWN] if case.id in sys.argv[4:]]:
+        loss, gradients = first_step(chosen, folder, out / chosen.id, batch, 1)
+        if torch.distributed.get_rank() == 0:
+            save_file(gradients, out / f"{chosen.id}.safetensors")
+            (out / f"{chosen.id}.json").write_text(json.dumps(loss))

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ from steps import arguments, first_step, made, stock_first_step
 BY_ROW = [*(case for case in CASES if not case.across_rows), *DRAWN]
 
 
+Step = tuple[float, dict[str, torch.Tensor]]
+
+
 def norm(gradients: dict[str, torch.Tensor]) -> float:
     return float(torch.sqrt(sum(g.double().square().sum() for g in gradients.values())))
 
 
-def assert_same_step(one: tuple[float, dict[str, torch.Tensor]], other: tuple[float, dict[str, torch.Tensor]]) -> None:
+def assert_same_step(one: Step, other: Step) -> None:
     assert other[0] == pytest.approx(one[0], rel=1e-5)
     assert one[1].keys() == other[1].keys()
     difference = {name: one[1][name] - other[1][name] for name in one[1]}
@@ -31,13 +35,25 @@ def assert_same_step(one: tuple[float, dict[str, torch.Tensor]], other: tuple[fl
     assert norm(one[1]) > 0
 
 
+@pytest.fixture(scope="module")
+def whole(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Step]:
+    """A case -> its first step with all eight rows in one batch, taken once."""
+    taken: dict[str, Step] = {}
+
+    def of(case: Case) -> Step:
+        if case.id not in taken:
+            taken[case.id] = first_step(case, tiny_encoder, tmp_path_factory.mktemp("whole"), 8, 1)
+        return taken[case.id]
+
+    return of
+
+
 @pytest.mark.parametrize("case", BY_ROW, ids=[case.id for case in BY_ROW])
 @pytest.mark.parametrize(("batch", "accumulate"), [(2, 4), (1, 8), (4, 2)])
 def test_accumulation_equals_one_batch(
-    case: Case, batch: int, accumulate: int, tiny_encoder: Path, tmp_path: Path
+    case: Case, batch: int, accumulate: int, whole: Callable[[Case], Step], tiny_encoder: Path, tmp_path: Path
 ) -> None:
-    whole = first_step(case, tiny_encoder, tmp_path / "whole", 8, 1)
-    assert_same_step(whole, first_step(case, tiny_encoder, tmp_path / "parts", batch, accumulate))
+    assert_same_step(whole(case), first_step(case, tiny_encoder, tmp_path, batch, accumulate))
 
 
 UNEVEN = ["class-weights", "windows", "ner-crf-windows-bioes", "ranking-listwise", "qa-windows-or-none", "mlm-nsp"]
@@ -102,23 +118,31 @@ def test_trying_what_fits_draws_no_random_number(tiny_encoder_with_dropout: Path
 SEVERAL = ["class-weights", "windows", "ner-crf-windows-bioes", "similarity-cosent", "similarity-in-batch", "mlm-nsp"]
 
 
-@pytest.mark.parametrize("identifier", SEVERAL)
-def test_two_processes_equal_one(identifier: str, tiny_encoder: Path, tmp_path: Path) -> None:
-    """Class weights make the counts of the two processes differ; windows their shapes; some losses compare all rows."""
-    case = next(case for case in [*CASES, *DRAWN] if case.id == identifier)
-    whole = first_step(case, tiny_encoder, tmp_path / "whole", 8, 1)
+@pytest.fixture(scope="module")
+def by_two(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder with the first steps of all these cases by two processes, and what these said."""
+    out = tmp_path_factory.mktemp("two")
     script = str(Path(__file__).with_name("steps.py"))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", script]
     done = subprocess.run(
-        [*command, identifier, str(tiny_encoder), str(tmp_path), "4"],
+        [*command, str(tiny_encoder), str(out), "4", *SEVERAL],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
     )
-    assert (tmp_path / "gradients.safetensors").is_file(), done.stderr[-3000:]
-    parts = json.loads((tmp_path / "loss.json").read_text()), load_file(tmp_path / "gradients.safetensors")
-    assert_same_step(whole, parts)
+    return out, done.stderr
+
+
+@pytest.mark.parametrize("identifier", SEVERAL)
+def test_two_processes_equal_one(identifier: str, by_two: tuple[Path, str], whole: Callable[[Case], Step]) -> None:
+    """Class weights make the counts of the two processes differ; windows their shapes; some losses compare all rows."""
+    case = next(case for case in [*CASES, *DRAWN] if case.id == identifier)
+    out, said = by_two
+    file = out / f"{identifier}.safetensors"
+    assert file.is_file(), said[-3000:]
+    parts = json.loads(file.with_suffix(".json").read_text()), load_file(file)
+    assert_same_step(whole(case), parts)
 
 
 def test_stock_trainer_still_fails_this(tiny_encoder: Path, tmp_path: Path) -> None:

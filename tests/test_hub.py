@@ -31,9 +31,9 @@ from bertkit.errors import ModelError, RecipeError
 from bertkit.evaluation.evaluate import evaluate
 from bertkit.files import sha256, write_json, write_text
 from bertkit.hub import payload
-from bertkit.hub.push import Pushed, push
+from bertkit.hub.push import Pushed, push, unaccepted
 from bertkit.inference import load
-from bertkit.recipe import dump
+from bertkit.recipe import Hub, dump
 from bertkit.report.card import BEGIN, END, yours
 from bertkit.run import Run
 from bertkit.training.train import train
@@ -112,28 +112,31 @@ def test_every_task_answers_the_same_after_the_round_trip(
 FRESH = """
 import json, sys
 from bertkit import load
-name, revision, rows = json.loads(sys.argv[1])
-print(json.dumps([load(name, revision=revision, precision="fp32")(row) for row in rows]))
+for name, revision, rows in json.loads(sys.argv[1]):
+    print(json.dumps([load(name, revision=revision, precision="fp32")(row) for row in rows]))
 """
 
 
-@pytest.mark.parametrize("id", ["ner-crf", "ranking-graded-windows"])
 def test_a_fresh_process_with_an_empty_cache_gives_the_same_answers(
-    id: str, tiny_encoder: Path, tmp_path: Path, hub: FakeHub
+    tiny_encoder: Path, tmp_path: Path, hub: FakeHub
 ) -> None:
-    case = next(case for case in CASES if case.id == id)
-    run = finished(case, tiny_encoder, tmp_path / "run")
-    pushed = push(run.folder, ME)
-    own = load(run.folder, precision="fp32")
-    inputs = set(own.task.columns) - set(own.task.targets)
-    rows = [{name: row[name] for name in inputs if name in row} for row in case.rows()]
+    asked, answered = [], []
+    for case in [case for case in CASES if case.id in ("ner-crf", "ranking-graded-windows")]:
+        run = finished(case, tiny_encoder, tmp_path / case.id)
+        pushed = push(run.folder, f"me/{case.id}")
+        own = load(run.folder, precision="fp32")
+        inputs = set(own.task.columns) - set(own.task.targets)
+        rows = [{name: row[name] for name in inputs if name in row} for row in case.rows()]
+        asked.append([pushed.repo_id, pushed.commit, rows])
+        answered.append([own(row) for row in rows])
     clean = {k: v for k, v in os.environ.items() if k != "HF_HUB_OFFLINE"}
     settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
     settings["OMP_NUM_THREADS"] = "1"  # as here: more threads add numbers up in another order
-    asked = [sys.executable, "-c", FRESH, json.dumps([ME, pushed.commit, rows])]
-    done = subprocess.run(asked, env=clean | settings, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", FRESH, json.dumps(asked)]
+    done = subprocess.run(command, env=clean | settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == json.loads(json.dumps([own(row) for row in rows]))
+    assert len(answered) == 2
+    assert [json.loads(line) for line in done.stdout.splitlines()] == json.loads(json.dumps(answered))
 
 
 def test_the_command_line_there_and_back(
@@ -754,6 +757,22 @@ def test_a_push_that_fails_leaves_a_whole_run(
     assert Run(tmp_path / "run").finished
     hub.faults = []
     push(tmp_path / "run", ME)
+
+
+def test_a_licence_that_the_hub_does_not_know_is_found_before_training(hub: FakeHub) -> None:
+    (problem,) = unaccepted(Hub(repo_id=ME, license="mitt", language="en"))
+    assert re.search(r"the Hub does not accept what the recipe states: .*license.* must be one of", problem.what)
+    assert unaccepted(Hub(repo_id=ME, license="mit", language=["en", "multilingual"])) == []
+    assert hub.requests == ["POST /api/validate-yaml"] * 2
+    assert unaccepted(Hub(repo_id=ME)) == []
+    assert len(hub.requests) == 2
+
+
+@pytest.mark.parametrize("act", [500, "reset", "lost"])
+def test_a_licence_that_can_not_be_asked_about_stops_nothing(act: int | str, hub: FakeHub) -> None:
+    hub.faults = always("validate-yaml", act)
+    assert unaccepted(Hub(repo_id=ME, license="mitt")) == []
+    assert hub.requests
 
 
 def test_a_recipe_that_can_not_be_pushed_is_not_trained(

@@ -444,6 +444,12 @@ def test_a_baseline_as_good_is_said(facts: Facts) -> None:
     assert "majority is at least as good" in well_formed(report(own)).text
 
 
+def test_scores_on_training_rows_alone_are_said_to_be_so(facts: Facts) -> None:
+    assert not any("on the rows that it was trained on" in line for line in sections.warnings(facts))
+    first = sections.warnings(replace(facts, split="train"))[0]
+    assert "scores on the rows that it was trained on" in first
+
+
 def test_curves_have_all_seeds_and_the_kept_checkpoint(facts: Facts) -> None:
     loss, headline = sections.training(facts)
     for picture in (loss, headline):

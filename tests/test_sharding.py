@@ -1,4 +1,4 @@
-"""Several processes answer as one does: in the same order, no row twice, none left out."""
+"""Several processes answer as one does: the same bytes, in the same order, no row twice; and they fail together."""
 
 from __future__ import annotations
 
@@ -8,33 +8,125 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import sharded
+import torch
+from cases import CASES, DRAWN
+from safetensors.torch import load_file
+
+QUIET = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def test_three_processes_answer_as_one(tiny_encoder: Path, tmp_path: Path) -> None:
-    """Also where there are fewer batches than processes: of one row there is one batch."""
-    alone = json.loads(json.dumps(sharded.answers(tiny_encoder, map)))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=3", "--standalone"]
-    done = subprocess.run(
-        [*command, str(Path(__file__).with_name("sharded.py")), str(tiny_encoder), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert set(alone) == set(sharded.NAMES)
-    for rank in range(3):
-        assert json.loads((tmp_path / f"{rank}.json").read_text()) == alone
+@pytest.fixture(scope="module")
+def done(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the program tests/sharded.py leaves."""
+    folder = tmp_path_factory.mktemp("sharded")
+    program = [sys.executable, str(Path(sharded.__file__)), str(tiny_encoder), str(folder)]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False, env=QUIET)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return folder
 
 
-def test_each_process_runs_its_part(monkeypatch) -> None:
+def codes(folder: Path) -> list[int]:
+    return list(json.loads((folder / "codes.json").read_text()))
+
+
+def said(folder: Path, what: str) -> str:
+    return (folder / what).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("case", [case.id for case in [*CASES, *DRAWN]])
+def test_three_processes_write_the_bytes_of_one(case: str, done: Path) -> None:
+    """A chunk of 3 rows has 2 batches, fewer than processes; the last chunk is smaller; some have no features."""
+    assert codes(done / "fp32, 3") == [0, 0, 0], said(done / "fp32, 3", "0.err")
+    one = (done / "fp32, 1" / "written" / f"{case}.jsonl").read_bytes()
+    assert one.count(b"\n") == (12 if case in sharded.EMPTY else 8)
+    assert (done / "fp32, 3" / "written" / f"{case}.jsonl").read_bytes() == one
+
+
+@pytest.mark.parametrize("case", sharded.NAMES)
+def test_two_processes_write_the_bytes_of_one_in_bf16(case: str, done: Path) -> None:
+    assert codes(done / "bf16, 2") == [0, 0], said(done / "bf16, 2", "0.err")
+    one = (done / "bf16, 1" / "written" / f"{case}.jsonl").read_bytes()
+    assert (done / "bf16, 2" / "written" / f"{case}.jsonl").read_bytes() == one
+    assert (done / "fp32, 1" / "written" / f"{case}.jsonl").read_bytes() != one
+
+
+def test_the_commands_say_and_write_once_what_one_process_does(done: Path) -> None:
+    for name in ("to a file", "to stdout", "scores"):
+        alone, both = done / f"{name}, 1", done / f"{name}, 2"
+        assert codes(both) == [0, 0], said(both, "0.err")
+        assert said(both, "0.out") == said(alone, "0.out")
+        assert said(both, "0.err").replace(str(both), "") == said(alone, "0.err").replace(str(alone), "")
+        assert said(both, "1.out") + said(both, "1.err") == ""
+    assert said(done / "to stdout, 2", "0.out").count("\n") == 8
+    assert json.loads(said(done / "scores, 2", "0.out"))["rows"] == 8
+    made = [done / f"to a file, {count}" / "written" for count in (1, 2)]
+    assert [path.name for path in made[1].iterdir()] == ["made.csv"]
+    assert (made[1] / "made.csv").read_bytes() == (made[0] / "made.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a bad row", "row 9"),
+        ("stdin", "stdin can not be read by several processes"),
+        ("a folder as output", "a folder.jsonl: Is a directory"),
+        ("one finds no file", "few.jsonl"),
+        ("one has other rows", "the processes do not read the same rows"),
+        ("one has a bug", "process 1: ZeroDivisionError: division by zero"),
+        ("one is killed", "another process is gone"),
+    ],
+)
+def test_an_error_in_one_process_ends_all_with_one_message(name: str, message: str, done: Path) -> None:
+    ended = done / name
+    assert codes(ended) == [2, {"one has a bug": 1, "one is killed": -9}.get(name, 2)]
+    problem = said(ended, "0.err")
+    assert problem.count("error: ") == 1
+    assert message in problem
+    assert ("Traceback" in said(ended, "1.err")) == (name == "one has a bug")
+    if name != "one has a bug":
+        assert said(ended, "1.err") == ""
+    assert said(ended, "0.out") + said(ended, "1.out") == ""
+    assert not list((ended / "written").iterdir()), "nothing is half-written"
+
+
+def test_a_run_under_fsdp_ends_as_one_process_does(done: Path) -> None:
+    """Its evaluations, best checkpoint, saved model, scores and predictions are there; going on with it is refused."""
+    assert codes(done / "fsdp, 2") == [0, 0], said(done / "fsdp, 2", "0.err")
+    one, two = done / "fsdp, 1" / "written", done / "fsdp, 2" / "whole"
+    weights = [load_file(run / "model" / "model.safetensors") for run in (one, two)]
+    assert weights[0].keys() == weights[1].keys()
+    for name, values in weights[0].items():
+        torch.testing.assert_close(weights[1][name], values, rtol=0, atol=1e-6)
+    scores = [json.loads((run / "results.json").read_text())["splits"] for run in (one, two)]
+    for split in ("validation", "test"):
+        assert scores[1][split]["metrics"] == pytest.approx(scores[0][split]["metrics"], abs=1e-6)
+    assert "training with FSDP can not go on from a checkpoint" in said(done / "fsdp, 2", "0.refused")
+
+
+def test_under_torchrun(done: Path, tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    model, rows = done / "models" / "qa" / "model", done / "models" / "qa" / "rows.jsonl"
+    command = ["-m", "bertkit", "predict", str(model), "--input", str(rows), "--output", str(tmp_path / "made.jsonl")]
+    ended = subprocess.run([*launcher, *command], capture_output=True, text=True, check=False, env=QUIET)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ended.stderr.count("8 rows in") == 1
+    assert (tmp_path / "made.jsonl").read_text().count("\n") == 8
+
+
+def test_world_size_without_a_launcher_is_said(done: Path) -> None:
+    assert codes(done / "no launcher") == [2]
+    assert "Start several processes with torchrun" in said(done / "no launcher", "0.err")
+
+
+def test_each_process_runs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 7 batches, process 1 of 3 runs the second and the fifth."""
     from bertkit.training import sharding
 
     monkeypatch.setattr(sharding.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(sharding.distributed, "get_world_size", lambda: 3)
-    monkeypatch.setattr(sharding, "_gathered", lambda mine: [[("?",)] * 3, [*mine, None], [("?",)] * 2])
+    monkeypatch.setattr(sharding, "_gathered", lambda mine, batches: [[("?",)] * 3, [*mine, None], [("?",)] * 2])
     ran: list[int] = []
     made = sharding.spread(lambda batch: ran.append(batch) or (batch,), range(7))  # type: ignore[func-returns-value]
     assert ran == [1, 4]

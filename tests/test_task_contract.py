@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,22 @@ def fit(case: Case, folder: Path, out: Path, steps: int = 200, batch: int = 4) -
     return task, model
 
 
+Begun = Callable[[Case], tuple[Task, Any]]
+
+
+@pytest.fixture(scope="module")
+def begun(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    """A case -> its task, and a model after ten steps. Trained once: nobody may change it."""
+    made: dict[str, tuple[Task, Any]] = {}
+
+    def of(case: Case) -> tuple[Task, Any]:
+        if case.id not in made:
+            made[case.id] = fit(case, tiny_encoder, tmp_path_factory.mktemp("begun"), steps=10)
+        return made[case.id]
+
+    return of
+
+
 def ask(task: Task, model: Any, batch_size: int = 4) -> Predictor:
     return Predictor(task, model.eval(), CPU, "fp32", batch_size, {})
 
@@ -93,17 +110,17 @@ def test_learns_eight_rows_by_heart(case: Case, tiny_encoder: Path, tmp_path: Pa
 
 
 @every_case
-def test_every_parameter_moves(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_every_parameter_moves(case: Case, tiny_encoder: Path, begun: Begun) -> None:
     before = {name: p.clone() for name, p in case.task(tiny_encoder).model(encoder(tiny_encoder)).named_parameters()}
-    _, model = fit(case, tiny_encoder, tmp_path, steps=3)
+    _, model = begun(case)
     moving = [(n, p) for n, p in model.named_parameters() if p.requires_grad and "classifier" not in n]
     still = [name for name, p in moving if torch.equal(p, before[name])]
     assert not still
 
 
 @every_case
-def test_saved_and_loaded_it_gives_the_same_answers(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
-    task, model = fit(case, tiny_encoder, tmp_path / "out", steps=10)
+def test_saved_and_loaded_it_gives_the_same_answers(case: Case, begun: Begun, tmp_path: Path) -> None:
+    task, model = begun(case)
     task = task.fit(case.rows(), ask(task, model).predict_features)
     save(model, task, tmp_path / "model", {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
     again = load(tmp_path / "model", precision="fp32")
@@ -113,8 +130,8 @@ def test_saved_and_loaded_it_gives_the_same_answers(case: Case, tiny_encoder: Pa
 
 
 @every_case_of_rows_that_stand_alone
-def test_padding_and_company_change_nothing(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
-    task, model = fit(case, tiny_encoder, tmp_path, steps=10)
+def test_padding_and_company_change_nothing(case: Case, begun: Begun) -> None:
+    task, model = begun(case)
     rows = [{k: v for k, v in row.items() if k in INPUTS} for row in case.rows()]
     together = ask(task, model, batch_size=8)(rows)
     for row, answer in zip(rows, together, strict=True):
@@ -122,8 +139,8 @@ def test_padding_and_company_change_nothing(case: Case, tiny_encoder: Path, tmp_
 
 
 @every_case_of_rows_that_stand_alone
-def test_answers_are_in_the_rows_order(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
-    task, model = fit(case, tiny_encoder, tmp_path, steps=10)
+def test_answers_are_in_the_rows_order(case: Case, begun: Begun) -> None:
+    task, model = begun(case)
     rows = [{k: v for k, v in row.items() if k in INPUTS} for row in case.rows()]
     forth, back = ask(task, model)(rows), ask(task, model)(rows[::-1])
     for one, other in zip(forth, back[::-1], strict=True):

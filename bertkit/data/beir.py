@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
@@ -89,26 +90,27 @@ def pairs(beir: Beir, split: str) -> list[Row]:
 
 def check_pairs(table: Table) -> None:
     """Raises DataError, with the rows: an id has one text, a pair one grade, and grades are whole numbers from 0."""
-    problems, values = Problems(), table.values
-    texts, graded = dict[tuple[str, str], int](), dict[tuple[str, str], int]()
-    grades = values.get("grade", [None] * len(table))
-    for row, grade in enumerate(grades):
+    problems, sides = Problems(), ("query", "document")
+    names = [*sides, *(f"{side}_id" for side in sides), "grade"]
+    columns = [table.values.get(name, repeat(None)) for name in names]
+    texts = dict[tuple[str, str], tuple[int, int]]()  # side and id -> the first row, and the hash of its text
+    graded = dict[tuple[str, str], tuple[int, float]]()  # pair -> the first row, and its grade
+    for row, (query, document, query_id, document_id, grade) in enumerate(zip(*columns, strict=False)):
         where, pair = table.origin[row], []
-        for side in ("query", "document"):
-            text, name = values[side][row], values.get(f"{side}_id", values[side])[row]
+        for side, text, name in zip(sides, (query, document), (query_id, document_id), strict=True):
             pair.append(text if name is None else name)
-            first = row if name is None else texts.setdefault((side, name), row)
-            if values[side][first] != text:
+            first, known = texts.setdefault((side, name), (row, hash(text))) if name is not None else (row, hash(text))
+            if known != hash(text):
                 what = f"the {side} {shown(name)} has another text at {table.origin[first]}"
                 problems.add(where, what, "give each text an id of its own")
-        if grade is None or not values["query"][row]:  # a document without a query is only there to be found
+        if grade is None or not query:  # a document without a query is only there to be found
             continue
         if grade < 0 or grade != int(grade):
             what = f"`grade` holds {grade:g}, where a whole number from 0 is expected"
             problems.add(where, what, "write 0 for not relevant, 1 for relevant, 2 and up for better")
-        first = graded.setdefault((pair[0], pair[1]), row)
-        if grades[first] != grade:
-            what = f"the pair has the grade {grade:g}, and {grades[first]:g} at {table.origin[first]}"
+        first, other = graded.setdefault((pair[0], pair[1]), (row, grade))
+        if other != grade:
+            what = f"the pair has the grade {grade:g}, and {other:g} at {table.origin[first]}"
             problems.add(where, what, "keep one of the two rows")
     problems.finish()
 

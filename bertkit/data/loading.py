@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from secrets import token_hex
+from sys import intern
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.data.columns import choose_columns, convert
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of
-from bertkit.data.table import Origin, Table, rows_named
+from bertkit.data.table import Origin, Stored, Table, features_of, in_blocks, on_disk, rows_named
 from bertkit.errors import DataError, Problem
+from bertkit.spool import Spool
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
     from bertkit.recipe import DataSpec
     from bertkit.tasks.base import Column, Finding, Task, TaskOptions
+
+
+STORED = ("text", "words", "tags", "labels", "name")  # kinds of columns that are large: kept on disk from the start
+UNREAD = ("spans", "answers")  # kinds that `Task.refine` reads, whatever they are
 
 
 @dataclass(frozen=True)
@@ -75,10 +82,9 @@ def load(
     findings += [note for split in tables for note in _drop_unlabelled(tables[split], split, targets)]
     target = next((name for name in targets if any(name in t.values for t in tables.values())), None)
     if share is not None:
-        names = names_of(columns[target]) if target else None
-        train, validation = hold_out(tables["train"], share, spec.seed, target, names)
-        tables = {**tables, "train": train, "validation": validation}
-        findings.append(_note(f"validation: {len(validation):,} of {len(train) + len(validation):,} rows of train"))
+        names, count = names_of(columns[target]) if target else None, len(tables["train"])
+        tables["train"], tables["validation"] = hold_out(tables["train"], share, spec.seed, target, names)
+        findings.append(_note(f"validation: {len(tables['validation']):,} of {count:,} rows of train"))
     tables, notes = _limit(tables, spec)
     findings += notes
     if share is not None or spec.limit is not None:
@@ -95,14 +101,17 @@ def load(
             tables, notes = known_only(tables, target, names, known, spec.unseen_labels)
             findings += notes
     tables = {s: tables[s] for s in SPLITS if s in tables and (splits is None or s in splits)}
+    present = {name for table in tables.values() for name in table.values}
+    origins = {split: table.origin for split, table in tables.items()}
+    fingerprints = {split: fingerprint(table.values) for split, table in tables.items()}
     return Data(
-        rows={split: _dataset(table, columns) for split, table in tables.items()},
-        columns={name: c for name, c in columns.items() if any(name in t.values for t in tables.values())},
+        rows={split: _dataset(tables.pop(split), columns, digest) for split, digest in fingerprints.items()},
+        columns={name: column for name, column in columns.items() if name in present},
         target=target,
         class_names=_class_names(parts, mapped, target),
-        fingerprints={split: fingerprint(table.values) for split, table in tables.items()},
+        fingerprints=fingerprints,
         findings=findings,
-        origins={split: table.origin for split, table in tables.items()},
+        origins=origins,
     )
 
 
@@ -153,18 +162,42 @@ def _map_columns(
 
 
 def _read(parts: Sequence[Part], mapped: Sequence[Mapping[str, str]], columns: Mapping[str, Column]) -> Table:
+    """The rows of a split: texts, words and names on disk; values of other columns are small, or not settled yet."""
     names = [name for name in columns if any(name in mapping for mapping in mapped)]
-    table = Table({name: [] for name in names}, Origin([part.prefix for part in parts]))
+    stored = [name for name in names if columns[name].holds in STORED]
+    origin, rest = Origin([part.prefix for part in parts]), dict[str, Any]()
+    for name in (name for name in names if name not in stored):
+        rest[name] = Spool() if columns[name].holds in UNREAD else []
+
+    def blocks() -> Iterator[dict[str, list[Any]]]:
+        for block in in_blocks(_values(parts, mapped, names, origin)):
+            own = dict(zip(names, map(list, zip(*block, strict=True)), strict=True))
+            places = origin.select(range(len(origin) - len(block), len(origin)))
+            for name in names:
+                if columns[name].holds == "label":  # which is read when all values are there; equal ones are one object
+                    own[name] = [intern(value) if isinstance(value, str) else value for value in own[name]]
+                else:
+                    own[name] = convert(own[name], name, columns[name], places)
+                if name in rest:
+                    rest[name].extend(own.pop(name))
+            yield own
+
+    rows = on_disk(blocks(), features_of({name: columns[name].holds for name in stored}), token_hex())
+    for name in (name for name in rest if columns[name].holds == "label"):
+        rest[name] = convert(rest[name], name, columns[name], origin)
+    return Table({name: rest[name] if name in rest else Stored(rows, name) for name in names}, origin)
+
+
+def _values(
+    parts: Sequence[Part], mapped: Sequence[Mapping[str, str]], names: Sequence[str], origin: Origin
+) -> Iterator[list[Any]]:
+    """The values of these columns, row by row; where each row stood is added to `origin`."""
     for index, (part, mapping) in enumerate(zip(parts, mapped, strict=True)):
-        wanted = [(table.values[name].append, mapping.get(name, "")) for name in names]
+        wanted = [mapping.get(name, "") for name in names]
         for number, row in part.rows:
-            for append, source in wanted:
-                append(row.get(source))
-            table.origin.file.append(index)
-            table.origin.number.append(number)
-    for name in names:
-        table.values[name] = convert(table.values[name], name, columns[name], table.origin)
-    return table
+            origin.file.append(index)
+            origin.number.append(number)
+            yield [row.get(source) for source in wanted]
 
 
 def _note(what: str, level: Literal["note", "warn"] = "note") -> Finding:
@@ -213,16 +246,8 @@ def _class_names(
     return []
 
 
-def _dataset(table: Table, columns: Mapping[str, Column]) -> Dataset:
-    import pyarrow as pa
-    from datasets import Dataset, Features, List, Value
-    from datasets.table import InMemoryTable
-
-    strings = List(Value("string"))
-    types = {"text": Value("string"), "label": Value("string"), "number": Value("float64")}
-    types["name"] = Value("string")
-    types["answers"] = {"text": strings, "answer_start": List(Value("int64"))}
-    features = Features({n: types.get(columns[n].holds, strings) for n in table.values})
-    return Dataset(
-        InMemoryTable(pa.table(table.values, schema=features.arrow_schema))
-    )  # from_dict looks at each value again
+def _dataset(table: Table, columns: Mapping[str, Column], digest: str) -> Dataset:
+    names = list(table.values)
+    blocks = in_blocks(zip(*table.values.values(), strict=True))
+    columnwise = (dict(zip(names, zip(*block, strict=True), strict=True)) for block in blocks)
+    return on_disk(columnwise, features_of({name: columns[name].holds for name in names}), digest[:32])

@@ -1,15 +1,23 @@
-"""What the modules of this folder share: problems with rows, and the rows of a split with their places."""
+"""What the modules of this folder share: problems with rows, and the rows of a split with their places, on disk."""
 
 from __future__ import annotations
 
+import mmap
+import tempfile
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain, islice
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, overload
 
 from bertkit.errors import DataError, Problem
 
+if TYPE_CHECKING:
+    from datasets import Dataset, Features
+
 MAX_PROBLEMS = 20
+AT_A_TIME = 1000  # values of a column that are Python objects at a time
 
 
 class Problems:
@@ -57,7 +65,7 @@ class Origin:
 class Table:
     """The rows of one split while they are put together: canonical column -> its values."""
 
-    values: dict[str, list[Any]]
+    values: dict[str, Sequence[Any]]
     origin: Origin
 
     def __len__(self) -> int:
@@ -65,8 +73,87 @@ class Table:
 
     def select(self, indices: Sequence[int]) -> Table:
         """These rows, in this order."""
-        values = {name: [column[i] for i in indices] for name, column in self.values.items()}
+        values: dict[str, Sequence[Any]] = {
+            name: column.select(indices) if isinstance(column, Stored) else [column[i] for i in indices]
+            for name, column in self.values.items()
+        }
         return Table(values, self.origin.select(indices))
+
+
+class Stored(Sequence[Any]):
+    """A column of rows on disk: its values are Python objects only while they are looked at."""
+
+    def __init__(self, rows: Dataset, name: str) -> None:
+        self.rows, self.name = rows, name
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        return column_values(self.rows, self.name)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self.rows[index][self.name]
+
+    def select(self, indices: Sequence[int]) -> Stored:
+        """The column of these rows, in this order."""
+        return Stored(self.rows.select(indices), self.name)
+
+
+def stored(values: Iterator[Any], holds: str) -> Stored:
+    """A column on disk, from its values; holds: what a `Column` of them does."""
+    blocks = ({"values": block} for block in in_blocks(values))
+    return Stored(on_disk(blocks, features_of({"values": holds}), token_hex()), "values")
+
+
+def in_blocks(values: Iterator[Any]) -> Iterator[list[Any]]:
+    """AT_A_TIME of these values at a time."""
+    while block := list(islice(values, AT_A_TIME)):
+        yield block
+
+
+def features_of(holds: Mapping[str, str]) -> Features:
+    """Name -> what its `Column` holds: the types of canonical columns, as `convert` and `Task.refine` leave them."""
+    from datasets import Features, List, Value
+
+    strings = List(Value("string"))
+    types = {"text": Value("string"), "label": Value("string"), "number": Value("float64")}
+    types["name"] = Value("string")
+    types["answers"] = {"text": strings, "answer_start": List(Value("int64"))}
+    return Features({name: types.get(kind, strings) for name, kind in holds.items()})
+
+
+def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, fingerprint: str) -> Dataset:
+    """Rows that come in blocks of columns, as a data set over a memory-mapped temporary file.
+
+    The system drops pages of it from memory as it needs to. Raises DataError where the disk is full.
+    """
+    import pyarrow as pa
+    from datasets import Dataset
+    from datasets.table import InMemoryTable
+
+    schema = features.arrow_schema
+    try:
+        with tempfile.TemporaryFile() as file:  # in the folder TMPDIR; it has no name
+            with pa.ipc.new_stream(file, schema) as stream:
+                for block in blocks:
+                    stream.write_batch(pa.record_batch(dict(block), schema=schema))
+            file.flush()
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        what = f"the rows can not be kept there: {error.strerror or error}"
+        raise DataError(Problem(tempfile.gettempdir(), what, "Make room, or name another folder in TMPDIR.")) from error
+    table = InMemoryTable(pa.ipc.open_stream(pa.py_buffer(content)).read_all())
+    return Dataset(table, fingerprint=fingerprint)
+
+
+def column_values(rows: Dataset, name: str) -> Iterator[Any]:
+    """The values of one column in order: `rows[name]` reads them one by one, which is slow, and `[:]` takes memory."""
+    return chain.from_iterable(batch[name] for batch in rows.select_columns([name]).iter(AT_A_TIME))
 
 
 def rows_named(origin: Origin, indices: Sequence[int], most: int = 5) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.table import Problems, Table, rows_named
+from bertkit.data.table import Problems, Table, rows_named, stored
 from bertkit.data.tagging import Scheme, find_scheme, to_bio
 from bertkit.data.words import read_spans, spans_to_tags, words
 from bertkit.errors import DataError, Problem
@@ -46,29 +46,32 @@ def tag_words(table: Table, split: str, scheme: Scheme | None) -> tuple[Table, l
     from bertkit.tasks.base import Finding
 
     values, problems = table.values["tags"], Problems()
-    given = [tags for tags in values if tags is not None]
     try:
-        scheme = scheme or find_scheme(given)
+        own = scheme or find_scheme(tags for tags in values if tags is not None)
     except ValueError as error:
         raise DataError(_unknown_scheme(table, str(error))) from error
-    converted, repaired = list[Any](), list[int]()
-    for row, (tags, tokens) in enumerate(zip(values, _texts(table), strict=True)):
-        if tags is not None and len(tags) != len(tokens):
-            problems.add(table.origin[row], f"{len(tokens)} words, but {len(tags)} tags")
-            tags = None
-        try:
-            tags, count = (None, 0) if tags is None else to_bio(tags, scheme, repair=True)
-        except ValueError as error:
-            problems.add(table.origin[row], str(error))
-            tags, count = None, 0
-        converted.append(tags)
-        repaired += [row] if count else []
+    repaired = list[int]()
+
+    def converted() -> Iterator[list[str] | None]:
+        for row, (tags, tokens) in enumerate(zip(values, _texts(table), strict=True)):
+            if tags is not None and len(tags) != len(tokens):
+                problems.add(table.origin[row], f"{len(tokens)} words, but {len(tags)} tags")
+                tags = None
+            try:
+                tags, count = (None, 0) if tags is None else to_bio(tags, own, repair=True)
+            except ValueError as error:
+                problems.add(table.origin[row], str(error))
+                tags, count = None, 0
+            repaired.extend([row] if count else [])
+            yield tags
+
+    bio = stored(converted(), "tags")
     problems.finish()
-    findings = [] if scheme == "BIO" else [Finding("note", f"{split}: its tags are {scheme}; read as BIO")]
+    findings = [] if own == "BIO" else [Finding("note", f"{split}: its tags are {own}; read as BIO")]
     if repaired:
         what = f"{split}: {len(repaired):,} sentences have an entity that begins with I-; read as B-"
         findings.append(Finding("warn", f"{what}: {rows_named(table.origin, repaired)}"))
-    return Table({**table.values, "tags": converted}, table.origin), findings
+    return Table({**table.values, "tags": bio}, table.origin), findings
 
 
 def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Finding]]:
@@ -83,24 +86,28 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
         raise DataError(
             Problem(table.origin[0], what, "map the text, e.g.  data: {columns: {text: …}}; or give `tags`")
         )
-    problems, counts, converted = Problems(), Counter[str](), list[Any]()
-    for row, (text, value) in enumerate(zip(table.values["text"], table.values["spans"], strict=True)):
-        if value is None:
-            converted.append(None)
-            continue
-        try:
-            aligned = spans_to_tags(text, read_spans(value), alignment)
-        except ValueError as error:
-            problems.add(table.origin[row], f"`spans` {error}")
-            continue
-        for what in aligned.problems:
-            problems.add(table.origin[row], what)
-        counts.update(aligned.counts)
-        converted.append(aligned.tags)
+    problems, counts = Problems(), Counter[str]()
+
+    def converted() -> Iterator[list[str] | None]:
+        for row, (text, value) in enumerate(zip(table.values["text"], table.values["spans"], strict=True)):
+            if value is None:
+                yield None
+                continue
+            try:
+                aligned = spans_to_tags(text, read_spans(value), alignment)
+            except ValueError as error:
+                problems.add(table.origin[row], f"`spans` {error}")
+                continue
+            for what in aligned.problems:
+                problems.add(table.origin[row], what)
+            counts.update(aligned.counts)
+            yield aligned.tags
+
+    bio = stored(converted(), "tags")
     problems.finish()
     findings = [Finding("warn", f"{split}: {counts[k]:,} {what}") for k, what in REPORTED.items() if counts[k]]
-    rest = {name: column for name, column in table.values.items() if name != "spans"}
-    return Table({**rest, "tags": converted}, table.origin), findings
+    rest: dict[str, Sequence[Any]] = {name: column for name, column in table.values.items() if name != "spans"}
+    return Table({**rest, "tags": bio}, table.origin), findings
 
 
 def sentences(rows: Dataset) -> tuple[list[str], list[list[tuple[int, int]]]]:
@@ -119,10 +126,8 @@ def words_of(rows: Dataset) -> list[list[str]]:
     return [[text[a:b] for a, b in places] for text, places in zip(*sentences(rows), strict=True)]
 
 
-def _texts(table: Table) -> Sequence[Sequence[Any]]:
-    if "tokens" in table.values:
-        return table.values["tokens"]
-    return [words(text) for text in table.values["text"]]
+def _texts(table: Table) -> Iterable[Sequence[Any]]:
+    return table.values["tokens"] if "tokens" in table.values else map(words, table.values["text"])
 
 
 def _unknown_scheme(table: Table, what: str) -> list[Problem]:

@@ -6,21 +6,21 @@ We count ourselves because seqeval is slow and keeps no counts per sentence, whi
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from bertkit.data.tagging import Entity, Learned, entities, invalid, strict_entities, tag_names
 from bertkit.evaluation.intervals import Interval, Weighted, bootstrap
-from bertkit.evaluation.metrics import Floats, Scores, confusion_matrix
+from bertkit.evaluation.metrics import Floats, Scores
 
-Tags: TypeAlias = Sequence[Sequence[str]]
-Found: TypeAlias = Sequence[Sequence[Entity]]  # the entities of each sentence
+Tags: TypeAlias = Collection[Sequence[str]]
 
 _SCORES = ("precision", "recall", "f1")
 _ERRORS = ("correct", "boundary", "type", "both", "missed", "spurious")
@@ -30,6 +30,28 @@ def metric_names(types: Sequence[str]) -> list[str]:
     """The scores that may pick a checkpoint (higher is better), in the order in which they are emitted."""
     per_type = [f"{score}/{name}" for name in types for score in _SCORES]
     return [*_SCORES, *(f"{score}_strict" for score in _SCORES), "f1_macro", "accuracy", *per_type]
+
+
+class PackedTags(Collection[Sequence[str]]):
+    """The tags of sentences, `(sentences, words)`: two bytes of memory a word, and eight a sentence."""
+
+    def __init__(self, sentences: Iterable[Sequence[str]]) -> None:
+        ids = dict[str, int]()
+        self._words, self._ends = array("H"), array("q", [0])
+        for tags in sentences:
+            self._words.extend([ids.setdefault(tag, len(ids)) for tag in tags])
+            self._ends.append(len(self._words))
+        self._names = list(ids)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for start, end in pairwise(self._ends):
+            yield [self._names[index] for index in self._words[start:end]]
+
+    def __contains__(self, tags: object) -> bool:
+        return any(own == tags for own in self)
 
 
 @dataclass(frozen=True)
@@ -50,11 +72,12 @@ class GradedEntities:
     def __post_init__(self) -> None:
         if not len(self.gold) or len(self.gold) != len(self.predicted):
             raise ValueError(f"{len(self.gold)} gold sentences but {len(self.predicted)} predicted ones")
+        tags = set[str]()
         for index, (gold, predicted) in enumerate(zip(self.gold, self.predicted, strict=True)):
             if len(gold) != len(predicted):
                 raise ValueError(f"sentence {index} (0-based): {len(gold)} gold tags but {len(predicted)} predicted")
-        strangers = set(chain(*self.gold, *self.predicted)).difference(tag_names(self.types, self.scheme))
-        if strangers:
+            tags.update(gold, predicted)
+        if strangers := tags.difference(tag_names(self.types, self.scheme)):
             what = f"not {self.scheme} tags of {', '.join(self.types)}"
             raise ValueError(f"{what}: {', '.join(sorted(strangers))}")
 
@@ -71,9 +94,9 @@ class GradedEntities:
         """
         once = self.weighted(np.ones((len(self.gold), 1)))
         scores: Scores = {name: None if np.isnan(value[0]) else float(value[0]) for name, value in once.items()}
-        support = Counter(kind for found in self._lenient[0] for kind, _, _ in found)
+        support = self._lenient.sum(axis=1)[2 * len(self.types) :]
         scores["invalid_tags"] = float(sum(invalid(tags, self.scheme) for tags in self.predicted))
-        return scores | {f"support/{name}": float(support[name]) for name in self.types}
+        return scores | {f"support/{name}": float(count) for name, count in zip(self.types, support, strict=True)}
 
     def intervals(self, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
         """Bootstrap 95 % percentile intervals over sentences (Efron & Tibshirani 1993), of `metric_names`.
@@ -85,11 +108,11 @@ class GradedEntities:
     @cached_property
     def weighted(self) -> Weighted:
         """The scores of `metric_names` as a function of sentence weights (sentences, resamples)."""
-        lenient = self._counts(*self._lenient)
-        sides = self.gold, self.predicted
-        strict = self._counts(*([strict_entities(tags, self.scheme) for tags in side] for side in sides))
-        right = np.array([sum(g == p for g, p in zip(*tags, strict=True)) for tags in zip(*sides, strict=True)])
-        words = np.array([len(tags) for tags in self.gold])
+        lenient, strict = self._lenient, self._counts(lambda tags: strict_entities(tags, self.scheme))
+        rows, sides = len(self.gold), (self.gold, self.predicted)
+        rights = (sum(g == p for g, p in zip(*tags, strict=True)) for tags in zip(*sides, strict=True))
+        right = np.fromiter(rights, np.int64, rows)
+        words = np.fromiter(map(len, self.gold), np.int64, rows)
 
         def scores(weights: Floats) -> dict[str, Floats]:
             shape = (3, len(self.types), weights.shape[1])
@@ -112,7 +135,8 @@ class GradedEntities:
         does. These sum to the gold entities. spurious: predicted entities that overlap no gold one.
         """
         counts: Counter[str] = Counter()
-        for gold, predicted in zip(*self._lenient, strict=True):
+        for tags in zip(self.gold, self.predicted, strict=True):
+            gold, predicted = map(entities, tags)
             at, wanted = _by_word(predicted), _by_word(gold)
             counts.update(_outcome(entity, at) for entity in gold)
             counts["spurious"] += sum(wanted.keys().isdisjoint(range(first, end)) for _, first, end in predicted)
@@ -121,28 +145,31 @@ class GradedEntities:
     def confusion(self) -> dict[str, Any]:
         """`labels`, "O" and the types, and `matrix` (labels, labels): words by type, row = gold, column = predicted."""
         labels = ["O", *self.types]
-        ids = {label: index for index, label in enumerate(labels)}
-        gold, predicted = ([ids[_type(tag)] for tag in chain(*tags)] for tags in (self.gold, self.predicted))
-        # scikit-learn refuses to count no words at all.
-        matrix = confusion_matrix(gold, predicted, len(labels)) if gold else [[0] * len(labels) for _ in labels]
-        return {"labels": labels, "matrix": matrix}
+        words: Counter[tuple[str, str]] = Counter()
+        for tags in zip(self.gold, self.predicted, strict=True):
+            words.update(zip(*tags, strict=True))
+        pairs: Counter[tuple[str, str]] = Counter()
+        for (gold, predicted), count in words.items():
+            pairs[_type(gold), _type(predicted)] += count
+        return {"labels": labels, "matrix": [[pairs[row, column] for column in labels] for row in labels]}
 
     @cached_property
-    def _lenient(self) -> tuple[Found, Found]:
-        return [entities(tags) for tags in self.gold], [entities(tags) for tags in self.predicted]
+    def _lenient(self) -> Any:
+        return self._counts(entities)
 
-    def _counts(self, gold: Found, predicted: Found) -> Any:
+    def _counts(self, read: Callable[[Sequence[str]], Sequence[Entity]]) -> Any:
         """A sparse (3 * types, sentences) matrix of entities: first right, then predicted, then gold ones."""
         from scipy.sparse import csr_array
 
         ids = {name: index for index, name in enumerate(self.types)}
-        rows, columns = [], []
-        for sentence, (wanted, given) in enumerate(zip(gold, predicted, strict=True)):
+        rows, columns = array("i"), array("i")
+        for sentence, tags in enumerate(zip(self.gold, self.predicted, strict=True)):
+            wanted, given = map(read, tags)
             for block, found in enumerate((set(wanted) & set(given), given, wanted)):
-                rows += [block * len(ids) + ids[name] for name, _, _ in found]
-                columns += [sentence] * len(found)
-        at = np.array(rows, dtype=np.int64), np.array(columns, dtype=np.int64)
-        return csr_array((np.ones(len(rows)), at), shape=(3 * len(ids), len(gold)))
+                rows.extend([block * len(ids) + ids[name] for name, _, _ in found])
+                columns.extend([sentence] * len(found))
+        at = np.asarray(rows), np.asarray(columns)
+        return csr_array((np.ones(len(rows)), at), shape=(3 * len(ids), len(self.gold)))
 
 
 def lookup_baseline(train_tokens: Tags, train_tags: Tags, tokens: Tags) -> list[list[str]]:

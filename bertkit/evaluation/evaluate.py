@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import data as sources
 from bertkit.errors import DataError, Problem, RecipeError
-from bertkit.inference import Predictor, load, load_as
+from bertkit.inference import Predictor, Spread, load, load_as
 from bertkit.recipe import load_recipe, parse_data_spec
+from bertkit.spool import Spool
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from bertkit.tasks.base import Answer
 
-
-def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> tuple[list[Answer], dict[str, Any]]:
+def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> tuple[Spool, dict[str, Any]]:
     """The answers for these rows, and `rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details.
 
     metrics: a user's own `evaluate.Metric` objects; their scores stand beside the task's.
+    Raises UserError where the disk has no room for the answers.
     """
     task = predictor.task
-    answers = list(task.answer(rows, predictor.predict_features))
+    answers = Spool(task.answer(rows, predictor.predict_features))
     scores = task.score(answers, rows)
     for metric in metrics:
         scores |= task.user_score(metric, answers, rows)
@@ -47,13 +48,15 @@ def evaluate(
     metrics: Sequence[Any] = (),
     rerank: str | None = None,
     depth: int = 20,
+    spread: Spread = map,
 ) -> dict[str, Any]:
     """Score a run, a model folder or a Hub model on a split of the run's data, or on a file in their layout.
 
     file: rows in the layout of the run's data; or a folder of split files, of which `split` (test) is taken.
     rerank, depth: a cross-encoder that orders the first so many documents that a model for retrieval finds.
     overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for `load`
-    and `score`. Returns `split` and what `score` says. Raises ModelError, RecipeError or DataError.
+    and `score`. spread: as for `predictor`.
+    Returns `split` and what `score` says. Raises ModelError, RecipeError or DataError.
     """
     strangers = [override for override in overrides if not override.lstrip("~").startswith("data.")]
     if strangers:
@@ -62,7 +65,7 @@ def evaluate(
     folder = file is not None and Path(file).is_dir()
     if split is not None and file is not None and not folder:
         raise RecipeError(Problem("", "--split names a part of the run's data, --data a file: one or the other"))
-    predictor = load(source, revision=revision, task=task)
+    predictor = replace(load(source, revision=revision, task=task), spread=spread)
     kept = Path(source).expanduser() / "recipe.yaml"
     if kept.is_file():
         spec = load_recipe(kept, overrides, check_files=file is None).data
@@ -89,8 +92,6 @@ def evaluate(
     if rerank is not None:
         from bertkit.retrieval.two_stage import evaluate_two_stages
 
-        return {
-            "split": split,
-            **evaluate_two_stages(predictor, load_as("text-ranking", rerank), data.rows[split], depth),
-        }
+        ranker = replace(load_as("text-ranking", rerank), spread=spread)
+        return {"split": split, **evaluate_two_stages(predictor, ranker, data.rows[split], depth)}
     return {"split": split, **score(predictor, data.rows[split], metrics)[1]}

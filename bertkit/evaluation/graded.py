@@ -30,17 +30,20 @@ class Graded:
 
     @classmethod
     def of(cls, kind: Kind, names: list[str], references: Any, answers: Sequence[dict[str, Any]]) -> Graded:
-        """From answers as they are written: `label`, `labels` or `score`, and `scores`."""
+        """From answers as they are written: `label`, `labels` or `score`, and `scores`; of each only numbers stay."""
+        rows = len(answers)
         if kind == "regression":
-            numbers = np.asarray([answer["score"] for answer in answers])
-            return cls(kind, names, references, numbers, np.empty((len(answers), 0)))
-        table = np.asarray([[answer["scores"][name] for name in names] for answer in answers], dtype=np.float64)
+            numbers = np.fromiter((answer["score"] for answer in answers), np.float64, rows)
+            return cls(kind, names, references, numbers, np.empty((rows, 0)))
+        table = np.empty((rows, len(names)))
+        given = np.zeros(rows if kind == "single-label" else table.shape, dtype=np.int64)
         ids = {name: index for index, name in enumerate(names)}
-        if kind == "single-label":
-            return cls(kind, names, references, np.asarray([ids[answer["label"]] for answer in answers]), table)
-        given = np.zeros(table.shape, dtype=np.int64)
         for row, answer in enumerate(answers):
-            given[row, [ids[name] for name in answer["labels"]]] = 1
+            table[row] = [answer["scores"][name] for name in names]
+            if kind == "single-label":
+                given[row] = ids[answer["label"]]
+            else:
+                given[row, [ids[name] for name in answer["labels"]]] = 1
         return cls(kind, names, references, given, table)
 
     @cached_property

@@ -101,8 +101,10 @@ def _filled(text: str, guesses: list[tuple[list[int], list[float]]], tokenizer: 
 
 def scored(answers: Sequence[Answer], *, pairs: bool) -> Scored:
     """Accuracy and perplexity of masked pieces, accuracy of pairs, as ratios of sums over documents."""
-    table = np.array([[float(answer.get(name, 0)) for name in COUNTED] for answer in answers])
-    masked, right, loss, paired, paired_right = table.reshape(-1, len(COUNTED)).T
+    table = np.empty((len(answers), len(COUNTED)))
+    for row, answer in enumerate(answers):
+        table[row] = [answer.get(name, 0) for name in COUNTED]
+    masked, right, loss, paired, paired_right = table.T
 
     def weighted(weights: Floats) -> Mapping[str, Floats]:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -5,12 +5,15 @@ For rankings of a whole corpus against judgements see `ranking`: trec_eval reads
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bertkit.evaluation import similarity
+from bertkit.evaluation.intervals import CHUNK
 from bertkit.evaluation.metrics import Floats, Ints
 from bertkit.evaluation.similarity import Scored
 
@@ -18,11 +21,12 @@ CUTOFF = 10  # of ndcg@10 and mrr@10
 WORST = 10  # queries that `worst` names
 
 
-def query_numbers(queries: Sequence[str], names: Sequence[str | None] | None) -> Ints:
+def query_numbers(queries: Iterable[str], names: Iterable[str | None] | None) -> Ints:
     """The number of each row's query, from 0, in the order of first rows; by its name, or else by its text."""
     numbers: dict[tuple[bool, str], int] = {}
-    keys = [(n is None, q if n is None else n) for q, n in zip(queries, names or [None] * len(queries), strict=True)]
-    return np.asarray([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+    pairs = zip(queries, repeat(None) if names is None else names, strict=False)
+    keys = ((name is None, query if name is None else name) for query, name in pairs)
+    return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64)
 
 
 def metric_names(grouped: bool, graded: bool) -> list[str]:
@@ -46,9 +50,7 @@ class RankedRows(NamedTuple):
     graded: bool
 
     @classmethod
-    def of(
-        cls, truth: Floats, given: Sequence[float], groups: Ints, grouped: bool | None, graded: bool | None
-    ) -> RankedRows:
+    def of(cls, truth: Floats, given: ArrayLike, groups: Ints, grouped: bool | None, graded: bool | None) -> RankedRows:
         """What is None is found in the rows; without `grouped` every row stands alone."""
         if grouped is None:
             grouped = len(np.unique(groups)) < len(groups)
@@ -86,13 +88,16 @@ class RankedRows(NamedTuple):
         says = ~np.isnan(ndcg)
         by_query = np.stack([np.where(says, ndcg, 0), np.where(says & (first <= CUTOFF), 1 / first, 0)])
         if self.graded:
-            by_row = similarity.graded(self.truth.tolist(), self.given.tolist()).weighted
+            by_row = similarity.graded(self.truth, self.given).weighted
         else:  # the threshold is accuracy's, which has no meaning here
-            by_row = similarity.labelled((self.truth > 0).tolist(), self.given.tolist(), 0.5).weighted
+            by_row = similarity.labelled(self.truth > 0, self.given, 0.5).weighted
         names = metric_names(self.grouped, self.graded)
+        step = max(4, CHUNK // len(self.groups))  # resamples at a time: there are more rows than queries
 
         def weighted(weights: Floats) -> dict[str, Floats]:
-            values = by_row(weights[self.groups])
+            starts = range(0, weights.shape[1], step)
+            parts = [by_row(weights[self.groups, start : start + step]) for start in starts]
+            values = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
             with np.errstate(invalid="ignore"):
                 means = by_query @ weights / (says @ weights)
             values |= dict(zip((f"ndcg@{CUTOFF}", f"mrr@{CUTOFF}"), means, strict=True))
@@ -108,7 +113,7 @@ class RankedRows(NamedTuple):
         order = [int(query) for query in np.argsort(ndcg, kind="stable") if not np.isnan(ndcg[query])]
         return [
             {
-                "query": texts[row[query]],
+                "query": texts[int(row[query])],
                 "documents": int(sizes[query]),
                 "relevant": int(relevant[query]),
                 "first_relevant": int(first[query]),

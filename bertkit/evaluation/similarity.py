@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bertkit.evaluation.intervals import Weighted, bootstrap, weighted_regression
 from bertkit.evaluation.metrics import Floats, Scores
@@ -33,13 +34,13 @@ class Scored(NamedTuple):
         return bootstrap(self.weighted, self.rows)
 
 
-def graded(targets: Sequence[float], cosines: Sequence[float]) -> Scored:
+def graded(targets: ArrayLike, cosines: ArrayLike) -> Scored:
     """Spearman's and Pearson's correlation of cosines with grades."""
     all_of_them = weighted_regression(targets, cosines)
-    return Scored(lambda weights: {name: all_of_them(weights)[name] for name in GRADED}, len(targets))
+    return Scored(lambda weights: {name: all_of_them(weights)[name] for name in GRADED}, len(np.asarray(targets)))
 
 
-def labelled(similar: Sequence[bool], cosines: Sequence[float], threshold: float) -> Scored:
+def labelled(similar: ArrayLike, cosines: ArrayLike, threshold: float) -> Scored:
     """Accuracy of `cosine >= threshold`, and average precision: the mean precision at each similar pair.
 
     Average precision is scikit-learn's: pairs of one cosine are one step.
@@ -61,7 +62,7 @@ def labelled(similar: Sequence[bool], cosines: Sequence[float], threshold: float
     return Scored(weighted, len(truth))
 
 
-def ranked(ranks: Sequence[int], beats: Sequence[bool] | None) -> Scored:
+def ranked(ranks: ArrayLike, beats: ArrayLike | None) -> Scored:
     """Mean reciprocal rank and the share of first places; `beats`: is the positive nearer than the row's negative?"""
     places = np.asarray(ranks, dtype=np.float64)
     values: dict[str, Floats] = {"mrr": 1 / places, "accuracy_at_1": (places == 1).astype(np.float64)}
@@ -70,7 +71,7 @@ def ranked(ranks: Sequence[int], beats: Sequence[bool] | None) -> Scored:
     return Scored(lambda weights: {n: v @ weights / weights.sum(axis=0) for n, v in values.items()}, len(places))
 
 
-def best_threshold(similar: Sequence[bool], cosines: Sequence[float]) -> float:
+def best_threshold(similar: ArrayLike, cosines: ArrayLike) -> float:
     """The cosine from which calling a pair similar is most often right: between two that were seen."""
     truth, given = np.asarray(similar, dtype=bool), np.asarray(cosines, dtype=np.float64)
     order = np.argsort(-given, kind="stable")
@@ -89,6 +90,6 @@ def places(similarities: Floats) -> list[int]:
     return [1 + int(before) for before in (similarities > own).sum(axis=1)]
 
 
-def of(answers: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    """One key of all answers."""
-    return [answer[name] for answer in answers]
+def of(answers: Sequence[Mapping[str, Any]], name: str) -> Floats:
+    """One number of all answers, `(rows,)`."""
+    return np.fromiter((answer[name] for answer in answers), np.float64, len(answers))

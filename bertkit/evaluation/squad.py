@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import string
+from array import array
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -44,22 +45,28 @@ def question_scores(predicted: str, gold: Sequence[str]) -> tuple[float, float]:
     return 0.0, max(_f1(given, tokens) for tokens in wanted)
 
 
-@dataclass(frozen=True)
 class GradedAnswers:
-    """Predicted answers beside the gold ones, and all that can be said of the two.
+    """Predicted answers beside the gold ones, and all that can be said of the two; the texts are not held.
 
     gold: (questions, answers) texts; a question without any is unanswerable. predicted: (questions,) texts; ""
-    says that there is no answer.
+    says that there is no answer. values: (2, questions), exact match and F1 of each. answerable: (questions,).
 
     Raises:
         ValueError: There is no question, or the lengths differ.
     """
 
-    gold: Sequence[Sequence[str]]
-    predicted: Sequence[str]
-
-    def __post_init__(self) -> None:
-        _check_questions(len(self.gold), len(self.predicted), "predicted answers")
+    def __init__(self, gold: Iterable[Sequence[str]], predicted: Iterable[str]) -> None:
+        values, answerable = (array("d"), array("d")), array("b")
+        for answers, text in zip_longest(gold, predicted):
+            if answers is None or text is None:
+                which = f"question {len(answerable) + 1} on"
+                raise ValueError(f"from {which} there are questions but no predicted answers, or the other way round")
+            for kept, value in zip(values, question_scores(text, answers), strict=True):
+                kept.append(value)
+            answerable.append(len(answers) > 0)
+        _check_questions(len(answerable), len(answerable), "predicted answers")
+        self.values: Floats = np.array(values)
+        self.answerable = np.array(answerable, dtype=bool)
 
     @cached_property
     def scores(self) -> Scores:
@@ -68,7 +75,7 @@ class GradedAnswers:
         Where some questions are unanswerable, also both over the rest, `..._has_answer` (None where there is no
         rest), and over them, `..._no_answer`: both are the share of them that got no answer.
         """
-        once = self.weighted(np.ones((len(self.gold), 1)))
+        once = self.weighted(np.ones((len(self.answerable), 1)))
         return {name: None if np.isnan(value[0]) else float(value[0]) for name, value in once.items()}
 
     def intervals(self, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
@@ -77,18 +84,16 @@ class GradedAnswers:
         Questions of one paragraph are not independent, so the true intervals are somewhat wider. None where the
         score is undefined in more than half of the resamples.
         """
-        return bootstrap(self.weighted, len(self.gold), resamples=resamples, seed=seed)
+        return bootstrap(self.weighted, len(self.answerable), resamples=resamples, seed=seed)
 
     @cached_property
     def weighted(self) -> Weighted:
         """The scores as a function of question weights (questions, resamples)."""
-        values = np.array(list(map(question_scores, self.predicted, self.gold))).T
-        answerable = np.array([len(answers) > 0 for answers in self.gold])
-        members = np.stack([np.ones(len(self.gold)), answerable, ~answerable])
-        members = members[: len(_groups(not answerable.all()))]
+        members = np.stack([np.ones(len(self.answerable)), self.answerable, ~self.answerable])
+        members = members[: len(_groups(not self.answerable.all()))]
 
         def scores(weights: Floats) -> dict[str, Floats]:
-            sums = (members[:, None] * values) @ weights
+            sums = (members[:, None] * self.values) @ weights
             totals = np.broadcast_to((members @ weights)[:, None], sums.shape)
             means = np.divide(sums, totals, out=np.full(sums.shape, np.nan), where=totals > 0)
             names = metric_names(len(members) > 1)
@@ -97,7 +102,7 @@ class GradedAnswers:
         return scores
 
 
-def no_answer_auc(null_scores: ArrayLike, gold: Sequence[Sequence[str]]) -> float | None:
+def no_answer_auc(null_scores: ArrayLike, gold: Iterable[Sequence[str]]) -> float | None:
     """Area under the ROC curve of finding the unanswerable questions; None where all or none are.
 
     Args:
@@ -109,8 +114,8 @@ def no_answer_auc(null_scores: ArrayLike, gold: Sequence[Sequence[str]]) -> floa
     """
     from sklearn.metrics import roc_auc_score
 
-    scores = _finite_scores(null_scores, len(gold))
     unanswerable = np.array([not answers for answers in gold])
+    scores = _finite_scores(null_scores, len(unanswerable))
     if unanswerable.all() or not unanswerable.any():
         return None
     return float(roc_auc_score(unanswerable, scores))

@@ -14,6 +14,7 @@ from huggingface_hub import (
     CommitOperationDelete,
     HfApi,
     ModelCard,
+    ModelCardData,
     constants,
     errors,
     get_token,
@@ -122,6 +123,21 @@ def unlicensed(hub: Hub | None, public: bool, recipe: str = "the recipe") -> lis
         return []
     fix = f"Write the model's into {recipe}, such as hub: {{license: apache-2.0}}, with what else stands under hub."
     return [Problem("push", "no licence is stated, and everybody would see the model", fix)]
+
+
+def unaccepted(hub: Hub) -> list[Problem]:
+    """What the Hub, which alone has the lists, has against licence and language; nothing where it can not be asked."""
+    if not (hub.license or hub.language):
+        return []
+    stated = ModelCardData(license=hub.license, language=hub.language)
+    try:
+        ModelCard(f"---\n{stated.to_yaml()}\n---\n").validate()
+    except ValueError as error:
+        fix = "The Hub's names: https://huggingface.co/docs/hub/repositories-licenses"
+        return [Problem("push", f"the Hub does not accept what the recipe states: {redacted(str(error))}", fix)]
+    except FAILURES:  # a Hub that is unwell now may be well when there is something to push
+        pass
+    return []
 
 
 def misnamed(repo_id: str, revision: str | None, create_pr: bool) -> list[Problem]:

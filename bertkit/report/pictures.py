@@ -78,10 +78,11 @@ def against(
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.grid(axis="x", color=FAINT, alpha=0.3, linewidth=0.6)
+        axes.locator_params(axis="x", nbins=5)  # labels of four decimals do not touch
         values = [f"{name} {value:.3f}" for name, value in [*((n, v[0]) for n, v in ours.items()), *others.items()]]
         note = "Dots with their 95 % intervals" + ("; diamonds are simple models." if others else ".")
         note += " The band is what the recipe expects." if isinstance(band, list) else ""
-        return Picture(metric, _svg(figure, metric), f"{metric}: {'; '.join(values)}.", note)
+        return Picture(f"headline: {metric}", _svg(figure, metric), f"{metric}: {'; '.join(values)}.", note)
 
 
 def reliability(bins: Mapping[str, Sequence[Mapping[str, Any]]], errors: Mapping[str, float]) -> Picture:

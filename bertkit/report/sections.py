@@ -70,13 +70,15 @@ def summary(facts: Facts) -> str:
     simple = facts.results["baselines"].get(facts.split, {})
     against = [f"{other} {number(values.get(name))}" for other, values in simple.items()]
     said += f"Against it: {', '.join(against)}. " if against else "There is no simple model to hold against it. "
-    expected = list(against_expected(facts.results))
-    return said + (f"{'; '.join(expected)}." if expected else "The recipe states no expected score.")
+    expected = "; ".join(against_expected(facts.results))
+    return said + (f"{expected[0].upper()}{expected[1:]}." if expected else "The recipe states no expected score.")
 
 
 def warnings(facts: Facts) -> list[str]:
-    """What a reader must not miss: a baseline as good, and what the checks warned of."""
-    found = [line.removeprefix("warning: ") for line in beaten(facts.results)]
+    """What a reader must not miss: scores that say little, a baseline as good, and what the checks warned of."""
+    seen = "these are scores on the rows that it was trained on: on others it will do worse"
+    found = [seen] if facts.split == "train" else []
+    found += [line.removeprefix("warning: ") for line in beaten(facts.results)]
     return found + [each["what"] for each in facts.data["findings"] if each["level"] != "note"]
 
 

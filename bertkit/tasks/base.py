@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias,
 from pydantic import BaseModel, ConfigDict
 
 from bertkit.errors import Problem, UserError
+from bertkit.spool import Spool
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -308,7 +309,7 @@ class Task(ABC):
 
     def evaluate(self, rows: Dataset, predict: Predict) -> dict[str, float | None]:
         """Score the model behind `predict`."""
-        return self.score(list(self.answer(rows, predict)), rows)
+        return self.score(Spool(self.answer(rows, predict)), rows)
 
     # --- what people and programs are told of answers ----------------------------------------------------------------
 
@@ -323,7 +324,7 @@ class Task(ABC):
 
     @classmethod
     def mistakes(cls, facts: Facts) -> Found | None:
-        """What the report of a finished run lists as wrong, see `report/mistakes.py`; None: nothing is right or wrong."""
+        """What a finished run's report lists as wrong, see `report/mistakes.py`; None: nothing is right or wrong."""
         return None
 
     @classmethod

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from array import array
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from pydantic import Field
 
 from bertkit.data.squad import check_answers
-from bertkit.data.table import Problems, Table
+from bertkit.data.table import Problems, Table, column_values, stored
 from bertkit.encoder import load_model
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import calibration, squad
@@ -115,25 +117,30 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         """Answers as {text, answer_start}, each where it stands in its context."""
         if "answers" not in table.values:
             return table, []
-        names = table.values.get("id", [None] * len(table))
-        problems, located, moved = Problems(), list[Any](), 0
-        for row, (context, given) in enumerate(zip(table.values["context"], table.values["answers"], strict=True)):
-            if given is None:
-                located.append(None)
-                continue
-            name = f", id {names[row]}" if names[row] is not None else ""
-            try:
-                found = check_answers(context, given)
-            except ValueError as error:
-                problems.add(table.origin[row] + name, f"`answers` holds {error}")
-                continue
-            for what in found.problems:
-                problems.add(table.origin[row] + name, what)
-            moved += found.moved
-            starts = [start for start, _ in found.spans]
-            located.append({"text": [context[a:b] for a, b in found.spans], "answer_start": starts})
+        names, problems, moved = table.values.get("id", [None] * len(table)), Problems(), 0
+
+        def located() -> Iterator[dict[str, Any] | None]:
+            nonlocal moved
+            read = zip(table.values["context"], table.values["answers"], names, strict=True)
+            for row, (context, given, own) in enumerate(read):
+                if given is None:
+                    yield None
+                    continue
+                name = "" if own is None else f", id {own}"
+                try:
+                    found = check_answers(context, given)
+                except ValueError as error:
+                    problems.add(table.origin[row] + name, f"`answers` holds {error}")
+                    continue
+                for what in found.problems:
+                    problems.add(table.origin[row] + name, what)
+                moved += found.moved
+                starts = [start for start, _ in found.spans]
+                yield {"text": [context[a:b] for a, b in found.spans], "answer_start": starts}
+
+        answers = stored(located(), "answers")
         problems.finish()
-        return Table({**table.values, "answers": located}, table.origin), list(_noticed(split, names, located, moved))
+        return Table({**table.values, "answers": answers}, table.origin), list(_noticed(split, names, answers, moved))
 
     @classmethod
     def prepare(
@@ -361,11 +368,13 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         return calibration.best_temperature(loss)
 
     def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
+        import numpy as np
+
         graded = self._graded(answers, rows)
         scores = {**dict.fromkeys(self.emits), **graded.scores}  # rows that all have an answer lack some
         if self.unanswerable:
-            null = [answer["null_score"] for answer in answers]
-            scores["no_answer_auc"] = squad.no_answer_auc(null, graded.gold)
+            null = np.fromiter((answer["null_score"] for answer in answers), np.float64, len(answers))
+            scores["no_answer_auc"] = squad.no_answer_auc(null, _gold_texts(rows))
         return scores
 
     def intervals(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, tuple[float, float] | None]:
@@ -373,14 +382,14 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
 
     def user_score(self, metric: Any, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
         """A user's `evaluate.Metric` on texts, and lists of gold texts."""
-        graded = self._graded(answers, rows)
-        return compute_user_metric(metric, graded.predicted, graded.gold)
+        return compute_user_metric(metric, [answer["answer"] for answer in answers], list(_gold_texts(rows)))
 
     def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
         """The threshold, the temperature, and how far the answers' scores are from their chance of being right."""
-        graded = self._graded(answers, rows)
-        right = [squad.question_scores(*pair)[0] for pair in zip(graded.predicted, graded.gold, strict=True)]
-        ece = calibration.expected_calibration_error([answer["score"] for answer in answers], right)
+        import numpy as np
+
+        given = np.fromiter((answer["score"] for answer in answers), np.float64, len(answers))
+        ece = calibration.expected_calibration_error(given, self._graded(answers, rows).values[0])
         fitted = {"temperature": self.options.temperature or 1.0, "null_threshold": self.options.null_threshold}
         return {"calibration": {**fitted, "ece": ece}}
 
@@ -408,22 +417,27 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         return calibrated.answers(facts)
 
     def _graded(self, answers: Sequence[Answer], rows: Dataset) -> squad.GradedAnswers:
-        if "answers" not in rows.column_names:
-            what = f"not in the rows, which have {', '.join(rows.column_names)}"
-            raise DataError(Problem("column `answers`", what))
-        gold = [given["text"] for given in rows["answers"]]
-        return squad.GradedAnswers(gold, [answer["answer"] for answer in answers])
+        return squad.GradedAnswers(_gold_texts(rows), (answer["answer"] for answer in answers))
+
+
+def _gold_texts(rows: Dataset) -> Iterator[list[str]]:
+    """The texts of each question's answers. Raises DataError where the rows have no answers."""
+    if "answers" not in rows.column_names:
+        what = f"not in the rows, which have {', '.join(rows.column_names)}"
+        raise DataError(Problem("column `answers`", what))
+    return (given["text"] for given in column_values(rows, "answers"))
 
 
 def _noticed(split: str, names: Sequence[Any], located: Sequence[Any], moved: int) -> Iterator[Finding]:
-    given = [answers for answers in located if answers is not None]
-    none = sum(not answers["text"] for answers in given)
+    texts = (len(answers["text"]) for answers in located if answers is not None)
+    given = Counter(count > 0 for count in texts)
     if given:
-        yield Finding("note", f"{split}: {none:,} of {len(given):,} questions have no answer in their context")
+        what = f"{split}: {given[False]:,} of {given.total():,} questions have no answer in their context"
+        yield Finding("note", what)
     if moved:
         what = f"{split}: {moved:,} answers do not stand where `answer_start` says; found elsewhere in their context"
         yield Finding("warn", what)
-    known = [name for name in names if name is not None]
+    known = array("q", (hash(name) for name in names if name is not None))
     if len(set(known)) < len(known):
         yield Finding("warn", f"{split}: {len(known) - len(set(known)):,} ids are there more than once")
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, final
 
 from bertkit.data.beir import check_pairs
+from bertkit.data.table import column_values
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import ranking
+from bertkit.spool import Spool
 from bertkit.tasks import vectors
 from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
 from bertkit.tasks.labels import length_findings
 
 if TYPE_CHECKING:
+    import numpy as np
     from datasets import Dataset
     from torch import Tensor
     from torch.nn import Module
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 
 DEPTH = 100  # documents that are kept of what a query finds; what stands further down counts as not found
 WORST = 20  # queries that results.json names
+QUERIES = 256  # scored at a time
 KS = (1, 5, 10, 100)
 
 
@@ -96,7 +102,8 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         check_pairs(table)
         if split != "train" or grades is None:
             return table, []
-        kept = [row for row, grade in enumerate(grades) if grade is None or (grade > 0 and queries[row])]
+        pairs = zip(grades, queries, strict=True)
+        kept = [row for row, (grade, query) in enumerate(pairs) if grade is None or (grade > 0 and query)]
         if len(kept) == len(table):
             return table, []
         what = (
@@ -215,21 +222,22 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
             return
         queries, documents = _named(rows, "query"), _named(rows, "document")
         queries.pop("", None)
-        asked = self._vectors("query", list(queries.values()), predict)
-        there = self._vectors("document", list(documents.values()), predict)
+        asked = self._vectors(rows, "query", list(queries.values()), predict)
+        there = self._vectors(rows, "document", list(documents.values()), predict)
         yield from searched(rows, list(queries), list(documents), asked, there)
 
-    def _vectors(self, side: str, texts: list[str], predict: Predict) -> Any:
-        """Unit vectors of these texts, `(texts, size)` fp32, a chunk at a time."""
+    def _vectors(self, rows: Dataset, side: str, places: list[int], predict: Predict) -> np.ndarray:
+        """Unit vectors of the texts in these rows, `(texts, size)` fp32, a chunk at a time."""
         import numpy as np
-        from datasets import Dataset
 
-        parts = []
-        for start in range(0, len(texts), self.chunk):
-            features = self.encode(Dataset.from_dict({side: texts[start : start + self.chunk]}))
-            parts.append(vectors.stacked(predict(features)))
-        table = np.concatenate(parts) if parts else np.empty((0, 1), dtype=np.float32)
-        return table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
+        table, texts = np.empty((0, 1), dtype=np.float32), rows.select_columns([side])
+        for start in range(0, len(places), self.chunk):
+            features = self.encode(texts.select(places[start : start + self.chunk]))
+            found = vectors.stacked(predict(features))
+            if not start:
+                table = np.empty((len(places), found.shape[1]), dtype=np.float32)
+            table[start : start + len(found)] = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+        return table
 
     def fit(self, rows: Dataset, predict: Predict) -> Self:
         """Nothing is fitted."""
@@ -243,30 +251,29 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
 
     def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
         """The queries with the lowest nDCG@10: what was found, and what should have been."""
-        scores, judged, run = _measured(answers, rows)["ndcg@10"], _judged(rows), _run(answers, rows)
-        texts = _named(rows, "query")
-        worst = sorted(scores, key=scores.__getitem__)[:WORST]
-        return {
-            "queries": len(scores),
-            "worst": [
+        scores, own = _measured(answers, rows)["ndcg@10"], _by_query(rows)
+        worst = []
+        for name in sorted(scores, key=scores.__getitem__)[:WORST]:
+            part, first = rows.select(own[name].tolist()), int(own[name][0])
+            worst.append(
                 {
-                    "query": texts[name],
+                    "query": rows[first]["query"],
                     "ndcg@10": scores[name],
-                    "relevant": [document for document, grade in judged[name].items() if grade],
-                    "found": list(run[name])[:3],
+                    "relevant": [document for document, grade in _judged(part)[name].items() if grade],
+                    "found": [each["id"] for each in answers[first]["found"][:3]],
                 }
-                for name in worst
-            ],
-        }
+            )
+        return {"queries": len(scores), "worst": worst}
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """The same search by the cosine of TF-IDF vectors, learned on the split's own documents."""
         queries, documents = _named(rows, "query"), _named(rows, "document")
         queries.pop("", None)
-        sides = simple.tfidf_vectors(list(documents.values()), [list(queries.values()), list(documents.values())])
+        asked, there = (rows[list(s.values())][n] for n, s in (("query", queries), ("document", documents)))
+        sides = simple.tfidf_vectors(there, [asked, there])
         if sides is None:
             return {}
-        answers = list(searched(rows, list(queries), list(documents), sides[0], sides[1]))
+        answers = Spool(searched(rows, list(queries), list(documents), sides[0], sides[1]))
         return {"tf-idf cosine": self.score(answers, rows)}
 
     @property
@@ -293,46 +300,59 @@ def searched(
     """One answer a row, as `Retrieval.answer` says, from unit vectors of the named queries and documents."""
     import numpy as np
 
-    named = {"query_id", "document_id"} <= set(rows.column_names)
+    named, own = {"query_id", "document_id"} <= set(rows.column_names), _by_query(rows)
     place = {name: index for index, name in enumerate(documents)}
-    wanted: dict[str, list[tuple[int, str]]] = {}
-    for row, (query, document) in enumerate(zip(_ids(rows, "query"), _ids(rows, "document"), strict=True)):
-        wanted.setdefault(query, []).append((row, document))
-    answers: dict[int, Answer] = {row: {} for row, _ in wanted.get("", ())}
-    for index, query in enumerate(queries):
-        scores = asked[index : index + 1] @ there.T
-        scores = (scores if isinstance(scores, np.ndarray) else scores.toarray())[0].astype(np.float64)
-        if named and query in place and all(document != query for _, document in wanted[query]):
-            scores[place[query]] = -np.inf  # the query itself, as BEIR leaves it out (ArguAna, Quora)
-        order = np.argsort(-scores, kind="stable")
-        ranks = np.empty(len(order), dtype=np.int64)
-        ranks[order] = np.arange(1, len(order) + 1)
-        for row, document in wanted[query]:
-            answers[row] = {"score": float(scores[place[document]]), "rank": int(ranks[place[document]])}
-        first = wanted[query][0][0]
-        best = [i for i in order[:DEPTH].tolist() if scores[i] > -np.inf]
-        answers[first]["found"] = [{"id": documents[i], "score": float(scores[i])} for i in best]
+    document = np.fromiter((place[name] for name in _ids(rows, "document")), np.int64, len(rows))
+    first = {int(own[query][0]): index for index, query in enumerate(queries)}
+    waiting: dict[int, Answer] = {}  # answers of rows that are still to come
     for row in range(len(rows)):
-        yield answers[row]
+        if row in first:
+            index, query = first[row], queries[first[row]]
+            scores = asked[index : index + 1] @ there.T
+            scores = (scores if isinstance(scores, np.ndarray) else scores.toarray())[0].astype(np.float64)
+            if named and query in place and place[query] not in document[own[query]]:
+                scores[place[query]] = -np.inf  # the query itself, as BEIR leaves it out (ArguAna, Quora)
+            order = np.argsort(-scores, kind="stable")
+            ranks = np.empty(len(order), dtype=np.int64)
+            ranks[order] = np.arange(1, len(order) + 1)
+            for each in own[query].tolist():
+                at = document[each]
+                waiting[each] = {"score": float(scores[at]), "rank": int(ranks[at])}
+            best = [i for i in order[:DEPTH].tolist() if scores[i] > -np.inf]
+            waiting[row]["found"] = [{"id": documents[i], "score": float(scores[i])} for i in best]
+        yield waiting.pop(row, {})
 
 
-def _ids(rows: Dataset, side: str) -> list[str]:
+def _ids(rows: Dataset, side: str) -> Iterator[str]:
     """The id of each row's query or document, or its text; "" where there is no query."""
-    texts = rows[side][:]
-    names = rows[f"{side}_id"][:] if f"{side}_id" in rows.column_names else texts
-    return [
-        (text if name is None else str(name)) if text or side == "document" else ""
-        for name, text in zip(names, texts, strict=True)
-    ]
+    texts = column_values(rows, side)
+    if f"{side}_id" not in rows.column_names:
+        yield from texts
+        return
+    for name, text in zip(column_values(rows, f"{side}_id"), texts, strict=True):
+        yield (text if name is None else str(name)) if text or side == "document" else ""
 
 
-def _named(rows: Dataset, side: str) -> dict[str, str]:
-    """Id -> text. Raises DataError: one id has several texts."""
-    found: dict[str, str] = {}
-    for row, (name, text) in enumerate(zip(_ids(rows, side), rows[side][:], strict=True)):
-        if found.setdefault(name, text) != text:
+def _named(rows: Dataset, side: str) -> dict[str, int]:
+    """Id -> the first row that has it. Raises DataError: one id has several texts."""
+    found, hashes = dict[str, int](), array("q")
+    for row, (name, text) in enumerate(zip(_ids(rows, side), column_values(rows, side), strict=True)):
+        hashes.append(hash(text))
+        if hashes[found.setdefault(name, row)] != hashes[row]:
             raise DataError(Problem(f"row {row + 1}", f"the {side} {name!r} has another text in an earlier row"))
     return found
+
+
+def _by_query(rows: Dataset) -> dict[str, np.ndarray]:
+    """The queries in the order of their first rows, each with its rows; without those that ask nothing."""
+    import numpy as np
+
+    numbers: dict[str, int] = {}
+    known = (numbers.setdefault(name, len(numbers)) if name else -1 for name in _ids(rows, "query"))
+    query = np.fromiter(known, np.int64, len(rows))
+    order = np.argsort(query, kind="stable")
+    cuts = np.searchsorted(query[order], np.arange(len(numbers) + 1))
+    return {name: order[start:end] for name, (start, end) in zip(numbers, pairwise(cuts), strict=True)}
 
 
 def _judged(rows: Dataset) -> dict[str, dict[str, int]]:
@@ -340,19 +360,23 @@ def _judged(rows: Dataset) -> dict[str, dict[str, int]]:
     if "grade" not in rows.column_names:
         raise DataError(Problem("column `grade`", f"not in the rows, which have {', '.join(rows.column_names)}"))
     found: dict[str, dict[str, int]] = {}
-    for query, document, grade in zip(_ids(rows, "query"), _ids(rows, "document"), rows["grade"][:], strict=True):
+    named = zip(_ids(rows, "query"), _ids(rows, "document"), column_values(rows, "grade"), strict=True)
+    for query, document, grade in named:
         if query:
             found.setdefault(query, {})[document] = int(grade)
     return found
 
 
-def _run(answers: Sequence[Answer], rows: Dataset) -> dict[str, dict[str, float]]:
-    """Query -> document -> score, of what was found, best first."""
-    ids = _ids(rows, "query")
-    found = {ids[row]: answer["found"] for row, answer in enumerate(answers) if "found" in answer}
-    # Scores of the order: two documents of one score stay as they were found.
-    return {query: {each["id"]: -float(place) for place, each in enumerate(hits)} for query, hits in found.items()}
-
-
 def _measured(answers: Sequence[Answer], rows: Dataset) -> PerQuery:
-    return ranking.measures(_run(answers, rows), _judged(rows), KS)
+    """The scores of each query, from what was found for some queries at a time, best first."""
+    own = _by_query(rows)
+    names, measured = list(own), dict[str, dict[str, float]]()
+    for start in range(0, max(len(names), 1), QUERIES):
+        some = names[start : start + QUERIES]
+        hits = {name: answers[int(own[name][0])]["found"] for name in some}
+        # Scores of the order: two documents of one score stay as they were found.
+        run = {name: {each["id"]: -float(place) for place, each in enumerate(found)} for name, found in hits.items()}
+        judged = _judged(rows.select([row for name in some for row in own[name].tolist()]))
+        for metric, values in ranking.measures(run, judged, KS).items():
+            measured.setdefault(metric, {}).update(values)
+    return measured

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 from pydantic import Field
 
 from bertkit.data.columns import label_names
+from bertkit.data.table import column_values
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import similarity
 from bertkit.evaluation.graded import Graded
+from bertkit.spool import Spool
 from bertkit.tasks import vectors
 from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
 from bertkit.tasks.labels import length_findings, settle_labels
@@ -206,13 +208,13 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         if target == "label":
             ids = {name: index for index, name in enumerate(self.options.labels or ())}
             ids |= {str(index): index for index in range(len(ids)) if str(index) not in ids}
-            strangers = sorted({label for label in rows["label"] if label not in ids})
+            strangers = sorted({label for label in column_values(rows, "label") if label not in ids})
             if strangers:
                 what = f"labels that the model does not know: {', '.join(map(repr, strangers[:10]))}"
                 raise DataError(Problem("column `label`", what, f"It knows {', '.join(ids)}."))
-            return [ids[label] for label in rows["label"]]
+            return [ids[label] for label in column_values(rows, "label")]
         low, high = self.options.score_range or (0.0, 1.0)
-        return [(score - low) / ((high - low) or 1.0) for score in rows["score"]]
+        return [(score - low) / ((high - low) or 1.0) for score in column_values(rows, "score")]
 
     def units(self, features: Dataset) -> Sequence[int]:
         """The texts of a row are learned together."""
@@ -290,7 +292,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         by_cosine = self.options.labels and self.options.loss != "softmax"
         if not by_cosine or self.options.threshold is not None:
             return self
-        answers = list(self.answer(rows, predict))
+        answers = Spool(self.answer(rows, predict))
         found = similarity.best_threshold(self._similar(rows), similarity.of(answers, "score"))
         return replace(self, options=self.options.model_copy(update={"threshold": found}))
 
@@ -304,11 +306,15 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         return self._scored(answers, rows).intervals()
 
     def _scored(self, answers: Sequence[Answer], rows: Dataset) -> Scored | Graded:
+        import numpy as np
+
         if "score" in rows.column_names:
-            return similarity.graded(rows["score"][:], similarity.of(answers, "score"))
+            targets = np.fromiter(column_values(rows, "score"), np.float64, len(rows))
+            return similarity.graded(targets, similarity.of(answers, "score"))
         if "positive" in rows.column_names:
-            beats = [a["score"] > a["negative_score"] for a in answers] if "negative" in rows.column_names else None
-            return similarity.ranked(similarity.of(answers, "rank"), beats)
+            ranks, several = similarity.of(answers, "rank"), "negative" in rows.column_names
+            beats = similarity.of(answers, "score") > similarity.of(answers, "negative_score") if several else None
+            return similarity.ranked(ranks, beats)
         if "label" not in rows.column_names:
             what = f"no score, label or positive in the rows, which have {', '.join(rows.column_names)}"
             raise DataError(Problem("columns", what))

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 from pydantic import Field, field_serializer, field_validator
 
 from bertkit.data.columns import label_names
+from bertkit.data.table import column_values
 from bertkit.encoder import load_model
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration, metrics
 from bertkit.evaluation.graded import Graded
+from bertkit.spool import Spool
 from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
 from bertkit.tasks.encoding import encode_texts
 from bertkit.tasks.labels import length_findings, settle_labels, settle_weights
@@ -246,17 +248,18 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
                 Problem(f"column `{column}`", f"not in the rows, which have {', '.join(rows.column_names)}")
             )
         if self.kind == "regression":
-            return np.asarray(rows[column][:], dtype=np.float64)
+            return np.fromiter(column_values(rows, column), np.float64, len(rows))
         ids = {name: index for index, name in enumerate(self.names)}
         known = ids | {value: ids[name] for value, name in self.values.items()}
-        strangers = [value for value in dict.fromkeys(_flat(rows[column], self.kind)) if value not in known]
+        values = dict.fromkeys(_flat(column_values(rows, column), self.kind))
+        strangers = [value for value in values if value not in known]
         if strangers:
             what = f"labels that the model does not know: {', '.join(map(repr, strangers[:10]))}"
             raise DataError(Problem(f"column `{column}`", what, f"It knows {', '.join(self.names)}."))
         if self.kind == "single-label":
-            return np.asarray([known[value] for value in rows[column]], dtype=np.int64)
+            return np.fromiter((known[value] for value in column_values(rows, column)), np.int64, len(rows))
         table = np.zeros((len(rows), len(ids)), dtype=np.float64)
-        for row, several in enumerate(rows[column]):
+        for row, several in enumerate(column_values(rows, column)):
             table[row, [known[value] for value in several]] = 1.0
         return table
 
@@ -385,7 +388,7 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
         """Temperature (Guo et al. 2017), then per-label thresholds of best F1; what the recipe fixed stays."""
         if self.kind == "regression":
             return self
-        graded, found = self._graded(list(self.answer(rows, predict)), rows), dict[str, Any]()
+        graded, found = self._graded(Spool(self.answer(rows, predict)), rows), dict[str, Any]()
         if self.options.temperature is None:
             found["temperature"] = graded.temperature()
             graded = graded.tempered(found["temperature"])

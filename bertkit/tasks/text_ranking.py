@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 
 from pydantic import Field
 
-from bertkit.data.table import Problems, Table
+from bertkit.data.table import Problems, Table, column_values
 from bertkit.encoder import load_model
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import baselines as simple
@@ -23,6 +23,7 @@ from bertkit.tasks.labels import length_findings
 if TYPE_CHECKING:
     import numpy as np
     from datasets import Dataset
+    from numpy.typing import ArrayLike
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -335,12 +336,12 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
 
     def user_score(self, metric: Any, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
         """A user's `evaluate.Metric` on scores and targets, `(rows,)` both."""
-        return compute_user_metric(metric, similarity.of(answers, "score"), _targets(rows).tolist())
+        return compute_user_metric(metric, similarity.of(answers, "score").tolist(), _targets(rows).tolist())
 
     def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
         """The queries of least nDCG@10, the worst first."""
         ranked = self._ranked(similarity.of(answers, "score"), rows)
-        return {"worst_queries": ranked.worst(rows["query"][:])} if ranked.grouped else {}
+        return {"worst_queries": ranked.worst(rows["query"])} if ranked.grouped else {}
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """Random scores, and the cosine of query and document as TF-IDF vectors, learned on the texts of train."""
@@ -369,7 +370,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
 
         return mistakes.searches(facts)
 
-    def _ranked(self, scores: Sequence[float], rows: Dataset) -> RankedRows:
+    def _ranked(self, scores: ArrayLike, rows: Dataset) -> RankedRows:
         options = self.options
         return reranking.RankedRows.of(_targets(rows), scores, _queries(rows), options.grouped, options.graded)
 
@@ -382,11 +383,12 @@ def _targets(rows: Dataset) -> Floats:
     if column is None:
         what = f"neither is in the rows, which have {', '.join(rows.column_names)}"
         raise DataError(Problem("columns `label` and `score`", what))
-    return np.asarray(rows[column][:], dtype=np.float64)
+    return np.fromiter(column_values(rows, column), np.float64, len(rows))
 
 
 def _queries(rows: Dataset) -> Ints:
-    return reranking.query_numbers(rows["query"][:], rows["group"][:] if "group" in rows.column_names else None)
+    names = column_values(rows, "group") if "group" in rows.column_names else None
+    return reranking.query_numbers(column_values(rows, "query"), names)
 
 
 def _noticed(split: str, groups: Ints, targets: Sequence[float | None]) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from pydantic import Field, ValidationError, model_validator
 
 from bertkit.data import tagged, tagging
+from bertkit.data.table import column_values
 from bertkit.encoder import load_beside, load_model
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import calibration, entities
@@ -507,15 +509,16 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
     def user_score(self, metric: Any, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
         """A user's `evaluate.Metric` on lists of tags, such as seqeval's."""
         graded = self._graded(answers, rows)
-        return compute_user_metric(metric, graded.predicted, graded.gold)
+        return compute_user_metric(metric, list(graded.predicted), list(graded.gold))
 
     def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
         """What kinds of errors there are, which types are taken for which, and how well the scores are calibrated."""
         graded = self._graded(answers, rows)
-        gold = [set(tagging.entities(tags)) for tags in graded.gold]
-        found = [tagging.entities(tags) for tags in graded.predicted]
-        right = [entity in golden for golden, own in zip(gold, found, strict=True) for entity in own]
-        given = [entity["score"] for answer in answers for entity in answer["entities"]]
+        right, given = array("b"), array("d")
+        for gold, predicted, answer in zip(graded.gold, graded.predicted, answers, strict=True):
+            golden = set(tagging.entities(gold))
+            right.extend([entity in golden for entity in tagging.entities(predicted)])
+            given.extend([entity["score"] for entity in answer["entities"]])
         ece = calibration.expected_calibration_error(given, right) if given else None
         return {
             "labels": self.types,
@@ -556,9 +559,9 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
         if "tags" not in rows.column_names:
             what = f"not in the rows, which have {', '.join(rows.column_names)}"
             raise DataError(Problem("column `tags`", what))
-        given = [[word["tag"] for word in answer["words"]] for answer in answers]
         scheme = self.options.scheme
-        gold = [tagging.from_bio(tags, scheme) for tags in rows["tags"]]
+        given = entities.PackedTags([word["tag"] for word in answer["words"]] for answer in answers)
+        gold = entities.PackedTags(tagging.from_bio(tags, scheme) for tags in column_values(rows, "tags"))
         return entities.GradedEntities(gold, given, self.types, scheme)
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,35 +16,128 @@ import torch
 from safetensors.numpy import load, save
 from torch import distributed
 
+from bertkit.encoder import quiet
+from bertkit.errors import Problem, UserError
+
 if TYPE_CHECKING:
+    from bertkit.inference import Spread
     from bertkit.padding import Arrays
+
+DONE, FAILED = -1, -2  # what a process tells in place of its number of batches
+EXPECTED = (UserError, OSError, ModuleNotFoundError)  # what the command line says without a traceback
+
+
+class Elsewhere(UserError):
+    """What another process could not do; every process is told."""
+
+
+@contextmanager
+def together() -> Iterator[Spread]:
+    """`spread`, for a command that torchrun started several times: every process runs this block.
+
+    Process 0 speaks for all: what the others print is dropped, and an error of any process ends the block in
+    each. It is raised in process 0; the others exit with 2, or with 1 and a traceback where it is a bug of theirs.
+    """
+    try:
+        distributed.init_process_group("gloo")
+    except ValueError as error:  # WORLD_SIZE without the rest
+        fix = "Start several processes with torchrun, or unset WORLD_SIZE."
+        raise UserError(Problem("WORLD_SIZE", str(error).strip(), fix)) from error
+    first = distributed.get_rank() == 0
+    # torchrun ends the others where one is gone; what is written aside is then removed.
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        with ExitStack() as stack:
+            if not first:
+                nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+                for silence in (redirect_stdout(nowhere), redirect_stderr(nowhere), quiet("bertkit")):
+                    stack.enter_context(silence)
+            yield from _to_the_end()
+    except Exception as error:
+        if first:
+            raise
+        if isinstance(error, EXPECTED):
+            code = 2 if _problems(error) else 0
+        else:
+            code = 1
+            traceback.print_exception(error)
+        with suppress(RuntimeError):  # torchrun ends all when one ends: not before process 0 has said why
+            distributed.barrier()
+        raise SystemExit(code) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    distributed.destroy_process_group()
+
+
+def _to_the_end() -> Iterator[Spread]:
+    """`spread`, and after the block the word that it went well here, or why not."""
+    try:
+        yield spread
+        _exchanged(b" ", DONE)
+    except Elsewhere:
+        raise
+    except Exception as error:
+        told = json.dumps(_problems(error)).encode()
+        with suppress(Elsewhere):
+            _exchanged(told, FAILED)
+        raise
+
+
+def _problems(error: Exception) -> Sequence[Problem]:
+    """What process 0 says of an error of another process; nothing where the reader of the output went away."""
+    if isinstance(error, UserError):
+        return error.problems
+    if isinstance(error, BrokenPipeError):
+        return ()
+    if isinstance(error, OSError):
+        return (Problem(str(error.filename or "writing"), str(error.strerror or error)),)
+    return (Problem(f"process {distributed.get_rank()}", f"{type(error).__name__}: {error}"),)
 
 
 def spread(run: Callable[[Any], Arrays], batches: Sequence[Any]) -> list[Arrays]:
     """`run` of each batch, in the batches' order, as `map` gives it; every process must call it with the same batches.
 
     Process r of n runs the batches r, r + n, …: they are sorted by length, so that all have about the same to do.
+    Raises Elsewhere where another process failed, or had other batches.
     """
     rank, world = distributed.get_rank(), distributed.get_world_size()
-    everyone = _gathered([run(batch) for batch in batches[rank::world]])
+    everyone = _gathered([run(batch) for batch in batches[rank::world]], len(batches))
     return [everyone[number % world][number // world] for number in range(len(batches))]
 
 
-def _gathered(mine: Sequence[Arrays]) -> list[list[Arrays]]:
+def _gathered(mine: Sequence[Arrays], batches: int) -> list[list[Arrays]]:
     """The arrays of every process, by its rank. They travel as safetensors' bytes: nothing is unpickled."""
     # safetensors writes the memory of an array as it lies there, and calls it contiguous.
     named = {f"{n}/{name}": np.ascontiguousarray(values) for n, own in enumerate(mine) for name, values in own.items()}
-    content = torch.frombuffer(bytearray(save(named)), dtype=torch.uint8)
+    return [_unpacked(content) for content in _exchanged(save(named), batches)]
+
+
+def _exchanged(content: bytes, batches: int) -> list[bytes]:
+    """The bytes of every process, by its rank. Raises Elsewhere where one failed, is gone, or has other batches."""
     device = torch.device("cuda") if distributed.get_backend() == "nccl" else torch.device("cpu")
-    size = torch.tensor([len(content)], device=device)
-    sizes = [torch.empty_like(size) for _ in range(distributed.get_world_size())]
-    distributed.all_gather(sizes, size)
-    longest = max(int(each) for each in sizes)
-    padded = torch.zeros(longest, dtype=torch.uint8, device=device)
-    padded[: len(content)] = content.to(device)
+    head = torch.tensor([len(content), batches], device=device)
+    heads = [torch.empty_like(head) for _ in range(distributed.get_world_size())]
+    _all_gather(heads, head)
+    sizes, counts = zip(*(each.tolist() for each in heads), strict=True)
+    padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
+    padded[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(device)
     contents = [torch.empty_like(padded) for _ in sizes]
-    distributed.all_gather(contents, padded)
-    return [_unpacked(each[: int(count)].cpu().numpy().tobytes()) for each, count in zip(contents, sizes, strict=True)]
+    _all_gather(contents, padded)
+    found = [each[:size].cpu().numpy().tobytes() for each, size in zip(contents, sizes, strict=True)]
+    if FAILED in counts:
+        raise Elsewhere(Problem(*each) for each in json.loads(found[counts.index(FAILED)]))
+    if len(set(counts)) > 1:
+        what, fix = "the processes do not read the same rows", "Data and model must be the same on every machine."
+        raise Elsewhere(Problem("", what, fix))
+    return found
+
+
+def _all_gather(into: list[torch.Tensor], own: torch.Tensor) -> None:
+    try:
+        distributed.all_gather(into, own)
+    except RuntimeError as error:
+        what = f"another process is gone ({str(error).strip().splitlines()[0]})"
+        raise Elsewhere(Problem("", what, "What stands above may say why; it may have been out of memory.")) from error
 
 
 def _unpacked(content: bytes) -> list[Arrays]:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -121,10 +121,11 @@ def train(
 def check_hub(recipe: Recipe) -> None:
     """Raises RecipeError where a push would fail for sure, before hours of training."""
     if recipe.hub and recipe.hub.repo_id:
-        from bertkit.hub.push import misnamed, unlicensed, unready
+        from bertkit.hub.push import misnamed, unaccepted, unlicensed, unready
 
         problems = [*misnamed(recipe.hub.repo_id, recipe.hub.revision, recipe.hub.create_pr), *unready()]
         problems += unlicensed(recipe.hub, not recipe.hub.private)
+        problems = problems or unaccepted(recipe.hub)
         if problems:
             raise RecipeError([Problem("hub", what, fix) for _, what, fix in problems])
 
@@ -298,9 +299,10 @@ def train_seed(
     except (ImportError, RuntimeError, ValueError) as error:  # such as report_to: something that is not installed
         raise RecipeError(Problem("training", str(error).strip())) from error
     seconds = learn(trainer, folder)
+    model = trainer.whole(partial(build, recipe, encoder, task))
     if not args.should_save:
         return {}
-    scores = settle(recipe, trainer.model, task, data, predictor(*how), folder, settings)
+    scores = settle(recipe, model, task, data, predictor(*how), folder, settings)
     outcome = {
         "seed": seed,
         "headline": scores.get("validation", {}).get(headline),
@@ -338,6 +340,9 @@ def own_callbacks(recipe: Recipe, run: Run, seed: int, headline: str) -> list[Tr
 def learn(trainer: TaskTrainer, folder: Path) -> float:
     """Train, from the newest whole checkpoint in `folder` if there is one; the seconds it took. Raises UserError."""
     start, damaged = newest_whole(folder)
+    if damaged and trainer.is_fsdp_enabled:
+        what = "training with FSDP can not go on from a checkpoint"
+        raise ModelError(Problem(str(damaged[0]), what, "Train again, into another --output-dir."))
     for bad in damaged:
         logger.warning("%s is damaged and is left out", bad)
     started = time.monotonic()
@@ -474,12 +479,13 @@ def finish(
     """Score what was saved, compare it with simple models and with a fresh process; results.json comes last."""
     predictor = load(run.folder)
     splits, baselines = {}, {}
+    answers: Iterable[Any]
     for split, rows in data.rows.items():
         if split in scored_splits(data):
             answers, splits[split] = score(predictor, rows, metrics)
             baselines[split] = predictor.task.baselines(data.rows["train"], rows)
         elif split != "train":
-            answers = list(predictor.task.answer(rows, predictor.predict_features))
+            answers = predictor.task.answer(rows, predictor.predict_features)
         else:
             continue
         with written_aside(run.folder / "predictions" / f"{split}.jsonl") as file:

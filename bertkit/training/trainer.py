@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import math
 import shutil
@@ -119,8 +120,12 @@ class TaskTrainer(Trainer):
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> Any:
-        with memory_kept():
-            return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        gc.freeze()  # accelerate collects garbage first, and would look at all that was imported
+        try:
+            with memory_kept():
+                return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        finally:
+            gc.unfreeze()
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
         """The micro-batches of one step, and what their losses will sum over in all processes."""
@@ -277,8 +282,23 @@ class TaskTrainer(Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """The model alone: Trainer's own would pickle the arguments."""
-        model: Any = self.model
-        model.save_pretrained(output_dir or self.args.output_dir)
+        if self.args.should_save:
+            model: Any = self.model
+            model.save_pretrained(output_dir or self.args.output_dir, state_dict=state_dict)
+
+    def whole(self, fresh: Callable[[], Any]) -> Any:
+        """The trained model. All processes must call it; only the one that saves may use what it returns.
+
+        Under FSDP each process has a share of the weights: they are put together in the model that `fresh` makes.
+        """
+        if not self.is_fsdp_enabled:
+            return self.model
+        weights = self.accelerator.get_state_dict(self.model)
+        if not self.args.should_save:
+            return self.model
+        model = fresh()
+        model.load_state_dict(weights)
+        return model.to(self.args.device)
 
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:

@@ -1,0 +1,212 @@
+"""Answers on disk are scored as answers in a list; what grading keeps of rows is small, and all that counts."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pytest
+import small
+import torch
+from cases import CASES, DRAWN, Case, encoder
+from datasets import Dataset
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import set_seed
+
+from bertkit.data import Data, load
+from bertkit.data.table import column_values
+from bertkit.errors import DataError, UserError
+from bertkit.evaluation import reranking
+from bertkit.evaluation.entities import PackedTags
+from bertkit.inference import predictor
+from bertkit.recipe import DataSpec
+from bertkit.spool import Spool
+from bertkit.tasks import get_task, retrieval
+
+EVERY = CASES + DRAWN
+NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**60), 2**60) | st.booleans() | st.none()
+VALUES = st.recursive(
+    NUMBERS | st.text(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+)
+
+
+@pytest.mark.parametrize("case", EVERY, ids=[case.id for case in EVERY])
+def test_spooled_answers_score_as_listed_ones(case: Case, tiny_encoder: Path) -> None:
+    """To the last digit: answers, scores, intervals and details, for every way to use a task."""
+    task, rows = case.task(tiny_encoder), case.rows()
+    set_seed(5)
+    predict = predictor(task, torch.device("cpu"), "fp32", 3)(task.model(encoder(tiny_encoder)))
+    listed = list(task.answer(rows, predict))
+    spooled = Spool(task.answer(rows, predict))
+    assert list(spooled) == listed
+    for grade in (task.score, task.intervals, task.details):
+        assert grade(spooled, rows) == grade(listed, rows)
+    assert task.evaluate(rows, predict) == task.score(listed, rows)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.dictionaries(st.text(), VALUES, max_size=3), max_size=5))
+def test_answers_come_back_as_they_were(answers: list[dict[str, Any]]) -> None:
+    spooled = Spool(iter(answers))
+    assert len(spooled) == len(answers)
+    assert list(spooled) == answers
+    assert [spooled[place - len(answers)] for place in range(len(answers))] == answers
+    assert spooled[1:] == answers[1:]
+    assert spooled[::-2] == answers[::-2]
+    spooled.extend(answers)  # after it was read
+    assert list(spooled) == [*answers, *answers]
+    assert list(pairwise(spooled)) == list(pairwise([*answers, *answers]))  # two readers of one file
+    with pytest.raises(IndexError):
+        spooled[2 * len(answers)]
+
+
+def full_disk() -> IO[bytes]:
+    """A file in place of a temporary one that takes nothing."""
+    return open("/dev/full", "w+b")
+
+
+@pytest.mark.parametrize("count", [1, 10_000])  # the disk is full when what is left is written, or before
+def test_a_full_disk_is_said(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full_disk)
+    with pytest.raises(UserError, match="No space left on device") as caught:
+        Spool({"label": "good"} for _ in range(count))
+    assert "TMPDIR" in str(caught.value)
+
+
+def test_what_goes_wrong_with_answers_is_not_called_a_full_disk() -> None:
+    def answers() -> Iterator[dict[str, Any]]:
+        yield {}
+        raise OSError("the model's file is gone")
+
+    with pytest.raises(OSError, match="the model's file is gone"):
+        Spool(answers())
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.sampled_from(["O", "B-LOC", "I-LOC", "E-x-y"]), max_size=5), max_size=5))
+def test_packed_tags_are_the_tags(sentences: list[list[str]]) -> None:
+    packed = PackedTags(iter(sentences))
+    assert list(packed) == list(packed) == sentences
+    assert len(packed) == len(sentences)
+    assert all(tags in packed for tags in sentences)
+    assert ["S-LOC"] not in packed
+
+
+def test_resamples_of_many_rows_are_taken_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To rounding: sums over more columns may be made in another order."""
+    rng = np.random.default_rng(4)
+    truth, groups = rng.integers(0, 2, 60).astype(float), np.sort(rng.integers(0, 9, 60))
+    ranked = reranking.RankedRows.of(truth, rng.random(60), groups, True, False)
+    whole = ranked.scored().intervals()
+    monkeypatch.setattr(reranking, "CHUNK", 1)
+    parts = ranked.scored().intervals()
+    assert list(parts) == list(whole)
+    for name, interval in whole.items():
+        assert parts[name] == pytest.approx(interval, abs=1e-12)
+        assert interval[0] < interval[1]
+
+
+def test_values_of_a_column_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertkit.data.table.AT_A_TIME", 3)
+    rows = Dataset.from_dict({"x": list(range(10)), "y": [[str(i)] * i for i in range(10)]})
+    assert list(column_values(rows, "y")) == [[str(i)] * i for i in range(10)]
+    assert list(column_values(rows.select([7, 7, 2, 9]), "x")) == [7, 7, 2, 9]
+
+
+def torn_queries() -> tuple[Dataset, np.ndarray, np.ndarray]:
+    """Rows of three queries in turn, and of documents that nobody asks for; unit vectors of both."""
+    names = [f"q{row % 3}" if row % 4 else "" for row in range(20)]
+    rows = {
+        "query_id": names,
+        "query": [f"text of {name}" if name else "" for name in names],
+        "document_id": [f"d{row % 11}" for row in range(20)],
+        "document": [f"text of d{row % 11}" for row in range(20)],
+        "grade": [float(row % 3) for row in range(20)],
+    }
+    rng = np.random.default_rng(0)
+    asked, there = (rng.normal(size=(count, 4)) for count in (3, 11))
+    unit = [vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (asked, there)]
+    return Dataset.from_dict(rows), unit[0], unit[1]
+
+
+def test_rows_of_a_query_need_not_stand_together() -> None:
+    """Scores and ranks are those of all pairs at once; what a query found stands in its first row."""
+    rows, asked, there = torn_queries()
+    queries = list(dict.fromkeys(name for name in rows["query_id"] if name))
+    documents = [f"d{number}" for number in range(11)]
+    answers = list(retrieval.searched(rows, queries, documents, asked, there))
+    cosines, seen = asked @ there.T, set[str]()
+    for row, answer in zip(rows, answers, strict=True):
+        if not row["query"]:
+            assert answer == {}
+            continue
+        own, place = cosines[queries.index(row["query_id"])], documents.index(row["document_id"])
+        assert answer["score"] == pytest.approx(own[place])
+        assert answer["rank"] == 1 + (own > own[place]).sum()
+        assert ("found" in answer) == (row["query_id"] not in seen)
+        seen.add(row["query_id"])
+    assert len(seen) == 3
+
+
+def test_queries_are_measured_alike_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, asked, there = torn_queries()
+    queries = list(dict.fromkeys(name for name in rows["query_id"] if name))
+    answers = list(retrieval.searched(rows, queries, [f"d{number}" for number in range(11)], asked, there))
+    together = retrieval._measured(answers, rows)
+    monkeypatch.setattr(retrieval, "QUERIES", 1)
+    alone = retrieval._measured(answers, rows)
+    assert alone == together
+    assert [list(values) for values in alone.values()] == [queries] * len(together)
+    assert 0 < np.mean(list(alone["ndcg@10"].values())) < 1
+
+
+def read(source: Path, at_a_time: int, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Data:
+    """The file's rows for text classification, so many of them read at a time."""
+    monkeypatch.setattr("bertkit.data.table.AT_A_TIME", at_a_time)
+    kind = get_task("text-classification")
+    return load(DataSpec.model_validate({"source": str(source), **settings}), kind, kind.Options(name=kind.name))
+
+
+@pytest.mark.parametrize("settings", [{}, {"validation": 0.3}, {"limit": 7}], ids=str)
+def test_rows_are_the_same_however_many_are_read_at_a_time(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = small.write_rows(tmp_path / "rows.jsonl", small.rows("multi-label", 20))
+    whole, parts = (read(source, count, monkeypatch, **settings) for count in (1000, 3))
+    assert {split: list(rows) for split, rows in whole.rows.items()} == {k: list(r) for k, r in parts.rows.items()}
+    assert whole.fingerprints == parts.fingerprints
+    for split, rows in whole.rows.items():
+        own = [{"text": row["text"], "labels": row["labels"]} for row in small.rows("multi-label", 20)]
+        places = [int(whole.origins[split][row].rpartition(":")[2]) for row in range(len(rows))]
+        assert list(rows) == [own[place - 1] for place in places]
+        assert places == [int(parts.origins[split][row].rpartition(":")[2]) for row in range(len(rows))]
+
+
+def test_labels_are_judged_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fraction among names is a name, though the rows that are read with it hold nothing else."""
+    rows = [{"text": f"a {number}", "label": label} for number, label in enumerate(["1.5", "2.5", "good", "bad"])]
+    found = read(small.write_rows(tmp_path / "rows.jsonl", rows), 2, monkeypatch)
+    assert found.rows["train"]["label"][:] == ["1.5", "2.5", "good", "bad"]
+
+
+def test_a_bad_value_is_named_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"text": "a", "label": "good"} for _ in range(6)] + [{"text": 5, "label": "bad"}]
+    with pytest.raises(DataError, match=r"rows\.jsonl:7: `text` holds 5"):
+        read(small.write_rows(tmp_path / "rows.jsonl", rows), 3, monkeypatch)
+
+
+def test_rows_on_a_full_disk_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    source = small.write_rows(tmp_path / "rows.jsonl", small.rows("single-label", 4))
+    monkeypatch.setattr(tempfile, "TemporaryFile", full_disk)
+    with pytest.raises(DataError, match="No space left on device"):
+        read(source, 2, monkeypatch)
