@@ -256,12 +256,21 @@ def _train(args: argparse.Namespace) -> None:
 
 def _first() -> bool:
     """Is this the process that writes, of those that torchrun started? The only process is."""
-    return int(os.environ.get("RANK", 0)) == 0
+    return _launched("WORLD_SIZE", 1) == 1 or _launched("RANK", 0) == 0
+
+
+def _launched(name: str, alone: int) -> int:
+    """A number that torchrun sets, or what it is without. Raises UserError."""
+    try:
+        return int(os.environ.get(name) or alone)
+    except ValueError as error:
+        fix = f"Start several processes with torchrun, or unset {name}."
+        raise UserError(Problem(name, f"{os.environ[name]!r} is not a whole number", fix)) from error
 
 
 def _by_all(run: Callable[[argparse.Namespace, Any], None], args: argparse.Namespace) -> None:
     """Run a command whose batches are divided over the processes that torchrun started."""
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+    if _launched("WORLD_SIZE", 1) == 1:
         run(args, map)
         return
     quiet_libraries()
@@ -330,6 +339,8 @@ def _predict(args: argparse.Namespace, spread: Any) -> None:
         what = f"this model reads {wanted} together, not a text alone"
         raise UserError(Problem("", what, file + example(args.source, predictor.task, reads)))
     rows = [{"question": text, "context": _text(args.context)} if args.context else text for text in args.rest]
+    for name in filter(os.path.isfile, args.rest if _first() else ()):
+        print(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
     for text, answer in zip(args.rest, predictor.stream(rows), strict=True):
         whole = {"text": text, "answer": answer}
         print(json.dumps(whole, ensure_ascii=False) if args.json else tame(shown(text, answer)))

@@ -20,7 +20,8 @@ def explain_command(commands: Any) -> None:
     command.add_argument("source", metavar="RUN", help="a run folder, a model folder or a Hub id")
     what = "texts, or the two that the model reads together; none: the examples that the run's report shows"
     command.add_argument("rest", nargs="*", metavar="TEXT", help=what)
-    command.add_argument("--input", type=Path, metavar="FILE", help="rows: csv, tsv, json, jsonl, parquet or conll")
+    kinds = "rows: csv, tsv, json, jsonl, parquet, conll, or txt with a text a line"
+    command.add_argument("--input", type=Path, metavar="FILE", help=kinds)
     command.add_argument("--output", type=Path, metavar="FILE", help="also an HTML page, with attention maps")
     command.add_argument("--task", help="what a model is for that bertkit did not make")
     command.add_argument("--revision", metavar="NAME", help="of a Hub id: commit, tag or branch")

@@ -19,7 +19,8 @@ def vector_commands(commands: Any) -> None:
     """Add embed, mine, cache, index and search to the subparsers of `bertkit`."""
     command = commands.add_parser("embed", help="the vector of each row's text, as parquet or npy")
     command.add_argument("source", metavar="MODEL", help=MODEL)
-    command.add_argument("--input", type=Path, required=True, metavar="FILE", help="csv, tsv, json, jsonl or parquet")
+    kinds = "csv, tsv, json, jsonl, parquet, or txt with a text a line"
+    command.add_argument("--input", type=Path, required=True, metavar="FILE", help=kinds)
     command.add_argument("--output", type=Path, required=True, metavar="FILE", help=".parquet or .npy")
     command.add_argument("--column", default="text", metavar="NAME", help="the column of texts; default: text")
     command.add_argument(

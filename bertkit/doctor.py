@@ -64,7 +64,7 @@ def shown(found: dict[str, Any]) -> str:
         *([name, value] for name, value in found["variables"].items() if value is not None),
     ]
     extras = [["extra", "state", "to install"]]
-    extras += [[each["name"], each["state"], each["fix"]] for each in found["extras"]]
+    extras += [[each["name"], _short(each["state"]), each["fix"]] for each in found["extras"]]
     caches = [["cache", "MB", "folder"]]
     caches += [[each["name"], f"{each['bytes'] / 1e6:,.1f}", each["folder"]] for each in found["caches"]]
     checks = [["attention, held against eager on the CPU in fp32", "", "difference", "limit"]]
@@ -80,6 +80,12 @@ def shown(found: dict[str, Any]) -> str:
         "    Update torch and the device's driver, or use another device; then run bertkit doctor again."
     )  # fmt: skip
     return "\n\n".join([*map(columns, (about, extras, caches, checks)), last])
+
+
+def _short(state: str) -> str:
+    """The first packages of an extra that lacks many."""
+    lacking = state.split(", ")
+    return state if len(lacking) < 6 else f"{', '.join(lacking[:4])} and {len(lacking) - 4} more"
 
 
 def _devices() -> Iterator[str]:

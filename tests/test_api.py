@@ -109,8 +109,8 @@ def test_nothing_happens_on_import() -> None:
 def test_house_rules() -> None:
     """No hasattr probing and no bare except; nothing is unpickled, evaluated or executed.
 
-    Errors of any kind are caught where other libraries open what anyone may have made, where a server goes on, and where
-    other processes wait to hear of them.
+    Errors of any kind are caught where other libraries open what anyone may have made, where a server goes on, and
+    where other processes wait to hear of them.
     """
     boundaries = ("encoder.py", "export/graph.py", "export/session.py", "serve/batcher.py", "serve/gate.py")
     boundaries += ("training/sharding.py",)

@@ -275,6 +275,14 @@ def test_predict_files(capsys: Any, run: Run, tmp_path: Path) -> None:
     assert "Rename it" in refused(capsys, "predict", run.folder, "--input", odd)
 
 
+def test_a_file_in_place_of_a_text_is_noticed(capsys: Any, run: Run, tmp_path: Path) -> None:
+    named = tmp_path / "reviews.txt"
+    named.write_text("the cat was good\n", encoding="utf-8")
+    for text, noticed in ((str(named), True), ("the cat was good " * 400, False), ("a\0b", False)):
+        assert main(["predict", str(run.folder), text]) == 0
+        assert (f"--input {named}" in capsys.readouterr().err) is noticed
+
+
 def test_predict_stdin(capsys: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b'{"text": "the dog was bad", "id": 7}\n')))
     told = json.loads(said(capsys, "predict", run.folder, "--input", "-"))

@@ -159,6 +159,13 @@ def test_extras_say_what_is_missing_and_how_to_get_it(monkeypatch: pytest.Monkey
     assert told["c"] == told["dev"] == ("there", "")
 
 
+def test_an_extra_that_lacks_much_keeps_the_table_narrow(found: dict[str, Any]) -> None:
+    state = ", ".join(f"no package-{number}" for number in range(25))
+    told = shown({**found, "extras": [{"name": "dev", "state": state, "fix": 'pip install "bertkit[dev]"'}]})
+    assert "no package-3 and 21 more" in told
+    assert "package-4" not in told
+
+
 @pytest.mark.usefixtures("no_parity")
 def test_sizes_of_caches_count_every_file_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()

@@ -157,7 +157,7 @@ VALUES = [
     ("training: {bf16: on}", 4, "write true"),
     ("training: {eval_strategy: false}", 4, "known here: no, steps, epoch"),
     ("seeds: [99999999999]", 4, "must be less than 4294967296"),
-    ("data: {source: x, format: 3}", 3, "'conll' or 'txt', found the number 3"),
+    ("data: {source: x, format: 3}", 3, "'txt' or 'lines', found the number 3"),
     ("training: {eval_strategy: epochs}", 4, "unknown value 'epochs'; did you mean 'epoch'?"),
     ("training: {lr_scheduler_type: cosin}", 4, "did you mean 'cosine'?"),
     ("training: {optim: adamw}", 4, "known here: adamw_torch"),

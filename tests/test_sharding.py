@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sharded
 import torch
 from cases import CASES, DRAWN
 from safetensors.torch import load_file
+
+from bertkit import cli
+from bertkit.cli import main
 
 QUIET = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -118,6 +123,30 @@ def test_under_torchrun(done: Path, tmp_path: Path) -> None:
 def test_world_size_without_a_launcher_is_said(done: Path) -> None:
     assert codes(done / "no launcher") == [2]
     assert "Start several processes with torchrun" in said(done / "no launcher", "0.err")
+
+
+def test_a_world_size_that_is_no_number_is_said(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    assert main(["predict", "nowhere", "a"]) == 2
+    assert capfd.readouterr().err.startswith("error: WORLD_SIZE: 'two' is not a whole number")
+
+
+@pytest.mark.parametrize("world", [None, "", "1"])
+def test_a_lone_process_writes_whatever_its_rank(world: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if world is not None:
+        monkeypatch.setenv("WORLD_SIZE", world)
+    monkeypatch.setenv("RANK", "1")
+    assert cli._first()
+
+
+def test_a_port_that_is_taken_is_said(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+            monkeypatch.setenv(name, value)
+        assert main(["predict", "nowhere", "a"]) == 2
+    assert "Start several processes with torchrun" in capfd.readouterr().err
 
 
 def test_each_process_runs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:

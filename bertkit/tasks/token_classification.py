@@ -430,9 +430,12 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
         return {"tags": best.indices, "scores": best.values}
 
     def kept(self, arrays: Arrays) -> Sequence[Emissions]:
-        chain = None
-        if self.options.head == "crf":
-            chain = arrays["transitions"], arrays["start"], arrays["end"]
+        parts = ("transitions", "start", "end") if self.options.head == "crf" else ()
+        tags = arrays["emissions"].shape[-1] if "emissions" in arrays else 0
+        if tags != len(self.tags) or not {"words", *parts} <= arrays.keys():
+            what = f"gives {', '.join(arrays)} of {tags} tags, which are not what the {len(self.tags)} tags here need"
+            raise ModelError(Problem("the model", what, "Its config.json was edited, or is of another model."))
+        chain = tuple(arrays[name] for name in parts) or None
         counted = zip(arrays["emissions"], arrays["words"].tolist(), strict=True)
         return [Emissions(emissions[:words], chain) for emissions, words in counted]
 

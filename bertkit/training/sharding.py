@@ -40,9 +40,9 @@ def together() -> Iterator[Spread]:
     """
     try:
         distributed.init_process_group("gloo")
-    except ValueError as error:  # WORLD_SIZE without the rest
+    except (ValueError, distributed.DistError) as error:  # WORLD_SIZE without the rest; a port that is taken
         fix = "Start several processes with torchrun, or unset WORLD_SIZE."
-        raise UserError(Problem("WORLD_SIZE", str(error).strip(), fix)) from error
+        raise UserError(Problem("WORLD_SIZE", str(error).strip().splitlines()[0], fix)) from error
     first = distributed.get_rank() == 0
     # torchrun ends the others where one is gone; what is written aside is then removed.
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
