@@ -34,6 +34,8 @@ class UserError(Exception):
 
 def not_installed(error: ModuleNotFoundError) -> UserError:
     """What to install where a library is missing. Raises the error again where it is a module of bertkit's own."""
+    while error.name is None and isinstance(error.__cause__, ModuleNotFoundError):
+        error = error.__cause__  # transformers says only its own class
     package = str(error.name).partition(".")[0]
     if package == "bertkit":
         raise error

@@ -395,7 +395,8 @@ class Settings(BaseModel):
     precision: Literal["auto", "fp32"] = "auto"
     batch_size: Annotated[int, Field(gt=0)] | TokenBudget = 32
     columns: dict[str, str] = {}
-    onnx: Annotated[list[str], Field(min_length=1)] | None = None  # of an exported model, the outputs that the task reads
+    # Of an exported model, the outputs that the task reads.
+    onnx: Annotated[list[str], Field(min_length=1)] | None = None
 
 
 def _settings(folder: Path, task: str | None) -> Settings:

@@ -480,6 +480,28 @@ def test_a_missing_runtime_is_named(exported: Path, monkeypatch: pytest.MonkeyPa
         load(exported)
 
 
+def test_what_a_library_says_is_missing_is_named() -> None:
+    """transformers raises an error of its own, without a name."""
+    error = ModuleNotFoundError("Could not import module 'EarlyStoppingCallback'.")
+    error.__cause__ = ModuleNotFoundError("No module named 'accelerate'", name="accelerate")
+    assert "needs accelerate, which is not installed" in str(not_installed(error))
+    assert "bertkit[torch]" in str(not_installed(error))
+
+
+@pytest.mark.parametrize("edit", ["tags", "outputs", "none"])
+def test_a_config_of_another_graph_is_refused(edit: str, made: dict[str, Made], tmp_path: Path) -> None:
+    shutil.copytree(made["ner-crf-windows-bioes"].folder, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    own = config["bertkit"]
+    if edit == "tags":
+        own["task"] |= {"tags": ["O", "S-X", "B-X", "I-X", "E-X"], "labels": ["X"]}
+    else:
+        own["onnx"] = own["onnx"][:2] if edit == "outputs" else []
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"config\.json"):
+        load(tmp_path)({"tokens": ["cat", "dog"]})
+
+
 def test_what_can_not_be_asked_of_it(exported: Path) -> None:
     with pytest.raises(ModelError, match="can not be asked for bf16"):
         load(exported, precision="bf16")
