@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertkit import __version__
+from bertkit import __version__, processes
 from bertkit.cli_doctor import doctor_command
 from bertkit.cli_explain import explain_command
 from bertkit.cli_export import export_command
@@ -250,27 +250,13 @@ def _train(args: argparse.Namespace) -> None:
     from bertkit.training.train import train
 
     run = train(recipe, args.output_dir, args.resume, profile=args.profile)
-    if run.finished and _first():
+    if run.finished and processes.first():
         print(after_training(run.folder, run.results))
-
-
-def _first() -> bool:
-    """Is this the process that writes, of those that torchrun started? The only process is."""
-    return _launched("WORLD_SIZE", 1) == 1 or _launched("RANK", 0) == 0
-
-
-def _launched(name: str, alone: int) -> int:
-    """A number that torchrun sets, or what it is without. Raises UserError."""
-    try:
-        return int(os.environ.get(name) or alone)
-    except ValueError as error:
-        fix = f"Start several processes with torchrun, or unset {name}."
-        raise UserError(Problem(name, f"{os.environ[name]!r} is not a whole number", fix)) from error
 
 
 def _by_all(run: Callable[[argparse.Namespace, Any], None], args: argparse.Namespace) -> None:
     """Run a command whose batches are divided over the processes that torchrun started."""
-    if _launched("WORLD_SIZE", 1) == 1:
+    if processes.world() == 1:
         run(args, map)
         return
     quiet_libraries()
@@ -328,7 +314,7 @@ def _predict(args: argparse.Namespace, spread: Any) -> None:
 
     predictor = replace(load(args.source, revision=args.revision, task=args.task), spread=spread)
     if args.input:
-        output = args.output if _first() else None
+        output = args.output if processes.first() else None
         count = predict_file(predictor, args.source, args.input, output, columns)
         print(f"{count:,} rows" + (f" in {args.output}" if args.output else ""), file=sys.stderr)
         return
@@ -339,7 +325,7 @@ def _predict(args: argparse.Namespace, spread: Any) -> None:
         what = f"this model reads {wanted} together, not a text alone"
         raise UserError(Problem("", what, file + example(args.source, predictor.task, reads)))
     rows = [{"question": text, "context": _text(args.context)} if args.context else text for text in args.rest]
-    for name in filter(os.path.isfile, args.rest if _first() else ()):
+    for name in filter(os.path.isfile, args.rest if processes.first() else ()):
         print(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
     for text, answer in zip(args.rest, predictor.stream(rows), strict=True):
         whole = {"text": text, "answer": answer}

@@ -30,8 +30,8 @@ def doctor() -> dict[str, Any]:
         from bertkit.inference import best_device
         from bertkit.training.parity import parity
 
-        device = best_device().type
-        precision, why = _precision(best_device())
+        own = best_device()
+        device, (precision, why) = own.type, _precision(own)
         checks = [{**check._asdict(), "ok": check.ok} for check in parity()]
     for check in checks:  # JSON has no NaN
         if check["difference"] is not None and check["difference"] != check["difference"]:

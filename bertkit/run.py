@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit import processes
 from bertkit.errors import Problem, RecipeError, UserError
 from bertkit.files import read_json
 from bertkit.recipe import dump, load_recipe
@@ -130,7 +131,7 @@ def environment(device: str, precision: str) -> dict[str, Any]:
         "device": _accelerator() if device.startswith("cuda") else _processor(),
         "cpus": os.cpu_count(),
         "threads": _threads(),
-        "processes": int(os.environ.get("WORLD_SIZE", 1)),
+        "processes": processes.world(),
         "precision": precision,
         "git_commit": _commit(),
     }

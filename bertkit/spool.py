@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any, overload
 
-from bertkit.errors import Problem, UserError
+from bertkit.errors import DataError, Problem
 
 
 class Spool(Sequence[Any]):
     """Values as they come, in a temporary file, each read back when it is asked for: 8 bytes of memory a value.
 
     They are kept as JSON, which gives every number back to its last digit; what JSON does not know, as its `repr`.
-    Raises UserError where the disk is full.
+    Raises DataError where the disk is full.
     """
 
     def __init__(self, values: Iterable[Any] = ()) -> None:
-        with _full_disk_said():
+        with full_disk_said():
             self._file = tempfile.TemporaryFile()  # noqa: SIM115  # it has no name, and is closed with this object
         weakref.finalize(self, _close, self._file)
         self._ends = array("q", [0])
@@ -32,10 +32,10 @@ class Spool(Sequence[Any]):
         self._file.seek(self._ends[-1])
         for value in values:
             written = json.dumps(value, default=repr).encode()
-            with _full_disk_said():
+            with full_disk_said():
                 self._file.write(written)
             self._ends.append(self._ends[-1] + len(written))
-        with _full_disk_said():
+        with full_disk_said():
             self._file.flush()
 
     def __len__(self) -> int:
@@ -55,12 +55,13 @@ class Spool(Sequence[Any]):
 
 
 @contextmanager
-def _full_disk_said() -> Iterator[None]:
+def full_disk_said() -> Iterator[None]:
+    """Around what writes temporary files. Raises DataError where they find no room."""
     try:
         yield
     except OSError as error:
         what = f"what is read and answered can not be kept there: {error.strerror or error}"
-        raise UserError(Problem(tempfile.gettempdir(), what, "Make room, or name another folder in TMPDIR.")) from error
+        raise DataError(Problem(tempfile.gettempdir(), what, "Make room, or name another folder in TMPDIR.")) from error
 
 
 def _close(file: IO[bytes]) -> None:

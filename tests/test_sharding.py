@@ -16,7 +16,7 @@ import torch
 from cases import CASES, DRAWN
 from safetensors.torch import load_file
 
-from bertkit import cli
+from bertkit import processes
 from bertkit.cli import main
 
 QUIET = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -137,7 +137,7 @@ def test_a_lone_process_writes_whatever_its_rank(world: str | None, monkeypatch:
     if world is not None:
         monkeypatch.setenv("WORLD_SIZE", world)
     monkeypatch.setenv("RANK", "1")
-    assert cli._first()
+    assert processes.first()
 
 
 def test_a_port_that_is_taken_is_said(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:

@@ -604,3 +604,12 @@ def test_metrics_jsonl_is_json_lines_with_seed_and_step(runs: dict[str, Run]) ->
     assert all(event["seed"] == 42 and 0 < event["step"] <= 100 for event in events)
     assert [event["step"] for event in events if "eval_accuracy" in event] == [20, 40, 60, 80, 100]
     assert [event["step"] for event in events if "loss" in event] == [50, 100]
+
+
+def test_a_lone_process_writes_whatever_it_is_called(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell may still have what a launcher once set."""
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setenv("RANK", "1")
+    assert train(small.recipe(tmp_path, tiny_encoder, "training.max_steps=1"), tmp_path / "run").finished

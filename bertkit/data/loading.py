@@ -88,11 +88,7 @@ def load(
     tables, notes = _limit(tables, spec)
     findings += notes
     if share is not None or spec.limit is not None:
-        findings += [
-            _note(f"rows are drawn one by one: {what}", "warn")
-            for name, what in task.torn.items()
-            if any(name in table.values for table in tables.values())
-        ]
+        findings += _torn(task, tables)
     if target is not None and columns[target].holds not in ("number", "text"):
         names = names_of(columns[target])
         own = known_labels is None and "train" in tables
@@ -204,6 +200,12 @@ def _note(what: str, level: Literal["note", "warn"] = "note") -> Finding:
     from bertkit.tasks.base import Finding
 
     return Finding(level, what)
+
+
+def _torn(task: type[Task], tables: Mapping[str, Table]) -> list[Finding]:
+    """What drawing rows one by one does to rows that belong together."""
+    present = {name for table in tables.values() for name in table.values}
+    return [_note(f"rows are drawn one by one: {w}", "warn") for name, w in task.torn.items() if name in present]
 
 
 def _drop_unlabelled(table: Table, split: str, targets: Sequence[str]) -> list[Finding]:

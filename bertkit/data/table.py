@@ -12,6 +12,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, overload
 
 from bertkit.errors import DataError, Problem
+from bertkit.spool import full_disk_said
 
 if TYPE_CHECKING:
     from datasets import Dataset, Features
@@ -137,16 +138,12 @@ def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, f
     from datasets.table import InMemoryTable
 
     schema = features.arrow_schema
-    try:
-        with tempfile.TemporaryFile() as file:  # in the folder TMPDIR; it has no name
-            with pa.ipc.new_stream(file, schema) as stream:
-                for block in blocks:
-                    stream.write_batch(pa.record_batch(dict(block), schema=schema))
-            file.flush()
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        what = f"the rows can not be kept there: {error.strerror or error}"
-        raise DataError(Problem(tempfile.gettempdir(), what, "Make room, or name another folder in TMPDIR.")) from error
+    with full_disk_said(), tempfile.TemporaryFile() as file:  # in the folder TMPDIR; it has no name
+        with pa.ipc.new_stream(file, schema) as stream:
+            for block in blocks:
+                stream.write_batch(pa.record_batch(dict(block), schema=schema))
+        file.flush()
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     table = InMemoryTable(pa.ipc.open_stream(pa.py_buffer(content)).read_all())
     return Dataset(table, fingerprint=fingerprint)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from bertkit import processes
 from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.files import read_json, write_json, write_text
 from bertkit.recipe import Recipe, dump
@@ -103,7 +103,7 @@ def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
         )
         if wrong
     ]
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+    if processes.world() > 1:
         problems.append(Problem("", "a sweep is one process", "Start it without torchrun and accelerate launch."))
     if problems:
         raise UserError(problems)

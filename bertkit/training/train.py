@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from transformers import EarlyStoppingCallback, TrainingArguments, set_seed
 
 from bertkit import data as sources
+from bertkit import processes
 from bertkit.encoder import Encoder, find, freeze, load_tokenizer, quiet, with_lora
 from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
 from bertkit.evaluation.evaluate import score
@@ -85,7 +86,7 @@ def train(
     """
     started = time.monotonic()
     check_hub(recipe)
-    first = int(os.environ.get("RANK", 0)) == 0  # under torchrun, one process writes
+    first = processes.first()  # under torchrun, one process writes
     run = open_run(recipe, Path(output_dir), resume) if first else Run(Path(output_dir))
     if resume and run.finished:
         logger.info("%s is finished; there is nothing to resume", run.folder)
