@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 TORCH = ("accelerate", "captum", "torch")  # the extra `torch`: what training needs, and models that are not exported
@@ -49,6 +49,20 @@ class RecipeError(UserError):
 
 class DataError(UserError):
     """Rows that can not be read, or that do not hold what the task needs."""
+
+
+class RowsError(DataError):
+    """Rows that a model can not read. found: (row counted from 0, what is wrong, what to do) of each."""
+
+    def __init__(
+        self, found: Iterable[tuple[int, str, str]], place: Callable[[int], str] = lambda row: f"row {row + 1}"
+    ) -> None:
+        self.found = tuple(found)
+        super().__init__(Problem(place(row), what, fix) for row, what, fix in self.found)
+
+    def renumbered(self, number: Callable[[int], int]) -> RowsError:
+        """The same, where these rows are some of others: row -> which of those it is."""
+        return RowsError((number(row), what, fix) for row, what, fix in self.found)
 
 
 class ModelError(UserError):

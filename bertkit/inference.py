@@ -6,14 +6,16 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bertkit.encoder import Encoder, find, load_config, load_tokenizer
-from bertkit.errors import DataError, ModelError, Problem, UserError, not_installed
+from bertkit.errors import DataError, ModelError, Problem, RowsError, UserError, not_installed
 from bertkit.export.session import OnnxModel, open_model
 from bertkit.files import read_json
 from bertkit.padding import BatchSize, Tokens, batches_by_length, fills, pad
@@ -197,7 +199,10 @@ class Predictor:
             raise DataError(Problem("", f"expected texts or rows, found {rows!r:.60}"))
         source, start = iter(rows), 0
         while chunk := list(islice(source, self.task.chunk)):
-            yield from self.task.answer(self.canonical(chunk, start), self.predict_features)
+            try:
+                yield from self.task.answer(self.canonical(chunk, start), self.predict_features)
+            except RowsError as error:
+                raise error.renumbered(partial(add, start)) from None
             start += len(chunk)
 
     def canonical(self, rows: Sequence[Row], start: int) -> Dataset:

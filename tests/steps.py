@@ -66,7 +66,7 @@ def made(case: Case, folder: Path, args: TrainingArguments, **more: Any) -> Task
         task=task,
         model=task.model(encoder(folder)),
         args=args,
-        features=task.encode(case.rows()),
+        features=task.features(case.rows()),
         validation=None,
         predict=predictor(task, args.device, "fp32", 8),
         **{"callbacks": [], **more},

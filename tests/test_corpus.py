@@ -253,7 +253,7 @@ def test_findings_count_what_is_there_and_what_is_not(tmp_path):
         ("note", "test: 2 documents, 11 characters", ""),
         (
             "warn",
-            f"test: 1 of 2 documents (50.0%) are in train too; e.g. {test}:1",
+            f"test: 1 of 2 documents (50.0%) is in train too; e.g. {test}:1",
             "scores will look better than they are",
         ),
     ]

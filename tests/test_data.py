@@ -437,7 +437,7 @@ def test_unseen_labels_stop_or_are_left_out(tmp_path):
     write(tmp_path / "test.jsonl", labelled("a", "d"))
     message = fails(tmp_path)
     assert f"{tmp_path}/dev.jsonl:2: validation has 2 rows with the label 'c', which train does not have" in message
-    assert f"{tmp_path}/test.jsonl:2: test has 1 rows with the label 'd'" in message
+    assert f"{tmp_path}/test.jsonl:2: test has 1 row with the label 'd'" in message
     assert "unseen_labels: ignore" in message
     data = get(tmp_path, unseen_labels="ignore")
     assert {split: len(rows) for split, rows in data.rows.items()} == {"train": 2, "validation": 1, "test": 1}
@@ -482,9 +482,9 @@ def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
         f"train: 2 rows with an empty `text`: {train}:23, {train}:24",
         "train: labels with fewer than 10 rows: Ab 1, ab  1",
         "train: the labels 'Ab' and 'ab ' differ only in case or blanks",
-        f"train: 2 rows repeat an earlier row; e.g. {train}:21 and {train}:2",
-        f"train: 1 rows repeat an earlier text with another target; e.g. {train}:21 and {train}:2",
-        f"test: 1 of 2 rows (50.0%) are in train too; e.g. {test}:1 is {train}:4",
+        f"train: 1 row repeats an earlier row; e.g. {train}:22 and {train}:3",
+        f"train: 1 row repeats an earlier text with another target; e.g. {train}:21 and {train}:2",
+        f"test: 1 of 2 rows (50.0%) is in train too; e.g. {test}:1 is {train}:4",
     ]
     assert says(data, "note")[:2] == ["train: 24 rows", "train: a 12 (50.0%), b 10 (41.7%), Ab 1 (4.2%), ab  1 (4.2%)"]
     assert not says(data, "fail")

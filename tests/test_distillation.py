@@ -159,7 +159,7 @@ def test_marginals_with_padding_and_forbidden_tags_pass_gradcheck() -> None:
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
     task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
-    features = taught(task.encode(case.rows()), teacher)
+    features = taught(task.features(case.rows()), teacher)
     batch = batch_of(task, features)
     sizes = []
     for model in (teacher.predictor.model, task.model(encoder(tiny_encoder))):
@@ -176,7 +176,7 @@ def first_step(case: Case, home: Path, out: Path, batch: int, accumulate: int, *
     task, spec, teacher = teach(case, home, out / "teacher", **more)
     set_seed(5)
     model: Any = task.model(encoder(home))
-    step, args, features = FirstStep(), arguments(out, batch, accumulate), task.encode(case.rows())
+    step, args, features = FirstStep(), arguments(out, batch, accumulate), task.features(case.rows())
     trainer = TaskTrainer(
         task=task,
         model=model,
@@ -211,7 +211,7 @@ def test_the_hidden_loss_is_the_mean_distance_of_real_pieces(tiny_encoder: Path,
     task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher", hidden=True, alpha=1.0)
     model: Any = task.model(encoder(tiny_encoder)).eval()
     distiller = Distiller(spec, teacher, task, model.base_model)
-    batch = batch_of(task, task.encode(case.rows()))
+    batch = batch_of(task, task.features(case.rows()))
     losses = distiller.loss(task.forward(model, batch), batch) / torch.tensor(distiller.count(batch))
     inputs = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
     states = [m.base_model(**inputs).last_hidden_state for m in (model, teacher.predictor.model)]
@@ -226,7 +226,7 @@ def test_a_student_learns_the_teachers_probabilities_and_not_the_labels(tiny_enc
     wrong = ["bad" if label == "good" else "good" for label in LABELS]
     case = Case("wrong", {"name": "text-classification"}, {"text": TEXTS, "label": wrong})
     task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher", alpha=1.0, temperature=1.0)
-    features = task.encode(case.rows())
+    features = task.features(case.rows())
     set_seed(5)
     model: Any = task.model(encoder(tiny_encoder))
     args = dataclasses.replace(arguments(tmp_path / "run", 8, 1), max_steps=150, learning_rate=1e-2)
@@ -276,7 +276,7 @@ def test_the_teacher_is_asked_once(tiny_encoder: Path, tmp_path: Path, caplog: p
         told.append(re.findall(r"kept from before|computed", caplog.text))
         return soft
 
-    features = task.encode(case.rows())
+    features = task.features(case.rows())
     first = ask(teacher, features)
     assert ask(teacher, features) == first
     relabelled = task.encode(case.rows().map(lambda row: {"label": "good"}))
@@ -288,14 +288,14 @@ def test_the_teacher_is_asked_once(tiny_encoder: Path, tmp_path: Path, caplog: p
     assert ask(other, features) != first
     assert len(ask(teacher, features.select(range(7)))) == 7
     short = dataclasses.replace(task, max_length=8)
-    assert ask(teacher, short.encode(case.rows())) != first
+    assert ask(teacher, short.features(case.rows())) != first
     assert told == [["computed"]] * 3
 
 
 def test_what_is_kept_is_what_the_teacher_says(tiny_encoder: Path, tmp_path: Path) -> None:
     case = BY_ID["pair"]
     task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
-    features = task.encode(case.rows())
+    features = task.features(case.rows())
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "teacher").eval()
     for feature, soft in zip(features, taught(features, teacher)["soft"], strict=True):
         inputs = {name: torch.tensor([feature[name]]) for name in ("input_ids", "token_type_ids")}
@@ -308,7 +308,7 @@ def test_a_damaged_store_is_written_again(
 ) -> None:
     case = BY_ID["single-label"]
     task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
-    features = task.encode(case.rows())
+    features = task.features(case.rows())
     first = taught(features, teacher)["soft"][:]
     (file,) = own_cache.glob("*/soft.arrow")
     whole = file.read_bytes()
@@ -332,7 +332,7 @@ def test_where_nothing_can_be_kept_it_says_so(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(UserError, match="can not be kept there"):
-        taught(task.encode(case.rows()), teacher)
+        taught(task.features(case.rows()), teacher)
 
 
 # --- what a teacher must be
@@ -377,7 +377,7 @@ def test_vectors_and_hidden_states_must_be_of_one_size(tiny_encoder: Path, tmp_p
     case = BY_ID["retrieval"]  # vectors of 6, hidden states of 16
     task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
     wide = Case("wide", {**case.options, "dense": 0}, case.columns).task(tiny_encoder)
-    features = task.encode(case.rows())
+    features = task.features(case.rows())
     check_sizes(spec, teacher, task, task.model(encoder(tiny_encoder)), features)
     with pytest.raises(ModelError, match=r"its vectors have 6 numbers, the student's 16") as error:
         check_sizes(spec, teacher, wide, wide.model(encoder(tiny_encoder)), features)

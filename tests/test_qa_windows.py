@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from bertkit import data as sources
 from bertkit.encoder import find, load_tokenizer
-from bertkit.errors import DataError
+from bertkit.errors import RowsError
 from bertkit.evaluation.squad import normalized_tokens
 from bertkit.recipe import DataSpec, ModelSpec
 from bertkit.tasks.pieces import Pieces, tokenize
@@ -150,7 +150,7 @@ def test_nothing_of_question_or_context_is_lost(
     tokenizer = kinds[kind]
     (asked,), (pieces,) = tokenize(tokenizer, [question]), tokenize(tokenizer, [context])
     if len(asked.ids) + tokenizer.num_special_tokens_to_add(pair=True) + 8 > max_length:
-        with pytest.raises(DataError, match="leaves no room"):
+        with pytest.raises(RowsError, match="leaves no room"):
             encode(tokenizer, question, context, max_length, stride)
         return
     columns = encode(tokenizer, question, context, max_length, stride)
@@ -178,11 +178,14 @@ def test_rows_keep_their_order_and_their_number(kinds: dict[str, Any]) -> None:
 def test_questions_that_leave_no_room_are_named_together(kinds: dict[str, Any]) -> None:
     questions = ["the cat ?", "dog " * 14, "the", "sat " * 300]
     contexts = tokenize(kinds["wordpiece"], ["cat"] * 4)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(RowsError) as caught:
         encode_pairs(kinds["wordpiece"], questions, contexts, max_length=24, stride=4)
-    assert len(caught.value.problems) == 2
-    assert [problem.where[:18] for problem in caught.value.problems] == ["question 'dog dog ", "question 'sat sat "]
-    assert "it has 14 word pieces, which leaves no room in windows of 24" in str(caught.value)
+    assert [problem.where for problem in caught.value.problems] == ["row 2", "row 4"]
+    assert [problem.what[:22] for problem in caught.value.problems] == [
+        "the question 'dog dog ",
+        "the question 'sat sat ",
+    ]
+    assert "has 14 word pieces, which leaves no room in windows of 24" in str(caught.value)
     assert len(str(caught.value)) < 500
     encode_pairs(kinds["wordpiece"], ["dog " * 13], contexts[:1], max_length=24, stride=4)
 

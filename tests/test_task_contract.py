@@ -62,7 +62,7 @@ def fit(case: Case, folder: Path, out: Path, steps: int = 200, batch: int = 4) -
         task=task,
         model=model,
         args=args,
-        features=task.encode(case.rows()),
+        features=task.features(case.rows()),
         validation=None,
         predict=predictor(task, CPU, "fp32", 4),
         callbacks=[],
@@ -190,6 +190,26 @@ def test_tasks_are_immutable(case: Case, tiny_encoder: Path) -> None:
     task = case.task(tiny_encoder)
     with pytest.raises(dataclasses.FrozenInstanceError):
         task.max_length = 3  # type: ignore[misc]
+
+
+@every_case
+def test_features_of_chunks_are_those_of_all_rows(
+    case: Case, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if case.options.get("context") == "document":
+        pytest.skip("the neighbours of a sentence are those of its chunk")
+    task = case.task(tiny_encoder)
+    whole = task.encode(case.rows()).to_dict()
+    monkeypatch.setattr(type(task), "chunk", 3)
+    found = task.features(case.rows()).to_dict()
+    units = np.asarray(task.units(task.features(case.rows())))
+    assert (np.diff(units) >= 0).all()  # what is learned together stands together
+    queries = found.pop("group", None)
+    if queries:
+        assert len(set(queries)) < len(queries)
+        order = np.argsort(found["row"], kind="stable")
+        found = {name: [values[place] for place in order] for name, values in found.items()}
+    assert found == whole
 
 
 @every_case_of_rows_that_stand_alone

@@ -402,7 +402,7 @@ def test_listwise_is_listnet_over_each_query(tiny_encoder: Path) -> None:
     group, targets = ["x", "y", "x", "x", "y", "z"], [2.0, 0.0, 1.0, 0.0, 3.0, 1.0]
     data = rows(targets, "score", group=group)
     made = task(tiny_encoder, data, loss="listwise")
-    features = made.encode(data)
+    features = made.features(data)
     assert features["row"][:] == [0, 2, 3, 1, 4, 5]
     assert list(made.units(features)) == [0, 0, 0, 1, 1, 2]
     z = np.array([0.5, -1.0, 0.2, 1.0, 0.4, 3.0])  # by row

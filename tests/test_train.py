@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from pathlib import Path
@@ -528,6 +529,26 @@ def test_findings_that_fail_stop_before_a_model_is_built(
         small.write_rows(tmp_path / f"{split}.jsonl", [{"text": "a cat", "label": "good"}])
     with pytest.raises(DataError, match="nothing to learn"):
         train(recipe, tmp_path / "run")
+
+
+def test_rows_that_are_too_long_are_told_by_their_places(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TextClassification, "chunk", 4)
+    cutting = load(train(small.recipe(tmp_path, tiny_encoder, "training.max_steps=1"), tmp_path / "cuts").folder)
+    recipe = small.recipe(tmp_path, tiny_encoder, "task.overflow=error", "model.max_length=16")
+    with pytest.raises(DataError) as caught:
+        train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    path, given = tmp_path / "train.jsonl", [row["text"] for row in small.rows("single-label", 16)]
+    long = [number for number, text in enumerate(given) if len(text.split()) > 14]
+    assert long[0] < 4 < 12 < long[-1]  # in the first chunk and in the last
+    assert [problem.where for problem in caught.value.problems] == [f"{path}:{number + 1}" for number in long]
+    strict = cutting.task.options.model_copy(update={"overflow": "error"})
+    task = dataclasses.replace(cutting.task, options=strict, max_length=16)
+    with pytest.raises(DataError) as caught:
+        dataclasses.replace(cutting, task=task)(given[1:2] * 5 + given[2:4] + given[:1])
+    assert [problem.where for problem in caught.value.problems] == ["row 6", "row 7"]
 
 
 def test_what_was_refused_can_be_mended_and_trained_into_the_same_folder(tiny_encoder: Path, tmp_path: Path) -> None:

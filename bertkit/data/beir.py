@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from bertkit.data.readers import COMPRESSIONS, Row, read_rows
 from bertkit.data.sources import match_splits
-from bertkit.data.table import Problems, Table, shown
+from bertkit.data.table import Problems, Table, counted, shown
 from bertkit.errors import DataError
 
 if TYPE_CHECKING:
@@ -240,7 +240,9 @@ class _Reader:
 
     def _note(self, repeated: list[str]) -> None:
         if repeated:
-            self.findings.append(_warning(f"{len(repeated):,} rows repeat an earlier row; e.g. {repeated[0]}"))
+            self.findings.append(
+                _warning(f"{counted(len(repeated), 'row', 'repeat')} an earlier row; e.g. {repeated[0]}")
+            )
 
 
 def _is_empty(texts: tuple[str, ...]) -> bool:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.splits import names_of
-from bertkit.data.table import Origin, rows_named
+from bertkit.data.table import Origin, column_values, counted, numbers, rows_named, share
 
 if TYPE_CHECKING:
+    import numpy as np
+    from datasets import Dataset
+
     from bertkit.data.loading import Data
     from bertkit.tasks.base import Column, Finding
+
+    Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 FEW_ROWS = 10  # of a label in train: fewer can hardly be learned
 MANY_LABELS = 10  # a longer list is cut short in messages
@@ -22,34 +29,29 @@ def check(data: Data) -> list[Finding]:
 
     Per split: rows, label balance, empty texts, duplicates (with and without the same target), and rows that
     validation or test share with train. Two rows are the same where their texts are, but for case and blanks
-    around them. One pass over each split; memory is some 150 bytes a row. Of a corpus, all was found when it was read.
+    around them. Rows are read a few at a time; what is kept of each is some 50 bytes. Of a corpus, all was found
+    when it was read.
     """
     from bertkit.tasks.base import Finding
 
     if data.corpus:
         return list(data.findings)
     texts = [name for name, column in data.columns.items() if column.holds in ("text", "words")]
-    findings, trained = list(data.findings), {}
+    findings, trained = list(data.findings), None
     for split, rows in data.rows.items():
         origin = data.origins[split]
-        values = rows[data.target][:] if data.target is not None and data.target in rows.column_names else None
-        read = {name: [_joined(value) for value in rows[name][:]] for name in texts}
-        findings.append(Finding("note", f"{split}: {len(rows):,} rows"))
-        findings += _empty({n: t for n, t in read.items() if not data.columns[n].unchecked}, split, origin)
-        target = None if data.target is None else data.columns[data.target]
-        if values is not None and target and target.holds not in ("answers", "text") and not target.unchecked:
-            findings += _balance(_labels(values, target), split)
-        keys = _keys(read)
-        first, duplicates, conflicts = _repeated(keys, values)
-        findings += _duplicates(duplicates, conflicts, split, origin)
+        findings.append(Finding("note", f"{split}: {counted(len(rows), 'row')}"))
+        findings += _empty(rows, [name for name in texts if not data.columns[name].unchecked], split, origin)
+        name = data.target if data.target in rows.column_names else None
+        target = None if name is None else data.columns[name]
+        if name and target and target.holds not in ("answers", "text") and not target.unchecked:
+            findings += _balance(rows, name, target, split)
+        seen = _Seen.of(rows, texts)
+        findings += _duplicates(seen, rows, name, split, origin)
         if split == "train":
-            trained = first
-        shared = [] if split == "train" else [i for i, key in enumerate(keys) if key in trained]
-        if shared:
-            share = len(shared) / len(rows)
-            what = f"{split}: {len(shared):,} of {len(rows):,} rows ({share:.1%}) are in train too"
-            pair = f"{origin[shared[0]]} is {data.origins['train'][trained[keys[shared[0]]]]}"
-            findings.append(Finding("warn", f"{what}; e.g. {pair}", "scores will look better than they are"))
+            trained = seen
+        elif trained is not None:
+            findings += _shared(seen, trained, split, data)
     return findings
 
 
@@ -57,38 +59,35 @@ def _joined(value: str | list[str]) -> str:
     return value if isinstance(value, str) else " ".join(value)
 
 
-def _labels(values: Sequence[Any], column: Column) -> Sequence[Any]:
-    """The targets, where they are tags: the labels that each row has at least once."""
-    return list(map(names_of(column), values)) if column.holds == "tags" else values
-
-
-def _empty(read: Mapping[str, Sequence[str]], split: str, origin: Origin) -> list[Finding]:
+def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> list[Finding]:
     from bertkit.tasks.base import Finding
 
     findings = []
-    for name, texts in read.items():
-        empty = [index for index, text in enumerate(texts) if not text.strip()]
+    for name in names:
+        empty = [index for index, value in enumerate(column_values(rows, name)) if not _joined(value).strip()]
         if empty:
-            where = rows_named(origin, empty)
-            findings.append(Finding("warn", f"{split}: {len(empty):,} rows with an empty `{name}`: {where}"))
+            what = f"{split}: {counted(len(empty), 'row')} with an empty `{name}`: {rows_named(origin, empty)}"
+            findings.append(Finding("warn", what))
     return findings
 
 
-def _balance(values: Sequence[Any], split: str) -> list[Finding]:
+def _balance(rows: Dataset, name: str, column: Column, split: str) -> list[Finding]:
     from bertkit.tasks.base import Finding
 
-    if isinstance(values[0], float):
-        low, high, mean = min(values), max(values), sum(values) / len(values)
-        findings = [Finding("note", f"{split}: from {low:g} to {high:g}, mean {mean:.4g}")]
+    if column.holds == "number":
+        values = numbers(rows, name)
+        low, high = float(values.min()), float(values.max())
+        findings = [Finding("note", f"{split}: from {low:g} to {high:g}, mean {values.mean():.4g}")]
         if split == "train" and low == high:
             findings.append(Finding("fail", f"train: every row has the number {low:g}; there is nothing to learn"))
         return findings
-    counts = Counter(name for value in values for name in ([value] if isinstance(value, str) else value))
-    shares = [f"{name} {n:,} ({n / len(values):.1%})" for name, n in counts.most_common(MANY_LABELS)]
+    labels = names_of(column)
+    counts = Counter(label for value in column_values(rows, name) for label in labels(value))
+    shares = [f"{label} {n:,} ({share(n, len(rows))})" for label, n in counts.most_common(MANY_LABELS)]
     more = f", and {len(counts) - MANY_LABELS:,} more labels" if len(counts) > MANY_LABELS else ""
     findings = [Finding("note", f"{split}: {', '.join(shares) or 'no labels'}{more}")]
     if split == "train":
-        findings += _label_findings(counts, several=isinstance(values[0], list))
+        findings += _label_findings(counts, several=column.holds != "label")
     return findings
 
 
@@ -112,32 +111,65 @@ def _label_findings(counts: Mapping[str, int], several: bool) -> list[Finding]:
     return findings
 
 
-def _keys(read: Mapping[str, Sequence[str]]) -> list[int | None]:
-    """One number per row that equal texts share; None for rows without any text, which `_empty` reports."""
-    normal = (tuple(text.strip().casefold() for text in row) for row in zip(*read.values(), strict=True))
-    return [hash(row) if any(row) else None for row in normal]
+@dataclass(frozen=True)
+class _Seen:
+    """The rows of a split that have texts, each with the first that has the same."""
+
+    rows: Ints  # (rows with texts,)
+    first: Ints  # of each of them, the first row that is like it; (rows with texts,)
+    keys: Ints  # (different texts,), sorted: a number that equal texts share
+    places: Ints  # of each key, its first row
+
+    @classmethod
+    def of(cls, rows: Dataset, names: Sequence[str]) -> _Seen:
+        """Rows without any text, which `_empty` reports, are left out."""
+        import numpy as np
+
+        keys, there = array("q"), array("q")
+        for row, texts in enumerate(zip(*(column_values(rows, name) for name in names), strict=True)):
+            normal = tuple(_joined(text).strip().casefold() for text in texts)
+            if any(normal):
+                keys.append(hash(normal))
+                there.append(row)
+        own = np.frombuffer(there, dtype=np.int64)
+        values, index, inverse = np.unique(np.frombuffer(keys, np.int64), return_index=True, return_inverse=True)
+        return cls(own, own[index][inverse], values, own[index])
 
 
-def _repeated(
-    keys: Sequence[int | None], values: Sequence[Any] | None
-) -> tuple[dict[int | None, int], list[tuple[int, int]], list[tuple[int, int]]]:
-    """(key -> its first row, pairs of a row and its first like, those of the pairs with other targets)."""
-    first: dict[int | None, int] = {}
-    pairs = [(first[k], i) for i, k in enumerate(keys) if k is not None and first.setdefault(k, i) != i]
-    return first, pairs, [(a, b) for a, b in pairs if values is not None and values[a] != values[b]]
+def _duplicates(seen: _Seen, rows: Dataset, target: str | None, split: str, origin: Origin) -> list[Finding]:
+    import numpy as np
 
-
-def _duplicates(
-    pairs: Sequence[tuple[int, int]], conflicts: Sequence[tuple[int, int]], split: str, origin: Origin
-) -> list[Finding]:
     from bertkit.tasks.base import Finding
 
+    again = np.flatnonzero(seen.first != seen.rows)
+    pairs = np.stack([seen.first[again], seen.rows[again]], axis=1)
+    if target is None or not len(pairs):
+        differ = np.zeros(len(pairs), dtype=bool)
+    else:
+        values = (column_values(rows.select(side), target) for side in pairs.T)
+        differ = np.fromiter((one != other for one, other in zip(*values, strict=True)), bool, len(pairs))
     findings = []
-    for found, what in (
-        (pairs, "repeat an earlier row"),
-        (conflicts, "repeat an earlier text with another target"),
-    ):
-        if found:
-            a, b = found[0]
-            findings.append(Finding("warn", f"{split}: {len(found):,} rows {what}; e.g. {origin[b]} and {origin[a]}"))
+    for found, what in ((pairs[~differ], "an earlier row"), (pairs[differ], "an earlier text with another target")):
+        if len(found):
+            first, row = found[0].tolist()
+            said = f"{split}: {counted(len(found), 'row', 'repeat')} {what}; e.g. {origin[row]} and {origin[first]}"
+            findings.append(Finding("warn", said))
     return findings
+
+
+def _shared(seen: _Seen, trained: _Seen, split: str, data: Data) -> list[Finding]:
+    import numpy as np
+
+    from bertkit.tasks.base import Finding
+
+    of_key = np.isin(seen.keys, trained.keys)
+    common = np.isin(seen.first, seen.places[of_key])
+    if not common.any():
+        return []
+    row = int(seen.rows[common][0])
+    key = seen.keys[seen.places == seen.first[common][0]][0]
+    like = int(trained.places[np.searchsorted(trained.keys, key)])
+    count, total = int(common.sum()), len(data.rows[split])
+    what = f"{split}: {count:,} of {counted(total, 'row')} ({share(count, total)}) {'is' if count == 1 else 'are'}"
+    pair = f"{data.origins[split][row]} is {data.origins['train'][like]}"
+    return [Finding("warn", f"{what} in train too; e.g. {pair}", "scores will look better than they are")]

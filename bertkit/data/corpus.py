@@ -23,7 +23,7 @@ from bertkit.data.columns import choose_columns
 from bertkit.data.loading import Data
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS
-from bertkit.data.table import Origin, Problems, rows_named, shown
+from bertkit.data.table import Origin, Problems, counted, rows_named, share, shown
 from bertkit.errors import DataError, Problem
 from bertkit.files import read_json, write_json
 
@@ -144,8 +144,8 @@ def _read(
             elif len(held.origin) != limits.get("validation"):
                 held.add(text, digest, file, number)
         if empty:
-            where = rows_named(empty, range(len(empty)))
-            writer.say("warn", f"{split}: {len(empty):,} documents without text are left out: {where}")
+            where, be = rows_named(empty, range(len(empty))), "is" if len(empty) == 1 else "are"
+            writer.say("warn", f"{split}: {counted(len(empty), 'document')} without text {be} left out: {where}")
         if held is not None and not (len(writer.origin) and len(held.origin)):
             what = f"{share} of {len(writer.origin) + len(held.origin)} documents can not be held out"
             raise DataError(Problem("data.validation", what, "add documents, or name a validation file"))
@@ -218,14 +218,14 @@ class _Writer:
     def finish(self, split: str) -> None:
         self._flush()
         hashes = np.frombuffer(self._hashes, dtype=np.uint64)
-        count = f"{split}: {len(hashes):,} documents, {self._characters:,} characters"
+        count = f"{split}: {counted(len(hashes), 'document')}, {self._characters:,} characters"
         self._findings.insert(0, ("note", count))
         order = np.argsort(hashes, kind="stable")
         again = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
         if len(again):
             first = again[order[again + 1].argmin()]
             pair = f"{self.origin[int(order[first + 1])]} and {self.origin[int(order[first])]}"
-            self.say("warn", f"{split}: {len(again):,} documents repeat an earlier one; e.g. {pair}")
+            self.say("warn", f"{split}: {counted(len(again), 'document', 'repeat')} an earlier one; e.g. {pair}")
         for name, values in (("hashes", hashes), ("file", self.origin.file), ("number", self.origin.number)):
             np.save(self.folder / f"{name}.npy", values)
         facts = {"fingerprint": self._sha256.hexdigest(), "findings": self._findings}
@@ -260,8 +260,9 @@ def _shared(found: Mapping[str, _Documents]) -> Iterator[Finding]:
             continue
         there = np.flatnonzero(np.isin(documents.hashes, found["train"].hashes))
         if len(there):
-            share = f"{len(there):,} of {len(documents.rows):,} documents ({len(there) / len(documents.rows):.1%})"
-            what = f"{split}: {share} are in train too; e.g. {documents.origin[int(there[0])]}"
+            count, total = len(there), len(documents.rows)
+            what = f"{split}: {count:,} of {counted(total, 'document')} ({share(count, total)})"
+            what += f" {'is' if count == 1 else 'are'} in train too; e.g. {documents.origin[int(there[0])]}"
             yield _finding("warn", what, "scores will look better than they are")
 
 

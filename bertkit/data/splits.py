@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from bertkit.data.table import Table
+from bertkit.data.table import Table, counted
 from bertkit.errors import DataError, Problem
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def known_only(
                     unseen[name].append(index)
         out = {index for indices in unseen.values() for index in indices}
         for name, rows in sorted(unseen.items()):
-            what = f"{split} has {len(rows):,} rows with the label {name!r}, which train does not have"
+            what = f"{split} has {counted(len(rows), 'row')} with the label {name!r}, which train does not have"
             problems.append(Problem(table.origin[rows[0]], what))
             findings.append(Finding("warn", f"{what} (first: {table.origin[rows[0]]}); left out"))
         kept[split] = table.select([i for i in range(len(table)) if i not in out]) if out else table

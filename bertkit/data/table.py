@@ -15,6 +15,7 @@ from bertkit.errors import DataError, Problem
 from bertkit.spool import full_disk_said
 
 if TYPE_CHECKING:
+    import numpy as np
     from datasets import Dataset, Features
 
 MAX_PROBLEMS = 20
@@ -138,19 +139,42 @@ def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, f
     from datasets.table import InMemoryTable
 
     schema = features.arrow_schema
-    with full_disk_said(), tempfile.TemporaryFile() as file:  # in the folder TMPDIR; it has no name
-        with pa.ipc.new_stream(file, schema) as stream:
-            for block in blocks:
-                stream.write_batch(pa.record_batch(dict(block), schema=schema))
-        file.flush()
+    with full_disk_said():
+        file = tempfile.TemporaryFile()  # noqa: SIM115  # in the folder TMPDIR; it has no name
+    with file:
+        stream = pa.ipc.new_stream(file, schema)
+        for block in blocks:  # where it reads files, what goes wrong there is not about this disk
+            batch = pa.record_batch(dict(block), schema=schema)
+            with full_disk_said():
+                stream.write_batch(batch)
+        with full_disk_said():
+            stream.close()
+            file.flush()
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     table = InMemoryTable(pa.ipc.open_stream(pa.py_buffer(content)).read_all())
     return Dataset(table, fingerprint=fingerprint)
 
 
+def numbers(rows: Dataset, name: str) -> np.ndarray[Any, Any]:
+    """A column of numbers, `(rows,)`: eight bytes each, where `rows[name][:]` makes objects of them."""
+    found: np.ndarray[Any, Any] = rows.with_format("numpy").select_columns([name])[:][name]
+    return found
+
+
 def column_values(rows: Dataset, name: str) -> Iterator[Any]:
     """The values of one column in order: `rows[name]` reads them one by one, which is slow, and `[:]` takes memory."""
     return chain.from_iterable(batch[name] for batch in rows.select_columns([name]).iter(AT_A_TIME))
+
+
+def counted(count: int, noun: str, verb: str = "") -> str:
+    """Such as "1 row", "2 rows", "1 row repeats" and "2 rows repeat"."""
+    one = count == 1
+    return f"{count:,} {noun}{'' if one else 's'}" + (f" {verb}{'s' if one else ''}" if verb else "")
+
+
+def share(part: int, whole: int) -> str:
+    """Such as "2.5%"; of a few among very many, that they are few."""
+    return "under 0.1%" if 0 < part < 0.0005 * whole else f"{part / whole:.1%}"
 
 
 def rows_named(origin: Origin, indices: Sequence[int], most: int = 5) -> str:

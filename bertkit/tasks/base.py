@@ -12,15 +12,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import add
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, final
 
 from pydantic import BaseModel, ConfigDict
 
-from bertkit.errors import Problem, UserError
+from bertkit.errors import Problem, RowsError, UserError
 from bertkit.spool import Spool
+from bertkit.tasks.encoding import encode_all
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from numpy.typing import ArrayLike
     from torch import Tensor
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -171,10 +175,15 @@ class Task(ABC):
 
     @abstractmethod
     def encode(self, rows: Dataset) -> Dataset:
-        """Rows -> features. A row may give several; column `row` says which row a feature came from.
+        """A chunk of rows -> features. A row may give several; column `row` says which row a feature came from.
 
         Columns named in `tokenizer.model_input_names` go to the model; `length` counts word pieces.
+        Raises RowsError for rows that the model can not read.
         """
+
+    def features(self, rows: Dataset) -> Dataset:
+        """`encode` of any number of rows, as training reads them: on disk, those of a unit one after the other."""
+        return encode_all(self, rows)
 
     def examples(
         self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
@@ -186,7 +195,7 @@ class Task(ABC):
         columns: dict[str, list[Any]] = features[indices]
         return columns
 
-    def units(self, features: Dataset) -> Sequence[int]:
+    def units(self, features: Dataset) -> ArrayLike:
         """For each feature the unit that must not be torn apart between training batches (itself)."""
         return range(len(features))
 
@@ -304,7 +313,10 @@ class Task(ABC):
         """What was kept, features and rows, a chunk of rows at a time."""
         for start in range(0, len(rows), self.chunk):
             part = rows.select(range(start, min(start + self.chunk, len(rows))))
-            features = self.encode(part)
+            try:
+                features = self.encode(part)
+            except RowsError as error:
+                raise error.renumbered(partial(add, start)) from None
             yield predict(features), features, part
 
     def evaluate(self, rows: Dataset, predict: Predict) -> dict[str, float | None]:

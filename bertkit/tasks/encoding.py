@@ -1,16 +1,76 @@
-"""Texts and pairs of texts -> word pieces: cut, windowed or refused past the length limit, and always counted."""
+"""Texts and pairs of texts -> word pieces: cut, windowed or refused past the length limit, and always counted.
+
+And `encode_all`: rows of any number -> their features, on disk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from operator import add
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.errors import DataError, Problem
+from bertkit.data.table import MAX_PROBLEMS, on_disk
+from bertkit.errors import RowsError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
+    from bertkit.tasks.base import Task
+
 Overflow = Literal["truncate", "window", "error"]
+
+
+def encode_all(task: Task, rows: Dataset) -> Dataset:
+    """`task.encode` of all rows, a chunk at a time, over a memory-mapped file; `row` is counted from the first.
+
+    Raises RowsError with what is wrong in all chunks, and DataError where the disk is full.
+    """
+    import pyarrow as pa
+    from datasets import Features
+
+    chunks = _chunks(task, rows)
+    first = next(chunks, None)
+    if first is None:  # no rows
+        return task.encode(rows)
+    schema = pa.schema([(name, _settled(values.type)) for name, values in first.items()])
+
+    def blocks() -> Iterator[Mapping[str, Any]]:
+        yield first
+        yield from chunks
+
+    return on_disk(blocks(), Features.from_arrow_schema(schema), token_hex())
+
+
+def _chunks(task: Task, rows: Dataset) -> Iterator[Mapping[str, pa.Array]]:
+    import pyarrow.compute as pc
+
+    found: list[tuple[int, str, str]] = []
+    for start in range(0, len(rows), task.chunk):
+        try:
+            features = task.encode(rows.select(range(start, min(start + task.chunk, len(rows)))))
+        except RowsError as error:
+            found += error.renumbered(partial(add, start)).found
+            if len(found) >= MAX_PROBLEMS:
+                break
+            continue
+        if not found:
+            columns = {name: features.data.column(name).combine_chunks() for name in features.column_names}
+            yield {**columns, "row": pc.add(columns["row"], start)}
+    if found:
+        raise RowsError(found[:MAX_PROBLEMS])
+
+
+def _settled(kind: pa.DataType) -> pa.DataType:
+    """The type of a column by its first chunk; where that holds empty lists alone, of whole numbers."""
+    import pyarrow as pa
+
+    if pa.types.is_list(kind):
+        return pa.list_(_settled(kind.value_type))
+    return pa.int64() if pa.types.is_null(kind) else kind
 
 
 def encode_texts(
@@ -26,7 +86,7 @@ def encode_texts(
 
     Columns: the tokenizer's model inputs without padding, each `(pieces,)`; `row`, the index into `first`;
     `length`, the pieces of this feature; `lost`, the pieces of the whole row that no feature holds.
-    Raises DataError under `overflow: error`, naming the rows that are too long.
+    Raises RowsError under `overflow: error`, with the rows that are too long.
     """
     if max_length < 8:
         raise ValueError(f"max_length {max_length} leaves no room for words")
@@ -37,15 +97,8 @@ def encode_texts(
     if not too_long:
         return columns
     if overflow == "error":
-        problems = [
-            Problem(
-                f"row {row + 1}",
-                f"{lengths[row]} word pieces, {max_length} are allowed",
-                "Raise model.max_length.",
-            )
-            for row in too_long[:20]
-        ]
-        raise DataError(problems)
+        found = [(row, f"{lengths[row]} word pieces, {max_length} are allowed") for row in too_long[:MAX_PROBLEMS]]
+        raise RowsError((row, what, "Raise model.max_length.") for row, what in found)
     replaced = {
         row: _cut(tokenizer, first[row], None if second is None else second[row], max_length, overflow, stride)
         for row in too_long

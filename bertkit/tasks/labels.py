@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from bertkit.data.table import numbers, share
 from bertkit.errors import DataError, Problem
 from bertkit.tasks.base import Finding
 
@@ -55,8 +56,8 @@ def length_findings(features: Dataset, split: str, max_length: int, overflow: st
     """The distribution of lengths in word pieces, and what the limit cuts off."""
     import numpy as np
 
-    _, starts = np.unique(np.asarray(features["row"][:]), return_index=True)
-    lengths = np.asarray(features["length"][:])
+    _, starts = np.unique(numbers(features, "row"), return_index=True)
+    lengths = numbers(features, "length")
     median, high = np.percentile(lengths, [50, 95])
     what = f"{split}: word pieces per window: median {median:.0f}, 95 % within {high:.0f}, at most {lengths.max()}"
     if overflow == "window":
@@ -64,11 +65,9 @@ def length_findings(features: Dataset, split: str, max_length: int, overflow: st
     yield Finding("note", what)
     if "lost" not in features.column_names:  # a task that reads everything
         return
-    lost = np.asarray(features["lost"][:])[starts]
+    lost = numbers(features, "lost")[starts]
     cut = int((lost > 0).sum())
     if cut:
-        what = (
-            f"{split}: {cut:,} of {len(starts):,} rows ({cut / len(starts):.1%}) are cut at {max_length} word pieces: "
-        )
-        what += f"{int(lost.sum()):,} pieces are never read"
+        part = f"{cut:,} of {len(starts):,} rows ({share(cut, len(starts))})"
+        what = f"{split}: {part} are cut at {max_length} word pieces: {int(lost.sum()):,} pieces are never read"
         yield Finding("warn", what, "Raise model.max_length, or set task.overflow: window.")

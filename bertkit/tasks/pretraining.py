@@ -135,6 +135,10 @@ pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")""
             cache=cache_root() if len(rows) > self.chunk else None,
         )
 
+    def features(self, rows: Dataset) -> Dataset:
+        """They are on disk as it is."""
+        return self.encode(rows)
+
     def examples(
         self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
     ) -> dict[str, list[Any]]:

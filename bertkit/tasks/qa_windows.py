@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.table import shown
-from bertkit.errors import DataError, Problem
+from bertkit.data.table import MAX_PROBLEMS, shown
+from bertkit.errors import RowsError
 from bertkit.tasks.pieces import Pieces, cover, tokenize
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def encode_pairs(
 
     Columns: the tokenizer's model inputs, each `(pieces,)`; `row`; `length` in pieces; `low` and `count`, which
     pieces of the context stand in the window; `place`, where the first of them stands; `first` and `end`, those
-    that have most context in this window. Raises DataError with the questions that leave no room.
+    that have most context in this window. Raises RowsError with the questions that leave no room.
     """
     before, between, after, types = _template(tokenizer)
     columns: dict[str, list[Any]] = {n: [] for n in ("row", "length", "low", "count", "place", "first", "end")}
@@ -37,9 +37,9 @@ def encode_pairs(
     for row, (question, context) in enumerate(zip(tokenize(tokenizer, questions), contexts, strict=True)):
         room = max_length - special - len(question.ids)
         if room < LEAST_ROOM:
-            what = f"it has {len(question.ids)} word pieces, which leaves no room in windows of {max_length}"
-            where = f"question {shown(questions[row])}"  # what number its row has in the user's file, nobody knows here
-            problems.append(Problem(where, what, "Raise model.max_length, or shorten the question."))
+            what = f"{len(question.ids)} word pieces, which leaves no room in windows of {max_length}"
+            what = f"the question {shown(questions[row])} has {what}"
+            problems.append((row, what, "Raise model.max_length, or shorten the question."))
             continue
         head = [*before, *question.ids, *between]
         for low, high, first, end in cover(len(context.ids), room, min(stride, room // 2)):
@@ -51,7 +51,7 @@ def encode_pairs(
             for name, value in (("place", len(head)), ("first", first), ("end", end)):
                 columns[name].append(value)
     if problems:
-        raise DataError(problems[:20])
+        raise RowsError(problems[:MAX_PROBLEMS])
     if "token_type_ids" not in tokenizer.model_input_names:
         del columns["token_type_ids"]
     return columns

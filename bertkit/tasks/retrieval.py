@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, final
 
 from bertkit.data.beir import check_pairs
-from bertkit.data.table import column_values
+from bertkit.data.table import column_values, numbers
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import ranking
@@ -22,6 +22,7 @@ from bertkit.tasks.labels import length_findings
 if TYPE_CHECKING:
     import numpy as np
     from datasets import Dataset
+    from numpy.typing import ArrayLike
     from torch import Tensor
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -159,10 +160,9 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         texts = {name: rows[name][:] for name in names}
         return Dataset.from_dict(vectors.encode_sides(self.tokenizer, texts, self.options, self.max_length))
 
-    def units(self, features: Dataset) -> Sequence[int]:
+    def units(self, features: Dataset) -> ArrayLike:
         """The texts of a row are learned together."""
-        rows: Sequence[int] = features["row"][:]
-        return rows
+        return numbers(features, "row")
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         return vectors.build(encoder, self.options, new_head=new_head)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 from pydantic import Field
 
 from bertkit.data.columns import label_names
-from bertkit.data.table import column_values
+from bertkit.data.table import column_values, numbers
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import similarity
@@ -21,6 +21,7 @@ from bertkit.tasks.labels import length_findings, settle_labels
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from numpy.typing import ArrayLike
     from torch import Tensor
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -216,10 +217,9 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         low, high = self.options.score_range or (0.0, 1.0)
         return [(score - low) / ((high - low) or 1.0) for score in column_values(rows, "score")]
 
-    def units(self, features: Dataset) -> Sequence[int]:
+    def units(self, features: Dataset) -> ArrayLike:
         """The texts of a row are learned together."""
-        rows: Sequence[int] = features["row"][:]
-        return rows
+        return numbers(features, "row")
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         classes = len(self.options.labels or ()) if self.options.loss == "softmax" else 0

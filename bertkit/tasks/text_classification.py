@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 from pydantic import Field, field_serializer, field_validator
 
 from bertkit.data.columns import label_names
-from bertkit.data.table import column_values
+from bertkit.data.table import column_values, numbers
 from bertkit.encoder import load_model
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import baselines as simple
@@ -25,6 +25,7 @@ from bertkit.tasks.labels import length_findings, settle_labels, settle_weights
 if TYPE_CHECKING:
     import numpy as np
     from datasets import Dataset
+    from numpy.typing import ArrayLike
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -263,10 +264,9 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
             table[row, [known[value] for value in several]] = 1.0
         return table
 
-    def units(self, features: Dataset) -> Sequence[int]:
+    def units(self, features: Dataset) -> ArrayLike:
         """All windows of a row are learned together, because their logits are pooled."""
-        rows: Sequence[int] = features["row"][:]
-        return rows
+        return numbers(features, "row")
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         from transformers import AutoModelForSequenceClassification

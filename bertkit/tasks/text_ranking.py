@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 
 from pydantic import Field
 
-from bertkit.data.table import Problems, Table, column_values
+from bertkit.data.table import Problems, Table, column_values, numbers
 from bertkit.encoder import load_model
-from bertkit.errors import DataError, ModelError, Problem
+from bertkit.errors import DataError, ModelError, Problem, RowsError
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import reranking, similarity
 from bertkit.evaluation.hf_metrics import compute_user_metric
@@ -190,8 +190,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
     # --- text -> features -> model
 
     def encode(self, rows: Dataset) -> Dataset:
-        """Rows with targets come scaled to `score_range`; for listwise unscaled, and a query's rows together."""
-        import numpy as np
+        """Targets come scaled to `score_range`; for listwise as they are."""
         from datasets import Dataset
 
         columns = encode_texts(
@@ -209,16 +208,27 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
             low, high = self.options.score_range or (0.0, 1.0)
             targets = (targets - low) / (high - low)
         columns["labels"] = targets[columns["row"]].tolist()
-        if self.options.loss == "listwise":
-            columns["group"] = _queries(rows)[columns["row"]].tolist()
-            order = np.argsort(columns["group"], kind="stable").tolist()
-            columns = {name: [values[feature] for feature in order] for name, values in columns.items()}
         return Dataset.from_dict(columns)
 
-    def units(self, features: Dataset) -> Sequence[int]:
+    def features(self, rows: Dataset) -> Dataset:
+        """For listwise, a query's rows one after the other, with `group`, the number of the query."""
+        import numpy as np
+
+        if self.options.loss != "listwise":
+            return super().features(rows)
+        queries = _queries(rows)
+        order = np.argsort(queries, kind="stable")
+        try:
+            features = super().features(rows.select(order))
+        except RowsError as error:
+            raise error.renumbered(lambda row: int(order[row])) from None
+        read = order[numbers(features, "row")]
+        features = features.remove_columns("row").add_column("row", read)
+        return features.add_column("group", queries[read])
+
+    def units(self, features: Dataset) -> ArrayLike:
         """All windows of a row are learned together; for listwise, all rows of a query."""
-        together: Sequence[int] = features["group" if "group" in features.column_names else "row"][:]
-        return together
+        return numbers(features, "group" if "group" in features.column_names else "row")
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         """CrossEncoder and transformers' pipeline find in the config how logits become scores."""

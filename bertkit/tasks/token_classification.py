@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from pydantic import Field, ValidationError, model_validator
 
 from bertkit.data import tagged, tagging
-from bertkit.data.table import column_values
+from bertkit.data.table import column_values, numbers
 from bertkit.encoder import load_beside, load_model
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import calibration, entities
@@ -25,6 +25,7 @@ from bertkit.tasks.word_windows import encode_words
 if TYPE_CHECKING:
     import numpy as np
     from datasets import Dataset
+    from numpy.typing import ArrayLike
     from torch import Tensor
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -240,12 +241,14 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
         return f"{self.options.head} over {self.options.scheme}{around}, {len(self.types)} types: {shown}"
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
+        import numpy as np
+
         yield from length_findings(features, split, self.max_length, "window")
-        most = max(Counter(features["row"][:]).values())
+        most = int(np.unique(numbers(features, "row"), return_counts=True)[1].max())
         if most > MANY_WINDOWS and self.options.head == "crf":
             what = f"{split}: a text of {most} windows is learned as one chain, in one batch"
             yield Finding("warn", what, "If memory runs out, give shorter texts, such as sentences.")
-        mute = sum(features["mute"][:])
+        mute = int(numbers(features, "mute").sum())
         if mute:
             what = (
                 f"{split}: {mute:,} words become no word piece (zero-width or control characters): they are O, always"
@@ -288,10 +291,9 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
         ids = {tag: index for index, tag in enumerate(self.tags)}
         return [ids[tag] for tag in tagging.restrict(tags, words, self.options.scheme)]
 
-    def units(self, features: Dataset) -> Sequence[int]:
+    def units(self, features: Dataset) -> ArrayLike:
         """All windows of a sentence are learned together where they are one chain."""
-        rows: Sequence[int] = features["row"][:]
-        return rows if self.options.head == "crf" else super().units(features)
+        return numbers(features, "row") if self.options.head == "crf" else super().units(features)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         from transformers import AutoModelForTokenClassification

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -107,17 +108,22 @@ def encode_sides(
 
     Beside the columns of `encode_texts`: `side`, from 0, and `same`, a number that equal texts share.
     """
-    numbers: dict[str, int] = {}
     encoded = []
     for number, (name, texts) in enumerate(sides.items()):
         prefix = options.query_prefix * (name in QUERIES) + options.document_prefix * (name in DOCUMENTS)
         read = [prefix + text for text in texts] if prefix else texts
         columns = encode_texts(tokenizer, read, None, max_length=max_length, overflow=options.overflow, stride=0)
         columns["side"] = [number] * len(texts)
-        columns["same"] = [numbers.setdefault(text, len(numbers)) for text in texts]
+        columns["same"] = [_number(text) for text in texts]
         encoded.append(columns)
     rows = range(len(next(iter(sides.values()))))
     return {name: [columns[name][row] for row in rows for columns in encoded] for name in encoded[0]}
+
+
+def _number(text: str) -> int:
+    """64 bits that equal texts share, in whatever chunk, process or run."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
 
 
 def in_batch(outputs: Mapping[str, Tensor], batch: Batch, scale: float) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from bertkit.padding import fills, pad
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from numpy.typing import ArrayLike
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
@@ -37,8 +38,8 @@ class Batches(Sampler[list[int]], ABC):
 
     def __init__(
         self,
-        lengths: Sequence[int],
-        units: Sequence[int],
+        lengths: ArrayLike,
+        units: ArrayLike,
         *,
         accumulation: int = 1,
         world: int = 1,
@@ -78,8 +79,8 @@ class LengthBatches(Batches):
 
     def __init__(
         self,
-        lengths: Sequence[int],
-        units: Sequence[int],
+        lengths: ArrayLike,
+        units: ArrayLike,
         *,
         batch_size: int,
         accumulation: int = 1,
@@ -128,8 +129,8 @@ class TokenBatches(Batches):
 
     def __init__(
         self,
-        lengths: Sequence[int],
-        units: Sequence[int],
+        lengths: ArrayLike,
+        units: ArrayLike,
         *,
         tokens: int,
         accumulation: int = 1,
@@ -211,9 +212,10 @@ def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int) -> 
 class Examples(torch.utils.data.Dataset[Any]):
     """Features that a DataLoader fetches by the batch, as the columns that the task makes of them in this epoch."""
 
-    def __init__(self, task: Task, features: Dataset, batches: Batches, units: Sequence[int] | None = None) -> None:
+    def __init__(self, task: Task, features: Dataset, batches: Batches, units: ArrayLike | None = None) -> None:
         """units: of each feature; then they are a column `unit` of the batch."""
-        self.task, self.features, self.units = task, features, units
+        self.task, self.features = task, features
+        self.units = None if units is None else np.asarray(units)
         self.batches = batches  # a resumed Trainer tells nobody but the batch sampler the epoch
 
     def __len__(self) -> int:
@@ -221,7 +223,7 @@ class Examples(torch.utils.data.Dataset[Any]):
 
     def __getitems__(self, indices: list[int]) -> dict[str, list[Any]]:
         columns = self.task.examples(self.features, indices, (self.batches.seed, self.batches.epoch))
-        return columns if self.units is None else {**columns, UNIT: [self.units[index] for index in indices]}
+        return columns if self.units is None else {**columns, UNIT: self.units[indices].tolist()}
 
 
 class EpochLoader(DataLoader[Any]):

@@ -25,7 +25,7 @@ from transformers import EarlyStoppingCallback, TrainingArguments, set_seed
 from bertkit import data as sources
 from bertkit import processes
 from bertkit.encoder import Encoder, find, freeze, load_tokenizer, quiet, with_lora
-from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
+from bertkit.errors import DataError, ModelError, Problem, RecipeError, RowsError, UserError
 from bertkit.evaluation.evaluate import score
 from bertkit.files import read_json, write_json, write_text, written_aside
 from bertkit.inference import best_device, best_precision, load, longest, predictor, usable
@@ -196,7 +196,7 @@ def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
 
 def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
     """Check and report all splits; returns the training features and the findings. Raises DataError on a failure."""
-    features = {split: task.encode(rows) for split, rows in data.rows.items()}
+    features = {split: _features(task, data, split) for split in data.rows}
     findings: list[Finding] = [*sources.check(data)]
     for split, encoded in features.items():
         findings += task.check(encoded, split)
@@ -207,6 +207,13 @@ def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
     if failed:
         raise DataError(failed)
     return features["train"], findings
+
+
+def _features(task: Task, data: Data, split: str) -> Dataset:
+    try:
+        return task.features(data.rows[split])
+    except RowsError as error:
+        raise RowsError(error.found, data.origins[split].__getitem__) from None
 
 
 def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
@@ -230,7 +237,7 @@ def rehearse(recipe: Recipe, encoder: Encoder, task: Task, data: Data) -> Teache
             return None
         teacher = find_teacher(recipe.distillation, task)
         few = data.rows["train"].select(range(min(len(data.rows["train"]), 8)))
-        check_sizes(recipe.distillation, teacher, task, model, task.encode(few))
+        check_sizes(recipe.distillation, teacher, task, model, task.features(few))
         return teacher
 
 

@@ -15,6 +15,7 @@ import torch
 from transformers import Trainer
 from transformers.trainer_callback import ExportableState, PrinterCallback
 
+from bertkit.data.table import numbers
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json, write_json
 from bertkit.training import checkpoint
@@ -24,6 +25,7 @@ from bertkit.training.memory import divided, parts_that_fit
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from numpy.typing import ArrayLike
     from transformers import TrainerCallback, TrainingArguments
 
     from bertkit.tasks.base import Batch, Predict, Task
@@ -80,7 +82,7 @@ class TaskTrainer(Trainer):
 
     def get_train_dataloader(self) -> EpochLoader:
         units = self.task.units(self.features)
-        batches = self._batches(self.features["length"][:], units)
+        batches = self._batches(numbers(self.features, "length"), units)
         return EpochLoader(
             Examples(self.task, self.features, batches, units if self.divide else None),
             batch_sampler=batches,
@@ -89,7 +91,7 @@ class TaskTrainer(Trainer):
             pin_memory=self.args.dataloader_pin_memory,
         )
 
-    def _batches(self, lengths: Sequence[int], units: Sequence[int]) -> Batches:
+    def _batches(self, lengths: ArrayLike, units: ArrayLike) -> Batches:
         accumulation, seed = self.args.gradient_accumulation_steps, self.args.seed
         world, rank = self.args.world_size, self.args.process_index
         if self.tokens is None:
