@@ -2,7 +2,8 @@
 
 Each figure is of a fresh process that answers generated rows from a file: `peak` is what getrusage says, `own` is the
 most that was not a mapped file (sampled every 10 ms). Bytes a row are the growth from the few rows to the many.
-`inspect` is what `train` does with its rows before the first step.
+`inspect` is what `train` does with its rows before the first step; `train` is a whole training of two steps, scored on
+200 rows.
 Run:  python benchmarks/evaluate_memory.py [--rows 10000 200000] [--tasks retrieval …] [--commands evaluate inspect]
 """
 
@@ -19,11 +20,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 WORDS = [f"w{i}" for i in range(1000)]
-COMMANDS = ("evaluate", "predict", "inspect")
+COMMANDS = ("evaluate", "predict", "inspect", "train")
 OPTIONS: dict[str, dict[str, Any]] = {
     "text-classification": {},
     "text-classification, several": {},
@@ -127,6 +129,11 @@ def measured(command: str, folder: Path, file: Path) -> dict[str, float]:
         from bertkit.predict import predict_file
 
         predict_file(load(folder), str(folder), str(file), file.with_suffix(".answers.jsonl"), {})
+    elif command == "train":
+        from bertkit.recipe import load_recipe
+        from bertkit.training.train import train
+
+        train(load_recipe(recipe(folder, file)), file.with_suffix(".run"))
     else:
         from bertkit import data
         from bertkit.inference import load
@@ -139,6 +146,24 @@ def measured(command: str, folder: Path, file: Path) -> dict[str, float]:
     watcher.join()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"peak": peak, "own": most[0], "seconds": time.perf_counter() - started}
+
+
+def recipe(folder: Path, file: Path) -> Path:
+    """A recipe of two steps, and its 200 rows of validation."""
+    task = json.loads((folder / "config.json").read_text())["bertkit"]["task"]
+    held_out, path = file.with_suffix(".validation.jsonl"), file.with_suffix(".yaml")
+    with file.open() as rows, held_out.open("w") as some:
+        some.writelines(islice(rows, 200))
+    spec = {
+        "task": {"name": task["name"], **({"head": task["head"]} if "head" in task else {})},
+        "model": {"name": str(folder.parent / "encoder"), "max_length": 128},
+        "data": {"source": {"train": str(file), "validation": str(held_out)}},
+        "training": {"max_steps": 2, "use_cpu": True},
+        "verify": False,
+        "explain": False,
+    }
+    path.write_text(json.dumps(spec))
+    return path
 
 
 def in_fresh_process(command: str, folder: Path, file: Path) -> dict[str, float]:

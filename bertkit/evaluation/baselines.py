@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bertkit.evaluation.metrics import Floats, Ints, Kind, Scores, multi_label, regression, single_label
 
+ROWS = 200_000  # of train, evenly spaced, that simple models learn from: bounds their time and memory
 FEATURES = 100_000  # the most frequent 1- and 2-grams kept: bounds time and memory for many labels
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+def enough(train: Dataset) -> Dataset:
+    """The rows of train that simple models learn from: all, or ROWS of them."""
+    if len(train) <= ROWS:
+        return train
+    return train.select(np.linspace(0, len(train) - 1, ROWS).round().astype(np.int64))
 
 
 def baselines(

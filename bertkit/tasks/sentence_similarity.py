@@ -332,6 +332,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         if self.options.loss == "softmax":
             return {}
         names = [n for n in ("text_a", "text_b", "anchor", "positive", "negative") if n in rows.column_names]
+        train = simple.enough(train)
         sides = simple.tfidf_vectors([text for name in names for text in train[name]], [rows[n][:] for n in names])
         if sides is None:
             return {}

@@ -416,6 +416,7 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
         return {"labels": self.names, "confusion_matrix": graded.confusion(), "calibration": calibrated}
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
+        train = simple.enough(train)
         targets = self._targets(train), self._targets(rows)
         return simple.baselines(self.kind, _joined(train), targets[0], _joined(rows), targets[1], self.names)
 

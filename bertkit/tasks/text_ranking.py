@@ -357,6 +357,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         """Random scores, and the cosine of query and document as TF-IDF vectors, learned on the texts of train."""
         import numpy as np
 
+        train = simple.enough(train)
         given = {"random": np.random.default_rng(0).random(len(rows)).tolist()}
         sides = simple.tfidf_vectors([*train["query"], *train["document"]], [rows["query"][:], rows["document"][:]])
         if sides is not None:

@@ -15,6 +15,7 @@ from bertkit.data import tagged, tagging
 from bertkit.data.table import column_values, numbers
 from bertkit.encoder import load_beside, load_model
 from bertkit.errors import DataError, ModelError, Problem
+from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration, entities
 from bertkit.evaluation.hf_metrics import compute_user_metric
 from bertkit.heads.tagger import decode_tags, spread, tag_log_likelihood
@@ -534,6 +535,7 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """`lookup`: every word gets the tag that it most often had in train; unseen ones O."""
+        train = simple.enough(train)
         found = entities.lookup_baseline(tagged.words_of(train), train["tags"][:], tagged.words_of(rows))
         return {"lookup": dict(entities.GradedEntities(rows["tags"][:], found, self.types).scores)}
 
