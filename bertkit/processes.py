@@ -9,7 +9,11 @@ from bertkit.errors import Problem, UserError
 
 def world() -> int:
     """How many processes there are. Raises UserError."""
-    return _number("WORLD_SIZE", 1)
+    count, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
+    if count > 1 and not 0 <= rank < count:  # it would wait for the others for ever
+        fix = "Start several processes with torchrun, or unset RANK and WORLD_SIZE."
+        raise UserError(Problem("RANK", f"{rank}, where WORLD_SIZE {count} has processes 0 to {count - 1}", fix))
+    return count
 
 
 def first() -> bool:

@@ -144,6 +144,14 @@ def test_a_world_size_that_is_no_number_is_said(monkeypatch: pytest.MonkeyPatch,
     assert capfd.readouterr().err.startswith("error: WORLD_SIZE: 'two' is not a whole number")
 
 
+@pytest.mark.parametrize("command", [["predict", "nowhere", "a"], ["evaluate", "nowhere"]])
+def test_a_rank_that_no_process_has_is_said(command: list[str], monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "5")
+    assert main(command) == 2
+    assert "RANK: 5, where WORLD_SIZE 2 has processes 0 to 1" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("world", [None, "", "1"])
 def test_a_lone_process_writes_whatever_its_rank(world: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
