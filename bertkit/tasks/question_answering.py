@@ -470,16 +470,22 @@ def _masked(start_logits: Tensor, end_logits: Tensor, batch: Batch) -> tuple[Ten
 
 def _ranked(windows: Sequence[Kept], pieces: Pieces, context: str, most: int) -> Candidates:
     """The best spans over all windows of a context, without the blanks that some tokenizers count to their pieces."""
-    rows = [row for w in windows for row in zip(w.scores.tolist(), w.first.tolist(), w.last.tolist(), strict=True)]
-    scores, spans = [], []
-    for score, first, last in sorted(rows, key=lambda row: -row[0])[:most]:
-        start, end = int(pieces.starts[first]), int(pieces.ends[last])
+    import numpy as np
+
+    scores, first, last = (np.concatenate(parts) for parts in zip(*(w[:3] for w in windows), strict=True))
+    best = np.argsort(-scores, kind="stable")[:most]
+    starts, ends = pieces.starts[first[best]].tolist(), pieces.ends[last[best]].tolist()
+    kept, spans = [], []
+    for score, start, end in zip(scores[best].tolist(), starts, ends, strict=True):
         text = context[start:end]
-        start, text = start + len(text) - len(text.lstrip()), text.strip()
-        if text:
-            scores.append(score)
-            spans.append((start, start + len(text)))
-    return Candidates(scores, spans, min(window.null for window in windows))
+        bare = text.strip()
+        if len(bare) < len(text):
+            start += len(text) - len(text.lstrip())
+            end = start + len(bare)
+        if bare:
+            kept.append(score)
+            spans.append((start, end))
+    return Candidates(kept, spans, min(window.null for window in windows))
 
 
 def _log_odds(null: float, best: float) -> float:
