@@ -31,12 +31,8 @@ class OnnxModel:
 
     def __call__(self, batch: Arrays) -> Arrays:
         """The outputs by their names. Raises ModelError where the graph can not be run on this batch."""
-        from onnxruntime import RunOptions
-
-        options = RunOptions()
-        options.only_execute_path_to_fetches = True
         try:
-            found = self.session.run(self.outputs, {name: batch[name] for name in self.inputs}, options)
+            found = self.session.run(self.outputs, {name: batch[name] for name in self.inputs})
         except Exception as error:  # ONNX Runtime's errors share no class of their own
             shapes = ", ".join(f"{name} {batch[name].shape}" for name in self.inputs)
             raise ModelError(Problem(GRAPH, f"can not be run on {shapes}: {first_line(error)}")) from error
