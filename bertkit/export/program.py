@@ -195,7 +195,8 @@ def _quantize(
         difference = output_difference(plain, model(sample))
         last["int8"] = compared(held.predictor, model, held.rows, expected, difference, math.inf)
         fallen = last["int8"].drop(headline)
-        logger.info("int8 but for %d nodes: %s falls by %.4f", len(nodes), headline, fallen)
+        way = "falls" if fallen >= 0 else "rises"
+        logger.info("int8 but for %d nodes: %s %s by %.4f", len(nodes), headline, way, abs(fallen))
         return fallen
 
     excluded, steps = quantize.search(found, harm, drop, max_drop)

@@ -65,11 +65,12 @@ def _chunks(task: Task, rows: Dataset) -> Iterator[Mapping[str, pa.Array]]:
 
 
 def _settled(kind: pa.DataType) -> pa.DataType:
-    """The type of a column by its first chunk; where that holds empty lists alone, of whole numbers."""
+    """The type of a column by its first chunk; lists of whole numbers, or of nothing so far, take 4 bytes each."""
     import pyarrow as pa
 
     if pa.types.is_list(kind):
-        return pa.list_(_settled(kind.value_type))
+        of = kind.value_type
+        return pa.list_(pa.int32() if pa.types.is_null(of) or pa.types.is_integer(of) else _settled(of))
     return pa.int64() if pa.types.is_null(kind) else kind
 
 
