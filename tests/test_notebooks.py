@@ -82,13 +82,13 @@ def test_it_runs(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("kernel")
 def test_it_runs_offline_and_says_what_a_push_needs(tmp_path: Path) -> None:
-    said = printed(ROOT / "notebooks" / "quickstart.ipynb", tmp_path)
+    said = printed(ROOT / "notebooks" / "ner_crf.ipynb", tmp_path)
     assert re.search(r"(?m)^model\.safetensors +[\d,]+ +[0-9a-f]{64}$", said)
     assert "Nothing was sent. Log in" in said
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize("path", [path for path in PUSHING if path.stem != "quickstart"], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PUSHING, ids=lambda path: path.name)
 def test_it_runs_from_the_problem_to_the_pushed_model(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
