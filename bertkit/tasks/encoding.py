@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from operator import add
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,12 +38,7 @@ def encode_all(task: Task, rows: Dataset) -> Dataset:
     if first is None:  # no rows
         return task.encode(rows)
     schema = pa.schema([(name, _settled(values.type)) for name, values in first.items()])
-
-    def blocks() -> Iterator[Mapping[str, Any]]:
-        yield first
-        yield from chunks
-
-    return on_disk(blocks(), Features.from_arrow_schema(schema), token_hex())
+    return on_disk(chain([first], chunks), Features.from_arrow_schema(schema), token_hex())
 
 
 def _chunks(task: Task, rows: Dataset) -> Iterator[Mapping[str, pa.Array]]:
