@@ -23,7 +23,7 @@ class Spool(Sequence[Any]):
     def __init__(self, values: Iterable[Any] = ()) -> None:
         with full_disk_said():
             self._file = tempfile.TemporaryFile()  # noqa: SIM115  # it has no name, and is closed with this object
-        weakref.finalize(self, _close, self._file)
+        weakref.finalize(self, close, self._file)
         self._ends = array("q", [0])
         self.extend(values)
 
@@ -64,6 +64,7 @@ def full_disk_said() -> Iterator[None]:
         raise DataError(Problem(tempfile.gettempdir(), what, "Make room, or name another folder in TMPDIR.")) from error
 
 
-def _close(file: IO[bytes]) -> None:
+def close(file: IO[bytes]) -> None:
+    """Close a temporary file; that its disk is full was said before."""
     with suppress(OSError):  # closing writes what a full disk did not take once more
         file.close()

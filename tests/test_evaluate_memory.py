@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from transformers import set_seed
 
 from bertkit.data import Data, load
-from bertkit.data.table import column_values
+from bertkit.data.table import column_values, features_of, on_disk
 from bertkit.errors import DataError, UserError
 from bertkit.evaluation import reranking
 from bertkit.evaluation.entities import PackedTags
@@ -201,6 +201,15 @@ def test_a_bad_value_is_named_with_its_line(tmp_path: Path, monkeypatch: pytest.
     rows = [{"text": "a", "label": "good"} for _ in range(6)] + [{"text": 5, "label": "bad"}]
     with pytest.raises(DataError, match=r"rows\.jsonl:7: `text` holds 5"):
         read(small.write_rows(tmp_path / "rows.jsonl", rows), 3, monkeypatch)
+
+
+def test_what_goes_wrong_while_rows_are_read_is_not_called_a_full_disk() -> None:
+    def blocks() -> Iterator[dict[str, list[str]]]:
+        yield {"text": ["a"]}
+        raise ConnectionResetError("the Hub is gone")
+
+    with pytest.raises(ConnectionResetError, match="the Hub is gone"):
+        on_disk(blocks(), features_of({"text": "text"}), "x")
 
 
 def test_rows_on_a_full_disk_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, overload
 
 from bertkit.errors import DataError, Problem
-from bertkit.spool import full_disk_said
+from bertkit.spool import close, full_disk_said
 
 if TYPE_CHECKING:
     import numpy as np
@@ -141,7 +141,7 @@ def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, f
     schema = features.arrow_schema
     with full_disk_said():
         file = tempfile.TemporaryFile()  # noqa: SIM115  # in the folder TMPDIR; it has no name
-    with file:
+    try:
         stream = pa.ipc.new_stream(file, schema)
         for block in blocks:  # where it reads files, what goes wrong there is not about this disk
             batch = pa.record_batch(dict(block), schema=schema)
@@ -151,6 +151,8 @@ def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, f
             stream.close()
             file.flush()
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    finally:
+        close(file)
     table = InMemoryTable(pa.ipc.open_stream(pa.py_buffer(content)).read_all())
     return Dataset(table, fingerprint=fingerprint)
 
