@@ -103,7 +103,7 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
     inputs: ClassVar[Sequence[frozenset[str]]] = (frozenset({"question", "context"}),)
     targets: ClassVar[Sequence[str]] = ("answers",)
     torn: ClassVar[Mapping[str, str]] = {"context": "splits may share texts, of which other questions are asked"}
-    chunk: ClassVar[int] = 1024  # a context may have many windows
+    chunk: ClassVar[int] = 2048  # a context may have many windows; 1,024 left 2.6 % of padding
     reduced_by: ClassVar[Sequence[str]] = ("place", "low", "count", "first", "end")
 
     options: QuestionAnsweringOptions
