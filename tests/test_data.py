@@ -15,8 +15,10 @@ import pytest
 
 from bertkit.data import check, label_names, load
 from bertkit.data import sources as sources_module
+from bertkit.data.table import numbers
 from bertkit.errors import DataError
 from bertkit.recipe import DataSpec
+from bertkit.tasks import get_task
 from bertkit.tasks.base import Column
 
 TASK: Any = SimpleNamespace(
@@ -488,6 +490,24 @@ def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
     ]
     assert says(data, "note")[:2] == ["train: 24 rows", "train: a 12 (50.0%), b 10 (41.7%), Ab 1 (4.2%), ab  1 (4.2%)"]
     assert not says(data, "fail")
+
+
+def test_large_numbers_are_told_apart(tmp_path):
+    rows = [{"text": f"text {number}", "score": 1.7e9 + number} for number in range(3)]
+    data = get(write(tmp_path / "train.jsonl", rows))
+    assert not says(data, "fail")
+    assert numbers(data.rows["train"], "score").tolist() == [1.7e9, 1.7e9 + 1, 1.7e9 + 2]
+
+
+def test_a_text_that_one_split_lacks_is_no_part_of_what_is_compared(tmp_path):
+    rows = [{"anchor": f"text {number}", "positive": f"like {number}", "negative": "not"} for number in range(3)]
+    write(tmp_path / "train.jsonl", rows)
+    write(
+        tmp_path / "validation.jsonl", [{"anchor": "text 1", "positive": "like 1"}, {"anchor": "new", "positive": "x"}]
+    )
+    kind = get_task("sentence-similarity")
+    data = load(DataSpec(source=str(tmp_path)), kind, kind.Options(name="sentence-similarity"))
+    assert any("validation: 1 of 2 rows (50.0%) is in train too" in finding.what for finding in check(data))
 
 
 @pytest.mark.parametrize(

@@ -37,16 +37,18 @@ def check(data: Data) -> list[Finding]:
     if data.corpus:
         return list(data.findings)
     texts = [name for name, column in data.columns.items() if column.holds in ("text", "words")]
+    everywhere = [name for name in texts if all(name in rows.column_names for rows in data.rows.values())]
     findings, trained = list(data.findings), None
     for split, rows in data.rows.items():
         origin = data.origins[split]
         findings.append(Finding("note", f"{split}: {counted(len(rows), 'row')}"))
-        findings += _empty(rows, [name for name in texts if not data.columns[name].unchecked], split, origin)
+        own = [name for name in texts if name in rows.column_names and not data.columns[name].unchecked]
+        findings += _empty(rows, own, split, origin)
         name = data.target if data.target in rows.column_names else None
         target = None if name is None else data.columns[name]
         if name and target and target.holds not in ("answers", "text") and not target.unchecked:
             findings += _balance(rows, name, target, split)
-        seen = _Seen.of(rows, texts)
+        seen = _Seen.of(rows, everywhere)
         findings += _duplicates(seen, rows, name, split, origin)
         if split == "train":
             trained = seen

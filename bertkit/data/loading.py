@@ -213,7 +213,8 @@ def _drop_unlabelled(table: Table, split: str, targets: Sequence[str]) -> list[F
     notes = []
     for name in [name for name in targets if name in table.values]:
         missing = [index for index, value in enumerate(table.values[name]) if value is None]
-        if split == "test" and all(value == -1.0 for value in table.values[name]):  # GLUE's mark of a secret score
+        # GLUE's mark of a secret score; a text that is not there
+        if split == "test" and all(value in (-1.0, "") for value in table.values[name]):
             missing = list(range(len(table)))
         if split == "test" and len(missing) == len(table):
             del table.values[name]

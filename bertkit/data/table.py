@@ -159,7 +159,8 @@ def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, f
 
 def numbers(rows: Dataset, name: str) -> np.ndarray[Any, Any]:
     """A column of numbers, `(rows,)`: eight bytes each, where `rows[name][:]` makes objects of them."""
-    found: np.ndarray[Any, Any] = rows.with_format("numpy").select_columns([name])[:][name]
+    # dtype=None: by itself the format makes fp32 of fp64.
+    found: np.ndarray[Any, Any] = rows.with_format("numpy", dtype=None).select_columns([name])[:][name]
     return found
 
 

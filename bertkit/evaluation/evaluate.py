@@ -91,8 +91,10 @@ def evaluate(
         raise DataError(Problem(f"--split {split}", "the run's data have no such split", fix))
     targets = type(predictor.task).targets
     if targets and not set(targets).intersection(data.rows[split].column_names):
-        what = f"no column {' or '.join(f'`{name}`' for name in targets)} to score answers by"
-        fix = f"If another column has it: data.columns.{targets[0]}=NAME. Answers alone: bertkit predict."
+        *first, last = (f"`{name}`" for name in targets)
+        what = f"no column {', '.join(first)}{' or ' if first else ''}{last} to score answers by"
+        key = "COLUMN=NAME, where COLUMN is the one the model learned" if first else f"{targets[0]}=NAME"
+        fix = f"If it has another name there: data.columns.{key}. Answers alone: bertkit predict."
         raise DataError(Problem(str(file or f"split {split}"), what, fix))
     if rerank is not None:
         from bertkit.retrieval.two_stage import evaluate_two_stages

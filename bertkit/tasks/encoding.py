@@ -28,15 +28,13 @@ Overflow = Literal["truncate", "window", "error"]
 def encode_all(task: Task, rows: Dataset) -> Dataset:
     """`task.encode` of all rows, a chunk at a time, over a memory-mapped file; `row` is counted from the first.
 
-    Raises RowsError with what is wrong in all chunks, and DataError where the disk is full.
+    rows: at least one. Raises RowsError with what is wrong in all chunks, and DataError where the disk is full.
     """
     import pyarrow as pa
     from datasets import Features
 
     chunks = _chunks(task, rows)
-    first = next(chunks, None)
-    if first is None:  # no rows
-        return task.encode(rows)
+    first = next(chunks)
     schema = pa.schema([(name, _settled(values.type)) for name, values in first.items()])
     return on_disk(chain([first], chunks), Features.from_arrow_schema(schema), token_hex())
 

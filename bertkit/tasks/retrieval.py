@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, final
 
 from bertkit.data.beir import check_pairs
 from bertkit.data.table import column_values, numbers
-from bertkit.errors import DataError, Problem, UserError
+from bertkit.errors import DataError, Problem, RowsError, UserError
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import ranking
 from bertkit.spool import Spool
@@ -232,7 +232,11 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
 
         table, texts = np.empty((0, 1), dtype=np.float32), rows.select_columns([side])
         for start in range(0, len(places), self.chunk):
-            features = self.encode(texts.select(places[start : start + self.chunk]))
+            own = places[start : start + self.chunk]
+            try:
+                features = self.encode(texts.select(own))
+            except RowsError as error:
+                raise error.renumbered(own.__getitem__) from None
             found = vectors.stacked(predict(features))
             if not start:
                 table = np.empty((len(places), found.shape[1]), dtype=np.float32)

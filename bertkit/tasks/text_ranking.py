@@ -221,7 +221,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         try:
             features = super().features(rows.select(order))
         except RowsError as error:
-            raise error.renumbered(lambda row: int(order[row])) from None
+            raise RowsError(sorted(error.renumbered(lambda row: int(order[row])).found)) from None
         read = order[numbers(features, "row")]
         features = features.remove_columns("row").add_column("row", read)
         return features.add_column("group", queries[read])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from pydantic import Field, ValidationError, model_validator
 
 from bertkit.data import tagged, tagging
-from bertkit.data.table import column_values, numbers
+from bertkit.data.table import column_values, counted, numbers
 from bertkit.encoder import load_beside, load_model
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import baselines as simple
@@ -251,9 +251,7 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
             yield Finding("warn", what, "If memory runs out, give shorter texts, such as sentences.")
         mute = int(numbers(features, "mute").sum())
         if mute:
-            what = (
-                f"{split}: {mute:,} words become no word piece (zero-width or control characters): they are O, always"
-            )
+            what = f"{split}: {counted(mute, 'word')} of no word piece (zero-width or control characters): O, always"
             yield Finding("note", what)
 
     # --- text -> features -> model
