@@ -455,7 +455,7 @@ def test_too_long_a_document_is_cut_and_said_or_refused(tiny_encoder: Path) -> N
     cut = fresh(task(tiny_encoder, rows([1, 0, 0])), tiny_encoder)
     assert [a["truncated"] for a in cut([huge, {"query": "the cat ?", "document": "yes"}])] == [True, False]
     findings = list(cut.task.check(cut.task.encode(Dataset.from_list([huge])), "train"))
-    assert any("1 of 1 rows" in finding.what and finding.level == "warn" for finding in findings)
+    assert any("1 of 1 row (100.0%) is cut at" in finding.what and finding.level == "warn" for finding in findings)
     strict = fresh(task(tiny_encoder, rows([1, 0, 0]), overflow="error"), tiny_encoder)
     with pytest.raises(DataError, match=r"row 1.*25006 word pieces"):
         strict([huge])

@@ -166,7 +166,7 @@ def test_a_file_is_scored_as_the_split_that_it_is(runs: dict[str, Run]) -> None:
 def test_a_file_without_targets_is_named(runs: dict[str, Run], tmp_path: Path) -> None:
     file = small.write_rows(tmp_path / "rows.jsonl", [{"text": "a cat", "gold": "good"}])
     for source in (runs["single-label"].folder, runs["single-label"].model):
-        with pytest.raises(DataError, match=r"rows\.jsonl: no column `label` .*\n.*data\.columns\.label=NAME"):
+        with pytest.raises(DataError, match=r"rows\.jsonl: no column `label`.*\n.*data\.columns\.COLUMN=NAME"):
             evaluate(source, file=file)
         assert evaluate(source, file=file, overrides=["data.columns.label=gold"])["rows"] == 1
 
