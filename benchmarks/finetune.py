@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def setting(file: Path, rows: int) -> Setting:
     tokenizer = load_tokenizer(encoder.folder)
     task = kind.prepare(options, tokenizer, LONGEST.get(file.suffix, 128), read, [])
     features = task.features(read)
-    inputs = features.select_columns([*(n for n in tokenizer.model_input_names if n in features.column_names)])
+    inputs = features.select_columns([n for n in tokenizer.model_input_names if n in features.column_names])
     if kind.name == "text-classification":
         model, size = AutoModelForSequenceClassification, {"num_labels": 2}
         plain, collator = inputs.add_column("labels", features["labels"][:]), DataCollatorWithPadding(tokenizer)
@@ -83,7 +84,7 @@ def setting(file: Path, rows: int) -> Setting:
         starts, ends = zip(*features["labels"][:], strict=True)
         plain = inputs.add_column("start_positions", list(starts)).add_column("end_positions", list(ends))
         collator = DataCollatorWithPadding(tokenizer)
-    made = lambda: model.from_pretrained(encoder.folder, dtype=torch.float32, **size)  # noqa: E731
+    made = partial(model.from_pretrained, encoder.folder, dtype=torch.float32, **size)
     return Setting(encoder, task, features, plain, made, collator)
 
 

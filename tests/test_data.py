@@ -499,6 +499,14 @@ def test_large_numbers_are_told_apart(tmp_path):
     assert numbers(data.rows["train"], "score").tolist() == [1.7e9, 1.7e9 + 1, 1.7e9 + 2]
 
 
+def test_pairs_of_test_without_a_target_have_none(tmp_path):
+    kind = get_task("sentence-similarity")
+    file = write(tmp_path / "test.jsonl", [{"text_a": "a", "text_b": "b"}])
+    data = load(DataSpec(source={"test": str(file)}), kind, kind.Options(name="sentence-similarity"), splits={"test"})
+    assert data.target is None
+    assert data.rows["test"].column_names == ["text_a", "text_b"]
+
+
 def test_a_text_that_one_split_lacks_is_no_part_of_what_is_compared(tmp_path):
     rows = [{"anchor": f"text {number}", "positive": f"like {number}", "negative": "not"} for number in range(3)]
     write(tmp_path / "train.jsonl", rows)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.splits import names_of
-from bertkit.data.table import Origin, column_values, counted, numbers, rows_named, share
+from bertkit.data.table import Origin, column_values, counted, numbers, part_of, rows_named, share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +29,8 @@ def check(data: Data) -> list[Finding]:
 
     Per split: rows, label balance, empty texts, duplicates (with and without the same target), and rows that
     validation or test share with train. Two rows are the same where their texts are, but for case and blanks
-    around them. Rows are read a few at a time; what is kept of each is some 50 bytes. Of a corpus, all was found
-    when it was read.
+    around them. Rows are read a few at a time; what is kept of each are numbers. Of a corpus, all was found when it
+    was read.
     """
     from bertkit.tasks.base import Finding
 
@@ -115,27 +115,26 @@ def _label_findings(counts: Mapping[str, int], several: bool) -> list[Finding]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """The rows of a split that have texts, each with the first that has the same."""
+    """The rows of a split that have texts; all fields are `(rows with texts,)`."""
 
-    rows: Ints  # (rows with texts,)
-    first: Ints  # of each of them, the first row that is like it; (rows with texts,)
-    keys: Ints  # (different texts,), sorted: a number that equal texts share
-    places: Ints  # of each key, its first row
+    rows: Ints
+    keys: Ints  # a number that equal texts share
+    first: Ints  # the first row that has the same texts
 
     @classmethod
     def of(cls, rows: Dataset, names: Sequence[str]) -> _Seen:
         """Rows without any text, which `_empty` reports, are left out."""
         import numpy as np
 
-        keys, there = array("q"), array("q")
+        hashes, there = array("q"), array("q")
         for row, texts in enumerate(zip(*(column_values(rows, name) for name in names), strict=True)):
             normal = tuple(_joined(text).strip().casefold() for text in texts)
             if any(normal):
-                keys.append(hash(normal))
+                hashes.append(hash(normal))
                 there.append(row)
-        own = np.frombuffer(there, dtype=np.int64)
-        values, index, inverse = np.unique(np.frombuffer(keys, np.int64), return_index=True, return_inverse=True)
-        return cls(own, own[index][inverse], values, own[index])
+        own, keys = (np.frombuffer(values, dtype=np.int64) for values in (there, hashes))
+        _, index, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        return cls(own, keys, own[index][inverse])
 
 
 def _duplicates(seen: _Seen, rows: Dataset, target: str | None, split: str, origin: Origin) -> list[Finding]:
@@ -164,14 +163,10 @@ def _shared(seen: _Seen, trained: _Seen, split: str, data: Data) -> list[Finding
 
     from bertkit.tasks.base import Finding
 
-    of_key = np.isin(seen.keys, trained.keys)
-    common = np.isin(seen.first, seen.places[of_key])
-    if not common.any():
+    common = np.flatnonzero(np.isin(seen.keys, trained.keys))
+    if not len(common):
         return []
-    row = int(seen.rows[common][0])
-    key = seen.keys[seen.places == seen.first[common][0]][0]
-    like = int(trained.places[np.searchsorted(trained.keys, key)])
-    count, total = int(common.sum()), len(data.rows[split])
-    what = f"{split}: {count:,} of {counted(total, 'row')} ({share(count, total)}) {'is' if count == 1 else 'are'}"
-    pair = f"{data.origins[split][row]} is {data.origins['train'][like]}"
-    return [Finding("warn", f"{what} in train too; e.g. {pair}", "scores will look better than they are")]
+    like = trained.first[trained.keys == seen.keys[common[0]]][0]
+    pair = f"{data.origins[split][int(seen.rows[common[0]])]} is {data.origins['train'][int(like)]}"
+    what = f"{split}: {part_of(len(common), len(data.rows[split]), 'row')} in train too; e.g. {pair}"
+    return [Finding("warn", what, "scores will look better than they are")]

@@ -23,7 +23,7 @@ from bertkit.data.columns import choose_columns
 from bertkit.data.loading import Data
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS
-from bertkit.data.table import Origin, Problems, counted, rows_named, share, shown
+from bertkit.data.table import Origin, Problems, counted, part_of, rows_named, shown
 from bertkit.errors import DataError, Problem
 from bertkit.files import read_json, write_json
 
@@ -260,9 +260,8 @@ def _shared(found: Mapping[str, _Documents]) -> Iterator[Finding]:
             continue
         there = np.flatnonzero(np.isin(documents.hashes, found["train"].hashes))
         if len(there):
-            count, total = len(there), len(documents.rows)
-            what = f"{split}: {count:,} of {counted(total, 'document')} ({share(count, total)})"
-            what += f" {'is' if count == 1 else 'are'} in train too; e.g. {documents.origin[int(there[0])]}"
+            part = part_of(len(there), len(documents.rows), "document")
+            what = f"{split}: {part} in train too; e.g. {documents.origin[int(there[0])]}"
             yield _finding("warn", what, "scores will look better than they are")
 
 

@@ -180,6 +180,11 @@ def share(part: int, whole: int) -> str:
     return "under 0.1%" if 0 < part < 0.0005 * whole else f"{part / whole:.1%}"
 
 
+def part_of(part: int, whole: int, noun: str) -> str:
+    """Such as "1 of 2 rows (50.0%) is" and "2 of 3 rows (66.7%) are"."""
+    return f"{part:,} of {counted(whole, noun)} ({share(part, whole)}) {'is' if part == 1 else 'are'}"
+
+
 def rows_named(origin: Origin, indices: Sequence[int], most: int = 5) -> str:
     """The places of rows, for a message: the first few, then how many more."""
     more = f" and {len(indices) - most:,} more" if len(indices) > most else ""

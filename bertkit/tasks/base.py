@@ -12,15 +12,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from operator import add
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, final
 
 from pydantic import BaseModel, ConfigDict
 
-from bertkit.errors import Problem, RowsError, UserError
+from bertkit.errors import Problem, UserError
 from bertkit.spool import Spool
-from bertkit.tasks.encoding import encode_all
+from bertkit.tasks.encoding import encode_all, encode_chunk
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -312,11 +310,7 @@ class Task(ABC):
     def chunks(self, rows: Dataset, predict: Predict) -> Iterator[tuple[Sequence[Any], Dataset, Dataset]]:
         """What was kept, features and rows, a chunk of rows at a time."""
         for start in range(0, len(rows), self.chunk):
-            part = rows.select(range(start, min(start + self.chunk, len(rows))))
-            try:
-                features = self.encode(part)
-            except RowsError as error:
-                raise error.renumbered(partial(add, start)) from None
+            features, part = encode_chunk(self, rows, start)
             yield predict(features), features, part
 
     def evaluate(self, rows: Dataset, predict: Predict) -> dict[str, float | None]:

@@ -39,15 +39,24 @@ def encode_all(task: Task, rows: Dataset) -> Dataset:
     return on_disk(chain([first], chunks), Features.from_arrow_schema(schema), token_hex())
 
 
+def encode_chunk(task: Task, rows: Dataset, start: int) -> tuple[Dataset, Dataset]:
+    """The features of the chunk of rows that begins there, and these rows. Raises RowsError, numbered as `rows` is."""
+    part = rows.select(range(start, min(start + task.chunk, len(rows))))
+    try:
+        return task.encode(part), part
+    except RowsError as error:
+        raise error.renumbered(partial(add, start)) from None
+
+
 def _chunks(task: Task, rows: Dataset) -> Iterator[Mapping[str, pa.Array]]:
     import pyarrow.compute as pc
 
     found: list[tuple[int, str, str]] = []
     for start in range(0, len(rows), task.chunk):
         try:
-            features = task.encode(rows.select(range(start, min(start + task.chunk, len(rows)))))
+            features, _ = encode_chunk(task, rows, start)
         except RowsError as error:
-            found += error.renumbered(partial(add, start)).found
+            found += error.found
             if len(found) >= MAX_PROBLEMS:
                 break
             continue

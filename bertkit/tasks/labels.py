@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from bertkit.data.table import counted, numbers, share
+from bertkit.data.table import counted, numbers, part_of
 from bertkit.errors import DataError, Problem
 from bertkit.tasks.base import Finding
 
@@ -68,6 +68,8 @@ def length_findings(features: Dataset, split: str, max_length: int, overflow: st
     lost = numbers(features, "lost")[starts]
     cut = int((lost > 0).sum())
     if cut:
-        part = f"{cut:,} of {counted(len(starts), 'row')} ({share(cut, len(starts))}) {'is' if cut == 1 else 'are'} cut"
-        what = f"{split}: {part} at {max_length} word pieces, which leaves {counted(int(lost.sum()), 'piece')} unread"
+        part = part_of(cut, len(starts), "row")
+        what = (
+            f"{split}: {part} cut at {max_length} word pieces, which leaves {counted(int(lost.sum()), 'piece')} unread"
+        )
         yield Finding("warn", what, "Raise model.max_length, or set task.overflow: window.")
