@@ -13,7 +13,7 @@ from bertkit.training.batching import Collator, LengthBatches, TokenBatches
 sizes = st.integers(1, 4)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(units=st.integers(4, 200), batch=sizes, accumulation=sizes, world=st.integers(1, 3), epoch=st.integers(0, 3))
 def test_every_unit_once_and_steps_do_not_depend_on_their_division(
     units: int, batch: int, accumulation: int, world: int, epoch: int
@@ -86,7 +86,7 @@ def by_tokens(lengths: list[int], units: list[int] | range, epoch: int = 0, **mo
     return batches
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     sizes=st.lists(st.tuples(st.integers(2, 300), st.integers(1, 3)), min_size=1, max_size=120),
     tokens=st.integers(8, 700),

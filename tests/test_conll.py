@@ -207,7 +207,7 @@ def test_memory_is_that_of_a_sentence():
     assert most < 100_000  # bytes; all of the rows take some 7 million
 
 
-QUICK = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 tricky = st.sampled_from(
     [b"EU", b"B-ORG", b"O", b" ", b" O\n", b"\tO\n", b"\t", b"\n", b"\n\n", b"\r", b"\r\n", b"\0", b"-DOCSTART-", b"# ",
      b"\xef\xbb\xbf", b"\xff\xfe", b"\xe9", b"\xc2\x85", b"\xc2\xa0", b"\xe2\x80\xa8", b"\x1c", b","]

@@ -31,7 +31,7 @@ TASK: Any = SimpleNamespace(
     corpus=False,
     refine=lambda options, table, split: (table, []),
 )
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 tricky = st.sampled_from(
     [b'"', b",", b"\t", b"\n", b"\r", b"\r\n", b"\0", b"\xef\xbb\xbf", b"\xff\xfe", b"\xe9", b"text", b"label", b"a|b",

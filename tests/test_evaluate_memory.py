@@ -49,7 +49,7 @@ def test_spooled_answers_score_as_listed_ones(case: Case, tiny_encoder: Path) ->
     assert task.evaluate(rows, predict) == task.score(listed, rows)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.dictionaries(st.text(), VALUES, max_size=3), max_size=5))
 def test_answers_come_back_as_they_were(answers: list[dict[str, Any]]) -> None:
     spooled = Spool(iter(answers))
@@ -90,7 +90,6 @@ def test_what_goes_wrong_with_answers_is_not_called_a_full_disk() -> None:
         Spool(answers())
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.sampled_from(["O", "B-LOC", "I-LOC", "E-x-y"]), max_size=5), max_size=5))
 def test_packed_tags_are_the_tags(sentences: list[list[str]]) -> None:
     packed = PackedTags(iter(sentences))

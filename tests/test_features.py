@@ -312,7 +312,7 @@ different = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(one=different, other=different)
 def test_options_never_hit_each_others_vectors(
     tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory, one: Any, other: Any

@@ -25,7 +25,7 @@ def length(tokenizer: Any, text: str) -> int:
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS, title=st.sampled_from(["", "the cat", "a very good dog and a cat " * 4]), stride=st.integers(0, 30))
 def test_every_character_is_in_a_passage_that_fits(kinds: Any, kind: str, text: str, title: str, stride: int) -> None:
     made = cut(kinds[kind], text, max_length=32, stride=stride, title=title, prefix="the ")

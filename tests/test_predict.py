@@ -302,7 +302,7 @@ def test_answers_for_people(predictor: Predictor) -> None:
 anything = st.text(st.characters(exclude_categories=()), max_size=60)  # lone surrogates too
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(texts=st.lists(anything, max_size=6))
 def test_any_texts_are_answered(texts: list[str], predictor: Predictor) -> None:
     answers = predictor(texts)
@@ -317,7 +317,7 @@ def test_any_texts_are_answered(texts: list[str], predictor: Predictor) -> None:
 values = st.one_of(anything, st.integers(), st.none(), st.lists(anything))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rows=st.lists(st.one_of(anything, st.none(), st.dictionaries(st.sampled_from(["text", "id"]), values))))
 def test_any_rows_are_answered_or_refused(rows: list[Any], predictor: Predictor) -> None:
     with contextlib.suppress(DataError):

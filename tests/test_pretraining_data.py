@@ -143,7 +143,7 @@ lengths = st.lists(st.integers(1, 90), min_size=1, max_size=30)
 
 
 @given(lengths, st.integers(5, 60), st.booleans(), st.sampled_from([0.0, 0.1, 1.0]), st.integers())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_packing_loses_nothing_and_never_goes_beyond_the_limit(sizes, limit, pairs, short, seed):
     if sum(sizes) < 2:
         return

@@ -98,7 +98,7 @@ def test_a_short_pair_is_what_the_tokenizer_makes_of_it(
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(text=TEXTS, data=st.data())
 def test_cover_is_the_pieces_that_reach_into_a_span(kind: str, text: str, data: Any, kinds: dict[str, Any]) -> None:
     (pieces,) = tokenize(kinds[kind], [text])
@@ -142,7 +142,7 @@ def test_every_piece_is_owned_once_where_it_has_most_context(size: int, stride: 
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(question=TEXTS, context=TEXTS, max_length=st.integers(20, 60), stride=st.integers(0, 80))
 def test_nothing_of_question_or_context_is_lost(
     kind: str, question: str, context: str, max_length: int, stride: int, kinds: dict[str, Any]
@@ -194,7 +194,7 @@ def test_questions_that_leave_no_room_are_named_together(kinds: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.filter_too_much])
 @given(context=TEXTS, data=st.data())
 def test_gold_positions_point_at_the_answer(kind: str, context: str, data: Any, kinds: dict[str, Any]) -> None:
     """From first to last piece stands all of the answer that has a piece, and no piece more."""

@@ -124,7 +124,7 @@ def by_hand(task: QuestionAnswering, features: Dataset, logits: list[np.ndarray]
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     contexts=st.lists(st.sampled_from(CONTEXTS) | TEXTS, min_size=1, max_size=4),
     seed=st.integers(0, 2**20),
@@ -191,7 +191,7 @@ def test_neither_batch_nor_padding_nor_question_changes_what_is_kept(
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(context=TEXTS, question=TEXTS, seed=st.integers(0, 1000))
 def test_every_answer_is_a_piece_of_its_context(
     kind: str, context: str, question: str, seed: int, kinds: dict[str, Any]

@@ -170,7 +170,7 @@ def read(file: Path, content: bytes, *overrides: str) -> None:
         assert str(error).replace("\n", "").isprintable()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.one_of(st.binary(max_size=200), snippets.map(lambda text: text.encode(errors="surrogatepass"))))
 @example(b"a: &a [*a]")
 @example(b"? " * 500)
@@ -186,7 +186,7 @@ def test_any_bytes(file: Path, content: bytes) -> None:
     read(file, content)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.data())
 def test_a_recipe_with_a_piece_changed(file: Path, data: st.DataObject) -> None:
     text = RECIPE
@@ -197,7 +197,7 @@ def test_a_recipe_with_a_piece_changed(file: Path, data: st.DataObject) -> None:
     read(file, text.encode(errors="surrogatepass"))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(overrides, min_size=1, max_size=4))
 @example(["data.source=~nobody/x.csv"])
 @example(["model.name=" + "x/" * 3000])
@@ -222,7 +222,7 @@ anything = st.recursive(
 positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     task=st.fixed_dictionaries(
         {"name": st.just("text-classification")},

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.evaluation.squad import (
@@ -161,7 +161,6 @@ some_questions = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(some_questions)
 def test_the_threshold_is_as_good_as_any(questions):
     odds, texts, gold = zip(*questions, strict=True)

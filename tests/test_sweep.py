@@ -188,7 +188,7 @@ def test_values_that_only_transformers_or_the_model_refuse_are_found_before_trai
     assert not (room / "never").exists()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     low=st.integers(1, 500),
     size=st.integers(1, 500),
@@ -280,7 +280,7 @@ def test_verdicts() -> None:
     assert "0.9500 in the search" in verdict("f1", 3, 0.95, [0.7], [0.7])[1]
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     moments=st.sets(st.integers(1, 28), min_size=1, max_size=5),
     torn=st.binary(max_size=9).filter(lambda b: b"\n" not in b),

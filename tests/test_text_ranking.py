@@ -176,7 +176,7 @@ def ranked(data: list[tuple[int, int, int]], grouped: bool | None = None, graded
     return RankedRows.of(grades.astype(np.float64), (given_scores / 7).tolist(), numbers, grouped, graded)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(queries_of_rows)
 def test_measures_are_those_of_scikit_learn_and_trec_eval(data: list[tuple[int, int, int]]) -> None:
     distinct = [(group, grade, score * 100 + place) for place, (group, grade, score) in enumerate(data)]  # no ties
@@ -208,7 +208,7 @@ def test_measures_are_those_of_scikit_learn_and_trec_eval(data: list[tuple[int, 
             assert means[name] is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(queries_of_rows, st.randoms(use_true_random=False))
 def test_neither_ties_nor_the_order_of_rows_are_a_gain(data: list[tuple[int, int, int]], random: Any) -> None:
     tied = [(group, grade, score % 3) for group, grade, score in data]
@@ -416,7 +416,7 @@ def test_listwise_is_listnet_over_each_query(tiny_encoder: Path) -> None:
     assert made.count(batch) == 2
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 4), min_size=5, max_size=40), st.integers(1, 4))
 def test_a_query_is_never_torn_between_batches(groups: list[int], batch_size: int) -> None:
     numbers = query_numbers([str(group) for group in groups], None)

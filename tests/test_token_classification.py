@@ -215,7 +215,7 @@ def ask(task: TokenClassification, model: Any) -> Predictor:
 
 
 @pytest.mark.parametrize("head", ["softmax", "crf"])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(
         st.one_of(

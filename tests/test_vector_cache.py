@@ -69,7 +69,7 @@ def test_no_texts(tmp_path: Path) -> None:
     assert through(tmp_path, [])[0].shape == (0, 2)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=st.lists(st.lists(st.text(st.characters(codec=None), max_size=3), max_size=8), max_size=8))
 def test_any_texts_in_any_order(tmp_path: Path, calls: list[list[str]]) -> None:
     """Lone surrogates, NUL and texts that end in zero bytes among them."""
@@ -94,7 +94,7 @@ options = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(one=options, other=options)
 def test_options_share_a_store_only_where_all_are_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
     folders = [VectorCache(Path("root"), "name", key).folder for key in (one, other)]

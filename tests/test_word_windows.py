@@ -104,7 +104,7 @@ def test_a_long_sentence_takes_no_context_and_loses_no_word(tokenizer: Any) -> N
     assert own == list(range(80))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.text(max_size=60), min_size=1, max_size=4), st.integers(8, 20), st.integers(0, 30), st.booleans())
 def test_no_word_is_read_twice_whatever_the_text(texts: list[str], limit: int, stride: int, document: bool) -> None:
     vocabulary = {
