@@ -5,8 +5,8 @@
 (c) bertkit, batches of 32.
 
 (b) and (c) see the same rows, one epoch; (a) sees a sample of them, since it is slow. A row is a text, a sentence, or a
-window of a context (up to 384 word pieces). Tokenising is not timed. The contestants take turns, in the other order each
-round, after a round that does not count; the ratio of each round is printed, and their median.
+window of a context (up to 384 word pieces). Tokenising is not timed. The contestants take turns, in another order each
+round, after one that does not count; the ratio of each round is printed, and their median.
 
 Run:  python benchmarks/finetune.py FILE [--rows 1920] [--rounds 3]
 FILE is SST-2/train.tsv, wnut17/train.conll or squad/train-v1.1.json.
