@@ -29,7 +29,7 @@ Interval: TypeAlias = tuple[float, float]
 Weighted: TypeAlias = Callable[[Floats], dict[str, Floats]]
 """Weights (rows, resamples) -> score name -> value per resample (resamples,), NaN where undefined."""
 
-CHUNK = 2**21  # weights held at a time: 16 MiB
+CHUNK = 2**18  # weights held at a time: 2 MiB, which caches hold
 
 
 def intervals_single_label(
@@ -102,7 +102,7 @@ def bootstrap(weighted: Weighted, rows: int, *, resamples: int = 1000, seed: int
         seed: Seed of the draw. Scores of the same rows under the same seed see the same resamples.
     """
     rng = np.random.default_rng(seed)
-    step = max(4, min(64, CHUNK // rows))
+    step = max(1, min(64, CHUNK // rows))
     parts: list[dict[str, Floats]] = []
     for start in range(0, resamples, step):
         weights = np.empty((rows, min(step, resamples - start)))

@@ -92,7 +92,7 @@ class RankedRows(NamedTuple):
         else:  # the threshold is accuracy's, which has no meaning here
             by_row = similarity.labelled(self.truth > 0, self.given, 0.5).weighted
         names = metric_names(self.grouped, self.graded)
-        step = max(4, CHUNK // len(self.groups))  # resamples at a time: there are more rows than queries
+        step = max(1, CHUNK // len(self.groups))  # resamples at a time: there are more rows than queries
 
         def weighted(weights: Floats) -> dict[str, Floats]:
             starts = range(0, weights.shape[1], step)
