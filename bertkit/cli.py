@@ -117,6 +117,9 @@ def _recipe_commands(commands: Any) -> None:
     command.add_argument("rest", nargs="*", metavar="key=value", help=OVERRIDES)
     command.add_argument("--output-dir", type=Path, required=True, metavar="RUN", help="a new or empty folder")
     command.add_argument("--resume", action="store_true", help="go on with an interrupted run")
+    command.add_argument(
+        "--changed", action="store_true", help="with --resume: although recipe, data or libraries have changed"
+    )
     command.add_argument("--profile", action="store_true", help="say where the time goes, in RUN/profile.json too")
     command.set_defaults(run=_train)
 
@@ -244,12 +247,14 @@ def _check(args: argparse.Namespace) -> None:
 def _train(args: argparse.Namespace) -> None:
     from bertkit.recipe import load_recipe
 
+    if args.changed and not args.resume:
+        raise UserError("--changed says that --resume may go on with what has changed: give both")
     recipe = load_recipe(args.recipe, args.rest)
     quiet_libraries()
     from bertkit.report.table import after_training
     from bertkit.training.train import train
 
-    run = train(recipe, args.output_dir, args.resume, profile=args.profile)
+    run = train(recipe, args.output_dir, args.resume, profile=args.profile, changed=args.changed)
     if run.finished and processes.first():
         print(after_training(run.folder, run.results))
 

@@ -73,8 +73,10 @@ class Run:
         return load(self.folder)
 
 
-def open_run(recipe: Recipe, folder: Path, resume: bool) -> Run:
+def open_run(recipe: Recipe, folder: Path, resume: bool, changed: bool = False) -> Run:
     """A run folder that may be trained into: a new one, or an unfinished one of this recipe. Raises UserError.
+
+    changed: an unfinished one of another recipe will do too.
 
     Nothing is written yet: what is wrong with data or model leaves no folder behind.
     """
@@ -90,11 +92,12 @@ def open_run(recipe: Recipe, folder: Path, resume: bool) -> Run:
         what = "holds a finished run" if run.finished else "is not empty"
         fix = "Name another --output-dir." if run.finished else "Name another --output-dir, or go on with --resume."
         raise UserError(Problem(str(folder), what, fix))
-    if resume and kept.is_file() and kept.read_text(encoding="utf-8", errors="replace") != text:
+    if resume and not changed and kept.is_file() and kept.read_text(encoding="utf-8", errors="replace") != text:
         ours, theirs = text.splitlines(), kept.read_text(encoding="utf-8", errors="replace").splitlines()
-        changed = [line.strip() for line in ours if line not in theirs]
-        what = f"the recipe is not the one this run was started with; now: {'; '.join(changed[:5]) or 'lines are gone'}"
-        raise RecipeError(Problem(str(kept), what, "Give the same recipe and overrides, or another --output-dir."))
+        new = [line.strip() for line in ours if line not in theirs]
+        what = f"the recipe is not the one this run was started with; now: {'; '.join(new[:5]) or 'lines are gone'}"
+        fix = "Give the same recipe and overrides, or another --output-dir, or go on anyway with --resume --changed."
+        raise RecipeError(Problem(str(kept), what, fix))
     return run
 
 
@@ -116,18 +119,23 @@ def only_writer(run: Run) -> Iterator[None]:
         yield
 
 
-def environment(device: str, precision: str) -> dict[str, Any]:
-    """Versions, hardware and the working copy's commit, for environment.json."""
-    versions: dict[str, str | None] = {}
+def versions() -> dict[str, str | None]:
+    """Library -> its version; None where it is not installed."""
+    found: dict[str, str | None] = {}
     for name in LIBRARIES:
         try:
-            versions[name] = metadata.version(name)
+            found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            versions[name] = None
+            found[name] = None
+    return found
+
+
+def environment(device: str, precision: str) -> dict[str, Any]:
+    """Versions, hardware and the working copy's commit, for environment.json."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": versions,
+        "versions": versions(),
         "device": _accelerator() if device.startswith("cuda") else _processor(),
         "cpus": os.cpu_count(),
         "threads": _threads(),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
+import resource
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,10 @@ import pytest
 import small
 import torch
 from safetensors.torch import load_file
+from transformers import TrainerCallback
 
 from bertkit.errors import ModelError, UserError
-from bertkit.files import read_json, sha256
+from bertkit.files import read_json, sha256, write_json
 from bertkit.recipe import Recipe, load_recipe
 from bertkit.run import Run, only_writer
 from bertkit.tasks.text_classification import TextClassification
@@ -292,6 +296,108 @@ def test_two_processes_can_not_train_into_one_folder(recipe: Recipe, tmp_path: P
     with only_writer(run), pytest.raises(UserError, match="another process is training into this folder"):
         train(recipe, run.folder, resume=True)
     assert train(recipe, run.folder, resume=True).finished
+
+
+class Full(TrainerCallback):
+    """From step 4 on no file may become larger than 20 kB, as on a disk that is full."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
+    limits, folder = resource.getrlimit(resource.RLIMIT_FSIZE), tmp_path / "run"
+    try:
+        with pytest.raises(ModelError, match=r"a checkpoint can not be written.*\n.*go on with --resume"):
+            train(recipe, folder, callbacks=[Full()])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert checkpoint.newest_whole(folder / "checkpoints/seed-42") == (folder / "checkpoints/seed-42/checkpoint-2", [])
+    same(train(recipe, folder, resume=True), uninterrupted)
+
+
+# --- told to stop
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("at", [2, 3, 4, 5])  # in an epoch, and at the ends of two
+def test_told_to_stop_it_keeps_the_step_and_goes_on_from_there(
+    number: int, at: int, recipe: Recipe, uninterrupted: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler, run = signal.getsignal(number), Run(tmp_path / "run")
+    kind = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    with pytest.raises(kind) as caught:
+        train(recipe, run.folder, callbacks=[Told(at, number)])
+    assert number == signal.SIGINT or caught.value.code == 143  # type: ignore[attr-defined]
+    assert signal.getsignal(number) == handler
+    assert checkpoint.newest_whole(run.checkpoints / "seed-42")[0] == run.checkpoints / "seed-42" / f"checkpoint-{at}"
+    assert f"stopped after step {at} of" in caplog.text
+    train(recipe, run.folder, resume=True)
+    same(run, uninterrupted)
+    assert events(run) == events(uninterrupted)
+
+
+def test_told_where_epochs_are_scored_it_is_scored_as_before(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    by_epoch = [change for change in RHYTHM if "eval" not in change]
+    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *by_epoch, "training.eval_strategy=epoch")
+    whole = train(recipe, tmp_path / "whole")
+    for at in (3, 4, 5):
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path / str(at), callbacks=[Told(at, signal.SIGINT)])
+        stopped = train(recipe, tmp_path / str(at), resume=True)
+        same(stopped, whole)
+        assert events(stopped) == events(whole)
+
+
+def test_told_twice_it_stops_at_once(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "run", callbacks=[Told(3, signal.SIGINT, times=2)])
+    assert not (tmp_path / "run/checkpoints/seed-42/checkpoint-3").exists()
+
+
+def test_told_in_the_last_step_it_finishes(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
+    steps = max(event["step"] for event in events(uninterrupted))
+    same(train(recipe, tmp_path / "run", callbacks=[Told(steps, signal.SIGINT)]), uninterrupted)
+
+
+class Told(TrainerCallback):
+    """Sends this process a signal in a step."""
+
+    def __init__(self, at: int, number: int, times: int = 1) -> None:
+        self.at, self.number, self.times = at, number, times
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step + 1 == self.at:
+            for _time in range(self.times):
+                os.kill(os.getpid(), self.number)
+
+
+# --- what has changed since
+
+
+def test_other_libraries_are_refused_unless_told_to(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
+    run = killed(recipe, tmp_path / "run", at=6)
+    kept = read_json(run.folder / "environment.json")
+    write_json(run.folder / "environment.json", {"versions": kept["versions"] | {"torch": "1.0", "peft": None}})
+    with pytest.raises(UserError, match=r"(?s)torch 1\.0, now .*; peft None, now .*--resume --changed"):
+        train(recipe, run.folder, resume=True)
+    train(recipe, run.folder, resume=True, changed=True)
+    same(run, uninterrupted)
+
+
+def test_another_recipe_and_other_data_go_on_when_told_to(recipe: Recipe, tmp_path: Path) -> None:
+    run = killed(recipe, tmp_path / "run", at=6)
+    data = read_json(run.folder / "data.json")
+    write_json(run.folder / "data.json", data | {"fingerprints": {"train": "others"}})
+    longer = recipe.model_copy(update={"training": {**recipe.training, "num_train_epochs": 5}})
+    with pytest.raises(UserError, match="num_train_epochs: 5"):
+        train(longer, run.folder, resume=True)
+    with pytest.raises(UserError, match="sha256 differs"):
+        train(recipe, run.folder, resume=True)
+    assert train(longer, run.folder, resume=True, changed=True).finished
+    assert run.recipe.training["num_train_epochs"] == 5
+    assert read_json(run.folder / "data.json") == data
 
 
 # --- what a checkpoint holds

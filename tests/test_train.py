@@ -574,6 +574,30 @@ def test_a_loss_that_is_not_a_number_stops_with_advice(tiny_encoder: Path, tmp_p
     assert "learning_rate" in str(caught.value)
 
 
+BY_TOKENS = ("batching={tokens: 20}", "~training.per_device_train_batch_size", "~training.per_device_eval_batch_size")
+
+
+@pytest.mark.parametrize("how", [("training.per_device_train_batch_size=2",), BY_TOKENS], ids=["rows", "tokens"])
+def test_a_loss_that_is_not_a_number_names_the_rows_of_its_step(
+    how: tuple[str, ...], tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, loss = list[list[int]](), TextClassification.loss
+
+    def of(self: Any, outputs: Any, batch: Any, *more: Any) -> Any:
+        seen.append(batch["row"].tolist())
+        return loss(self, outputs, batch, *more) * (torch.nan if len(seen) == 12 else 1)
+
+    monkeypatch.setattr(TextClassification, "loss", of)
+    steps = ("training.num_train_epochs=9", "training.gradient_accumulation_steps=2")
+    recipe = small.recipe(tmp_path, tiny_encoder, *steps, *how)
+    with pytest.raises(UserError, match="the loss is nan at step 6, over") as caught:
+        train(recipe, tmp_path / "run")
+    rows = sorted({*seen[10], *seen[11]})
+    assert ", over " + ", ".join(f"train.jsonl:{row + 1}" for row in rows) in str(caught.value).replace(
+        f"{tmp_path}/", ""
+    )
+
+
 def test_arguments_that_transformers_refuses_are_a_recipe_error(tiny_encoder: Path, tmp_path: Path) -> None:
     odd = ("training.eval_strategy=steps", "training.eval_steps=3", "training.save_strategy=steps")
     recipe = small.recipe(tmp_path, tiny_encoder, *odd, "training.save_steps=4")

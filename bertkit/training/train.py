@@ -31,7 +31,7 @@ from bertkit.files import read_json, write_json, write_text, written_aside
 from bertkit.inference import best_device, best_precision, load, longest, predictor, usable
 from bertkit.padding import Tokens
 from bertkit.recipe import dump
-from bertkit.run import Run, environment, only_writer, open_run
+from bertkit.run import Run, environment, only_writer, open_run, versions
 from bertkit.tasks import get_task
 from bertkit.training.bargain import bargain
 from bertkit.training.checkpoint import newest_whole
@@ -48,6 +48,7 @@ from bertkit.training.memory import out_of_memory
 from bertkit.training.profile import Profile, profile_lines
 from bertkit.training.progress import MetricsLog, Progress
 from bertkit.training.sharding import spread
+from bertkit.training.stopping import Stop
 from bertkit.training.trainer import TaskTrainer
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ MORE_ROOM = (
 )
 
 
+ANYWAY = "go on anyway with --resume --changed"
+
+
 def train(
     recipe: Recipe,
     output_dir: str | Path,
@@ -75,10 +79,12 @@ def train(
     metrics: Sequence[Any] = (),
     callbacks: Sequence[TrainerCallback] = (),
     profile: bool = False,
+    changed: bool = False,
 ) -> Run:
     """Train, choose, calibrate, save, reload, score: everything a run folder holds.
 
-    resume: go on with an interrupted run of the same recipe and data, from its newest whole checkpoint.
+    resume: go on with an interrupted run of the same recipe, data and libraries, from its newest whole checkpoint.
+    changed: go on although they are not the same.
     metrics: your own `evaluate.Metric` objects, scored at the end beside the task's own.
     callbacks: of transformers, beside bertkit's own; what they raise ends the run, which can be resumed.
     profile: write profile.json, which says where the time of the training steps of this process went.
@@ -87,7 +93,7 @@ def train(
     started = time.monotonic()
     check_hub(recipe)
     first = processes.first()  # under torchrun, one process writes
-    run = open_run(recipe, Path(output_dir), resume) if first else Run(Path(output_dir))
+    run = open_run(recipe, Path(output_dir), resume, changed) if first else Run(Path(output_dir))
     if resume and run.finished:
         logger.info("%s is finished; there is nothing to resume", run.folder)
         return run
@@ -100,7 +106,7 @@ def train(
     teacher = rehearse(recipe, encoder, task, data)
     with only_writer(run) if first else nullcontext():
         if first:
-            begin(recipe, run, data, findings)
+            begin(recipe, run, data, findings, changed)
         watch = Profile() if profile else None
         outcomes = [
             train_seed(recipe, seed, run, encoder, task, data, features, teacher, callbacks, watch)
@@ -246,16 +252,31 @@ def chooses(recipe: Recipe, data: Data) -> bool:
     return "validation" in data.rows and recipe.training["eval_strategy"] != "no"
 
 
-def begin(recipe: Recipe, run: Run, data: Data, findings: list[Finding]) -> None:
-    """Write recipe.yaml and data.json. Raises DataError when a run is resumed on other data."""
-    known = run.folder / "data.json"
-    kept = read_json(known) if known.is_file() else {"fingerprints": data.fingerprints}
-    if not isinstance(kept, dict) or kept.get("fingerprints") != data.fingerprints:
+def begin(recipe: Recipe, run: Run, data: Data, findings: list[Finding], changed: bool) -> None:
+    """Write recipe.yaml, data.json and versions. Raises DataError when a run is resumed on other data or libraries."""
+    known, environment = run.folder / "data.json", run.folder / "environment.json"
+    problems, now = [], versions()
+    if known.is_file() and _kept(known, "fingerprints") != data.fingerprints:
         what = "the data are not those this run was started with (their sha256 differs)"
-        raise DataError(Problem(str(known), what, "Bring the old data back, or start a new run."))
+        problems.append(Problem(str(known), what, f"Bring the old data back, start a new run, or {ANYWAY}."))
+    before = _kept(environment, "versions") if environment.is_file() else now
+    other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
+    if other:
+        what = f"libraries are not those this run was started with: {'; '.join(other)}"
+        problems.append(Problem(str(environment), what, f"Install those again, start a new run, or {ANYWAY}."))
+    if problems and not changed:
+        raise DataError(problems)
+    write_json(environment, {"versions": now})
     facts = {"fingerprints": data.fingerprints, "rows": {split: len(rows) for split, rows in data.rows.items()}}
     write_text(run.folder / "recipe.yaml", dump(recipe))
     write_json(known, facts | {"findings": [finding._asdict() for finding in findings]})
+
+
+def _kept(file: Path, name: str) -> dict[str, Any]:
+    """A section of what this run's file says; empty where it says nothing of the kind."""
+    told = read_json(file)
+    section = told.get(name) if isinstance(told, dict) else None
+    return section if isinstance(section, dict) else {}
 
 
 def scored_splits(data: Data) -> list[str]:
@@ -303,6 +324,7 @@ def train_seed(
             tokens=recipe.batching.tokens if recipe.batching else None,
             divide=bool(recipe.training.get("auto_find_batch_size")),
             profile=profile,
+            place=data.origins["train"].__getitem__,
         )
     except (ImportError, RuntimeError, ValueError) as error:  # such as report_to: something that is not installed
         raise RecipeError(Problem("training", str(error).strip())) from error
@@ -354,8 +376,11 @@ def learn(trainer: TaskTrainer, folder: Path) -> float:
     for bad in damaged:
         logger.warning("%s is damaged and is left out", bad)
     started = time.monotonic()
+    stop = Stop()
+    trainer.add_callback(stop)
     try:
-        trainer.train(resume_from_checkpoint=str(start) if start else None)
+        with stop:
+            trainer.train(resume_from_checkpoint=str(start) if start else None)
     except (ImportError, ValueError) as error:
         if trainer.state.global_step:
             raise

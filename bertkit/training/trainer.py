@@ -8,6 +8,7 @@ import logging
 import math
 import shutil
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+NAMED = 64  # rows of a step that a message names
 DIVISION = "division.json"  # in a checkpoint: how micro-batches are divided
 
 
@@ -64,11 +66,13 @@ class TaskTrainer(Trainer):
         tokens: int | None = None,
         divide: bool = False,
         profile: Profile | None = None,
+        place: Callable[[int], str] = lambda row: f"row {row + 1}",
     ) -> None:
         """predict: a model -> the function that `Task.evaluate` is given. distiller: adds the teacher's losses.
 
         tokens: slots of a micro-batch, in place of its rows. divide: may micro-batches that are too large for the
         memory be divided? Not where the loss compares the rows of a batch. profile: is told where the time goes.
+        place: training row -> what a message calls it.
         """
         super().__init__(
             model=model, args=args, train_dataset=features, eval_dataset=validation, callbacks=list(callbacks)
@@ -77,14 +81,14 @@ class TaskTrainer(Trainer):
         self.task, self.predict_with, self.features = task, predict, features
         self.objective: Task | Distiller = distiller or task
         self.tokens, self.divide, self.parts = tokens, divide, 1
-        self.profile = profile
+        self.profile, self.place = profile, place
         self._plain = not (args.torch_compile or args.activation_checkpointing)
         if profile:
             self.add_callback(profile)
 
     def get_train_dataloader(self) -> EpochLoader:
         units = self.task.units(self.features)
-        batches = self._batches(numbers(self.features, "length"), units)
+        batches = self.batches = self._batches(numbers(self.features, "length"), units)
         return EpochLoader(
             Examples(self.task, self.features, batches, units if self.divide else None),
             batch_sampler=batches,
@@ -184,10 +188,19 @@ class TaskTrainer(Trainer):
         loss = torch.stack(losses).sum()
         self._turn("optimizer")
         if not torch.isfinite(loss):
-            what = f"the loss is {loss.item()} at step {self.state.global_step + 1}"
+            what = f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {self._rows_of_step()}"
             fix = "Lower training.learning_rate, or look at the rows with `bertkit check`."
             raise UserError(Problem("training", what, fix + " Checkpoints written before are intact."))
         return loss
+
+    def _rows_of_step(self) -> str:
+        """The rows that the step under way learns from, as they are named to the user."""
+        micro = self.args.gradient_accumulation_steps
+        start = self.state.global_step % -(-len(self.batches) // micro) * micro
+        features = self.features[[i for batch in islice(self.batches, start, start + micro) for i in batch]]
+        rows = sorted(set(features["row"])) if "row" in features else []
+        named = [self.place(row) for row in rows[:NAMED]] or ["examples that were drawn"]
+        return ", ".join(named) + (f" and {len(rows) - NAMED:,} more" if len(rows) > NAMED else "")
 
     def _piece(self, model: Any, piece: Batch, counted: Any) -> torch.Tensor:
         self._turn("forward")

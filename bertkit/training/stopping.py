@@ -1,0 +1,58 @@
+"""A training that is told to stop ends with a checkpoint: SIGTERM from a scheduler, Ctrl-C from a person."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+logger = logging.getLogger(__name__)
+
+
+class Stop(TrainerCallback):
+    """Inside it, the first SIGINT or SIGTERM ends training after the step under way, and a second one ends it at once.
+
+    Of several processes one needs to be told, and all end after the same step. What it raises once there is a
+    checkpoint is what the signal means: KeyboardInterrupt, or SystemExit(143).
+    """
+
+    def __init__(self) -> None:
+        self.heard = self.told = 0  # the signal's number, here and as all processes know it
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():  # no other may listen
+            self.before = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+        self.before = {}
+
+    def _hear(self, number: int, frame: object) -> None:
+        self.heard = number
+        self.__exit__()
+        logger.warning("told to stop: this step is finished and kept first; once more stops at once")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        told = torch.tensor(self.heard, device=args.device)
+        if args.world_size > 1:
+            torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX)
+        self.told = int(told)
+        if self.told and not float(state.epoch).is_integer():  # what ends an epoch comes before its checkpoint
+            control.should_save = True
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_save |= self.told > 0
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.told and state.global_step < state.max_steps:
+            logger.warning("stopped after step %d of %d; --resume goes on there", state.global_step, state.max_steps)
+            if self.told == signal.SIGINT:
+                raise KeyboardInterrupt
+            sys.exit(128 + self.told)
