@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from bertkit import processes
+
 logger = logging.getLogger(__name__)
 
 
@@ -37,7 +39,8 @@ class Stop(TrainerCallback):
     def _hear(self, number: int, frame: object) -> None:
         self.heard = number
         self.__exit__()
-        logger.warning("told to stop: this step is finished and kept first; once more stops at once")
+        if processes.first():
+            logger.warning("told to stop: this step is finished and kept first; once more stops at once")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         told = torch.tensor(self.heard, device=args.device)
@@ -52,7 +55,9 @@ class Stop(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.told and state.global_step < state.max_steps:
-            logger.warning("stopped after step %d of %d; --resume goes on there", state.global_step, state.max_steps)
+            if processes.first():
+                told = "stopped after step %d of %d; --resume goes on there"
+                logger.warning(told, state.global_step, state.max_steps)
             if self.told == signal.SIGINT:
                 raise KeyboardInterrupt
             sys.exit(128 + self.told)
