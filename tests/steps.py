@@ -26,9 +26,7 @@ class FirstStep(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         if not self.gradients:
             named = model.named_parameters()
-            self.gradients = {
-                n.removeprefix("module."): p.grad.to_dense().clone() for n, p in named if p.grad is not None
-            }
+            self.gradients = {n.removeprefix("module."): p.grad.clone() for n, p in named if p.grad is not None}
 
 
 def arguments(folder: Path, batch: int, accumulate: int, **more: Any) -> TrainingArguments:

@@ -23,7 +23,6 @@ from bertkit.training import checkpoint
 from bertkit.training.batching import UNIT, Batches, Collator, EpochLoader, Examples, LengthBatches, TokenBatches
 from bertkit.training.cpu import faster, memory_kept
 from bertkit.training.memory import divided, parts_that_fit
-from bertkit.training.rows import RowsAdamW, clip, sparse
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -82,7 +81,6 @@ class TaskTrainer(Trainer):
         self.objective: Task | Distiller = distiller or task
         self.tokens, self.divide, self.parts = tokens, divide, 1
         self.profile, self.place = profile, place
-        self._plain = not (args.torch_compile or args.activation_checkpointing)
         if profile:
             self.add_callback(profile)
 
@@ -113,8 +111,6 @@ class TaskTrainer(Trainer):
         """Trainer's own, in which the parameters that the task names learn faster, and do not decay."""
         if self.optimizer is not None:
             return self.optimizer
-        if self._by_rows():
-            self.optimizer_cls_and_kwargs = RowsAdamW, self.get_optimizer_cls_and_kwargs(self.args)[1]
         optimizer: Any = super().create_optimizer(model)
         trained: Any = self.model
         for part, times in self.task.learning_rates.items():
@@ -130,24 +126,12 @@ class TaskTrainer(Trainer):
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> Any:
-        trained: Any = self.model
-        rows = sparse(trained.get_input_embeddings()) if self._by_rows() else contextlib.nullcontext()
         gc.freeze()  # accelerate collects garbage first, and would look at all that was imported
         try:
-            with memory_kept(), rows:
+            with memory_kept():
                 return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
         finally:
             gc.unfreeze()
-
-    def _by_rows(self) -> bool:
-        """Does AdamW leave alone the word embeddings that no text has used? In one process, on a CPU."""
-        alone = self.args.device.type == "cpu" and self.args.world_size == 1
-        return alone and self._plain and self.args.optim == "adamw_torch_fused" and self.args.max_grad_norm > 0
-
-    def _clip_grad_norm(self, model: Any) -> Any:
-        if self._by_rows():
-            return clip(model.parameters(), self.args.max_grad_norm)
-        return super()._clip_grad_norm(model)  # type: ignore[no-untyped-call]
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
         """The micro-batches of one step, and what their losses will sum over in all processes."""
@@ -204,7 +188,8 @@ class TaskTrainer(Trainer):
 
     def _piece(self, model: Any, piece: Batch, counted: Any) -> torch.Tensor:
         self._turn("forward")
-        with faster(self.args.device) if self._plain else contextlib.nullcontext():
+        plain = not (self.args.torch_compile or self.args.activation_checkpointing)
+        with faster(self.args.device) if plain else contextlib.nullcontext():
             return super().training_step(model, piece, counted)
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
