@@ -356,21 +356,30 @@ def test_told_twice_it_stops_at_once(recipe: Recipe, tmp_path: Path) -> None:
     assert not (tmp_path / "run/checkpoints/seed-42/checkpoint-3").exists()
 
 
-def test_told_in_the_last_step_it_finishes(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("after", [False, True], ids=["in it", "after it"])
+def test_told_in_the_last_step_what_is_left_is_done_on_resume(
+    after: bool, recipe: Recipe, uninterrupted: Run, tmp_path: Path
+) -> None:
     steps = max(event["step"] for event in events(uninterrupted))
-    same(train(recipe, tmp_path / "run", callbacks=[Told(steps, signal.SIGINT)]), uninterrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "run", callbacks=[Told(steps, signal.SIGINT, after=after)])
+    same(train(recipe, tmp_path / "run", resume=True), uninterrupted)
 
 
 class Told(TrainerCallback):
     """Sends this process a signal in a step."""
 
-    def __init__(self, at: int, number: int, times: int = 1) -> None:
-        self.at, self.number, self.times = at, number, times
+    def __init__(self, at: int, number: int, times: int = 1, after: bool = False) -> None:
+        self.at, self.number, self.times, self.after = at, number, times, after
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step + 1 == self.at:
+        if state.global_step + 1 == self.at and not self.after:
             for _time in range(self.times):
                 os.kill(os.getpid(), self.number)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.after:
+            os.kill(os.getpid(), self.number)
 
 
 # --- what has changed since

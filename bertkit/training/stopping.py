@@ -19,8 +19,7 @@ logger = logging.getLogger(__name__)
 class Stop(TrainerCallback):
     """Inside it, the first SIGINT or SIGTERM ends training after the step under way, and a second one ends it at once.
 
-    Of several processes one needs to be told, and all end after the same step. What it raises once there is a
-    checkpoint is what the signal means: KeyboardInterrupt, or SystemExit(143).
+    Of several processes one needs to be told, and all end after the same step, when there is a checkpoint of it.
     """
 
     def __init__(self) -> None:
@@ -43,10 +42,11 @@ class Stop(TrainerCallback):
             logger.warning("told to stop: this step is finished and kept first; once more stops at once")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        told = torch.tensor(self.heard, device=args.device)
+        self.told = self.heard
         if args.world_size > 1:
+            told = torch.tensor(self.heard, device=args.device)
             torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX)
-        self.told = int(told)
+            self.told = int(told)
         if self.told and not float(state.epoch).is_integer():  # what ends an epoch comes before its checkpoint
             control.should_save = True
 
@@ -54,10 +54,13 @@ class Stop(TrainerCallback):
         control.should_save |= self.told > 0
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.told and state.global_step < state.max_steps:
-            if processes.first():
-                told = "stopped after step %d of %d; --resume goes on there"
-                logger.warning(told, state.global_step, state.max_steps)
-            if self.told == signal.SIGINT:
-                raise KeyboardInterrupt
-            sys.exit(128 + self.told)
+        if self.told:
+            self.obey(state)
+
+    def obey(self, state: Any) -> None:
+        """End as the signal asks for. Raises KeyboardInterrupt or SystemExit."""
+        if processes.first():
+            logger.warning("stopped after step %d of %d; --resume goes on there", state.global_step, state.max_steps)
+        if signal.SIGINT in (self.told, self.heard):
+            raise KeyboardInterrupt
+        sys.exit(128 + signal.SIGTERM)

@@ -381,6 +381,8 @@ def learn(trainer: TaskTrainer, folder: Path) -> float:
     try:
         with stop:
             trainer.train(resume_from_checkpoint=str(start) if start else None)
+        if stop.heard:  # after the last step
+            stop.obey(trainer.state)
     except (ImportError, ValueError) as error:
         if trainer.state.global_step:
             raise
