@@ -152,6 +152,18 @@ def test_a_long_quoted_text_is_read_and_an_endless_line_is_not(tmp_path):
     assert "t.jsonl:1: the line is longer than" in fails(tmp_path, "t.jsonl", "x" * (MAX_LINE + 1))
 
 
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz", "t.parquet.xz"])
+def test_what_is_held_whole_has_a_limit(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertkit.data.arrow.MAX_WHOLE", 1000)
+    path = tmp_path / name
+    packed = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+    with packed(path, "wb") as file:
+        file.write(b"[" + b" " * 1000)
+    with pytest.raises(DataError, match=rf"{name}: holds more than 1,000 bytes") as caught:
+        list(read_rows(path, DataSpec(source=str(path))))
+    assert caught.value.problems[0].fix
+
+
 def test_reading_streams():
     class Endless(io.RawIOBase):
         given = 0

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from datasets import Features
 
+MAX_WHOLE = 500_000_000  # bytes of a file that has to be held whole
+
 
 def parquet_rows(name: str, source: IO[bytes] | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Stream a parquet file as (row counted from 1, {column: value}); DataError where it can not be read."""
@@ -80,6 +82,14 @@ def _schema_names(name: str, schema: pa.Schema) -> dict[str, list[str]]:
         raise DataError(Problem(name, f"its Hugging Face features can not be read: {error}")) from error
 
 
-def in_memory(stream: IO[bytes]) -> io.BytesIO:
-    """A compressed stream, whole: parquet is read from its end."""
-    return io.BytesIO(stream.read())
+def in_memory(stream: IO[bytes], name: str) -> io.BytesIO:
+    """A stream of parquet, whole: it is read from its end. Raises DataError for a very large one."""
+    return io.BytesIO(whole(stream, name, "Give the parquet file itself, not compressed once more: it is not held."))
+
+
+def whole(stream: IO[bytes], name: str, instead: str) -> bytes:
+    """All bytes of a stream. Raises DataError where they would fill the memory; instead: what to do then."""
+    data = stream.read(MAX_WHOLE + 1)
+    if len(data) > MAX_WHOLE:
+        raise DataError(Problem(name, f"holds more than {MAX_WHOLE:,} bytes, and would have to be held whole", instead))
+    return data

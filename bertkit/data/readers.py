@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
-from bertkit.data.arrow import in_memory, parquet_names, parquet_rows
+from bertkit.data.arrow import in_memory, parquet_names, parquet_rows, whole
 from bertkit.data.conll import conll_rows
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import Problems
@@ -86,7 +86,7 @@ def read_rows(path: Path, spec: DataSpec) -> Iterator[NumberedRow]:
     try:
         with _open(path) as stream:
             if file_format == "parquet":
-                source = in_memory(stream) if path.suffix in COMPRESSIONS else path
+                source = in_memory(stream, str(path)) if path.suffix in COMPRESSIONS else path
                 yield from parquet_rows(str(path), source)
             else:
                 yield from _text_rows(stream, str(path), spec, file_format)
@@ -105,7 +105,7 @@ def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> Iterator[Number
     name: what messages call it.  `spec.format` says what it holds; None: jsonl.
     """
     if spec.format == "parquet":
-        return parquet_rows(name, in_memory(stream))
+        return parquet_rows(name, in_memory(stream, name))
     return _text_rows(stream, name, spec, spec.format or "jsonl")
 
 
@@ -137,7 +137,7 @@ def read_class_names(path: Path, spec: DataSpec) -> dict[str, list[str]]:
     if format_of(path, spec) != "parquet":
         return {}
     with _open(path) as stream:
-        return parquet_names(str(path), in_memory(stream) if path.suffix in COMPRESSIONS else path)
+        return parquet_names(str(path), in_memory(stream, str(path)) if path.suffix in COMPRESSIONS else path)
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -280,7 +280,7 @@ def _check_object(row: Any, text: str, where: str, problems: Problems) -> None:
 
 
 def _json(stream: IO[bytes], name: str, problems: Problems) -> Iterator[NumberedRow]:
-    data = stream.read().removeprefix(codecs.BOM_UTF8)
+    data = whole(stream, name, "Write it as jsonl, an object a line, which is not held.").removeprefix(codecs.BOM_UTF8)
     try:
         text = data.decode()
         content = json.loads(text)
