@@ -366,6 +366,14 @@ def test_told_in_the_last_step_what_is_left_is_done_on_resume(
     same(train(recipe, tmp_path / "run", resume=True), uninterrupted)
 
 
+def test_a_signal_that_is_ignored_stays_ignored(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        same(train(recipe, tmp_path / "run", callbacks=[Told(3, signal.SIGINT)]), uninterrupted)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Told(TrainerCallback):
     """Sends this process a signal in a step."""
 

@@ -28,7 +28,9 @@ class Stop(TrainerCallback):
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():  # no other may listen
-            self.before = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
+            # What a shell told its background jobs to ignore stays ignored.
+            heeded = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+            self.before = {number: signal.signal(number, self._hear) for number in heeded}
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self.before.items():
