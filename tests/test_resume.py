@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -383,11 +384,18 @@ class Told(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step + 1 == self.at and not self.after:
             for _time in range(self.times):
-                os.kill(os.getpid(), self.number)
+                self.send()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.after:
-            os.kill(os.getpid(), self.number)
+            self.send()
+
+    def send(self) -> None:
+        """And wait until it is heard, which another thread may delay."""
+        handler = signal.getsignal(self.number)
+        os.kill(os.getpid(), self.number)
+        while handler != signal.SIG_IGN and signal.getsignal(self.number) == handler:
+            time.sleep(0.01)
 
 
 # --- what has changed since

@@ -252,7 +252,7 @@ def chooses(recipe: Recipe, data: Data) -> bool:
     return "validation" in data.rows and recipe.training["eval_strategy"] != "no"
 
 
-def begin(recipe: Recipe, run: Run, data: Data, findings: list[Finding], changed: bool) -> None:
+def begin(recipe: Recipe, run: Run, data: Data, findings: list[Finding], changed: bool = False) -> None:
     """Write recipe.yaml, data.json and versions. Raises DataError when a run is resumed on other data or libraries."""
     known, environment = run.folder / "data.json", run.folder / "environment.json"
     problems, now = [], versions()
