@@ -9,6 +9,7 @@ import resource
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +320,16 @@ def test_a_full_disk_leaves_the_last_checkpoint(recipe: Recipe, uninterrupted: R
 
 
 # --- told to stop
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Those of a shell's foreground; in its background, Ctrl-C is ignored."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
