@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bertkit.inference import Predictor
     from bertkit.recipe import Recipe
 
+ANYWAY = "go on anyway with --resume --changed"
 LIBRARIES = (
     "bertkit",
     "torch",
@@ -96,7 +97,7 @@ def open_run(recipe: Recipe, folder: Path, resume: bool, changed: bool = False) 
         ours, theirs = text.splitlines(), kept.read_text(encoding="utf-8", errors="replace").splitlines()
         new = [line.strip() for line in ours if line not in theirs]
         what = f"the recipe is not the one this run was started with; now: {'; '.join(new[:5]) or 'lines are gone'}"
-        fix = "Give the same recipe and overrides, or another --output-dir, or go on anyway with --resume --changed."
+        fix = f"Give the same recipe and overrides, or another --output-dir, or {ANYWAY}."
         raise RecipeError(Problem(str(kept), what, fix))
     return run
 

@@ -31,7 +31,7 @@ from bertkit.files import read_json, write_json, write_text, written_aside
 from bertkit.inference import best_device, best_precision, load, longest, predictor, usable
 from bertkit.padding import Tokens
 from bertkit.recipe import dump
-from bertkit.run import Run, environment, only_writer, open_run, versions
+from bertkit.run import ANYWAY, Run, environment, only_writer, open_run, versions
 from bertkit.tasks import get_task
 from bertkit.training.bargain import bargain
 from bertkit.training.checkpoint import newest_whole
@@ -66,9 +66,6 @@ MORE_ROOM = (
     "auto_find_batch_size: true takes the same steps in smaller parts; task.mini_batch does so for tasks with vectors. "
     "Or lower per_device_train_batch_size and raise gradient_accumulation_steps as much; or lower model.max_length."
 )
-
-
-ANYWAY = "go on anyway with --resume --changed"
 
 
 def train(
