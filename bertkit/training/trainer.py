@@ -182,9 +182,9 @@ class TaskTrainer(Trainer):
         micro = self.args.gradient_accumulation_steps
         start = self.state.global_step % -(-len(self.batches) // micro) * micro
         features = self.features[[i for batch in islice(self.batches, start, start + micro) for i in batch]]
-        rows = sorted(set(features["row"])) if "row" in features else []
-        named = [self.place(row) for row in rows[:NAMED]] or ["examples that were drawn"]
-        return ", ".join(named) + (f" and {len(rows) - NAMED:,} more" if len(rows) > NAMED else "")
+        rows = sorted(set(features["row"]))
+        more = f" and {len(rows) - NAMED:,} more" if len(rows) > NAMED else ""
+        return ", ".join(map(self.place, rows[:NAMED])) + more
 
     def _piece(self, model: Any, piece: Batch, counted: Any) -> torch.Tensor:
         self._turn("forward")
