@@ -19,10 +19,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from bertkit.cache import stores
 from bertkit.data.readers import read_rows
-from bertkit.features import Features
-from bertkit.recipe import DataSpec
+from bertkit.inference.features import Features
+from bertkit.inference.vector_cache import stores
+from bertkit.sections import DataSpec
 
 
 def passed(model: str, texts: list[str], *, load: bool) -> tuple[float, np.ndarray]:

@@ -20,7 +20,7 @@ import torch
 import torchcrf
 from torch import Tensor
 
-from bertkit.heads import crf
+from bertkit.models.heads import crf
 
 SHAPES = ((32, 128, 9), (32, 128, 37), (16, 512, 9))  # (batch, words, tags)
 

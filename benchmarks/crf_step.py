@@ -8,15 +8,16 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from functools import partial
 
 import torch
 
 from bertkit.data import load
-from bertkit.encoder import find, load_tokenizer
-from bertkit.inference import best_device, best_precision
-from bertkit.recipe import DataSpec, ModelSpec
+from bertkit.encoding.padding import Collator
+from bertkit.models.device import best_device, best_precision
+from bertkit.models.encoder import find, load_tokenizer
+from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks.token_classification import TokenClassification, TokenClassificationOptions
-from bertkit.training.batching import Collator
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
     encoder = find(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2"))
     options = TokenClassificationOptions(name="token-classification", head="crf")
     spec = DataSpec(source=args.file, delimiter="\t", limit=args.batch * args.steps)
-    rows = load(spec, TokenClassification, options).rows["train"]
+    rows = load(spec, TokenClassification.schema, partial(TokenClassification.refine, options)).rows["train"]
     task = TokenClassification.prepare(options, load_tokenizer(encoder.folder), 128, rows, [])
     features, collate = task.encode(rows), Collator.of(task.tokenizer, task.padding)
     device = best_device()

@@ -21,7 +21,7 @@ from sentence_transformers import SentenceTransformer
 
 from bertkit.data.beir import read_beir
 from bertkit.data.table import Problems
-from bertkit.inference import load_as, model_folder
+from bertkit.inference.predictor import load_as, model_folder
 
 TASK = "sentence-similarity"  # of a model that bertkit did not make
 

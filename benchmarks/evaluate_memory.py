@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,9 @@ def make_model(task: str, folder: Path) -> None:
     from datasets import Dataset
     from transformers import BertConfig, BertModel, BertTokenizer
 
-    from bertkit.encoder import Encoder, load_tokenizer
+    from bertkit.models.encoder import Encoder, load_tokenizer
     from bertkit.tasks import get_task
-    from bertkit.training.train import save
+    from bertkit.training.seed import save
 
     torch.manual_seed(0)
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]
@@ -121,27 +122,27 @@ def measured(command: str, folder: Path, file: Path) -> dict[str, float]:
     watcher.start()
     started = time.perf_counter()
     if command == "evaluate":
-        from bertkit.evaluation.evaluate import evaluate
+        from bertkit.inference.evaluate import evaluate
 
         evaluate(folder, file=file)
     elif command == "predict":
-        from bertkit.inference import load
-        from bertkit.predict import predict_file
+        from bertkit.inference.predict_file import predict_file
+        from bertkit.inference.predictor import load
 
         predict_file(load(folder), str(folder), str(file), file.with_suffix(".answers.jsonl"), {})
     elif command == "train":
-        from bertkit.recipe import load_recipe
+        from bertkit.recipe.recipe import load_recipe
         from bertkit.training.train import train
 
         train(load_recipe(recipe(folder, file)), file.with_suffix(".run"))
     else:
         from bertkit import data
-        from bertkit.inference import load
-        from bertkit.recipe import DataSpec
-        from bertkit.training.train import inspect
+        from bertkit.inference.predictor import load
+        from bertkit.sections import DataSpec
+        from bertkit.training.preflight import inspect
 
         task = load(folder).task
-        inspect(task, data.load(DataSpec(source={"train": str(file)}), type(task), task.options))
+        inspect(task, data.load(DataSpec(source={"train": str(file)}), task.schema, partial(task.refine, task.options)))
     done.set()
     watcher.join()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def measure(folder: Path, precision: str | None, spec: argparse.Namespace) -> di
     import numpy as np
 
     from bertkit import load
-    from bertkit.padding import fills, pad
+    from bertkit.encoding.padding import fills, pad
 
     started = time.perf_counter()
     predictor = load(folder, precision=precision)  # type: ignore[arg-type]
@@ -46,8 +47,8 @@ def measure(folder: Path, precision: str | None, spec: argparse.Namespace) -> di
             columns["token_type_ids"] = [[0] * length] * batch
             words = length - 2
             own = {"place": 1, "low": 0, "count": words, "first": 0, "end": words}
-            columns |= {name: [own[name]] * batch for name in task.reduced_by if name in own}
-            if "heads" in task.reduced_by:
+            columns |= {name: [own[name]] * batch for name in task.reduce_inputs if name in own}
+            if "heads" in task.reduce_inputs:
                 columns["heads"] = [list(range(1, 1 + words))] * batch
             arrays = pad(columns, fills(task.tokenizer, task.padding))
             cells[f"{batch} x {length}"] = latency(lambda arrays=arrays: run(arrays))
@@ -86,11 +87,13 @@ def peak() -> float:
 
 def metric(predictor: Any, spec: argparse.Namespace) -> float | None:
     from bertkit import data
-    from bertkit.recipe import load_recipe
+    from bertkit.recipe.recipe import load_recipe
 
     recipe = load_recipe(spec.run / "recipe.yaml", check_files=False)
     split = "validation"
-    rows = data.load(recipe.data, type(predictor.task), predictor.task.options).rows[split]
+    rows = data.load(recipe.data, predictor.task.schema, partial(predictor.task.refine, predictor.task.options)).rows[
+        split
+    ]
     rows = rows.select(range(min(len(rows), spec.rows)))
     scores = predictor.task.evaluate(rows, predictor.predict_features)
     value: float | None = scores[predictor.task.headline]

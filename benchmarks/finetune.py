@@ -39,9 +39,10 @@ from transformers import (
 )
 
 from bertkit import data as sources
-from bertkit.encoder import Encoder, find, load_tokenizer
-from bertkit.inference import best_device, best_precision, predictor
-from bertkit.recipe import DataSpec, ModelSpec
+from bertkit.inference.predictor import predictor
+from bertkit.models.device import best_device, best_precision
+from bertkit.models.encoder import Encoder, find, load_tokenizer
+from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
 from bertkit.training.trainer import TaskTrainer
@@ -67,7 +68,9 @@ def setting(file: Path, rows: int) -> Setting:
     encoder = find(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2"))
     kind = get_task(TASKS[file.suffix])
     options = kind.Options.model_validate({"name": kind.name})
-    read = sources.load(DataSpec(source=str(file), limit=rows, **READ[file.suffix]), kind, options).rows["train"]
+    read = sources.load(
+        DataSpec(source=str(file), limit=rows, **READ[file.suffix]), kind.schema, partial(kind.refine, options)
+    ).rows["train"]
     tokenizer = load_tokenizer(encoder.folder)
     task = kind.prepare(options, tokenizer, LONGEST.get(file.suffix, 128), read, [])
     features = task.features(read)

@@ -32,9 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from cases import CASES, DRAWN
 from conftest import build_encoder
 
-from bertkit.cli_vectors import quiet_libraries
+from bertkit.cli.shared import quiet_libraries
 from bertkit.files import sha256
-from bertkit.recipe import Recipe, load_recipe
+from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.training import checkpoint
 from bertkit.training import train as program
 from bertkit.training.trainer import TaskTrainer
@@ -172,7 +172,7 @@ def main() -> None:
             code = alone(recipe, folder, False, told, kind, rng.randint(1, counts[kind]), rng.random())
             assert code == -signal.SIGKILL, f"exit code {code}, not killed"
             moment = told.read_text().strip()
-            start, _ = checkpoint.newest_whole(folder / "checkpoints" / "seed-42")
+            start, _ = checkpoint.latest_intact(folder / "checkpoints" / "seed-42")
             code = alone(recipe, folder, True, told, None, 0, 0.0)
             equal = code == 0 and weights(folder) == whole
             different += not equal

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from bertkit import data as sources
-from bertkit.encoder import find, load_tokenizer
-from bertkit.padding import batches_by_length
-from bertkit.recipe import DataSpec, ModelSpec
+from bertkit.encoding.padding import batches_by_length
+from bertkit.models.encoder import find, load_tokenizer
+from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks import get_task
 from bertkit.training.batching import LengthBatches, TokenBatches
 
@@ -46,7 +47,7 @@ def main() -> None:
         kind = get_task(name)
         options = kind.Options.model_validate({"name": name})
         spec = DataSpec(source={"train": str(args.folder / file)}, columns=columns)
-        rows = sources.load(spec, kind, options).rows["train"]
+        rows = sources.load(spec, kind.schema, partial(kind.refine, options)).rows["train"]
         task = kind.prepare(options, tokenizer, limit, rows, [])
         features = task.encode(rows)
         lengths, units = np.asarray(features["length"][:]), task.units(features)
@@ -61,9 +62,9 @@ def main() -> None:
                 batches += sampler
             shares.append(padding(lengths, batches))
             sizes.append(len(batches) // EPOCHS)
-        starts = range(0, len(lengths), task.chunk)
+        starts = range(0, len(lengths), task.chunk_size)
         answers = [
-            part[batch] for s in starts for part in [np.arange(s, len(lengths))[: task.chunk]]
+            part[batch] for s in starts for part in [np.arange(s, len(lengths))[: task.chunk_size]]
             for batch in batches_by_length(lengths[part], 32)
         ]  # fmt: skip
         shares.append(padding(lengths, answers))

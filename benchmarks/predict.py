@@ -21,6 +21,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ import transformers
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, pipeline
 
 from bertkit import data as sources
-from bertkit.inference import Predictor, best_device, load
-from bertkit.recipe import load_recipe
+from bertkit.inference.predictor import Predictor, load
+from bertkit.models.device import best_device
+from bertkit.recipe.recipe import load_recipe
 
 Contestant = Callable[[Sequence[Any]], list[Any]]  # rows -> what answers are compared by
 SIZES = (8, 16, 32, 64)
@@ -165,7 +167,7 @@ def main() -> None:
     recipe = load_recipe(args.run / "recipe.yaml", check_files=False)
     exact, folder = load(args.run, precision="fp32"), args.run / "model"
     spec = recipe.data.model_copy(update={"source": {"train": str(args.file)}, "limit": args.rows, "validation": None})
-    table = sources.load(spec, type(exact.task), recipe.task).rows["train"]
+    table = sources.load(spec, exact.task.schema, partial(exact.task.refine, recipe.task)).rows["train"]
     rows, windows = list(table), Counter(exact.task.encode(table)["row"][:])
     limit = exact.task.max_length
     makers: dict[str, Callable[[int], Contestant]] = {

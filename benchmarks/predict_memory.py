@@ -14,8 +14,8 @@ from pathlib import Path
 
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
-from bertkit.inference import load
-from bertkit.predict import predict_file
+from bertkit.inference.predict_file import predict_file
+from bertkit.inference.predictor import load
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(1000))]
 

@@ -39,9 +39,10 @@ from transformers import (
 )
 
 from bertkit import data as sources
-from bertkit.encoder import find, load_tokenizer
-from bertkit.inference import best_device, best_precision, predictor
-from bertkit.recipe import DataSpec, ModelSpec
+from bertkit.inference.predictor import predictor
+from bertkit.models.device import best_device, best_precision
+from bertkit.models.encoder import find, load_tokenizer
+from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks.pretraining import Pretraining, PretrainingOptions
 from bertkit.training.trainer import TaskTrainer
 
@@ -81,7 +82,7 @@ def setting(args: argparse.Namespace) -> tuple[Any, Pretraining, Dataset]:
     encoder = find(ModelSpec(config="mini", tokenizer=str(args.tokenizer), max_length=LENGTH))
     options = PretrainingOptions(name="pretraining", short_sequences=0.0)
     spec = DataSpec(source={"train": str(args.corpus)}, limit=args.documents)
-    rows = sources.load(spec, Pretraining, options).rows["train"]
+    rows = sources.load(spec, Pretraining.schema).rows["train"]
     task = Pretraining.prepare(options, load_tokenizer(encoder.folder), LENGTH, rows, [])
     features = task.encode(rows)
     full = np.flatnonzero(np.asarray(features["length"][:]) > LENGTH - 24)

@@ -30,12 +30,11 @@ from datasets import Dataset
 from torch import Tensor
 
 from bertkit.data.readers import read_rows
-from bertkit.encoder import find, load_tokenizer
-from bertkit.padding import batches_by_length
-from bertkit.recipe import DataSpec, ModelSpec
-from bertkit.tasks.pieces import Pieces, tokenize
+from bertkit.encoding.padding import Collator, batches_by_length
+from bertkit.encoding.pieces import Pieces, tokenize
+from bertkit.models.encoder import find, load_tokenizer
+from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks.question_answering import Kept, QuestionAnswering, QuestionAnsweringOptions
-from bertkit.training.batching import Collator
 
 T = TypeVar("T")
 

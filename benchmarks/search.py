@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.data.readers import read_rows
-from bertkit.recipe import DataSpec
 from bertkit.retrieval.search import Hit, search
 from bertkit.retrieval.store import Encode, ModelIdentity, Store
+from bertkit.sections import DataSpec
 
 SIZE, CENTRES, TOP_K = 384, 1000, 10
 
@@ -65,7 +65,7 @@ def made_up(count: int, queries: int) -> Contest:
 
 def real(model: str, folder: Path, queries: int) -> Contest:
     """A BEIR folder, in the vectors of a model."""
-    from bertkit.inference import load_as
+    from bertkit.inference.predictor import load_as
 
     predictor = load_as("sentence-similarity", model)
 

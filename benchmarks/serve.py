@@ -32,8 +32,8 @@ import numpy as np
 import torch
 
 from bertkit.data.readers import read_rows
-from bertkit.inference import load
-from bertkit.recipe import DataSpec
+from bertkit.inference.predictor import load
+from bertkit.sections import DataSpec
 
 CLOSE = 0.03
 

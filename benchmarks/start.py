@@ -21,7 +21,7 @@ IMPORT = "from transformers import Trainer"
 TRAIN = """
 import os, sys
 from transformers.trainer_callback import CallbackHandler
-from bertkit.cli import main
+from bertkit.cli.main import main
 CallbackHandler.on_step_end = lambda *given: os._exit(0)
 sys.exit(main(["train", "quickstart", "--output-dir", sys.argv[1]]))
 """
@@ -35,7 +35,7 @@ def stop(*given):
     sys.exit()
 CallbackHandler.on_step_end = stop
 profile.enable()
-from bertkit.cli import main
+from bertkit.cli.main import main
 main(["train", "quickstart", "--output-dir", sys.argv[1]])
 """
 

@@ -9,27 +9,27 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from bertkit.errors import DataError, ModelError, RecipeError, UserError
-    from bertkit.evaluation.evaluate import evaluate
     from bertkit.evaluation.hf_metrics import as_evaluate_metric
-    from bertkit.features import Features
-    from bertkit.inference import Predictor, load
-    from bertkit.recipe import Recipe, load_recipe
+    from bertkit.inference.evaluate import evaluate
+    from bertkit.inference.features import Features
+    from bertkit.inference.predictor import Predictor, load
+    from bertkit.recipe.recipe import Recipe, load_recipe
     from bertkit.run import Run
     from bertkit.training.train import train
 
 _HOMES = {
     "DataError": "errors",
-    "Features": "features",
+    "Features": "inference.features",
     "ModelError": "errors",
-    "Predictor": "inference",
-    "Recipe": "recipe",
+    "Predictor": "inference.predictor",
+    "Recipe": "recipe.recipe",
     "RecipeError": "errors",
     "Run": "run",
     "UserError": "errors",
     "as_evaluate_metric": "evaluation.hf_metrics",
-    "evaluate": "evaluation.evaluate",
-    "load": "inference",
-    "load_recipe": "recipe",
+    "evaluate": "inference.evaluate",
+    "load": "inference.predictor",
+    "load_recipe": "recipe.recipe",
     "train": "training.train",
 }
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from bertkit.cli import main
+from bertkit.cli.main import main
 
 sys.exit(main())

@@ -61,3 +61,6 @@ def sha256(path: Path) -> str:
     """The file's sha256, in hexadecimal, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]  # what is fetched: no pickles, no code

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from bertkit import processes
 from bertkit.errors import Problem, RecipeError, UserError
 from bertkit.files import read_json
-from bertkit.recipe import dump, load_recipe
+from bertkit.recipe.recipe import dump, load_recipe
 
 if TYPE_CHECKING:
-    from bertkit.inference import Predictor
-    from bertkit.recipe import Recipe
+    from bertkit.inference.predictor import Predictor
+    from bertkit.recipe.recipe import Recipe
 
 ANYWAY = "go on anyway with --resume --changed"
 LIBRARIES = (
@@ -69,7 +69,7 @@ class Run:
 
     def load(self) -> Predictor:
         """The run's predictor."""
-        from bertkit.inference import load
+        from bertkit.inference.predictor import load
 
         return load(self.folder)
 

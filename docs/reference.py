@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import bertkit
-from bertkit import cli
-from bertkit.recipe import Recipe, json_schema
-from bertkit.training_fields import DECIDED, training_fields
+from bertkit.cli.main import main as cli
+from bertkit.recipe.recipe import Recipe, json_schema
+from bertkit.recipe.training_arguments import DECIDED, training_fields
 
 HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
 KINDS = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false", "null": "null"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from bertkit.encoder import Encoder, load_tokenizer
+from bertkit.models.encoder import Encoder, load_tokenizer
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
 

@@ -12,12 +12,14 @@ from cases import Case, encoder
 from transformers import set_seed
 
 from bertkit.data import Data
-from bertkit.inference import predictor
-from bertkit.recipe import load_recipe
+from bertkit.data.schema import Finding
+from bertkit.inference.predictor import predictor
+from bertkit.recipe.recipe import load_recipe
 from bertkit.report.card import write_card
 from bertkit.run import Run
-from bertkit.tasks.base import Finding
-from bertkit.training.train import begin, finish, save
+from bertkit.training.finish import finish
+from bertkit.training.preflight import begin
+from bertkit.training.seed import save
 
 FOUND = Finding("warn", "something is `odd` ```", "Look at it.")
 
@@ -35,9 +37,11 @@ def finished(case: Case, folder: Path, where: Path, **sections: dict[str, Any]) 
     once = where.with_name("once.yaml")
     small.write_rows(once, [{**usual, "verify": False, "explain": False, **sections}])
     own = {"train": rows, "validation": rows}
-    target = next((name for name in task.targets if name in rows.column_names), None)
+    target = next((name for name in task.schema.targets if name in rows.column_names), None)
     prints = dict.fromkeys(own, "0" * 64)
-    data = Data(own, dict(task.columns), target, [], prints, [], {split: [] for split in own}, task.corpus)
+    data = Data(
+        own, dict(task.schema.columns), target, [], prints, [], {split: [] for split in own}, task.schema.corpus
+    )
     recipe = load_recipe(once, check_files=False)
     begin(recipe, run, data, [FOUND])
     save(model, task, run.model, {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})

@@ -31,14 +31,15 @@ from cases import CASES, DRAWN, encoder
 from torch import distributed
 from transformers import set_seed
 
-from bertkit.cli import main
+from bertkit.cli.main import main
 from bertkit.errors import ModelError
-from bertkit.inference import load
-from bertkit.predict import predict_file
+from bertkit.inference.predict_file import predict_file
+from bertkit.inference.predictor import load
 from bertkit.tasks import TASKS
 from bertkit.tasks.text_classification import TextClassification
+from bertkit.training.seed import save
 from bertkit.training.sharding import together
-from bertkit.training.train import save, train
+from bertkit.training.train import train
 
 NAMES = ("single-label", "ner-crf-windows-bioes", "qa-windows-or-none", "similarity-in-batch", "retrieval")
 EMPTY = {"ner-softmax": {"tokens": []}, "mlm": {"text": ""}}  # case -> a row that may have no features
@@ -75,7 +76,7 @@ def several(count: int, folder: Path, run: Callable[[int], int | None]) -> None:
 def models(folder: Path, room: Path) -> None:
     """Of every case a model that answers 3 rows at a time, in batches of 2, and a file of its rows."""
     for kind in TASKS:
-        kind.chunk = 3
+        kind.chunk_size = 3
     for case in [*CASES, *DRAWN]:
         set_seed(5)
         task, rows = case.task(folder), list(case.rows())

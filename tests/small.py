@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bertkit.recipe import Recipe, load_recipe
+from bertkit.recipe.recipe import Recipe, load_recipe
 
 WORDS = ("cat", "dog", "mat", "one", "two", "three", "four", "five")
 SIZES = {"train": 16, "validation": 10, "test": 7}

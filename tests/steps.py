@@ -13,7 +13,7 @@ from cases import CASES, DRAWN, Case, encoder
 from safetensors.torch import save_file
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
-from bertkit.inference import predictor
+from bertkit.inference.predictor import predictor
 from bertkit.training.trainer import TaskTrainer
 
 

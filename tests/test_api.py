@@ -19,8 +19,8 @@ PACKAGE = Path(bertkit.__file__).parent
 MODULES = sorted(
     ["bertkit", *(m.name for m in pkgutil.walk_packages([str(PACKAGE)], "bertkit.") if m.name != "bertkit.__main__")]
 )
-FREE = {"bertkit/__init__.py", "bertkit/__main__.py", "bertkit/cli.py", "bertkit/errors.py", "bertkit/files.py"}
-FREE |= {"bertkit/shipped.py", "bertkit/cli_vectors.py"}
+FREE = {"bertkit/__init__.py", "bertkit/__main__.py", "bertkit/cli/main.py", "bertkit/errors.py", "bertkit/files.py"}
+FREE |= {"bertkit/recipe/shipped.py", "bertkit/cli/vectors.py"}
 # FREE: what `bertkit --help` and `import bertkit` read: no library at all
 LIBRARIES = {"torch", "transformers", "datasets", "sklearn", "scipy", "numpy", "tokenizers", "pydantic", "peft"}
 
@@ -112,7 +112,7 @@ def test_house_rules() -> None:
     Errors of any kind are caught where other libraries open what anyone may have made, where a server goes on, and
     where other processes wait to hear of them.
     """
-    boundaries = ("encoder.py", "export/graph.py", "export/session.py", "serve/batcher.py", "serve/gate.py")
+    boundaries = ("encoder.py", "export/graph.py", "inference/onnx_session.py", "serve/batcher.py", "serve/gate.py")
     boundaries += ("training/sharding.py",)
     for file in sorted(PACKAGE.rglob("*.py")):
         caught = (

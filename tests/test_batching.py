@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.padding import Tokens, batches_by_length
-from bertkit.training.batching import Collator, LengthBatches, TokenBatches
+from bertkit.encoding.padding import Collator, Tokens, batches_by_length
+from bertkit.training.batching import LengthBatches, TokenBatches
 
 sizes = st.integers(1, 4)
 

@@ -19,10 +19,10 @@ from torch import Tensor
 from transformers.activations import ACT2FN
 
 from bertkit.errors import ModelError
-from bertkit.modeling import bert
-from bertkit.modeling.bert_config import BertConfig, PreNormBertConfig
-from bertkit.modeling.presets import Activation, Architecture
-from bertkit.training.cpu import FasterStep
+from bertkit.models.bert import bert
+from bertkit.models.bert.bert_config import BertConfig, PreNormBertConfig
+from bertkit.models.bert.presets import Activation, Architecture
+from bertkit.models.cpu_kernels import FasterStep
 
 VOCAB = 45
 SIZES: dict[str, Any] = {

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.recipe import load_recipe
+from bertkit.recipe.recipe import load_recipe
 from bertkit.report.card import BEGIN, END, card, with_yours, write_card, yours
 from bertkit.report.facts import Facts, local_paths, read_facts
 from bertkit.run import Run

@@ -20,13 +20,14 @@ import small
 from cases import CASES, DRAWN, Case, encoder
 
 from bertkit import __version__
-from bertkit.cli import main
-from bertkit.recipe import load_recipe
+from bertkit.cli.main import main
+from bertkit.recipe.recipe import load_recipe
+from bertkit.recipe.shipped import shipped_recipes
 from bertkit.report.table import first_to_try
 from bertkit.run import Run
-from bertkit.shipped import shipped_recipes
 from bertkit.tasks import TASKS
-from bertkit.training.train import save, train
+from bertkit.training.seed import save
+from bertkit.training.train import train
 
 HEAVY = ("torch", "transformers", "datasets", "numpy", "pydantic", "sklearn", "scipy", "ruamel", "huggingface_hub")
 
@@ -79,14 +80,14 @@ import contextlib, io, sys
 started = set(sys.modules)
 import bertkit
 imported = set(sys.modules)
-from bertkit.cli import main
+from bertkit.cli.main import main
 for words in (["--help"], ["--version"], ["train", "--help"], ["embed", "--help"], ["tokenizer", "train", "--help"]):
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as told:
         main(words)
     assert told.getvalue().strip(), words
 for modules in (imported - started, set(sys.modules) - started):
     print(*sorted({name.partition(".")[0] for name in modules} - sys.stdlib_module_names))
-import bertkit.recipe
+import bertkit.recipe.recipe
 print(*sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "transformers", "datasets", "sklearn"}))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -376,7 +377,7 @@ def test_an_interrupt_is_not_a_traceback(capsys: Any, recipe: Path, tmp_path: Pa
 
 
 def test_a_terminal_of_few_characters_stops_nothing() -> None:
-    program = "import bertkit.cli as c; c._talk(); print('h\\u00e9 \\ud83d █')"
+    program = "import bertkit.cli.main as c; c._talk(); print('h\\u00e9 \\ud83d █')"
     command = [sys.executable, "-X", "utf8=0", "-c", program]
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}

@@ -20,7 +20,7 @@ from bertkit.data.sources import find_files, open_source
 from bertkit.data.table import Problems
 from bertkit.data.tagging import find_scheme, to_bio
 from bertkit.errors import DataError
-from bertkit.recipe import DataSpec
+from bertkit.sections import DataSpec
 
 
 def spec(**settings: Any) -> DataSpec:

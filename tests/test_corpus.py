@@ -8,8 +8,6 @@ import lzma
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,11 +17,11 @@ from datasets import Dataset
 from bertkit.data import check, fingerprint, load, read_rows
 from bertkit.data import corpus as corpus_module
 from bertkit.data import sources as sources_module
+from bertkit.data.schema import Column, Schema
 from bertkit.errors import DataError
-from bertkit.recipe import DataSpec
-from bertkit.tasks.base import Column
+from bertkit.sections import DataSpec
 
-TASK: Any = SimpleNamespace(corpus=True, columns={"text": Column("text", "a document")})
+SCHEMA = Schema(corpus=True, columns={"text": Column("text", "a document")})
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +32,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def get(source, splits=None, **settings):
-    return load(DataSpec.model_validate({"source": source, **settings}), TASK, None, splits=splits)
+    return load(DataSpec.model_validate({"source": source, **settings}), SCHEMA, splits=splits)
 
 
 def fails(source, **settings):
@@ -275,15 +273,14 @@ def test_a_file_of_empty_documents_is_refused(tmp_path):
 MEMORY = """
 import sys, tracemalloc
 import pyarrow as pa
-from types import SimpleNamespace
 from bertkit.data import check, load
-from bertkit.recipe import DataSpec
-from bertkit.tasks.base import Column
+from bertkit.sections import DataSpec
+from bertkit.data.schema import Column, Schema
 import datasets, pyarrow.parquet
 
-task = SimpleNamespace(corpus=True, columns={"text": Column("text", "a document")})
+schema = Schema(corpus=True, columns={"text": Column("text", "a document")})
 tracemalloc.start()
-data = load(DataSpec.model_validate({"source": {"train": sys.argv[1]}, "validation": 0.1}), task, None)
+data = load(DataSpec.model_validate({"source": {"train": sys.argv[1]}, "validation": 0.1}), schema)
 check(data)
 print(len(data.rows["train"]), tracemalloc.get_traced_memory()[1] + pa.default_memory_pool().max_memory())
 """

@@ -13,7 +13,7 @@ from cases import CASES
 from steps import first_step
 from transformers import AutoModel, BertConfig, set_seed
 
-from bertkit.training.cpu import FasterStep, attention, dropout, memory_kept
+from bertkit.models.cpu_kernels import FasterStep, attention, dropout, memory_kept
 
 
 def inputs(dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
@@ -186,7 +186,7 @@ def test_the_trainer_takes_it_unless_activations_are_recomputed(
         return torch.rand(4)
 
     ours = drawn()
-    monkeypatch.setattr("bertkit.training.cpu.FasterStep", contextlib.nullcontext)
+    monkeypatch.setattr("bertkit.models.cpu_kernels.FasterStep", contextlib.nullcontext)
     assert torch.equal(drawn(), ours) == checkpointing
 
 

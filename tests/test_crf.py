@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.testing import assert_close
 from transformers import BertModel, BertPreTrainedModel
 
-from bertkit.heads import crf, forward_backward
-from bertkit.heads.crf import CRF, Chain
+from bertkit.models.heads import crf, forward_backward
+from bertkit.models.heads.crf import CRF, Chain
 
 BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 BIOES = ["O", "B-PER", "I-PER", "E-PER", "S-PER", "B-LOC", "I-LOC", "E-LOC", "S-LOC"]

@@ -7,21 +7,20 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from bertkit.data import check, label_names, load
 from bertkit.data import sources as sources_module
+from bertkit.data.schema import Column, Schema
 from bertkit.data.table import numbers
 from bertkit.errors import DataError
-from bertkit.recipe import DataSpec
+from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
-from bertkit.tasks.base import Column
 
-TASK: Any = SimpleNamespace(
+SCHEMA = Schema(
     columns={
         "text": Column("text", "the text"),
         "text_a": Column("text", "the first text"),
@@ -32,16 +31,14 @@ TASK: Any = SimpleNamespace(
     },
     inputs=(frozenset({"text"}), frozenset({"text_a", "text_b"})),
     targets=("label", "labels", "score"),
-    torn={},
     corpus=False,
-    refine=lambda options, table, split: (table, []),
 )
 
 
 def get(source, **settings):
     arguments = {name: settings.pop(name) for name in ("splits", "known_labels") if name in settings}
     source = str(source) if isinstance(source, Path) else source
-    return load(DataSpec.model_validate({"source": source, **settings}), TASK, None, **arguments)
+    return load(DataSpec.model_validate({"source": source, **settings}), SCHEMA, **arguments)
 
 
 def fails(source, **settings):
@@ -239,10 +236,10 @@ def test_split_names_can_be_mapped(tmp_path):
     for name in ("train", "dev_matched", "dev_mismatched"):
         write(tmp_path / f"{name}.jsonl", labelled("x", "y"))
     spec = DataSpec.model_validate({"source": str(tmp_path), "splits": {"validation": "dev_matched"}})
-    assert list(load(spec, TASK, None).rows) == ["train", "validation"]
+    assert list(load(spec, SCHEMA).rows) == ["train", "validation"]
     spec = DataSpec.model_validate({"source": str(tmp_path), "splits": {"validation": "dev_mached"}})
     with pytest.raises(DataError, match="did you mean 'dev_matched'"):
-        load(spec, TASK, None)
+        load(spec, SCHEMA)
 
 
 def test_files_by_split(tmp_path):
@@ -353,9 +350,9 @@ def test_hub_errors_are_told_in_one_message_without_secrets(monkeypatch, error, 
 
 def test_offline_is_an_error_at_once(tmp_path):
     code = (
-        "from bertkit.data import load; from bertkit.errors import DataError; from bertkit.recipe import DataSpec\n"
+        "from bertkit.data import load; from bertkit.errors import DataError; from bertkit.sections import DataSpec\n"
         "from bertkit.tasks.text_classification import TextClassification\n"
-        "try: load(DataSpec.model_validate({'source': 'nobody/nothing'}), TextClassification, None)\n"
+        "try: load(DataSpec.model_validate({'source': 'nobody/nothing'}), TextClassification.schema)\n"
         "except DataError as error: print(error)\n"
     )
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
@@ -502,7 +499,12 @@ def test_large_numbers_are_told_apart(tmp_path):
 def test_pairs_of_test_without_a_target_have_none(tmp_path):
     kind = get_task("sentence-similarity")
     file = write(tmp_path / "test.jsonl", [{"text_a": "a", "text_b": "b"}])
-    data = load(DataSpec(source={"test": str(file)}), kind, kind.Options(name="sentence-similarity"), splits={"test"})
+    data = load(
+        DataSpec(source={"test": str(file)}),
+        kind.schema,
+        partial(kind.refine, kind.Options(name="sentence-similarity")),
+        splits={"test"},
+    )
     assert data.target is None
     assert data.rows["test"].column_names == ["text_a", "text_b"]
 
@@ -514,7 +516,9 @@ def test_a_text_that_one_split_lacks_is_no_part_of_what_is_compared(tmp_path):
         tmp_path / "validation.jsonl", [{"anchor": "text 1", "positive": "like 1"}, {"anchor": "new", "positive": "x"}]
     )
     kind = get_task("sentence-similarity")
-    data = load(DataSpec(source=str(tmp_path)), kind, kind.Options(name="sentence-similarity"))
+    data = load(
+        DataSpec(source=str(tmp_path)), kind.schema, partial(kind.refine, kind.Options(name="sentence-similarity"))
+    )
     assert any("validation: 1 of 2 rows (50.0%) is in train too" in finding.what for finding in check(data))
 
 

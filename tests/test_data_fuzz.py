@@ -6,7 +6,6 @@ import gzip
 import json
 import lzma
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertkit.data import check, label_names, load, read_rows
+from bertkit.data.schema import Column, Schema
 from bertkit.errors import DataError
-from bertkit.recipe import DataSpec
-from bertkit.tasks.base import Column
+from bertkit.sections import DataSpec
 
-TASK: Any = SimpleNamespace(
+SCHEMA = Schema(
     columns={
         "text": Column("text", "the text"),
         "label": Column("label", "one class"),
@@ -27,9 +26,7 @@ TASK: Any = SimpleNamespace(
     },
     inputs=(frozenset({"text"}),),
     targets=("label", "labels", "score"),
-    torn={},
     corpus=False,
-    refine=lambda options, table, split: (table, []),
 )
 QUICK = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -88,7 +85,7 @@ def test_any_values(tmp_path, rows, validation):
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     try:
-        data = load(DataSpec.model_validate({"source": str(path), "validation": validation}), TASK, None)
+        data = load(DataSpec.model_validate({"source": str(path), "validation": validation}), SCHEMA)
     except DataError:
         return
     assert sum(map(len, data.rows.values())) == len(rows)
@@ -104,5 +101,5 @@ def test_rows_come_back_as_they_were_written(tmp_path, rows):
     path = tmp_path / "t.jsonl"
     rows = [(text.encode(errors="ignore").decode(), label) for text, label in rows]
     path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
-    data = load(DataSpec.model_validate({"source": str(path)}), TASK, None)
+    data = load(DataSpec.model_validate({"source": str(path)}), SCHEMA)
     assert [(row["text"], row["label"]) for row in data.rows["train"]] == rows

@@ -15,7 +15,7 @@ import pytest
 from bertkit.data import read_rows, read_stream
 from bertkit.data.readers import MAX_LINE
 from bertkit.errors import DataError
-from bertkit.recipe import DataSpec
+from bertkit.sections import DataSpec
 
 
 def spec(**settings: Any) -> DataSpec:

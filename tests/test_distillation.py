@@ -24,29 +24,30 @@ from test_equivalence import BY_ROW, assert_same_step
 from test_resume import RHYTHM, killed
 from transformers import AutoModelForSequenceClassification, set_seed
 
-from bertkit.encoder import load_tokenizer
+from bertkit.encoding.padding import Collator
 from bertkit.errors import ModelError, RecipeError, UserError
-from bertkit.evaluation.evaluate import score
 from bertkit.files import sha256
-from bertkit.heads import crf, soft_losses
-from bertkit.inference import Predictor, load, predictor
-from bertkit.recipe import Distillation
+from bertkit.inference.evaluate import score
+from bertkit.inference.predictor import Predictor, load, predictor
+from bertkit.models.encoder import load_tokenizer
+from bertkit.models.heads import crf, soft_losses
 from bertkit.report.table import after_training, against_teacher
 from bertkit.run import Run
+from bertkit.sections import Distillation
 from bertkit.tasks.base import Batch, Task
-from bertkit.training.bargain import bargain
-from bertkit.training.batching import Collator
 from bertkit.training.distillation import (
     Distiller,
     Teacher,
     check_sizes,
     chosen_layers,
     find_teacher,
+    is_online,
     keep_layers,
-    runs_along,
-    taught,
+    with_soft_targets,
 )
-from bertkit.training.train import save, train
+from bertkit.training.seed import save
+from bertkit.training.teacher_comparison import compare_with_teacher
+from bertkit.training.train import train
 from bertkit.training.trainer import TaskTrainer
 
 BY_ID = {case.id: case for case in [*CASES, *DRAWN]}
@@ -159,7 +160,7 @@ def test_marginals_with_padding_and_forbidden_tags_pass_gradcheck() -> None:
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
     task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
-    features = taught(task.features(case.rows()), teacher)
+    features = with_soft_targets(task.features(case.rows()), teacher)
     batch = batch_of(task, features)
     sizes = []
     for model in (teacher.predictor.model, task.model(encoder(tiny_encoder))):
@@ -181,7 +182,7 @@ def first_step(case: Case, home: Path, out: Path, batch: int, accumulate: int, *
         task=task,
         model=model,
         args=args,
-        features=features if runs_along(spec, task) else taught(features, teacher),
+        features=features if is_online(spec, task) else with_soft_targets(features, teacher),
         validation=None,
         predict=predictor(task, args.device, "fp32", 8),
         callbacks=[step],
@@ -234,7 +235,7 @@ def test_a_student_learns_the_teachers_probabilities_and_not_the_labels(tiny_enc
         task=task,
         model=model,
         args=args,
-        features=taught(features, teacher),
+        features=with_soft_targets(features, teacher),
         validation=None,
         predict=predictor(task, args.device, "fp32", 8),
         callbacks=[],
@@ -272,7 +273,7 @@ def test_the_teacher_is_asked_once(tiny_encoder: Path, tmp_path: Path, caplog: p
 
     def ask(teacher: Teacher, features: Dataset) -> list[Any]:
         caplog.clear()
-        soft = taught(features, teacher)["soft"][:]
+        soft = with_soft_targets(features, teacher)["soft"][:]
         told.append(re.findall(r"kept from before|computed", caplog.text))
         return soft
 
@@ -297,7 +298,7 @@ def test_what_is_kept_is_what_the_teacher_says(tiny_encoder: Path, tmp_path: Pat
     task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
     features = task.features(case.rows())
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "teacher").eval()
-    for feature, soft in zip(features, taught(features, teacher)["soft"], strict=True):
+    for feature, soft in zip(features, with_soft_targets(features, teacher)["soft"], strict=True):
         inputs = {name: torch.tensor([feature[name]]) for name in ("input_ids", "token_type_ids")}
         assert soft == pytest.approx(plain(**inputs).logits[0].tolist(), abs=1e-5)
 
@@ -309,16 +310,16 @@ def test_a_damaged_store_is_written_again(
     case = BY_ID["single-label"]
     task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
     features = task.features(case.rows())
-    first = taught(features, teacher)["soft"][:]
+    first = with_soft_targets(features, teacher)["soft"][:]
     (file,) = own_cache.glob("*/soft.arrow")
     whole = file.read_bytes()
     if harm == "cut":
         file.write_bytes(whole[: len(whole) // 2])
     else:
-        taught(features.select(range(5)), teacher)
+        with_soft_targets(features.select(range(5)), teacher)
         (shorter,) = (other for other in own_cache.glob("*/soft.arrow") if other != file)
         shutil.copy(shorter, file)
-    assert taught(features, teacher)["soft"][:] == first
+    assert with_soft_targets(features, teacher)["soft"][:] == first
     assert file.read_bytes() == whole
     assert "the teacher is asked again" in caplog.text
     assert not list(own_cache.glob(".*"))
@@ -332,7 +333,7 @@ def test_where_nothing_can_be_kept_it_says_so(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(UserError, match="can not be kept there"):
-        taught(task.features(case.rows()), teacher)
+        with_soft_targets(task.features(case.rows()), teacher)
 
 
 # --- what a teacher must be
@@ -521,7 +522,7 @@ def test_other_tasks_strike_a_bargain_too(identifier: str, tiny_encoder: Path, t
     task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
     student, rows = load(save_teacher(case, tiny_encoder, tmp_path / "student", seed=2)), case.rows()
     graded = score(student, rows)[1]
-    struck = bargain(teacher, tmp_path / "student", student, rows, graded, task.headline)
+    struck = compare_with_teacher(teacher, tmp_path / "student", student, rows, graded, task.headline)
     assert struck["student / teacher"]["parameters"] == 1.0
     assert struck["student"]["score"] == graded["metrics"][task.headline]
     assert struck["teacher"]["score"] == score(teacher.predictor, rows)[1]["metrics"][task.headline]

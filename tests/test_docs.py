@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import bertkit
-from bertkit import cli
-from bertkit.recipe import Recipe, load_recipe
+from bertkit.cli.main import main as cli
+from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.recipe.training_arguments import DECIDED, training_fields
 from bertkit.tasks import TASKS
-from bertkit.training_fields import DECIDED, training_fields
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

@@ -10,11 +10,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertkit import doctor as doctor_module
-from bertkit.cli import main
-from bertkit.doctor import doctor, shown
-from bertkit.training import cpu, parity
-from bertkit.training.parity import CPU, EXACT, ROUNDED, STEP, Check, Way
+from bertkit.cli.machine import doctor, shown
+from bertkit.cli.main import machine as doctor_module
+from bertkit.cli.main import main
+from bertkit.models import cpu_kernels as cpu
+from bertkit.models import parity
+from bertkit.models.parity import CPU, EXACT, ROUNDED, STEP, Check, Way
 
 
 @pytest.fixture(scope="module")

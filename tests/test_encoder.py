@@ -15,11 +15,11 @@ from conftest import build_encoder
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, set_seed
 
-from bertkit import encoder as module
-from bertkit.encoder import Encoder, find, freeze, load_model, load_tokenizer, with_lora
 from bertkit.errors import ModelError, UserError
-from bertkit.inference import longest
-from bertkit.recipe import Freeze, Lora, ModelSpec
+from bertkit.inference.predictor import resolve_max_length
+from bertkit.models import encoder as module
+from bertkit.models.encoder import Encoder, find, freeze, load_model, load_tokenizer, with_lora
+from bertkit.sections import Freeze, Lora, ModelSpec
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -127,14 +127,14 @@ def test_a_tokenizer_that_can_not_pad_or_is_no_json(folder: Path) -> None:
 
 def test_a_window_is_no_longer_than_the_model(folder: Path) -> None:
     tokenizer, known = load_tokenizer(folder), Encoder("it", folder, "folder")
-    assert longest(known, tokenizer, None) == 64
-    assert longest(known, tokenizer, 64) == 64
+    assert resolve_max_length(known, tokenizer, None) == 64
+    assert resolve_max_length(known, tokenizer, 64) == 64
     with pytest.raises(ModelError, match="reads at most 64 word pieces"):
-        longest(known, tokenizer, 65)
+        resolve_max_length(known, tokenizer, 65)
     tokenizer.model_max_length = 50
-    assert longest(known, tokenizer, None) == 50
+    assert resolve_max_length(known, tokenizer, None) == 50
     with pytest.raises(ModelError, match="reads at most 50"):
-        longest(known, tokenizer, 64)
+        resolve_max_length(known, tokenizer, 64)
 
 
 # --- loaded whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
@@ -19,13 +20,13 @@ from hypothesis import strategies as st
 from transformers import set_seed
 
 from bertkit.data import Data, load
+from bertkit.data.disk_list import DiskList
 from bertkit.data.table import column_values, features_of, on_disk
 from bertkit.errors import DataError, UserError
 from bertkit.evaluation import reranking
 from bertkit.evaluation.entities import PackedTags
-from bertkit.inference import predictor
-from bertkit.recipe import DataSpec
-from bertkit.spool import Spool
+from bertkit.inference.predictor import predictor
+from bertkit.sections import DataSpec
 from bertkit.tasks import get_task, retrieval
 
 EVERY = CASES + DRAWN
@@ -42,7 +43,7 @@ def test_spooled_answers_score_as_listed_ones(case: Case, tiny_encoder: Path) ->
     set_seed(5)
     predict = predictor(task, torch.device("cpu"), "fp32", 3)(task.model(encoder(tiny_encoder)))
     listed = list(task.answer(rows, predict))
-    spooled = Spool(task.answer(rows, predict))
+    spooled = DiskList(task.answer(rows, predict))
     assert list(spooled) == listed
     for grade in (task.score, task.intervals, task.details):
         assert grade(spooled, rows) == grade(listed, rows)
@@ -52,7 +53,7 @@ def test_spooled_answers_score_as_listed_ones(case: Case, tiny_encoder: Path) ->
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.dictionaries(st.text(), VALUES, max_size=3), max_size=5))
 def test_answers_come_back_as_they_were(answers: list[dict[str, Any]]) -> None:
-    spooled = Spool(iter(answers))
+    spooled = DiskList(iter(answers))
     assert len(spooled) == len(answers)
     assert list(spooled) == answers
     assert [spooled[place - len(answers)] for place in range(len(answers))] == answers
@@ -77,7 +78,7 @@ def test_a_full_disk_is_said(count: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full_disk)
     with pytest.raises(UserError, match="No space left on device") as caught:
-        Spool({"label": "good"} for _ in range(count))
+        DiskList({"label": "good"} for _ in range(count))
     assert "TMPDIR" in str(caught.value)
 
 
@@ -87,7 +88,7 @@ def test_what_goes_wrong_with_answers_is_not_called_a_full_disk() -> None:
         raise OSError("the model's file is gone")
 
     with pytest.raises(OSError, match="the model's file is gone"):
-        Spool(answers())
+        DiskList(answers())
 
 
 @given(st.lists(st.lists(st.sampled_from(["O", "B-LOC", "I-LOC", "E-x-y"]), max_size=5), max_size=5))
@@ -171,7 +172,11 @@ def read(source: Path, at_a_time: int, monkeypatch: pytest.MonkeyPatch, **settin
     """The file's rows for text classification, so many of them read at a time."""
     monkeypatch.setattr("bertkit.data.table.AT_A_TIME", at_a_time)
     kind = get_task("text-classification")
-    return load(DataSpec.model_validate({"source": str(source), **settings}), kind, kind.Options(name=kind.name))
+    return load(
+        DataSpec.model_validate({"source": str(source), **settings}),
+        kind.schema,
+        partial(kind.refine, kind.Options(name=kind.name)),
+    )
 
 
 @pytest.mark.parametrize("settings", [{}, {"validation": 0.3}, {"limit": 7}], ids=str)

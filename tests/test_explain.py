@@ -17,14 +17,15 @@ from datasets import Dataset
 from torch import nn
 from transformers import set_seed
 
-from bertkit.encoder import load_tokenizer
 from bertkit.errors import DataError
 from bertkit.explain.attention import attentions
 from bertkit.explain.explain import explain, explain_rows, rows_of, texts_of
 from bertkit.explain.gradients import integrated_gradients
-from bertkit.explain.shown import lines, said
+from bertkit.explain.shown import lines
 from bertkit.explain.words import Merger, Text
-from bertkit.inference import Predictor
+from bertkit.inference.display import said
+from bertkit.inference.predictor import Predictor
+from bertkit.models.encoder import load_tokenizer
 from bertkit.tasks.base import Task
 
 CPU = torch.device("cpu")
@@ -50,7 +51,7 @@ def inputs_of(case: Case, task: Task) -> Dataset:
     """The input columns of a case's rows; of documents, one with two words masked."""
     if case in DRAWN:
         return Dataset.from_dict({"text": ["the [MASK] was good and a dog [MASK] ."]})
-    names = {*frozenset[str]().union(*task.accepted), *task.context}
+    names = {*frozenset[str]().union(*task.inputs), *task.schema.context}
     return case.rows().select_columns([name for name in case.columns if name in names])
 
 

@@ -25,18 +25,18 @@ from small import LEARN, read_rows, recipe
 
 import bertkit
 from bertkit.errors import DataError, ModelError, UserError, not_installed
-from bertkit.evaluation.evaluate import score
 from bertkit.export import program
 from bertkit.export.agreement import output_difference, same
 from bertkit.export.graph import Graph, Reduced, batch_of, build
 from bertkit.export.program import export
 from bertkit.export.quantize import search
-from bertkit.export.session import first_line
 from bertkit.export.viterbi import viterbi
 from bertkit.files import sha256
-from bertkit.heads import crf
-from bertkit.heads.crf import Chain
-from bertkit.inference import Predictor, load
+from bertkit.inference.evaluate import score
+from bertkit.inference.onnx_session import first_line
+from bertkit.inference.predictor import Predictor, load
+from bertkit.models.heads import crf
+from bertkit.models.heads.crf import Chain
 from bertkit.training.train import train
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -161,7 +161,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
         graph = build(ours, batch_of(task, task.encode(case.rows()), range(2)), 20)
         program._write_folder(ours, graph, folder)
         graph.write(folder / "model.onnx")
-        found[case.id] = Made(ours, graph, folder, case.rows().select_columns(sorted(task.accepted[0])))
+        found[case.id] = Made(ours, graph, folder, case.rows().select_columns(sorted(task.inputs[0])))
     return found
 
 
@@ -207,7 +207,7 @@ class Without:
         return getattr(self.finder, name)
 sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 import contextlib, io, json, bertkit
-from bertkit.cli import main
+from bertkit.cli.main import main
 told = {}
 def say(name, words):
     out, err = io.StringIO(), io.StringIO()

@@ -31,11 +31,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
-from bertkit import embed
 from bertkit.data.words import words
-from bertkit.embed import embed_features, embed_file
 from bertkit.errors import DataError, ModelError
-from bertkit.features import Features, _Reader
+from bertkit.inference import embed
+from bertkit.inference.embed import embed_features, embed_file
+from bertkit.inference.features import Features, _Reader
 
 TEXTS = [
     "the cat sat on the mat .",
@@ -532,7 +532,7 @@ def test_a_file_that_grows_meanwhile_is_no_file(tmp_path: Path) -> None:
 def test_another_device_never_hits(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = []
     for kind in ("cpu", "meta"):
-        monkeypatch.setattr("bertkit.features.best_device", lambda kind=kind: torch.device(kind))
+        monkeypatch.setattr("bertkit.inference.features.best_device", lambda kind=kind: torch.device(kind))
         keys.append(features(tiny_encoder).fit([]).reader_.key)
     assert keys[0] != keys[1]
 

@@ -26,16 +26,17 @@ from huggingface_hub import ModelCard, constants, file_download
 from huggingface_hub.utils import close_session
 from safetensors.torch import save_file
 
-from bertkit.cli import main
+from bertkit.cli.main import main
 from bertkit.errors import ModelError, RecipeError
-from bertkit.evaluation.evaluate import evaluate
 from bertkit.files import sha256, write_json, write_text
 from bertkit.hub import payload
 from bertkit.hub.push import Pushed, push, unaccepted
-from bertkit.inference import load
-from bertkit.recipe import Hub, dump
+from bertkit.inference.evaluate import evaluate
+from bertkit.inference.predictor import load
+from bertkit.recipe.recipe import dump
 from bertkit.report.card import BEGIN, END, yours
 from bertkit.run import Run
+from bertkit.sections import Hub
 from bertkit.training.train import train
 
 # huggingface_hub 2.4 hands files to httpx2 in a way that is on its way out.
@@ -125,7 +126,7 @@ def test_a_fresh_process_with_an_empty_cache_gives_the_same_answers(
         run = finished(case, tiny_encoder, tmp_path / case.id)
         pushed = push(run.folder, f"me/{case.id}")
         own = load(run.folder, precision="fp32")
-        inputs = set(own.task.columns) - set(own.task.targets)
+        inputs = set(own.task.schema.columns) - set(own.task.schema.targets)
         rows = [{name: row[name] for name in inputs if name in row} for row in case.rows()]
         asked.append([pushed.repo_id, pushed.commit, rows])
         answered.append([own(row) for row in rows])

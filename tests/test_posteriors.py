@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.heads import crf, posteriors
-from bertkit.heads.crf import Chain
+from bertkit.models.heads import crf, posteriors
+from bertkit.models.heads.crf import Chain
 
 BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 BIOES = ["O", "B-PER", "I-PER", "E-PER", "S-PER", "B-LOC", "I-LOC", "E-LOC", "S-LOC"]

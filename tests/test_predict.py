@@ -22,8 +22,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import DataError
-from bertkit.inference import Predictor, load
-from bertkit.predict import predict_file, shown
+from bertkit.inference.display import shown
+from bertkit.inference.predict_file import predict_file
+from bertkit.inference.predictor import Predictor, load
 from bertkit.run import Run
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training.train import train
@@ -51,7 +52,7 @@ def pairs(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Predi
     for split in small.SIZES:
         old = small.read_rows(room / f"{split}.jsonl")
         small.write_rows(room / f"{split}.jsonl", [{"q": r["text"], "p": r["id"], "label": r["label"]} for r in old])
-    from bertkit.recipe import load_recipe
+    from bertkit.recipe.recipe import load_recipe
 
     mapped = ("data.columns={text_a: q, text_b: p}", "training.max_steps=1")
     return train(load_recipe(file, mapped), room / "run").load()
@@ -59,7 +60,7 @@ def pairs(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Predi
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TextClassification, "chunk", 5)
+    monkeypatch.setattr(TextClassification, "chunk_size", 5)
 
 
 def made() -> list[dict[str, Any]]:

@@ -18,16 +18,18 @@ from test_resume import killed, last
 from test_task_contract import ask, fit
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
-from bertkit.encoder import Encoder, find, load_tokenizer
+from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation.pretraining import scored
-from bertkit.inference import load
-from bertkit.modeling.bert import BertForMaskedLM, BertForPreTraining
-from bertkit.recipe import ModelSpec, Recipe, load_recipe
+from bertkit.inference.predictor import load
+from bertkit.models.bert.bert import BertForMaskedLM, BertForPreTraining
+from bertkit.models.encoder import Encoder, find, load_tokenizer
+from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.pretraining import Pretraining, PretrainingOptions
-from bertkit.training.batching import Collator
-from bertkit.training.train import save, train
+from bertkit.training.seed import save
+from bertkit.training.train import train
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 from bertkit.errors import ModelError
-from bertkit.modeling.drawing import Drawing
-from bertkit.modeling.pretraining_data import encode_documents
-from bertkit.modeling.sentences import pack, sentences
+from bertkit.models.bert.drawing import Drawing
+from bertkit.models.bert.pretraining_data import encode_documents
+from bertkit.models.bert.sentences import pack, sentences
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LENGTH = 64
@@ -239,7 +239,7 @@ def test_kept_features_are_opened_again_and_only_for_the_same(made, tmp_path, mo
         return encode_documents(rows, tokenizer, length, nsp=nsp, short_sequences=short, cache=tmp_path)
 
     first = kept()
-    monkeypatch.setattr("bertkit.modeling.pretraining_data._write", None)
+    monkeypatch.setattr("bertkit.models.bert.pretraining_data._write", None)
     assert kept().to_dict() == first.to_dict()
     for other in ({"rows": rows.select(range(9))}, {"length": 32}, {"nsp": "none"}, {"short": 0.0}):
         with pytest.raises(TypeError, match="not callable"):
@@ -250,7 +250,7 @@ def test_a_failed_encoding_leaves_nothing(made, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bertkit.modeling.pretraining_data._write", full)
+    monkeypatch.setattr("bertkit.models.bert.pretraining_data._write", full)
     with pytest.raises(OSError, match="No space"):
         encode_documents(made[1], made[2], LENGTH, nsp="nsp", cache=tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -530,8 +530,8 @@ FRESH = """
 import json, sys
 from datasets import Dataset
 from transformers import BertTokenizer
-from bertkit.modeling.drawing import Drawing
-from bertkit.modeling.pretraining_data import encode_documents
+from bertkit.models.bert.drawing import Drawing
+from bertkit.models.bert.pretraining_data import encode_documents
 
 texts, vocab, length = json.load(sys.stdin)
 tokenizer = BertTokenizer(vocab=vocab)

@@ -10,7 +10,7 @@ import small
 import torch
 from steps import CASES, arguments, made
 
-from bertkit.cli import main
+from bertkit.cli.main import main
 from bertkit.files import read_json
 from bertkit.training import profile
 from bertkit.training.profile import PARTS, Profile, profile_lines

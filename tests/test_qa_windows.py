@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,12 @@ from tokenizers import models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from bertkit import data as sources
-from bertkit.encoder import find, load_tokenizer
+from bertkit.encoding.pieces import Pieces, tokenize
+from bertkit.encoding.questions import encode_pairs
 from bertkit.errors import RowsError
 from bertkit.evaluation.squad import normalized_tokens
-from bertkit.recipe import DataSpec, ModelSpec
-from bertkit.tasks.pieces import Pieces, tokenize
-from bertkit.tasks.qa_windows import encode_pairs
+from bertkit.models.encoder import find, load_tokenizer
+from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
@@ -237,7 +238,9 @@ def test_gold_spans_of_real_questions_are_their_answers(real_data: Path) -> None
     """Squad's own answers: first to last piece hold each, and are it but for what words in one piece force."""
     spec = DataSpec.model_validate({"source": {"test": str(real_data / "squad_v2" / "dev.json")}, "limit": 1500})
     options = QuestionAnsweringOptions(name="question-answering", unanswerable=True)
-    rows = sources.load(spec, QuestionAnswering, options, splits={"test"}).rows["test"]
+    rows = sources.load(
+        spec, QuestionAnswering.schema, partial(QuestionAnswering.refine, options), splits={"test"}
+    ).rows["test"]
     task = QuestionAnswering(
         options, load_tokenizer(find(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2")).folder), 384
     )

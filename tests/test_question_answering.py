@@ -24,18 +24,19 @@ from test_cli import _own_logging
 from test_qa_windows import TEXTS, TOKENIZERS, kinds, qa
 
 import bertkit
-from bertkit.cli import main
+from bertkit.cli.main import main
 from bertkit.data import load as load_data
-from bertkit.encoder import load_tokenizer
+from bertkit.encoding.padding import Collator
+from bertkit.encoding.pieces import tokenize
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import squad
-from bertkit.inference import Predictor
-from bertkit.predict import predict_file
-from bertkit.recipe import DataSpec, load_recipe
+from bertkit.inference.predict_file import predict_file
+from bertkit.inference.predictor import Predictor
+from bertkit.models.encoder import load_tokenizer
+from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
-from bertkit.tasks.pieces import tokenize
+from bertkit.sections import DataSpec
 from bertkit.tasks.question_answering import Kept, QuestionAnswering, QuestionAnsweringOptions
-from bertkit.training.batching import Collator
 from bertkit.training.train import train
 
 __all__ = ["_own_logging", "kinds"]  # fixtures

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bertkit import cli
-from bertkit.recipe import json_schema
+from bertkit.cli.main import main as cli
+from bertkit.recipe.recipe import json_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -13,14 +13,22 @@ import jsonschema
 import pytest
 import transformers
 
-from bertkit import shipped
 from bertkit.data.readers import COMPRESSIONS, FORMATS
 from bertkit.errors import RecipeError
-from bertkit.recipe import TASK_OPTIONS, TRAINING_DEFAULTS, Recipe, dump, json_schema, load_recipe, parse_data_spec
-from bertkit.recipe_checks import _DATA_FILE
-from bertkit.shipped import shipped_recipes
-from bertkit.training_fields import DECIDED, REMOVED, training_fields
-from bertkit.yaml12 import parse
+from bertkit.recipe import shipped
+from bertkit.recipe.checks import _DATA_FILE
+from bertkit.recipe.recipe import (
+    TASK_OPTIONS,
+    TRAINING_DEFAULTS,
+    Recipe,
+    dump,
+    json_schema,
+    load_recipe,
+    parse_data_spec,
+)
+from bertkit.recipe.shipped import shipped_recipes
+from bertkit.recipe.training_arguments import DECIDED, REMOVED, training_fields
+from bertkit.recipe.yaml12 import parse
 
 REPOSITORY = Path(__file__).parents[1]
 SHIPPED = shipped_recipes()
@@ -215,7 +223,7 @@ def test_shipped_recipes_need_the_standard_library_only() -> None:
 def test_recipes_are_read_without_the_heavy_libraries() -> None:
     code = f"""
 import sys
-from bertkit.recipe import load_recipe
+from bertkit.recipe.recipe import load_recipe
 load_recipe({next(iter(SHIPPED))!r}, check_files=False)
 print([name for name in ("torch", "transformers", "datasets", "scipy", "sklearn") if name in sys.modules])
 """

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import RecipeError
-from bertkit.recipe import load_recipe
-from bertkit.training_fields import DECIDED, REMOVED
+from bertkit.recipe.recipe import load_recipe
+from bertkit.recipe.training_arguments import DECIDED, REMOVED
 
 HEAD = """\
 task: {name: text-classification}

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import RecipeError
-from bertkit.recipe import Recipe, dump, load_recipe
+from bertkit.recipe.recipe import Recipe, dump, load_recipe
 
 RECIPE = """\
 # a recipe with every section

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import small
 
-from bertkit.encoder import PACKAGED
-from bertkit.recipe import Recipe, dump, load_recipe
-from bertkit.shipped import shipped_recipes
+from bertkit.models.encoder import PACKAGED
+from bertkit.recipe.recipe import Recipe, dump, load_recipe
+from bertkit.recipe.shipped import shipped_recipes
 from bertkit.tasks import TASKS
 from bertkit.training.train import train
 

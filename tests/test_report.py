@@ -19,25 +19,28 @@ import torch
 from cases import CASES, DRAWN, Case, encoder
 from transformers import set_seed
 
-from bertkit.cli import main
+from bertkit.cli.main import main
 from bertkit.data import Data
+from bertkit.data.schema import Finding
 from bertkit.errors import ModelError, UserError
 from bertkit.evaluation import ranking, squad
-from bertkit.explain import chosen
-from bertkit.explain.chosen import write_explanations
-from bertkit.explain.neighbours import neighbours
 from bertkit.files import read_json
-from bertkit.inference import Predictor, predictor
-from bertkit.recipe import load_recipe
+from bertkit.inference.predictor import Predictor, predictor
+from bertkit.recipe.recipe import load_recipe
 from bertkit.report import calibrated, comparison, mistakes, pictures, sections
+from bertkit.report import examples as chosen
 from bertkit.report.card import write_card
+from bertkit.report.examples import write_explanations
 from bertkit.report.explained import KINDS
 from bertkit.report.facts import Facts, read_facts
 from bertkit.report.html import compare, report, write_report
+from bertkit.report.neighbours import neighbours
 from bertkit.run import Run
-from bertkit.tasks.base import Finding
 from bertkit.training import train as program
-from bertkit.training.train import begin, finish, save, train
+from bertkit.training.finish import finish
+from bertkit.training.preflight import begin
+from bertkit.training.seed import save
+from bertkit.training.train import train
 
 EVIL = "<script>alert('bad')</script> & <img src=x onerror=alert(1)> $x_1$ 'good'"
 VOID = {"meta", "input", "img", "br"}
@@ -83,9 +86,9 @@ def finished(case: Case, folder: Path, where: Path) -> Run:
     once = small.write_rows(where.parent / "once.yaml", [{**sections, "verify": False, "explain": False}])
     recipe = load_recipe(once, check_files=False)
     own = {"train": rows, "validation": rows}
-    target = next((name for name in task.targets if name in rows.column_names), None)
+    target = next((name for name in task.schema.targets if name in rows.column_names), None)
     prints = dict.fromkeys(own, "0" * 64)
-    data = Data(own, dict(task.columns), target, [], prints, [], {split: [] for split in own}, task.corpus)
+    data = Data(own, dict(task.schema.columns), target, [], prints, [], {split: [] for split in own}, task.corpus)
     begin(recipe, run, data, [Finding("warn", "something is odd", "Look at it.")])
     save(model, task, run.model, {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
     outcome = {
@@ -490,7 +493,7 @@ def test_a_report_that_fails_does_not_lose_the_run(
         raise ValueError("no ink")
 
     monkeypatch.setattr("bertkit.report.html.write_report", fails)
-    monkeypatch.setattr("bertkit.explain.chosen.write_explanations", fails)
+    monkeypatch.setattr("bertkit.report.examples.write_explanations", fails)
     made = Run(tmp_path / "run")
     with caplog.at_level("WARNING", logger="bertkit"):
         program.draw_report(made, True)

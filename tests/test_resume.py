@@ -22,7 +22,7 @@ from transformers import TrainerCallback
 
 from bertkit.errors import ModelError, UserError
 from bertkit.files import read_json, sha256, write_json
-from bertkit.recipe import Recipe, load_recipe
+from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run, only_writer
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import checkpoint
@@ -259,7 +259,7 @@ def test_a_flipped_byte_is_damage(recipe: Recipe, tmp_path: Path) -> None:
 def test_a_missing_file_is_damage(recipe: Recipe, tmp_path: Path) -> None:
     run = killed(recipe, tmp_path / "run", at=6)
     (newest(run) / "random-0.safetensors").unlink()
-    assert checkpoint.newest_whole(run.checkpoints / "seed-42") == (None, [newest(run)])
+    assert checkpoint.latest_intact(run.checkpoints / "seed-42") == (None, [newest(run)])
 
 
 def test_half_written_folders_are_passed_over(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(recipe: Recipe, uninterrupted: R
             train(recipe, folder, callbacks=[Full()])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert checkpoint.newest_whole(folder / "checkpoints/seed-42") == (folder / "checkpoints/seed-42/checkpoint-2", [])
+    assert checkpoint.latest_intact(folder / "checkpoints/seed-42") == (folder / "checkpoints/seed-42/checkpoint-2", [])
     same(train(recipe, folder, resume=True), uninterrupted)
 
 
@@ -343,7 +343,7 @@ def test_told_to_stop_it_keeps_the_step_and_goes_on_from_there(
         train(recipe, run.folder, callbacks=[Told(at, number)])
     assert number == signal.SIGINT or caught.value.code == 143  # type: ignore[attr-defined]
     assert signal.getsignal(number) == handler
-    assert checkpoint.newest_whole(run.checkpoints / "seed-42")[0] == run.checkpoints / "seed-42" / f"checkpoint-{at}"
+    assert checkpoint.latest_intact(run.checkpoints / "seed-42")[0] == run.checkpoints / "seed-42" / f"checkpoint-{at}"
     assert f"stopped after step {at} of" in caplog.text
     train(recipe, run.folder, resume=True)
     same(run, uninterrupted)

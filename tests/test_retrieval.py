@@ -14,14 +14,15 @@ from sentence_transformers import SentenceTransformer
 from transformers import set_seed
 
 from bertkit import evaluate, load
-from bertkit.cli import main
-from bertkit.encoder import load_tokenizer
+from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, UserError
+from bertkit.evaluation.ranking import searched
+from bertkit.inference.two_stage import evaluate_two_stages, reranked
+from bertkit.models.encoder import load_tokenizer
 from bertkit.retrieval.mining import mine_file, nearest
 from bertkit.retrieval.models import dual_encoder, kept_vectors, reranker
-from bertkit.retrieval.two_stage import evaluate_two_stages, reranked
-from bertkit.tasks.retrieval import Retrieval, RetrievalOptions, searched
-from bertkit.training.train import save
+from bertkit.tasks.retrieval import Retrieval, RetrievalOptions
+from bertkit.training.seed import save
 
 SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}
 DOCUMENTS = {
@@ -150,7 +151,7 @@ def test_encode_of_nothing(tiny_encoder: Path, tmp_path: Path) -> None:
 
 def test_pairs_with_grade_0_teach_nothing(tiny_encoder: Path, tmp_path: Path) -> None:
     from bertkit.data import load as read
-    from bertkit.recipe import DataSpec
+    from bertkit.sections import DataSpec
 
     folder = beir(tmp_path / "beir")
     (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td0\t1\nq1\td1\t0\n")
@@ -182,7 +183,7 @@ PAIR = {"query": "cat", "document": "the cat", "grade": 1}
 )
 def test_bad_rows_are_named(rows: list[dict[str, Any]], said: str, tmp_path: Path) -> None:
     from bertkit.data import load as read
-    from bertkit.recipe import DataSpec
+    from bertkit.sections import DataSpec
 
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = DataSpec(source=str(tmp_path / "train.jsonl"), validation=None)

@@ -16,16 +16,17 @@ import small
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertkit.cli import main
-from bertkit.encoder import find, load_tokenizer
+from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json
-from bertkit.inference import load
-from bertkit.recipe import ModelSpec, load_recipe
+from bertkit.inference.predictor import load
+from bertkit.models.encoder import find, load_tokenizer
+from bertkit.models.untrusted import vet
+from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
+from bertkit.sections import ModelSpec
 from bertkit.training import checkpoint
 from bertkit.training.train import train
-from bertkit.untrusted import vet
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bertkit.data.sources import find_files, samples_folder
-from bertkit.recipe import DataSpec
+from bertkit.sections import DataSpec
 
 FOLDER = samples_folder() / "ner"
 LABELS = ("PER", "ORG", "LOC", "WORK")

@@ -12,7 +12,7 @@ import pytest
 
 from bertkit.data.readers import read_rows
 from bertkit.data.sources import find_files, samples_folder
-from bertkit.recipe import DataSpec
+from bertkit.sections import DataSpec
 
 FOLDER = samples_folder() / "qa"
 SPLITS = ("train", "validation", "test")

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from bertkit.data.sources import find_files, samples_folder
-from bertkit.recipe import DataSpec
+from bertkit.sections import DataSpec
 
 FOLDER = samples_folder() / "similarity"
 SPLITS = ("train", "validation", "test")

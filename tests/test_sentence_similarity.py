@@ -21,12 +21,12 @@ from steps import first_step
 from transformers import set_seed
 
 from bertkit import load
-from bertkit.cli import main
+from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import similarity
-from bertkit.heads.vector_losses import cosent, cosines, in_batch
+from bertkit.models.heads.vector_losses import cosent, cosines, in_batch
 from bertkit.tasks.sentence_similarity import SentenceSimilarity, SentenceSimilarityOptions
-from bertkit.training.train import save
+from bertkit.training.seed import save
 
 SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}
 ODD = [*TEXTS, "", "🙂", "word " * 500]
@@ -238,7 +238,7 @@ def test_a_mini_batch_drops_the_same_in_both_passes(tiny_encoder_with_dropout: P
     set_seed(1)
     model: Any = task.model(encoder(tiny_encoder_with_dropout)).train()
     features = task.encode(case.rows())
-    from bertkit.training.batching import Collator
+    from bertkit.encoding.padding import Collator
 
     batch = Collator.of(task.tokenizer, {})(features[:])
     name, weight = next((n, p) for n, p in model.named_parameters() if n.endswith("layer.0.output.dense.bias"))
@@ -303,7 +303,7 @@ def test_ranks_and_their_scores() -> None:
     ],
 )
 def test_contradictions_are_said(columns: dict[str, Any], more: dict[str, Any], said: str, tiny_encoder: Path) -> None:
-    from bertkit.encoder import load_tokenizer
+    from bertkit.models.encoder import load_tokenizer
 
     with pytest.raises(DataError, match=said):
         SentenceSimilarity.prepare(options(**more), load_tokenizer(tiny_encoder), 32, Dataset.from_dict(columns), [])

@@ -32,9 +32,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from bertkit.cli import main
+from bertkit.cli.main import main
 from bertkit.errors import DataError, Problem
-from bertkit.inference import Predictor, load
+from bertkit.inference.predictor import Predictor, load
 from bertkit.serve.app import make_app
 from bertkit.serve.batcher import Batcher, tokens
 from bertkit.serve.limits import Limits, Refused
@@ -56,8 +56,8 @@ def predictor_of(case: Case, folder: Path, **columns: str) -> Predictor:
 
 def rows_of(case: Case, predictor: Predictor) -> list[dict[str, Any]]:
     """The case's rows without what they should be answered with."""
-    form = next(names for names in predictor.task.accepted if names <= case.columns.keys())
-    names = [name for name in case.columns if name in {*form, *predictor.task.context}]
+    form = next(names for names in predictor.task.inputs if names <= case.columns.keys())
+    names = [name for name in case.columns if name in {*form, *predictor.task.schema.context}]
     return [dict(zip(names, row, strict=True)) for row in zip(*(case.columns[n] for n in names), strict=True)]
 
 

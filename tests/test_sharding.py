@@ -17,7 +17,7 @@ from cases import CASES, DRAWN
 from safetensors.torch import load_file
 
 from bertkit import processes
-from bertkit.cli import main
+from bertkit.cli.main import main
 
 QUIET = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 

@@ -15,7 +15,7 @@ from bertkit.data import read_rows, read_stream
 from bertkit.data.squad import check_answers, is_squad, read_answers, squad_rows
 from bertkit.data.table import Problems
 from bertkit.errors import DataError
-from bertkit.recipe import DataSpec
+from bertkit.sections import DataSpec
 
 SPEC = DataSpec.model_validate({"source": "unused", "format": "json"})
 CONTEXT = "Warsaw lies on the Vistula. The Vistula is long. 😀 Ends here"

@@ -18,17 +18,17 @@ import small
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.cli import _parse, main
+from bertkit.cli.main import _parse, main
 from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
-from bertkit.recipe import Recipe, dump, load_recipe
+from bertkit.recipe.recipe import Recipe, dump, load_recipe
+from bertkit.recipe.yaml12 import parse
 from bertkit.run import Run
 from bertkit.sweeps import page as pages
 from bertkit.sweeps import search
 from bertkit.sweeps import sweep as program
 from bertkit.sweeps.space import Choices, Range, _contradictions, read_space
 from bertkit.sweeps.sweep import Sweep, sweep, verdict
-from bertkit.yaml12 import parse
 
 SPACE = "training.learning_rate: {low: 1e-4, high: 1e-1, log: true}\ntraining.per_device_train_batch_size: [2, 4, 8]\n"
 
@@ -456,7 +456,7 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(
         "--confirm",
         "1",
     ]
-    monkeypatch.setattr("bertkit.training.train.draw_report", lambda *_: None)  # it takes most of a run
+    monkeypatch.setattr("bertkit.training.finish.draw_report", lambda *_: None)  # it takes most of a run
     more = ["training.num_train_epochs=2", "training.learning_rate=1e-2"]
     assert main([*command, "--output-dir", str(tmp_path / "whole"), *more]) == 0
     said = capsys.readouterr().out

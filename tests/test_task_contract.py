@@ -15,9 +15,9 @@ from datasets import Dataset
 from transformers import TrainingArguments, set_seed
 
 from bertkit.data.words import words
-from bertkit.inference import Predictor, load, predictor
+from bertkit.inference.predictor import Predictor, load, predictor
 from bertkit.tasks.base import Task
-from bertkit.training.train import save
+from bertkit.training.seed import save
 from bertkit.training.trainer import TaskTrainer
 
 CPU = torch.device("cpu")
@@ -200,7 +200,7 @@ def test_features_of_chunks_are_those_of_all_rows(
         pytest.skip("the neighbours of a sentence are those of its chunk")
     task = case.task(tiny_encoder)
     whole = task.encode(case.rows()).to_dict()
-    monkeypatch.setattr(type(task), "chunk", 3)
+    monkeypatch.setattr(type(task), "chunk_size", 3)
     found = task.features(case.rows()).to_dict()
     units = np.asarray(task.units(task.features(case.rows())))
     assert (np.diff(units) >= 0).all()  # what is learned together stands together
@@ -218,7 +218,7 @@ def test_chunks_do_not_change_answers(case: Case, tiny_encoder: Path, monkeypatc
     predict = ask(task, task.model(encoder(tiny_encoder)))
     rows = Dataset.from_dict({k: v for k, v in case.columns.items() if k in INPUTS})
     whole = list(task.answer(rows, predict.predict_features))
-    monkeypatch.setattr(type(task), "chunk", 3)
+    monkeypatch.setattr(type(task), "chunk_size", 3)
     parts = list(task.answer(rows, predict.predict_features))
     for one, other in zip(whole, parts, strict=True):
         assert numbers(one) == pytest.approx(numbers(other), rel=1e-5, abs=1e-6)

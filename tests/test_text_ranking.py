@@ -20,17 +20,20 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 import bertkit
 from bertkit.data import load as load_data
-from bertkit.encoder import load_tokenizer
+from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import ranking
 from bertkit.evaluation.metrics import regression
 from bertkit.evaluation.reranking import RankedRows, query_numbers
-from bertkit.inference import Predictor
-from bertkit.recipe import DataSpec, load_recipe
+from bertkit.inference.predictor import Predictor
+from bertkit.models.encoder import load_tokenizer
+from bertkit.recipe.recipe import load_recipe
+from bertkit.sections import DataSpec
 from bertkit.tasks.cross_encoder import read_length
 from bertkit.tasks.text_ranking import TextRanking, TextRankingOptions
-from bertkit.training.batching import Collator, LengthBatches
-from bertkit.training.train import save, train
+from bertkit.training.batching import LengthBatches
+from bertkit.training.seed import save
+from bertkit.training.train import train
 
 CPU = torch.device("cpu")
 SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}

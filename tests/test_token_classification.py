@@ -21,10 +21,11 @@ import bertkit
 from bertkit.data import load as load_data
 from bertkit.data.tagged import sentences, words_of
 from bertkit.data.tagging import entities, invalid
-from bertkit.encoder import load_tokenizer
 from bertkit.errors import DataError, ModelError
-from bertkit.inference import Predictor
-from bertkit.recipe import DataSpec, load_recipe
+from bertkit.inference.predictor import Predictor
+from bertkit.models.encoder import load_tokenizer
+from bertkit.recipe.recipe import load_recipe
+from bertkit.sections import DataSpec
 from bertkit.tasks.token_classification import Emissions, TokenClassification, TokenClassificationOptions
 from bertkit.training.train import train
 
@@ -246,7 +247,7 @@ def test_every_word_gets_a_tag_whatever_the_input(head: str, rows: list[Any], ti
 
 def test_one_chain_runs_over_all_windows(tiny_encoder: Path) -> None:
     """Viterbi by hand over the scores of all words, as if there were no windows."""
-    from bertkit.heads import crf
+    from bertkit.models.heads import crf
 
     task, model = made("crf", tiny_encoder)
     rows = Dataset.from_dict({"tokens": [["the", "cat", "was", "very", "bad"] * 12]})
@@ -281,8 +282,8 @@ def test_context_changes_scores_and_never_the_words(tiny_encoder: Path) -> None:
     around = ask(TokenClassification(options, task.tokenizer, 16), model)(rows)
     assert [[w["word"] for w in a["words"]] for a in alone] == [[w["word"] for w in a["words"]] for a in around]
     assert alone[0]["words"][0]["score"] != around[0]["words"][0]["score"]
-    strangers = [{**rows[0], "document": "1"}, {**rows[1], "document": "2"}]
-    apart = ask(TokenClassification(options, task.tokenizer, 16), model)(strangers)
+    unknown = [{**rows[0], "document": "1"}, {**rows[1], "document": "2"}]
+    apart = ask(TokenClassification(options, task.tokenizer, 16), model)(unknown)
     assert apart[0]["words"][0]["score"] == pytest.approx(alone[0]["words"][0]["score"], rel=1e-5)
 
 
@@ -387,7 +388,7 @@ def test_the_crf_travels_beside_the_model(run: Any) -> None:
 
 
 def test_predict_reads_conll_and_writes_csv(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from bertkit.cli import main
+    from bertkit.cli.main import main
 
     write_conll(tmp_path / "new.conll", range(3))
     arguments = ["predict", str(run.folder), "--input", str(tmp_path / "new.conll"), "--output"]

@@ -16,18 +16,19 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline, set_seed
 
 from bertkit import data as sources
-from bertkit.encoder import find
+from bertkit.encoding.padding import Tokens
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
-from bertkit.evaluation.evaluate import evaluate
 from bertkit.files import read_json, sha256
-from bertkit.inference import load
-from bertkit.padding import Tokens
-from bertkit.predict import predict_file
-from bertkit.recipe import load_recipe
+from bertkit.inference.evaluate import evaluate
+from bertkit.inference.predict_file import predict_file
+from bertkit.inference.predictor import load
+from bertkit.models.encoder import find
+from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import train as program
-from bertkit.training.train import prepare, train
+from bertkit.training.preflight import prepare
+from bertkit.training.train import train
 
 KINDS = ("single-label", "multi-label", "regression")
 
@@ -138,7 +139,7 @@ def test_every_score_of_a_model_is_the_same_score(kind: str, runs: dict[str, Run
     run = runs[kind]
     told = run.results
     predictor = run.load()
-    data = sources.load(run.recipe.data, TextClassification, run.recipe.task)
+    data = sources.load(run.recipe.data, TextClassification.schema)
     for split in ("validation", "test"):
         scores = told["splits"][split]["metrics"]
         assert told["seeds"][0]["metrics"][split] == scores
@@ -542,7 +543,7 @@ def test_findings_that_fail_stop_before_a_model_is_built(
 def test_rows_that_are_too_long_are_told_by_their_places(
     tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TextClassification, "chunk", 4)
+    monkeypatch.setattr(TextClassification, "chunk_size", 4)
     cutting = load(train(small.recipe(tmp_path, tiny_encoder, "training.max_steps=1"), tmp_path / "cuts").folder)
     recipe = small.recipe(tmp_path, tiny_encoder, "task.overflow=error", "model.max_length=16")
     with pytest.raises(DataError) as caught:

@@ -19,9 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertkit import cache
-from bertkit.cache import VectorCache, cached, clear, fingerprint, stores
-from bertkit.embed import cache_table, clear_cache
+from bertkit.cache import fingerprint
 from bertkit.errors import UserError
+from bertkit.inference.embed import cache_table, clear_cache
+from bertkit.inference.vector_cache import VectorCache, cached, clear, stores
 
 KEY = {"model": "m", "layers": [1]}
 

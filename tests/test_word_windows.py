@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from transformers import BertTokenizer
 
 from bertkit.data.words import words
-from bertkit.encoder import load_tokenizer
-from bertkit.tasks.word_windows import encode_words
+from bertkit.encoding.words import encode_words
+from bertkit.models.encoder import load_tokenizer
 
 
 @pytest.fixture(scope="module")

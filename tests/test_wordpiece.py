@@ -29,8 +29,8 @@ from transformers import AutoTokenizer, BertTokenizer
 
 import bertkit
 from bertkit.errors import DataError, ModelError
-from bertkit.modeling import wordpiece
-from bertkit.modeling.wordpiece import BERT_LAYOUT, SPECIALS, _cut, read_texts, reserved, train_wordpiece
+from bertkit.models.bert import wordpiece
+from bertkit.models.bert.wordpiece import BERT_LAYOUT, SPECIALS, _cut, read_texts, reserved, train_wordpiece
 
 SAMPLES = Path(bertkit.__file__).parent / "samples" / "sentiment"
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
@@ -110,7 +110,7 @@ TIES = "".join(f"{a}{b}{c} " for a in "hgfedcba" for b in "stuvwxyz" for c in "1
 PROGRAM = """
 import sys
 from pathlib import Path
-from bertkit.modeling.wordpiece import train_wordpiece
+from bertkit.models.bert.wordpiece import train_wordpiece
 train_wordpiece([Path(sys.argv[1])], Path(sys.argv[2]), vocab_size=150, min_frequency=1)
 """
 

@@ -2,8 +2,9 @@
 
 from bertkit.data.checks import check
 from bertkit.data.columns import choose_columns, convert, label_names
-from bertkit.data.loading import Data, fingerprint, load
+from bertkit.data.loading import load
 from bertkit.data.readers import read_rows, read_stream
+from bertkit.data.table import Data, fingerprint
 
 __all__ = [
     "Data",

@@ -13,14 +13,15 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from bertkit.data.readers import COMPRESSIONS, Row, read_rows
-from bertkit.data.sources import match_splits
-from bertkit.data.table import Problems, Table, counted, shown
+from bertkit.data.readers import COMPRESSIONS, read_rows
+from bertkit.data.splits import match_splits
+from bertkit.data.table import Problems, Row, Table, shown
 from bertkit.errors import DataError
+from bertkit.text import counted
 
 if TYPE_CHECKING:
-    from bertkit.recipe import DataSpec
-    from bertkit.tasks.base import Finding
+    from bertkit.data.schema import Finding
+    from bertkit.sections import DataSpec
 
 Texts: TypeAlias = dict[str, tuple[str, ...]]  # id -> (title, text) of a document, (text,) of a query
 Judged: TypeAlias = dict[str, dict[str, int]]  # query id -> document id -> grade
@@ -53,7 +54,7 @@ def read_beir(folder: Path, problems: Problems) -> Beir:
     validation or test share with train.
     Raises DataError when there are too many problems to go on.
     """
-    from bertkit.recipe import DataSpec
+    from bertkit.sections import DataSpec
 
     reader = _Reader(folder, DataSpec(source=str(folder)), problems)
     corpus = reader.texts("corpus.jsonl", ("title", "text"))
@@ -250,7 +251,7 @@ def _is_empty(texts: tuple[str, ...]) -> bool:
 
 
 def _warning(what: str, fix: str = "") -> Finding:
-    from bertkit.tasks.base import Finding
+    from bertkit.data.schema import Finding
 
     return Finding("warn", what, fix)
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.splits import names_of
-from bertkit.data.table import Origin, column_values, counted, numbers, part_of, rows_named, share
+from bertkit.data.table import Origin, column_values, numbers, rows_named
+from bertkit.text import counted, part_of, share
 
 if TYPE_CHECKING:
     import numpy as np
     from datasets import Dataset
 
-    from bertkit.data.loading import Data
-    from bertkit.tasks.base import Column, Finding
+    from bertkit.data.schema import Column, Finding
+    from bertkit.data.table import Data
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -32,7 +33,7 @@ def check(data: Data) -> list[Finding]:
     around them. Rows are read a few at a time; what is kept of each are numbers. Of a corpus, all was found when it
     was read.
     """
-    from bertkit.tasks.base import Finding
+    from bertkit.data.schema import Finding
 
     if data.corpus:
         return list(data.findings)
@@ -62,7 +63,7 @@ def _joined(value: str | list[str]) -> str:
 
 
 def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> list[Finding]:
-    from bertkit.tasks.base import Finding
+    from bertkit.data.schema import Finding
 
     findings = []
     for name in names:
@@ -74,7 +75,7 @@ def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> l
 
 
 def _balance(rows: Dataset, name: str, column: Column, split: str) -> list[Finding]:
-    from bertkit.tasks.base import Finding
+    from bertkit.data.schema import Finding
 
     if column.holds == "number":
         values = numbers(rows, name)
@@ -94,7 +95,7 @@ def _balance(rows: Dataset, name: str, column: Column, split: str) -> list[Findi
 
 
 def _label_findings(counts: Mapping[str, int], several: bool) -> list[Finding]:
-    from bertkit.tasks.base import Finding
+    from bertkit.data.schema import Finding
 
     findings = []
     if not counts or (len(counts) == 1 and not several):
@@ -140,7 +141,7 @@ class _Seen:
 def _duplicates(seen: _Seen, rows: Dataset, target: str | None, split: str, origin: Origin) -> list[Finding]:
     import numpy as np
 
-    from bertkit.tasks.base import Finding
+    from bertkit.data.schema import Finding
 
     again = np.flatnonzero(seen.first != seen.rows)
     pairs = np.stack([seen.first[again], seen.rows[again]], axis=1)
@@ -161,7 +162,7 @@ def _duplicates(seen: _Seen, rows: Dataset, target: str | None, split: str, orig
 def _shared(seen: _Seen, trained: _Seen, split: str, data: Data) -> list[Finding]:
     import numpy as np
 
-    from bertkit.tasks.base import Finding
+    from bertkit.data.schema import Finding
 
     common = np.flatnonzero(np.isin(seen.keys, trained.keys))
     if not len(common):

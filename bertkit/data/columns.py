@@ -13,8 +13,8 @@ from bertkit.data.table import Origin, Problems, shown
 from bertkit.errors import DataError, Problem
 
 if TYPE_CHECKING:
-    from bertkit.recipe import DataSpec
-    from bertkit.tasks.base import Column
+    from bertkit.data.schema import Column
+    from bertkit.sections import DataSpec
 
 _DECIMAL = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
 _IDS = ("id", "idx", "index", "")  # the last things to suggest

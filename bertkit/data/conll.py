@@ -10,8 +10,8 @@ from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
 
 if TYPE_CHECKING:
-    from bertkit.data.readers import NumberedRow
-    from bertkit.recipe import DataSpec
+    from bertkit.data.table import NumberedRow
+    from bertkit.sections import DataSpec
 
 DOCUMENT = "-DOCSTART-"  # how a line begins that begins a document (CoNLL-2003)
 

@@ -20,18 +20,18 @@ import numpy as np
 
 from bertkit.cache import cache_root, file_digest, keep
 from bertkit.data.columns import choose_columns
-from bertkit.data.loading import Data
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS
-from bertkit.data.table import Origin, Problems, counted, part_of, rows_named, shown
+from bertkit.data.table import Data, Origin, Problems, rows_named, shown
 from bertkit.errors import DataError, Problem
 from bertkit.files import read_json, write_json
+from bertkit.text import counted, part_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from bertkit.recipe import DataSpec
-    from bertkit.tasks.base import Finding, Task
+    from bertkit.data.schema import Finding, Schema
+    from bertkit.sections import DataSpec
 
     Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -50,7 +50,7 @@ class _Documents:
     findings: list[tuple[str, str]]  # level, what
 
 
-def load_corpus(spec: DataSpec, task: type[Task], splits: Collection[str] | None) -> Data:
+def load_corpus(spec: DataSpec, schema: Schema, splits: Collection[str] | None) -> Data:
     """The documents of a recipe's `data:` section, memory-mapped; memory is some 30 bytes a document.
 
     Documents without text are left out and counted. `data.validation` holds out by a hash of the text, so equal
@@ -63,7 +63,7 @@ def load_corpus(spec: DataSpec, task: type[Task], splits: Collection[str] | None
     parts = open_source(spec, opened, {spec.columns.get("text", "text")})
     if splits is None and "train" not in parts:
         raise DataError(Problem(str(spec.source), f"no train split; there is: {', '.join(parts)}"))
-    names = _column_names(parts, spec, task)
+    names = _column_names(parts, spec, schema)
     found: dict[str, _Documents] = {}
     for split, own in parts.items():
         folder = _kept(own, names, spec, split, share if split == "train" else None)
@@ -76,7 +76,7 @@ def load_corpus(spec: DataSpec, task: type[Task], splits: Collection[str] | None
     found = {split: found[split] for split in SPLITS if split in found and (splits is None or split in splits)}
     return Data(
         rows={split: documents.rows for split, documents in found.items()},
-        columns={"text": task.columns["text"]},
+        columns={"text": schema.columns["text"]},
         target="text",
         class_names=[],
         fingerprints={split: documents.fingerprint for split, documents in found.items()},
@@ -86,13 +86,13 @@ def load_corpus(spec: DataSpec, task: type[Task], splits: Collection[str] | None
     )
 
 
-def _column_names(parts: Mapping[str, Sequence[Part]], spec: DataSpec, task: type[Task]) -> dict[str, str]:
+def _column_names(parts: Mapping[str, Sequence[Part]], spec: DataSpec, schema: Schema) -> dict[str, str]:
     """Name of a part -> its column of documents."""
     names, problems = dict[str, str](), list[Problem]()
     for part in (part for own in parts.values() for part in own):
         try:
             chosen = choose_columns(
-                part.columns, spec, task.columns, inputs=[["text"]], targets=[], where=part.name, needs_target=False
+                part.columns, spec, schema.columns, inputs=[["text"]], targets=[], where=part.name, needs_target=False
             )
         except DataError as error:
             problems += [problem for problem in error.problems if problem not in problems]
@@ -266,6 +266,6 @@ def _shared(found: Mapping[str, _Documents]) -> Iterator[Finding]:
 
 
 def _finding(level: Any, what: str, fix: str = "") -> Finding:
-    from bertkit.tasks.base import Finding
+    from bertkit.data.schema import Finding
 
     return Finding(level, what, fix)

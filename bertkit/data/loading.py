@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from secrets import token_hex
 from sys import intern
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from bertkit.data.columns import choose_columns, convert
+from bertkit.data.disk_list import DiskList
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of
-from bertkit.data.table import Origin, Stored, Table, features_of, in_blocks, on_disk, rows_named
+from bertkit.data.table import Data, Origin, Stored, Table, features_of, fingerprint, in_blocks, on_disk, rows_named
 from bertkit.errors import DataError, Problem
-from bertkit.spool import Spool
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from bertkit.recipe import DataSpec
-    from bertkit.tasks.base import Column, Finding, Task, TaskOptions
+    from bertkit.data.schema import Column, Finding, Schema
+    from bertkit.sections import DataSpec
+
+
+Refine: TypeAlias = "Callable[[Table, str], tuple[Table, list[Finding]]]"
+
+
+def unrefined(table: Table, split: str) -> tuple[Table, list[Finding]]:
+    """The rows as they were read."""
+    return table, []
 
 
 STORED = ("text", "words", "tags", "labels", "name")  # kinds of columns that are large: kept on disk from the start
 UNREAD = ("spans", "answers")  # kinds that `Task.refine` reads, whatever they are
 
 
-@dataclass(frozen=True)
-class Data:
-    """Rows by split, in canonical columns: text and label are str, labels a list of str, numbers float."""
-
-    rows: dict[str, Dataset]  # in the order train, validation, test
-    columns: dict[str, Column]  # the canonical columns that at least one split has
-    target: str | None  # the one of them that is to be predicted
-    class_names: list[str]  # the data set's own names and order of the target (ClassLabel); empty if it has none
-    fingerprints: dict[str, str]  # split -> sha256 of its column names, values and their order
-    findings: list[Finding]  # what loading left out or noticed
-    origins: dict[str, Origin]  # origins["train"][0] is where the first row stood, such as "train.csv:2"
-    corpus: bool = False  # rows are documents that are not in memory; `findings` has all that is said of them
-
-
 def load(
     spec: DataSpec,
-    task: type[Task],
-    options: TaskOptions,
+    schema: Schema,
+    refine: Refine = unrefined,
     *,
     splits: Collection[str] | None = None,
     known_labels: Collection[str] | None = None,
@@ -53,21 +44,21 @@ def load(
     """Read the rows that a recipe names, check every value, and part them into splits.
 
     spec: the recipe's `data:` section.
-    task: its `columns` are the canonical ones. One of its `inputs` (sets of columns) must be there in full,
-        and in train and validation one of its `targets`; a test split that lacks it comes without it.
-    options: what the recipe, or a trained model, says of the task; `task.refine` goes by it.
+    schema: its `columns` are the canonical ones. One of its `inputs` (sets of columns) is required in full,
+        and in train and validation one of its `targets`; a test split without it is returned without it.
+    refine: what the task does to the rows of a split as they were read, such as `Task.refine` with its options.
     splits: those to give back; None: all there are, and train has to be among them.
     known_labels: what `data.unseen_labels` goes by; None: the labels of train, where train is read.
 
     Documents of a task that reads a corpus are not held in memory; see `load_corpus`.
     Raises DataError: a source, columns or values that will not do, everything of one kind in one message.
     """
-    if task.corpus:
+    if schema.corpus:
         from bertkit.data.corpus import load_corpus
 
-        return load_corpus(spec, task, splits)
-    columns, targets = task.columns, task.targets
-    inputs = [[name for name in columns if name in alternative] for alternative in task.inputs]
+        return load_corpus(spec, schema, splits)
+    columns, targets = schema.columns, schema.targets
+    inputs = [[name for name in columns if name in alternative] for alternative in schema.inputs]
     share = spec.validation if splits is None or "validation" in splits or "train" in splits else None
     opened = splits if splits is None or share is None else {*splits, "train"} - {"validation"}
     parts = open_source(spec, opened, {spec.columns.get(name, name) for name in columns})
@@ -77,7 +68,7 @@ def load(
     tables = dict[str, Table]()
     findings = [finding for each in parts.values() for part in each for finding in part.findings]
     for split in parts:
-        tables[split], notes = task.refine(options, _read(parts[split], mapped[split], columns), split)
+        tables[split], notes = refine(_read(parts[split], mapped[split], columns), split)
         findings += notes
     findings += [note for split in tables for note in _drop_unlabelled(tables[split], split, targets)]
     target = next((name for name in targets if any(name in t.values for t in tables.values())), None)
@@ -88,7 +79,7 @@ def load(
     tables, notes = _limit(tables, spec)
     findings += notes
     if share is not None or spec.limit is not None:
-        findings += _torn(task, tables)
+        findings += _divided_groups(schema, tables)
     if target is not None and columns[target].holds not in ("number", "text"):
         names = names_of(columns[target])
         own = known_labels is None and "train" in tables
@@ -109,15 +100,6 @@ def load(
         findings=findings,
         origins=origins,
     )
-
-
-def fingerprint(values: Mapping[str, Sequence[Any]]) -> str:
-    """sha256 (hex) of columns: their names, every value, and the order of both."""
-    write = json.JSONEncoder(ensure_ascii=False).encode
-    digest = hashlib.sha256(write(list(values)).encode())
-    for row in zip(*values.values(), strict=True):
-        digest.update(b"\n" + write(row).encode())
-    return digest.hexdigest()
 
 
 def _map_columns(
@@ -163,7 +145,7 @@ def _read(parts: Sequence[Part], mapped: Sequence[Mapping[str, str]], columns: M
     stored = [name for name in names if columns[name].holds in STORED]
     origin, rest = Origin([part.prefix for part in parts]), dict[str, Any]()
     for name in (name for name in names if name not in stored):
-        rest[name] = Spool() if columns[name].holds in UNREAD else []
+        rest[name] = DiskList() if columns[name].holds in UNREAD else []
 
     def blocks() -> Iterator[dict[str, list[Any]]]:
         for block in in_blocks(_values(parts, mapped, names, origin)):
@@ -197,15 +179,16 @@ def _values(
 
 
 def _note(what: str, level: Literal["note", "warn"] = "note") -> Finding:
-    from bertkit.tasks.base import Finding
+    from bertkit.data.schema import Finding
 
     return Finding(level, what)
 
 
-def _torn(task: type[Task], tables: Mapping[str, Table]) -> list[Finding]:
+def _divided_groups(schema: Schema, tables: Mapping[str, Table]) -> list[Finding]:
     """What drawing rows one by one does to rows that belong together."""
     present = {name for table in tables.values() for name in table.values}
-    return [_note(f"rows are drawn one by one: {w}", "warn") for name, w in task.torn.items() if name in present]
+    lost = [what for name, what in schema.group_columns.items() if name in present]
+    return [_note(f"rows are sampled individually: {what}", "warn") for what in lost]
 
 
 def _drop_unlabelled(table: Table, split: str, targets: Sequence[str]) -> list[Finding]:

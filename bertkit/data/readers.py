@@ -19,19 +19,17 @@ import zlib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from bertkit.data.arrow import in_memory, parquet_names, parquet_rows, whole
 from bertkit.data.conll import conll_rows
 from bertkit.data.squad import is_squad, squad_rows
-from bertkit.data.table import Problems
+from bertkit.data.table import NumberedRow, Problems
 from bertkit.errors import DataError, Problem
 
 if TYPE_CHECKING:
-    from bertkit.recipe import DataSpec
+    from bertkit.sections import DataSpec
 
-Row: TypeAlias = dict[str, Any]
-NumberedRow: TypeAlias = tuple[int, Row]  # line (csv, tsv, jsonl, conll, txt) or row (json, parquet), counted from 1
 
 FORMATS = {  # suffix of a file's name -> what it holds
     **{name: name for name in ("csv", "tsv", "json", "jsonl", "parquet", "conll", "txt")},

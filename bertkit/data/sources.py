@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.arrow import class_names, named_rows
 from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, place, read_class_names, read_rows
-from bertkit.data.splits import SPLITS
+from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from bertkit.recipe import DataSpec
-    from bertkit.tasks.base import Finding
+    from bertkit.data.schema import Finding
+    from bertkit.sections import DataSpec
 
-VALIDATION = ("validation", "valid", "val", "dev")  # names that folders and the Hub use for it
 SAMPLE = "sample:"
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 _SECRET = re.compile(r"hf_\w+|(?<=://)[^/@\s]+@|\?\S+")
@@ -119,30 +118,6 @@ def find_files(spec: DataSpec) -> dict[str, list[Path]] | None:
     if like_a_file or spec.source.startswith((".", "/", "~")) or spec.source.count("/") > 1 or "\\" in spec.source:
         raise DataError(Problem(spec.source, f"no such file or folder (looked from {Path.cwd()})"))
     return None
-
-
-def match_splits(names: Collection[str], spec: DataSpec) -> dict[str, str]:
-    """Split -> its name among `names`: the recipe's, its own, or for validation one of VALIDATION.
-
-    Raises DataError: a name of `data.splits` that is not there, or two names for one split.
-    """
-    given = spec.splits or {}
-    problems, found = Problems(), {}
-    for split in SPLITS:
-        mapped = {n: n for n in names}.get(given[split]) if split in given else None
-        if split in given and mapped is None:
-            near = difflib.get_close_matches(given[split], names, 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            problems.add("data.splits", f"no split {given[split]!r}{hint}; the splits there: {', '.join(names)}")
-        known = VALIDATION if split == "validation" else (split,)
-        there = [mapped] if mapped else [n for n in known if n in names and n not in given.values()]
-        if len(there) > 1:
-            fix = f"say which one, e.g.  data: {{splits: {{{split}: {there[0]}}}}}"
-            problems.add(str(spec.source), f"two names for {split}: {', '.join(there)}", fix)
-        if there:
-            found[split] = there[0]
-    problems.finish()
-    return found
 
 
 def samples_folder() -> Path:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from bertkit.data.table import Table, counted
+from bertkit.data.table import Problems, Table
 from bertkit.errors import DataError, Problem
+from bertkit.text import counted
 
 if TYPE_CHECKING:
-    from bertkit.tasks.base import Column, Finding
+    from bertkit.data.schema import Column, Finding
+    from bertkit.sections import DataSpec
+
 
 Names: TypeAlias = "Callable[[Any], Sequence[str]]"  # a value of the target -> its labels
 SPLITS = ("train", "validation", "test")
@@ -84,7 +88,7 @@ def known_only(
     policy: "error" raises a DataError with split, label, count and first row of each; "ignore" leaves those
     rows out and says the same in findings. Raises DataError also when no row is left.
     """
-    from bertkit.tasks.base import Finding
+    from bertkit.data.schema import Finding
 
     kept, findings, problems = dict(tables), [], []
     for split, table in tables.items():
@@ -114,3 +118,30 @@ def _strata(values: Sequence[Any], labels: Sequence[Sequence[str]]) -> Iterator[
         rank = {index: r for r, index in enumerate(sorted(range(len(values)), key=values.__getitem__))}
         return (rank[i] * BINS // len(values) for i in range(len(values)))
     return (next(iter(own), None) for own in labels)
+
+
+VALIDATION = ("validation", "valid", "val", "dev")  # names that folders and the Hub use for it
+
+
+def match_splits(names: Collection[str], spec: DataSpec) -> dict[str, str]:
+    """Split -> its name among `names`: the recipe's, its own, or for validation one of VALIDATION.
+
+    Raises DataError: a name of `data.splits` that is not there, or two names for one split.
+    """
+    given = spec.splits or {}
+    problems, found = Problems(), {}
+    for split in SPLITS:
+        mapped = {n: n for n in names}.get(given[split]) if split in given else None
+        if split in given and mapped is None:
+            near = difflib.get_close_matches(given[split], names, 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            problems.add("data.splits", f"no split {given[split]!r}{hint}; the splits there: {', '.join(names)}")
+        known = VALIDATION if split == "validation" else (split,)
+        there = [mapped] if mapped else [n for n in known if n in names and n not in given.values()]
+        if len(there) > 1:
+            fix = f"say which one, e.g.  data: {{splits: {{{split}: {there[0]}}}}}"
+            problems.add(str(spec.source), f"two names for {split}: {', '.join(there)}", fix)
+        if there:
+            found[split] = there[0]
+    problems.finish()
+    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import mmap
 import tempfile
 from array import array
@@ -9,14 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
+from bertkit.data.disk_list import close, disk_full_as_error
 from bertkit.errors import DataError, Problem
-from bertkit.spool import close, full_disk_said
 
 if TYPE_CHECKING:
     import numpy as np
     from datasets import Dataset, Features
+
+    from bertkit.data.schema import Column, Finding
+
 
 MAX_PROBLEMS = 20
 AT_A_TIME = 1000  # values of a column that are Python objects at a time
@@ -139,15 +144,15 @@ def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, f
     from datasets.table import InMemoryTable
 
     schema = features.arrow_schema
-    with full_disk_said():
+    with disk_full_as_error():
         file = tempfile.TemporaryFile()  # noqa: SIM115  # in the folder TMPDIR; it has no name
     try:
         stream = pa.ipc.new_stream(file, schema)
         for block in blocks:  # where it reads files, what goes wrong there is not about this disk
             batch = pa.record_batch(dict(block), schema=schema)
-            with full_disk_said():
+            with disk_full_as_error():
                 stream.write_batch(batch)
-        with full_disk_said():
+        with disk_full_as_error():
             stream.close()
             file.flush()
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -169,22 +174,6 @@ def column_values(rows: Dataset, name: str) -> Iterator[Any]:
     return chain.from_iterable(batch[name] for batch in rows.select_columns([name]).iter(AT_A_TIME))
 
 
-def counted(count: int, noun: str, verb: str = "") -> str:
-    """Such as "1 row", "2 rows", "1 row repeats" and "2 rows repeat"."""
-    one = count == 1
-    return f"{count:,} {noun}{'' if one else 's'}" + (f" {verb}{'s' if one else ''}" if verb else "")
-
-
-def share(part: int, whole: int) -> str:
-    """Such as "2.5%"; of a few among very many, that they are few."""
-    return "under 0.1%" if 0 < part < 0.0005 * whole else f"{part / whole:.1%}"
-
-
-def part_of(part: int, whole: int, noun: str) -> str:
-    """Such as "1 of 2 rows (50.0%) is" and "2 of 3 rows (66.7%) are"."""
-    return f"{part:,} of {counted(whole, noun)} ({share(part, whole)}) {'is' if part == 1 else 'are'}"
-
-
 def rows_named(origin: Origin, indices: Sequence[int], most: int = 5) -> str:
     """The places of rows, for a message: the first few, then how many more."""
     more = f" and {len(indices) - most:,} more" if len(indices) > most else ""
@@ -195,3 +184,32 @@ def shown(value: object, most: int = 60) -> str:
     """A value as Python writes it, cut short, for a message."""
     text = repr(value)
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows by split, in canonical columns: text and label are str, labels a list of str, numbers float."""
+
+    rows: dict[str, Dataset]  # in the order train, validation, test
+    columns: dict[str, Column]  # the canonical columns that at least one split has
+    target: str | None  # the one of them that is to be predicted
+    class_names: list[str]  # the data set's own names and order of the target (ClassLabel); empty if it has none
+    fingerprints: dict[str, str]  # split -> sha256 of its column names, values and their order
+    findings: list[Finding]  # what loading left out or noticed
+    origins: dict[str, Origin]  # origins["train"][0] is where the first row stood, such as "train.csv:2"
+    corpus: bool = False  # rows are documents that are not in memory; `findings` has all that is said of them
+
+
+def fingerprint(values: Mapping[str, Sequence[Any]]) -> str:
+    """sha256 (hex) of columns: their names, every value, and the order of both."""
+    write = json.JSONEncoder(ensure_ascii=False).encode
+    digest = hashlib.sha256(write(list(values)).encode())
+    for row in zip(*values.values(), strict=True):
+        digest.update(b"\n" + write(row).encode())
+    return digest.hexdigest()
+
+
+Row: TypeAlias = dict[str, Any]
+
+
+NumberedRow: TypeAlias = tuple[int, Row]  # line (csv, tsv, jsonl, conll, txt) or row (json, parquet), counted from 1

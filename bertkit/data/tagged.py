@@ -15,7 +15,7 @@ from bertkit.errors import DataError, Problem
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from bertkit.tasks.base import Finding
+    from bertkit.data.schema import Finding
 
 REPORTED = {  # what became of spans -> what to say of them
     "trimmed": "spans had blanks at their ends, which were cut off",
@@ -43,7 +43,7 @@ def tag_words(table: Table, split: str, scheme: Scheme | None) -> tuple[Table, l
 
     Raises DataError with the place and the word of every tag that its scheme does not allow.
     """
-    from bertkit.tasks.base import Finding
+    from bertkit.data.schema import Finding
 
     values, problems = table.values["tags"], Problems()
     try:
@@ -79,7 +79,7 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
 
     Raises DataError with the places of spans that are outside the text, or cut a word where that is not allowed.
     """
-    from bertkit.tasks.base import Finding
+    from bertkit.data.schema import Finding
 
     if "text" not in table.values:
         what = "has `spans`, which are of a `text`, but gives `tokens`"

@@ -77,9 +77,9 @@ class GradedEntities:
             if len(gold) != len(predicted):
                 raise ValueError(f"sentence {index} (0-based): {len(gold)} gold tags but {len(predicted)} predicted")
             tags.update(gold, predicted)
-        if strangers := tags.difference(tag_names(self.types, self.scheme)):
+        if unknown := tags.difference(tag_names(self.types, self.scheme)):
             what = f"not {self.scheme} tags of {', '.join(self.types)}"
-            raise ValueError(f"{what}: {', '.join(sorted(strangers))}")
+            raise ValueError(f"{what}: {', '.join(sorted(unknown))}")
 
     @cached_property
     def scores(self) -> Scores:

@@ -2,101 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bertkit.errors import ModelError, Problem
 from bertkit.evaluation.similarity import Scored
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from torch import Tensor
-    from transformers import PreTrainedTokenizerBase
 
+    from bertkit.data.schema import Answer
     from bertkit.evaluation.metrics import Floats
-    from bertkit.padding import Arrays
-    from bertkit.tasks.base import Answer, Batch, Finding
 
 COUNTED = ("masked", "right", "loss", "pairs", "pairs_right")
 SAMPLE = 10_000  # examples that the baseline looks at
-
-
-class Kept(NamedTuple):
-    """Of one feature: sums as in COUNTED, and for each of the user's own masks pieces and probabilities."""
-
-    counts: Floats
-    guesses: list[tuple[list[int], list[float]]]
-
-
-def reduce(outputs: Any, batch: Batch, chosen: Tensor, guesses: int) -> dict[str, Tensor]:
-    """On the device: `outputs.prediction_logits`, `(chosen, vocab)`, and the pairs', `(features, 2)` -> sums.
-
-    chosen: `(features, pieces)`, true where the logits are of. guesses: pieces to name for the user's own masks,
-    which have no label.
-    """
-    import torch
-    from torch.nn import functional as F
-
-    features = len(chosen)
-    feature, labels = chosen.nonzero()[:, 0], batch["labels"][chosen]
-    logits = outputs.prediction_logits.float()
-    counts = torch.zeros(features, len(COUNTED), device=logits.device)
-    drawn = labels != -100
-    per_piece = torch.stack(
-        [drawn.float(), (logits.argmax(-1) == labels).float(), F.cross_entropy(logits, labels, reduction="none")], 1
-    )
-    counts[:, :3] = counts[:, :3].index_add(0, feature[drawn], per_piece[drawn])
-    next_sentence = batch.get("next_sentence_label")
-    if next_sentence is not None and "seq_relationship_logits" in outputs:
-        counts[:, 3] = (next_sentence != -100).float()
-        counts[:, 4] = (outputs.seq_relationship_logits.argmax(-1) == next_sentence).float()
-    best = logits[~drawn].softmax(-1).topk(min(guesses, logits.shape[-1]))
-    asked = {"feature": feature[~drawn], "pieces": best.indices, "probabilities": best.values}
-    return {"counts": counts.double(), **asked}
-
-
-def kept(arrays: Arrays) -> list[Kept]:
-    """What `reduce` gave, feature by feature."""
-    rows = [Kept(row, []) for row in arrays["counts"]]
-    asked = zip(*(arrays[name].tolist() for name in ("feature", "pieces", "probabilities")), strict=True)
-    for index, pieces, probabilities in asked:
-        rows[index].guesses.append((pieces, probabilities))
-    return rows
-
-
-def decode(kept: Sequence[Kept], features: Dataset, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> list[Answer]:
-    """One answer per row: the sums of its features; or the best pieces for the masks in its text."""
-    sums, guesses = np.zeros((len(rows), len(COUNTED))), dict[int, list[tuple[list[int], list[float]]]]()
-    for row, item in zip(features["row"][:], kept, strict=True):
-        sums[row] += item.counts
-        if item.guesses:
-            guesses[row] = item.guesses
-    if not np.isfinite(sums).all():
-        what = f"its outputs are not finite for {int((~np.isfinite(sums)).any(axis=1).sum())} of {len(rows)} documents"
-        raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
-    return [
-        _filled(text, guesses[row], tokenizer) if row in guesses else _counts(sums[row])
-        for row, text in enumerate(rows["text"])
-    ]
-
-
-def _counts(sums: Floats) -> Answer:
-    return {name: float(s) if name == "loss" else int(s) for name, s in zip(COUNTED, sums, strict=True)}
-
-
-def _filled(text: str, guesses: list[tuple[list[int], list[float]]], tokenizer: PreTrainedTokenizerBase) -> Answer:
-    masks = [
-        [{"token": t, "score": p} for t, p in zip(tokenizer.convert_ids_to_tokens(ids), probabilities, strict=True)]
-        for ids, probabilities in guesses
-    ]
-    mask = str(tokenizer.mask_token)
-    parts = text.split(mask)
-    best = [str(options[0]["token"]).removeprefix("##") for options in masks]
-    best += [mask] * (len(parts) - 1 - len(best))  # those beyond max_length
-    filled = "".join(part + word for part, word in zip(parts, [*best, ""], strict=False))
-    return {"filled": filled, "masks": masks}
 
 
 def scored(answers: Sequence[Answer], *, pairs: bool) -> Scored:
@@ -132,23 +52,3 @@ def unigrams(features: Dataset, labels: Sequence[Sequence[int]], vocabulary: int
     surprise = -np.log(counts / counts.sum())[masked]
     accuracy = float((masked == counts.argmax()).mean())
     return {"unigrams": {"mlm_accuracy": accuracy, "perplexity": float(np.exp(surprise.mean()))}}
-
-
-def length_findings(features: Dataset, split: str, max_length: int) -> Iterator[Finding]:
-    """How many examples there are, and how full they are."""
-    from bertkit.tasks.base import Finding
-
-    lengths = np.asarray(features["length"][:], dtype=np.int64)
-    if not len(lengths):
-        yield Finding("fail", f"{split}: no document has two word pieces", "Give longer texts.")
-        return
-    what = f"{split}: {len(lengths):,} examples, {lengths.sum():,} word pieces, {lengths.mean() / max_length:.0%} full"
-    yield Finding("note", what)
-    rows = np.asarray(features["row"][:], dtype=np.int64)
-    short = int(rows.max()) + 1 - len(np.unique(rows))
-    if short:
-        yield Finding("warn", f"{split}: {short:,} documents of fewer than two word pieces give no example")
-    cut = np.asarray(features["lost"][:], dtype=np.int64)
-    if cut.any():
-        what = f"{split}: {(cut > 0).sum():,} texts with masks of their own are cut at {max_length} word pieces"
-        yield Finding("warn", what)

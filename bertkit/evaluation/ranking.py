@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from bertkit.data.schema import Answer
+from bertkit.data.table import column_values
 from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.evaluation.intervals import Interval, bootstrap
 from bertkit.evaluation.metrics import Floats
+
+if TYPE_CHECKING:
+    import numpy as np
+    from datasets import Dataset
+
 
 Run: TypeAlias = Mapping[str, Mapping[str, float]]
 """Query id -> {document id: score}, higher is better."""
@@ -96,3 +105,100 @@ def _descending(scores: Mapping[str, float]) -> dict[str, int]:
     """The same order as whole numbers without ties: trec_eval reads scores as 32-bit floats, and ties are its own."""
     order = sorted(scores, key=lambda document: (-scores[document], document))
     return {document: len(order) - place for place, document in enumerate(order)}
+
+
+DEPTH = 100  # documents that are kept of what a query finds; what stands further down counts as not found
+
+
+QUERIES = 256  # scored at a time
+
+
+KS = (1, 5, 10, 100)
+
+
+def searched(
+    rows: Dataset, queries: Sequence[str], documents: Sequence[str], asked: Any, there: Any
+) -> Iterator[Answer]:
+    """One answer a row, as `Retrieval.answer` says, from unit vectors of the named queries and documents."""
+    import numpy as np
+
+    named, own = {"query_id", "document_id"} <= set(rows.column_names), _by_query(rows)
+    place = {name: index for index, name in enumerate(documents)}
+    document = np.fromiter((place[name] for name in _ids(rows, "document")), np.int64, len(rows))
+    first = {int(own[query][0]): index for index, query in enumerate(queries)}
+    waiting: dict[int, Answer] = {}  # answers of rows that are still to come
+    for row in range(len(rows)):
+        if row in first:
+            index, query = first[row], queries[first[row]]
+            scores = asked[index : index + 1] @ there.T
+            scores = (scores if isinstance(scores, np.ndarray) else scores.toarray())[0].astype(np.float64)
+            if named and query in place and place[query] not in document[own[query]]:
+                scores[place[query]] = -np.inf  # the query itself, as BEIR leaves it out (ArguAna, Quora)
+            order = np.argsort(-scores, kind="stable")
+            ranks = np.empty(len(order), dtype=np.int64)
+            ranks[order] = np.arange(1, len(order) + 1)
+            for each in own[query].tolist():
+                at = document[each]
+                waiting[each] = {"score": float(scores[at]), "rank": int(ranks[at])}
+            best = [i for i in order[:DEPTH].tolist() if scores[i] > -np.inf]
+            waiting[row]["found"] = [{"id": documents[i], "score": float(scores[i])} for i in best]
+        yield waiting.pop(row, {})
+
+
+def _ids(rows: Dataset, side: str) -> Iterator[str]:
+    """The id of each row's query or document, or its text; "" where there is no query."""
+    texts = column_values(rows, side)
+    if f"{side}_id" not in rows.column_names:
+        yield from texts
+        return
+    for name, text in zip(column_values(rows, f"{side}_id"), texts, strict=True):
+        yield (text if name is None else str(name)) if text or side == "document" else ""
+
+
+def _named(rows: Dataset, side: str) -> dict[str, int]:
+    """Id -> the first row that has it. Raises DataError: one id has several texts."""
+    found, hashes = dict[str, int](), array("q")
+    for row, (name, text) in enumerate(zip(_ids(rows, side), column_values(rows, side), strict=True)):
+        hashes.append(hash(text))
+        if hashes[found.setdefault(name, row)] != hashes[row]:
+            raise DataError(Problem(f"row {row + 1}", f"the {side} {name!r} has another text in an earlier row"))
+    return found
+
+
+def _by_query(rows: Dataset) -> dict[str, np.ndarray]:
+    """The queries in the order of their first rows, each with its rows; without those that ask nothing."""
+    import numpy as np
+
+    numbers: dict[str, int] = {}
+    known = (numbers.setdefault(name, len(numbers)) if name else -1 for name in _ids(rows, "query"))
+    query = np.fromiter(known, np.int64, len(rows))
+    order = np.argsort(query, kind="stable")
+    cuts = np.searchsorted(query[order], np.arange(len(numbers) + 1))
+    return {name: order[start:end] for name, (start, end) in zip(numbers, pairwise(cuts), strict=True)}
+
+
+def _judged(rows: Dataset) -> dict[str, dict[str, int]]:
+    """Query -> document -> grade."""
+    if "grade" not in rows.column_names:
+        raise DataError(Problem("column `grade`", f"not in the rows, which have {', '.join(rows.column_names)}"))
+    found: dict[str, dict[str, int]] = {}
+    named = zip(_ids(rows, "query"), _ids(rows, "document"), column_values(rows, "grade"), strict=True)
+    for query, document, grade in named:
+        if query:
+            found.setdefault(query, {})[document] = int(grade)
+    return found
+
+
+def _measured(answers: Sequence[Answer], rows: Dataset) -> PerQuery:
+    """The scores of each query, from what was found for some queries at a time, best first."""
+    own = _by_query(rows)
+    names, measured = list(own), dict[str, dict[str, float]]()
+    for start in range(0, max(len(names), 1), QUERIES):
+        some = names[start : start + QUERIES]
+        hits = {name: answers[int(own[name][0])]["found"] for name in some}
+        # Scores of the order: two documents of one score stay as they were found.
+        run = {name: {each["id"]: -float(place) for place, each in enumerate(found)} for name, found in hits.items()}
+        judged = _judged(rows.select([row for name in some for row in own[name].tolist()]))
+        for metric, values in measures(run, judged, KS).items():
+            measured.setdefault(metric, {}).update(values)
+    return measured

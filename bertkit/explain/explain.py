@@ -11,20 +11,21 @@ import torch
 
 from bertkit.data import tagged
 from bertkit.data.readers import read_rows, text_a_row
+from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, Problem
 from bertkit.explain.attention import attentions
 from bertkit.explain.gradients import MOST, Integrated, integrated_gradients
-from bertkit.explain.targets import Read, Target
+from bertkit.explain.targets import TARGETS, Read, Target
 from bertkit.explain.words import Merger, Share, Text
-from bertkit.recipe import DataSpec
+from bertkit.sections import DataSpec
 from bertkit.tasks.vectors import DOCUMENTS, QUERIES
-from bertkit.training.batching import Collator
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from bertkit.inference import Predictor
-    from bertkit.tasks.base import Answer, Batch
+    from bertkit.data.schema import Answer
+    from bertkit.inference.predictor import Predictor
+    from bertkit.tasks.base import Batch
 
 LARGEST = 500_000  # attention weights of a feature that are kept: 83 pieces of MiniLM, 58 of BERT base
 PAIRS = (("question", "context"), ("query", "document"), ("text_a", "text_b"))
@@ -83,7 +84,7 @@ def explain(
     read = Read(task, rows[row], [features[index] for index in own], [kept[index] for index in own], answer)
     batches = [_batch(predictor, features, index) for index in own]
     texts = texts_of(task, rows.select([row]))
-    attributed = [_attributed(predictor, read, batches, texts, each, most) for each in task.explained(read)[:few]]
+    attributed = [_attributed(predictor, read, batches, texts, each, most) for each in TARGETS[task.name](read)[:few]]
     weights = attention(predictor, batches[0]) if batches else None
     return Explanation(
         texts={each.name: each.text for each in texts}, answer=answer, attributed=attributed, attention=weights
@@ -97,7 +98,7 @@ def texts_of(task: Any, row: Dataset) -> list[Text]:
         return [Text("tokens", text, places)]
     names = ("question", "context") if "question" in row.column_names else SIDES
     found = {name: str(row[name][0]) for name in names if name in row.column_names}
-    if task.embeds:
+    if task.gives_embeddings:
         options = task.options
         found = {
             name: options.query_prefix * (name in QUERIES) + options.document_prefix * (name in DOCUMENTS) + text
@@ -122,16 +123,17 @@ def _attributed(
     # GradCache, in parts, would not meet the vectors that stand in for a batch's pieces.
     size = predictor.batch_size
     together = size if isinstance(size, int) else max(1, size.tokens // task.max_length)
-    if task.embeds and task.options.mini_batch:
+    if task.gives_embeddings and task.options.mini_batch:
         together = min(together, task.options.mini_batch)
     merger, done = Merger(task.tokenizer, texts), list[Integrated]()
     for part in target.parts:
         batch = batches[part.feature]
         done.append(integrated_gradients(task, predictor.model, batch, part.score, batch_size=together, most=most))
-        which = [part.feature] if task.embeds else range(len(texts))
+        which = [part.feature] if task.gives_embeddings else range(len(texts))
         merger.add(batch["input_ids"][0].tolist(), done[-1].pieces.tolist(), which)
     return Attributed(
-        what=target.what + (f", by the words of {texts[target.parts[0].feature].name}" if task.embeds else ""),
+        what=target.what
+        + (f", by the words of {texts[target.parts[0].feature].name}" if task.gives_embeddings else ""),
         unit=target.unit,
         value=sum(each.value for each in done),
         baseline=sum(each.baseline for each in done),
@@ -162,8 +164,8 @@ def rows_of(predictor: Predictor, texts: Sequence[str], file: Path | None = None
     if file:
         return [row for _, row in read_rows(file, text_a_row(file, DataSpec(source=str(file))))]
     task = predictor.task
-    pair = next((names for names in PAIRS if frozenset(names) in task.accepted), None)
-    alone = frozenset({"text"}) in task.accepted and not task.embeds
+    pair = next((names for names in PAIRS if frozenset(names) in task.inputs), None)
+    alone = frozenset({"text"}) in task.inputs and not task.gives_embeddings
     if pair is None or alone:
         return list(texts)
     if len(texts) != 2:

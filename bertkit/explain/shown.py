@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from bertkit.yaml12 import tame
+from bertkit.inference.display import said
+from bertkit.text import tame
 
 if TYPE_CHECKING:
     from bertkit.explain.explain import Attributed, Explanation
@@ -14,21 +15,6 @@ WIDEST = 24  # characters of the longest bar
 MANY = 40  # words of a text that are listed, the weightiest
 BLUE, ORANGE, PLAIN = "\x1b[34m", "\x1b[33m", "\x1b[0m"
 EXPLAINED = "Each word's share of the difference to the same text with all its words masked (integrated gradients)."
-
-
-def said(answer: Mapping[str, Any]) -> str:
-    """An answer in a few words, such as `positive 0.983`."""
-    if "n_best" in answer:
-        return f"{answer['answer'] or 'no answer'} {answer['score']:.3f}"
-    if "entities" in answer:
-        found = (f"{each['label']} {each['text']} {each['score']:.3f}" for each in answer["entities"])
-        return "; ".join(found) or "no entities"
-    if "masks" in answer:
-        return "; ".join(", ".join(f"{g['token']} {g['score']:.3f}" for g in guesses) for guesses in answer["masks"])
-    given = answer.get("label", ", ".join(answer.get("labels", ())))
-    if "score" not in answer:
-        return given or "none"
-    return f"{given or 'score'} {answer['score']:.3f}"
 
 
 def checked(each: Attributed) -> str:

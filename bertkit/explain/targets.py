@@ -1,4 +1,4 @@
-"""What there is to explain of an answer: the numbers of the model that made it what it is, for `Task.explained`."""
+"""What there is to explain of an answer: the numbers of the model that made it what it is, a function per task."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertkit.data import tagging
-from bertkit.tasks.base import Answer, Task
-from bertkit.tasks.pieces import tokenize
+from bertkit.data.schema import Answer
+from bertkit.encoding.pieces import tokenize
+from bertkit.tasks.base import Task
 
 
 class Part(NamedTuple):
@@ -155,3 +156,14 @@ def _piece(place: int, masks: int, piece: int) -> Callable[[Any], Tensor]:
         return logits[:, place, piece]
 
     return score
+
+
+TARGETS: Mapping[str, Callable[[Read], list[Target]]] = {
+    "text-classification": classes,
+    "token-classification": entities,
+    "question-answering": span,
+    "sentence-similarity": pair,
+    "retrieval": pair,
+    "text-ranking": relevance,
+    "pretraining": masked,
+}

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.data.words import words
-from bertkit.tasks.pieces import Pieces, tokenize
+from bertkit.encoding.pieces import Pieces, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from bertkit.export.graph import Reduced
-from bertkit.inference import Predictor, in_batches
+from bertkit.inference.predictor import Predictor, in_batches
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from bertkit.export.session import OnnxModel
-    from bertkit.padding import Arrays
-    from bertkit.tasks.base import Answer
+    from bertkit.data.schema import Answer
+    from bertkit.encoding.padding import Arrays
+    from bertkit.inference.onnx_session import OnnxModel
 
 CLOSE = 1e-4  # of outputs and scores in fp32
 RANKED = ("n_best", "found")  # lists in which equals may change places

@@ -14,17 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bertkit.encoding.padding import fills, pad
 from bertkit.errors import ModelError, Problem, UserError
-from bertkit.export.session import first_line
+from bertkit.export.published import PUBLISHED
 from bertkit.export.viterbi import append, viterbi
-from bertkit.padding import fills, pad
+from bertkit.inference.onnx_session import first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from onnx import ModelProto
 
-    from bertkit.inference import Predictor
-    from bertkit.padding import Arrays
+    from bertkit.encoding.padding import Arrays
+    from bertkit.inference.predictor import Predictor
     from bertkit.tasks.base import Task
 
 OPSET = 20  # Gelu is an operator since then
@@ -42,7 +43,8 @@ class Reduced(nn.Module):
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Outputs by their names."""
         reduced = self.task.reduce(self.task.forward(self.model, batch), batch)
-        return {**reduced, **(self.task.published(reduced) if self.published else {})}
+        published = PUBLISHED.get(self.task.name) if self.published else None
+        return {**reduced, **(published(self.task, reduced) if published else {})}
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def batch_of(task: Task, features: Dataset, rows: Sequence[int]) -> Arrays:
     """These features as the graph reads them: word pieces, and the columns that `reduce` reads."""
     batch = pad(task.examples(features, list(rows)), fills(task.tokenizer, task.padding))
     pieces = [n for n in ("input_ids", "attention_mask", "token_type_ids") if n in task.tokenizer.model_input_names]
-    return {name: batch[name] for name in (*pieces, *task.reduced_by)}
+    return {name: batch[name] for name in (*pieces, *task.reduce_inputs)}
 
 
 def build(predictor: Predictor, sample: Arrays, opset: int) -> Graph:
@@ -173,7 +175,7 @@ def _translations() -> dict[Any, Any]:
 
 def _chain(predictor: Predictor) -> tuple[tuple[np.ndarray, ...], float]:
     """The chain as `decode` has it: constrained, at the fitted temperature; and that temperature."""
-    from bertkit.heads.posteriors import constrained
+    from bertkit.models.heads.posteriors import constrained
 
     options: Any = predictor.task.options
     temperature = options.temperature or 1.0

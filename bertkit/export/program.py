@@ -8,28 +8,29 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib import metadata
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bertkit import __version__
 from bertkit import data as sources
+from bertkit.encoding.padding import Tokens
 from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.export import quantize
 from bertkit.export.agreement import CLOSE, Agreement, agreement, compared, output_difference
 from bertkit.export.graph import OPSET, Graph, batch_of, build, described
-from bertkit.export.session import GRAPH, OnnxModel, open_model
 from bertkit.files import sha256, write_json, write_text
-from bertkit.inference import Predictor, load, model_folder
-from bertkit.padding import Tokens
-from bertkit.recipe import load_recipe, parse_data_spec
+from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
+from bertkit.inference.predictor import Predictor, load, model_folder
+from bertkit.recipe.recipe import load_recipe, parse_data_spec
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from bertkit.tasks.base import Answer
+    from bertkit.data.schema import Answer
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class Held:
     def known(self) -> list[str]:
         """The columns that a graph of this task may read."""
         task = self.predictor.task
-        return [*task.tokenizer.model_input_names, *task.reduced_by]
+        return [*task.tokenizer.model_input_names, *task.reduce_inputs]
 
 
 def export(
@@ -126,7 +127,11 @@ def _rows(source: str | Path, predictor: Predictor, file: Path | None) -> tuple[
         known = task.known_labels
     try:
         data = sources.load(
-            spec, type(task), task.options, splits=None if file is None else {"test"}, known_labels=known
+            spec,
+            task.schema,
+            partial(task.refine, task.options),
+            splits=None if file is None else {"test"},
+            known_labels=known,
         )
     except DataError as error:
         if file is not None:
@@ -148,7 +153,7 @@ def _write_folder(predictor: Predictor, graph: Graph, folder: Path) -> None:
     folder.mkdir(parents=True)
     task.tokenizer.save_pretrained(folder)
     config.bertkit = {
-        "version": __version__,
+        "version": version("bertkit"),
         "precision": "fp32",
         "batch_size": rows._asdict() if isinstance(rows := predictor.batch_size, Tokens) else rows,
         "columns": dict(predictor.columns),

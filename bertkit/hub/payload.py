@@ -124,7 +124,7 @@ def _telling(run: Run, files: dict[str, Path]) -> Iterator[Problem]:
 
 
 def _dead(run: Run) -> Iterator[Problem]:
-    from bertkit.inference import load
+    from bertkit.inference.predictor import load
 
     try:
         load(run.model)

@@ -21,16 +21,15 @@ from huggingface_hub import (
 )
 from huggingface_hub.hf_api import RepoFile
 
-from bertkit.encoder import WANTED
 from bertkit.errors import ModelError, Problem
-from bertkit.files import write_text
-from bertkit.hub.failures import FAILURES, LOGIN, WAITS, persistently, redacted, refuse, refused, wait
+from bertkit.files import WANTED, write_text
 from bertkit.hub.payload import CARD, Item, item_of, payload
-from bertkit.hub.pull import content_hash
-from bertkit.recipe import REPO_ID, Hub
+from bertkit.models.download import content_hash
+from bertkit.models.hub_errors import FAILURES, LOGIN, WAITS, persistently, redacted, refuse, refused, wait
 from bertkit.report.card import with_yours, yours
-from bertkit.report.table import columns
 from bertkit.run import Run
+from bertkit.sections import REPO_ID, Hub
+from bertkit.text import columns
 
 logger = logging.getLogger(__name__)
 

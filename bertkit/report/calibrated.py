@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,12 @@ from bertkit.report import pictures
 from bertkit.report.facts import Facts, Row
 from bertkit.report.mistakes import label_of
 from bertkit.report.pictures import Picture
-from bertkit.tasks import get_task
 
 
 def reliability(facts: Facts) -> Picture | None:
     """Before and after the temperature where the answers tell both, else after it."""
-    decided = get_task(facts.task).decisions(facts) if facts.rows else None
+    decisions = DECISIONS.get(facts.task)
+    decided = decisions(facts) if decisions and facts.rows else None
     if not decided or not len(decided["after"][0]):
         return None
     bins = {name: calibration.reliability(*own) for name, own in decided.items()}
@@ -74,3 +74,10 @@ def labels(facts: Facts) -> Decisions | None:
         key: (np.where(given, table, 1 - table).ravel(), (given == truth).ravel())
         for key, table in {"before": before, "after": after}.items()
     }
+
+
+DECISIONS: Mapping[str, Callable[[Facts], Decisions | None]] = {
+    "text-classification": labels,
+    "token-classification": entities,
+    "question-answering": answers,
+}

@@ -12,8 +12,10 @@ from bertkit.files import write_text
 from bertkit.report import sections
 from bertkit.report.comparison import flat
 from bertkit.report.facts import Facts, read_facts, understood
-from bertkit.report.table import COUNTS, against_baselines, against_teacher, beaten, columns
+from bertkit.report.table import COUNTS, against_baselines, against_teacher, beaten
+from bertkit.report.usage import USAGE
 from bertkit.tasks import get_task
+from bertkit.text import columns
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -120,7 +122,7 @@ def _metadata(facts: Facts, repo_id: str | None) -> str:
         datasets=[data] if data else None,
         eval_results=results,
         language=hub.language if hub else None,
-        library_name="sentence-transformers" if "sentence_transformers" in kind.usage.plain else "transformers",
+        library_name="sentence-transformers" if "sentence_transformers" in USAGE[kind.name].plain else "transformers",
         license=hub.license if hub else None,
         metrics=list(dict.fromkeys(each.metric_type for each in results)),
         model_name=repo_id.partition("/")[2] if repo_id else _title(facts),
@@ -162,7 +164,7 @@ def _title(facts: Facts) -> str:
 
 def _usage(facts: Facts, name: str) -> tuple[str, str, str]:
     """Code with plain libraries, code with bertkit, and what bertkit adds."""
-    plain, arguments, adds = get_task(facts.task).usage
+    plain, arguments, adds = USAGE[facts.task]
     if facts.options.get("pair"):
         plain = plain.replace('"your text"', '{"text": "your text", "text_pair": "another"}')
         arguments = '{"text_a": "your text", "text_b": "another"}'

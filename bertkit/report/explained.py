@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.explain.shown import checked, said
+from bertkit.explain.shown import checked
+from bertkit.inference.display import said
 from bertkit.report import pictures
 from bertkit.report.mistakes import shortened
 from bertkit.report.pictures import Picture

@@ -17,7 +17,7 @@ from bertkit.run import Run
 from bertkit.tasks import get_task
 
 if TYPE_CHECKING:
-    from bertkit.recipe import Recipe
+    from bertkit.recipe.recipe import Recipe
 
 Row: TypeAlias = Mapping[str, Any]
 

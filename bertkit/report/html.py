@@ -6,13 +6,13 @@ import hashlib
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from bertkit import __version__
 from bertkit.errors import Problem, UserError
 from bertkit.files import write_text
 from bertkit.report import calibrated, comparison, explained, pictures, sections
@@ -111,7 +111,9 @@ def _page(template: str, **parts: Any) -> str:
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = templates.get_template(template)
     # The script is ours; every value of `parts` is escaped by the template.
-    return page.render(**parts, version=__version__, script=Markup(script), script_hash=Markup(f"'sha256-{digest}'"))
+    return page.render(
+        **parts, version=version("bertkit"), script=Markup(script), script_hash=Markup(f"'sha256-{digest}'")
+    )
 
 
 @cache

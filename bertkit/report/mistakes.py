@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log2
@@ -11,7 +11,6 @@ from typing import Any
 from bertkit.data import tagging
 from bertkit.evaluation import squad
 from bertkit.report.facts import Facts, Row, texts_of
-from bertkit.tasks import get_task
 
 MOST = 50
 LONGEST = 1500  # characters of a text that are shown
@@ -53,10 +52,10 @@ class Mistakes:
 
 def mistakes(facts: Facts) -> Mistakes | None:
     """Those of the split that is looked at; None where the run folder does not tell."""
-    told = get_task(facts.task).mistakes(facts) if facts.rows else None
-    if told is None:
+    found_by = MISTAKES.get(facts.task)
+    if found_by is None or not facts.rows:
         return None
-    unit, measure, found = told
+    unit, measure, found = found_by(facts)
     wrong = sorted(found, key=lambda each: -each.measure)
     of = len(facts.rows) if unit == "rows" else len(first_ranks(facts))
     shown = (replace(each, texts=tuple(shortened(text) for text in each.texts)) for each in wrong[:MOST])
@@ -290,3 +289,13 @@ def _failed(facts: Facts) -> Iterator[Mistake]:
         hits = [f"{shortened(text, 300)} ({score:.3f})" for text, score in found[:3]]
         notes = (f"nDCG@10 {ndcg(relevant):.3f}",)
         yield Mistake(number, "\n\n".join(gold), "\n\n".join(hits), relevant[0][0], (first["query"],), (), notes)
+
+
+MISTAKES: Mapping[str, Callable[[Facts], Found]] = {
+    "text-classification": labels,
+    "token-classification": sentences,
+    "question-answering": questions,
+    "sentence-similarity": pairs,
+    "retrieval": searches,
+    "text-ranking": searches,
+}

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.files import read_json
-from bertkit.predict import example
+from bertkit.inference.display import example
 from bertkit.tasks import get_task
+from bertkit.text import columns
 
 SHOWN = (
     "f1",
@@ -38,13 +39,6 @@ SHOWN = (
 COUNTS = ("support/", "invalid_tags")  # whole numbers among the scores
 
 
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text as aligned columns; the first row is the header."""
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
-
-
 def against_baselines(results: Mapping[str, Any], split: str) -> str:
     """The model's overall metrics on a split, with intervals, beside those of the simple models."""
     scores = results["splits"][split]
@@ -63,24 +57,31 @@ def against_baselines(results: Mapping[str, Any], split: str) -> str:
     return columns(rows)
 
 
-def against_teacher(bargain: Mapping[str, Any]) -> str:
-    """Teacher beside student: size, speed and the headline metric, as `training.distillation.bargain` found them."""
+def against_teacher(comparison: Mapping[str, Any]) -> str:
+    """Teacher beside student: size, speed and the headline metric, as `compare_with_teacher` measures them."""
     shown = {
         "parameters": ("parameters, million", "{:.2f}", 1e-6),
         "megabytes": ("MB of safetensors", "{:.1f}", 1),
         "latency_ms": ("ms for one row", "{:.1f}", 1),
         "rows_per_second": ("rows/s in batches of 32", "{:.1f}", 1),
-        "score": (bargain["headline"], "{:.4f}", 1),
+        "score": (comparison["headline"], "{:.4f}", 1),
     }
-    rows = [[f"{bargain['split']} ({bargain['rows']:,} rows)", "teacher", "student", "student / teacher"]]
+    rows = [
+        [
+            f"{comparison['split']} ({comparison['rows']:,} rows)",
+            "teacher",
+            "student",
+            "student / teacher",
+        ]
+    ]
     for key, (title, style, times) in shown.items():
-        values = [bargain[side][key] for side in ("teacher", "student")]
-        ratio = bargain["student / teacher"][key]
+        values = [comparison[side][key] for side in ("teacher", "student")]
+        ratio = comparison["student / teacher"][key]
         cells = ["–" if value is None else style.format(value * times) for value in values]
         rows.append([title, *cells, "–" if ratio is None else f"{ratio:.2f}"])
-    rows.append(["95 % interval", *(interval(bargain[side]["interval"]) for side in ("teacher", "student")), ""])
-    rows.append(["precision", *(bargain[side]["precision"] for side in ("teacher", "student")), ""])
-    return f"{columns(rows)}\nTimed from text to answer on {bargain['device']}, {bargain['threads']} threads."
+    rows.append(["95 % interval", *(interval(comparison[side]["interval"]) for side in ("teacher", "student")), ""])
+    rows.append(["precision", *(comparison[side]["precision"] for side in ("teacher", "student")), ""])
+    return f"{columns(rows)}\nTimed from text to answer on {comparison['device']}, {comparison['threads']} threads."
 
 
 def scores_table(scores: Mapping[str, Any]) -> str:
@@ -125,11 +126,11 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
 
 def first_to_try(folder: Path) -> str:
     """The first command to try on this run: a `bertkit predict` that works as it stands."""
-    from bertkit.encoder import load_tokenizer
+    from bertkit.models.encoder import load_tokenizer
 
     settled = read_json(folder / "model" / "config.json")["bertkit"]["task"]
     task, pair = get_task(settled["name"]), settled.get("pair")
-    reads = [names for names in task.inputs if pair is None or pair == ("text_b" in names)]
+    reads = [names for names in task.schema.inputs if pair is None or pair == ("text_b" in names)]
     return example(folder, task, reads, load_tokenizer(folder / "model").mask_token)
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from bertkit.data.readers import format_of, place, read_rows
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.inference import clean
-from bertkit.recipe import DataSpec
+from bertkit.inference.predictor import clean
 from bertkit.retrieval.search import Hit, Rerank, search
 from bertkit.retrieval.store import Encode, Indexed, ModelIdentity, Store
+from bertkit.sections import DataSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

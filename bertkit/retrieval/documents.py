@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from bertkit.data.table import Problems, shown
-from bertkit.inference import clean
+from bertkit.inference.predictor import clean
 
 Scalar: TypeAlias = bool | int | float | str
 Placed: TypeAlias = tuple[str, Mapping[str, Any]]  # where a row stands, such as "corpus.jsonl:12", and the row

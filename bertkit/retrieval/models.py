@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.cache import cached, fingerprint, model_key
+from bertkit.cache import fingerprint, model_key
 from bertkit.errors import ModelError, Problem
-from bertkit.inference import Predictor, best_device, best_precision, load_as, model_folder
+from bertkit.inference.predictor import Predictor, load_as, model_folder
+from bertkit.inference.vector_cache import cached
+from bertkit.models.device import best_device, best_precision
 from bertkit.retrieval.commands import DualEncoder
 from bertkit.retrieval.store import Encode, ModelIdentity
 
@@ -87,7 +89,7 @@ def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:
 
 def _of_vectors(model: str, revision: str | None) -> Predictor:
     predictor = load_as("sentence-similarity", model, revision=revision)
-    if not predictor.task.embeds:
+    if not predictor.task.gives_embeddings:
         what = f"a model for {predictor.task.name} gives no vectors of texts"
         raise ModelError(Problem(model, what, "Name one for sentence-similarity or retrieval."))
     return predictor

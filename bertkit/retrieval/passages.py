@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from bertkit.encoding.pieces import Pieces, tokenize
 from bertkit.errors import ModelError, Problem
-from bertkit.tasks.pieces import Pieces, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

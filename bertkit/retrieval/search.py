@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from bertkit.data.table import shown
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.inference import clean
+from bertkit.inference.predictor import clean
 from bertkit.retrieval.database import explained
 from bertkit.retrieval.documents import HOLDS, OWN, Scalar
 from bertkit.retrieval.passages import joined

@@ -13,7 +13,7 @@ import numpy as np
 
 from bertkit.data.table import shown
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.inference import clean
+from bertkit.inference.predictor import clean
 from bertkit.retrieval.database import connect, explained, place, schema
 from bertkit.retrieval.documents import OWN, Document, Placed, Reader, batches, settle
 from bertkit.retrieval.passages import Passage, Window, passages

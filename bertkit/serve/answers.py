@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -135,6 +136,21 @@ class Counted(_Answer):
     pairs_right: int
 
 
+def _label(task: Any) -> Any:
+    return {"single-label": Label, "multi-label": Labels}.get(task.kind, Number)
+
+
+ANSWERS: Mapping[str, Callable[[Any], Any]] = {
+    "text-classification": _label,
+    "token-classification": lambda task: Entities,
+    "question-answering": lambda task: Found,
+    "sentence-similarity": lambda task: Vector | Similar,
+    "retrieval": lambda task: Vector | Ranked,
+    "text-ranking": lambda task: Number,
+    "pretraining": lambda task: Filled | Counted,
+}
+
+
 def predict_types(row_list: Any, task: Task) -> tuple[type[BaseModel], type[BaseModel]]:
     """Request and response of /predict: rows and their answers, in order.
 
@@ -142,6 +158,6 @@ def predict_types(row_list: Any, task: Task) -> tuple[type[BaseModel], type[Base
     """
     config = ConfigDict(extra="forbid")
     request = create_model("PredictRequest", __config__=config, rows=(row_list, ...))
-    answers: Any = list[task.answer_type]  # type: ignore[name-defined]
+    answers: Any = list[ANSWERS[task.name](task)]  # type: ignore[misc]
     about = Field(description="one per row, in their order")
     return request, create_model("PredictResponse", __config__=config, answers=(answers, about))

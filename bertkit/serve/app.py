@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -15,9 +16,8 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
-from bertkit import __version__
 from bertkit.errors import DataError, UserError
-from bertkit.inference import Predictor
+from bertkit.inference.predictor import Predictor
 from bertkit.serve import tei
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.gate import Gate, error_response, unless_gone
@@ -57,7 +57,7 @@ def make_app(predictor: Predictor, model: str, limits: Limits) -> FastAPI:
     app = FastAPI(
         title=f"bertkit: {predictor.task.name}",
         description=predictor.task.describe(),
-        version=__version__,
+        version=version("bertkit"),
         lifespan=lifespan,
         docs_url=None,  # FastAPI's own pages are drawn by scripts from the internet
         redoc_url=None,
@@ -99,7 +99,7 @@ def _add_own(app: FastAPI, service: Service, meters: Meters) -> None:
 
 
 def _add_posts(app: FastAPI, service: Service) -> None:
-    name, vectors = service.task.name, service.task.embeds
+    name, vectors = service.task.name, service.task.gives_embeddings
     ranking = name == "text-ranking"
     request, response = service.predict_types()
     _add(app, "/predict", service.predict, request, response, "Answers for rows, in their order")

@@ -14,10 +14,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
+from bertkit.data.schema import Answer
 from bertkit.errors import UserError
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.meters import Meters
-from bertkit.tasks.base import Answer
 
 logger = logging.getLogger(__name__)
 

@@ -27,17 +27,17 @@ class RowReader:
     def __init__(self, task: Task, columns: Mapping[str, str]) -> None:
         """columns: canonical column -> column of the user's rows."""
         self._task, self._columns = task, columns
-        self.forms = [self._form(sorted(names)) for names in task.accepted]
-        self._texts = any(names == {"text"} for names in task.accepted)
+        self.forms = [self._form(sorted(names)) for names in task.inputs]
+        self._texts = any(names == {"text"} for names in task.inputs)
 
     def _form(self, names: Sequence[str]) -> type[_Row]:
         """One of the alternatives, as a pydantic model."""
         fields: dict[str, Any] = {}
         for name in names:
-            column = self._task.columns[name]
+            column = self._task.schema.columns[name]
             fields[name] = (_TYPES[column.holds], Field(description=column.about))
-        for name in sorted(set(self._task.context) - set(names)):
-            column = self._task.columns[name]
+        for name in sorted(set(self._task.schema.context) - set(names)):
+            column = self._task.schema.columns[name]
             fields[name] = (_TYPES[column.holds], Field(None, description=column.about))
         title = "RowOf" + "And".join(name.title().replace("_", "") for name in names)
         return create_model(title, __base__=_Row, **fields)
@@ -57,13 +57,13 @@ class RowReader:
         rows = [{"text": row} if isinstance(row, str) else row for row in given]
         if not rows:
             return []
-        strangers = [(number, row) for number, row in enumerate(rows, 1) if not isinstance(row, dict)]
+        unknown = [(number, row) for number, row in enumerate(rows, 1) if not isinstance(row, dict)]
         problems = Problems()
-        for number, row in strangers:
+        for number, row in unknown:
             problems.add(f"row {number}", f"expected {self._wanted()}, found {shown(row)}")
         problems.finish()
         renamed = [self._renamed(row) for row in rows]
-        fit = (f for f, names in zip(self.forms, self._task.accepted, strict=True) if names <= renamed[0].keys())
+        fit = (f for f, names in zip(self.forms, self._task.inputs, strict=True) if names <= renamed[0].keys())
         form = next(fit, None)
         if form is None:
             has = ", ".join(map(str, rows[0])) or "nothing"
@@ -80,18 +80,18 @@ class RowReader:
 
     def _renamed(self, row: Mapping[str, Any]) -> Row:
         """The task's columns of a row; where both names are there, the recipe's, as `Predictor` takes them."""
-        named = {name: self._columns.get(name, name) for name in self._task.columns}
+        named = {name: self._columns.get(name, name) for name in self._task.schema.columns}
         return {name: row[theirs] for name, theirs in named.items() if theirs in row} | {
             name: row[name] for name, theirs in named.items() if name in row and theirs not in row
         }
 
     def _wanted(self) -> str:
-        return " or ".join(", ".join(sorted(names)) for names in self._task.accepted)
+        return " or ".join(", ".join(sorted(names)) for names in self._task.inputs)
 
     def key(self, rows: Sequence[Row]) -> Hashable | None:
         """Rows with the same key may be answered in one call; None where answers depend on what rows come along."""
         task = self._task
         ranked = task.name == "retrieval" and "query" in rows[0]
-        if task.redrawn or ranked or any(name in row for row in rows for name in task.context):
+        if task.resampled or ranked or any(name in row for row in rows for name in task.schema.context):
             return None
         return frozenset(rows[0])

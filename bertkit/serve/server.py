@@ -12,7 +12,7 @@ from types import FrameType
 import uvicorn
 
 from bertkit.errors import Problem, UserError
-from bertkit.inference import Predictor
+from bertkit.inference.predictor import Predictor
 from bertkit.serve.app import make_app
 from bertkit.serve.limits import Limits
 
@@ -60,7 +60,7 @@ def listen(host: str, port: int) -> socket.socket:
 def warm_up(predictor: Predictor) -> None:
     """Answer one row: the first call loads libraries, and a damaged model is found before anybody asks."""
     task = predictor.task
-    row = {name: ["a"] if task.columns[name].holds == "words" else "a" for name in task.accepted[0]}
+    row = {name: ["a"] if task.schema.columns[name].holds == "words" else "a" for name in task.inputs[0]}
     list(predictor.stream([row]))
 
 

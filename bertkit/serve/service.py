@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from importlib.metadata import version
 from typing import Annotated, Any
 
 from pydantic import Discriminator, Tag
 
-from bertkit import __version__
-from bertkit.inference import Predictor
+from bertkit.data.schema import Answer
+from bertkit.inference.predictor import Predictor
 from bertkit.serve import tei
 from bertkit.serve.answers import predict_types
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.rows import Row, RowReader
-from bertkit.tasks.base import Answer
 
 Finish = Callable[[], Any]  # makes the response of the answers; it may take a while
 
@@ -94,7 +94,7 @@ class Service:
             "max_input_length": self.task.max_length,
             "auto_truncate": False,
             "tokenization_workers": 1,
-            "version": __version__,
+            "version": version("bertkit"),
             **limits,
         }
 

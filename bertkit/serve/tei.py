@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from bertkit.data.schema import Answer
 from bertkit.serve.limits import Refused
-from bertkit.tasks.base import Answer, Task
+from bertkit.tasks.base import Task
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.tasks.text_ranking import TextRanking
 from bertkit.tasks.vectors import VectorOptions

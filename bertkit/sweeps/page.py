@@ -6,6 +6,7 @@ import io
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import matplotlib as mpl
@@ -14,7 +15,6 @@ from optuna import Study
 from optuna.trial import TrialState
 from optuna.visualization.matplotlib import plot_parallel_coordinate, plot_param_importances
 
-from bertkit import __version__
 from bertkit.report.html import library
 from bertkit.report.pictures import Picture
 from bertkit.sweeps.space import brief
@@ -31,7 +31,7 @@ def page(study: Study, results: Mapping[str, Any], keys: Sequence[str]) -> str:
             changes={key: brief(value) for key, value in results["changes"].items()},
             trials=_trials(results, keys),
             fresh=_fresh(results),
-            version=__version__,
+            version=version("bertkit"),
             script="",
             script_hash="'none'",
         )

@@ -22,9 +22,9 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 from transformers import TrainerCallback
 
-from bertkit.encoder import quiet
 from bertkit.errors import DataError, ModelError, Problem, UserError
-from bertkit.recipe import Recipe, dump, load_recipe
+from bertkit.models.encoder import quiet
+from bertkit.recipe.recipe import Recipe, dump, load_recipe
 from bertkit.run import Run
 from bertkit.sweeps.space import Space, brief
 from bertkit.training.train import train

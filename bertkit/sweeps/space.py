@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bertkit.errors import Problem, RecipeError
-from bertkit.recipe import Recipe, load_recipe
-from bertkit.recipe_errors import Found, Report, explain, found_value
-from bertkit.yaml12 import MAX_BYTES, KeyPath, dotted, parse, printable, shown
+from bertkit.recipe.errors import Report
+from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.recipe.yaml12 import MAX_BYTES, parse
+from bertkit.text import KeyPath, dotted, printable, shown
+from bertkit.validation import Found, explain, found_value
 
 if TYPE_CHECKING:
     from optuna.trial import Trial

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit import processes
 from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.files import read_json, write_json, write_text
-from bertkit.recipe import Recipe, dump
+from bertkit.recipe.recipe import Recipe, dump
 from bertkit.run import Run, only_writer
 from bertkit.sweeps.space import Space, brief, read_space
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bertkit.data import Data
-    from bertkit.recipe_errors import Report
+    from bertkit.recipe.errors import Report
     from bertkit.sweeps.search import Search
     from bertkit.tasks.base import Task
-    from bertkit.yaml12 import KeyPath
+    from bertkit.text import KeyPath
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def sweep(
         import optuna  # noqa: F401
     except ModuleNotFoundError as error:
         raise UserError(Problem("optuna", "a sweep needs optuna", 'pip install "bertkit[sweep]"')) from error
-    from bertkit.encoder import quiet
+    from bertkit.models.encoder import quiet
     from bertkit.sweeps.search import Search, opened
 
     folder, base = Path(output_dir), _plain(recipe, recipe.seeds[:1])
@@ -129,9 +129,9 @@ def _written(space: Space) -> dict[str, Any]:
 
 def _rehearsed(base: Recipe, changed: Mapping[KeyPath, Recipe], report: Report) -> tuple[Task, Data]:
     """Find out what data, model and transformers would refuse of the recipe or of any value. Raises UserError."""
-    from bertkit.encoder import find, quiet
-    from bertkit.recipe_errors import Found
-    from bertkit.training.train import arguments, chooses, inspect, prepare, rehearse
+    from bertkit.models.encoder import find, quiet
+    from bertkit.training.preflight import arguments, chooses, inspect, prepare, rehearse
+    from bertkit.validation import Found
 
     encoder = find(base.model)
     task, data = prepare(base, encoder)

@@ -12,15 +12,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, final
+from functools import partial
+from itertools import chain
+from operator import add
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
 
 from pydantic import BaseModel, ConfigDict
 
-from bertkit.errors import Problem, UserError
-from bertkit.spool import Spool
-from bertkit.tasks.encoding import encode_all, encode_chunk
+from bertkit.data.disk_list import DiskList
+from bertkit.data.schema import Answer, Finding, Schema
+from bertkit.data.table import MAX_PROBLEMS, on_disk
+from bertkit.errors import Problem, RowsError, UserError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from datasets import Dataset
     from numpy.typing import ArrayLike
     from torch import Tensor
@@ -28,46 +34,12 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from bertkit.data.table import Table
-    from bertkit.encoder import Encoder
-    from bertkit.explain.targets import Read, Target
-    from bertkit.padding import Arrays
-    from bertkit.report.calibrated import Decisions
-    from bertkit.report.facts import Facts
-    from bertkit.report.mistakes import Found
+    from bertkit.encoding.padding import Arrays
+    from bertkit.models.encoder import Encoder
 
-Answer: TypeAlias = dict[str, Any]  # one row's answer, as JSON writes it
+
 Batch: TypeAlias = "dict[str, Tensor]"
 Predict: TypeAlias = "Callable[[Dataset], Sequence[Any]]"  # features -> what `keep` kept, in their order
-
-
-class Column(NamedTuple):
-    """What a canonical column must hold.
-
-    text: a string. label: one class (text, whole number or bool). labels: several classes (a list, or
-    `a|b`). number: a float. words: a list of strings. tags: one tag per word, such as B-LOC. spans: labelled
-    stretches of a text, as annotation tools export them. answers: texts, and where each starts in its context.
-    name: what something is called, text or a number.
-    """
-
-    holds: Literal["text", "label", "labels", "number", "words", "tags", "spans", "answers", "name"]
-    about: str
-    unchecked: bool = False  # may be empty, or the same in all rows of train
-
-
-class Usage(NamedTuple):
-    """What the model card says of a task's models."""
-
-    plain: str  # code with which plain transformers uses them; PATH_OR_HUB_ID stands for the model
-    arguments: str  # what `load("PATH_OR_HUB_ID")(…)` is given
-    adds: str  # what answers are by bertkit that they are not by `plain`
-
-
-class Finding(NamedTuple):
-    """Something `check` has to say about the data. A `fail` stops `train` before a model is built."""
-
-    level: Literal["note", "warn", "fail"]
-    what: str
-    fix: str = ""
 
 
 class TaskOptions(BaseModel):
@@ -88,19 +60,13 @@ class Task(ABC):
     Options: ClassVar[type[TaskOptions]]
     name: ClassVar[str]  # the Hub's pipeline tag, where it has one
     tag: ClassVar[str] = ""  # the Hub's pipeline tag, where it is not the name
-    usage: ClassVar[Usage]
-    columns: ClassVar[Mapping[str, Column]]  # canonical column -> what it must hold
-    inputs: ClassVar[Sequence[frozenset[str]]]  # alternatives: one of these sets of columns must be there
-    targets: ClassVar[Sequence[str]]  # alternatives: one of these columns, in rows that are learned or scored
-    context: ClassVar[Sequence[str]] = ()  # columns that an answer may depend on, and that need not be there
-    torn: ClassVar[Mapping[str, str]] = {}  # column that rows share -> what drawing single rows does to it
-    chunk: ClassVar[int] = 4096  # rows answered at a time; the same everywhere, so that batches are the same
-    corpus: ClassVar[bool] = False  # rows are documents, too many to hold in memory
-    redrawn: ClassVar[bool] = False  # does `examples` draw something anew in each epoch?
-    embeds: ClassVar[bool] = False  # is each text read by itself, and made a vector?
+    schema: ClassVar[Schema]  # columns, inputs, targets, context, groups
+    chunk_size: ClassVar[int] = 4096  # rows answered at a time; the same everywhere, so that batches are the same
+    resampled: ClassVar[bool] = False  # does `examples` draw something anew in each epoch?
+    gives_embeddings: ClassVar[bool] = False  # is each text read by itself, and made a vector?
 
     padding: ClassVar[Mapping[str, int]] = {}  # token-level columns besides the tokenizer's own -> what pads them
-    reduced_by: ClassVar[Sequence[str]] = ()  # columns that `reduce` reads
+    reduce_inputs: ClassVar[Sequence[str]] = ()  # columns that `reduce` reads
 
     options: Any  # in a task, its own options
     tokenizer: PreTrainedTokenizerBase
@@ -160,9 +126,9 @@ class Task(ABC):
         """One line for people: what was inferred, such as `single-label, 2 labels: negative, positive`."""
 
     @property
-    def accepted(self) -> Sequence[frozenset[str]]:
-        """The alternatives of `inputs` that this model was trained on."""
-        return self.inputs
+    def inputs(self) -> Sequence[frozenset[str]]:
+        """The alternatives of `schema.inputs` that this model was trained on."""
+        return self.schema.inputs
 
     @property
     def known_labels(self) -> frozenset[str] | None:
@@ -202,15 +168,15 @@ class Task(ABC):
         """The pretrained encoder with this task's head, in fp32; without `new_head` every tensor must be there."""
 
     @property
-    def learning_rates(self) -> Mapping[str, float]:
+    def learning_rate_factors(self) -> Mapping[str, float]:
         """Part of parameters' names -> what their learning rate is, times the recipe's."""
         return {}
 
-    def beside(self, model: Any) -> Mapping[str, Module]:
+    def extra_modules(self, model: Any) -> Mapping[str, Module]:
         """Modules of the model that transformers does not know: name -> module, saved as `name.safetensors`."""
         return {}
 
-    def files(self, model: Any) -> Mapping[str, Any]:
+    def extra_files(self, model: Any) -> Mapping[str, Any]:
         """What other libraries want beside the model: file name -> its JSON."""
         return {}
 
@@ -255,10 +221,6 @@ class Task(ABC):
 
         The first dimension is the feature's, but where something is the same for all features.
         """
-
-    def published(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What an exported graph gives besides: answers of single windows, for those who read it without bertkit."""
-        return {}
 
     @abstractmethod
     def kept(self, arrays: Arrays) -> Sequence[Any]:
@@ -309,31 +271,64 @@ class Task(ABC):
 
     def chunks(self, rows: Dataset, predict: Predict) -> Iterator[tuple[Sequence[Any], Dataset, Dataset]]:
         """What was kept, features and rows, a chunk of rows at a time."""
-        for start in range(0, len(rows), self.chunk):
+        for start in range(0, len(rows), self.chunk_size):
             features, part = encode_chunk(self, rows, start)
             yield predict(features), features, part
 
     def evaluate(self, rows: Dataset, predict: Predict) -> dict[str, float | None]:
         """Score the model behind `predict`."""
-        return self.score(Spool(self.answer(rows, predict)), rows)
+        return self.score(DiskList(self.answer(rows, predict)), rows)
 
     # --- what people and programs are told of answers ----------------------------------------------------------------
 
-    @property
-    def answer_type(self) -> Any:
-        """The type of an answer, for the OpenAPI page of `bertkit serve`; any of `serve/answers.py`, or a new one."""
-        return Answer
 
-    def explained(self, read: Read) -> Sequence[Target]:
-        """The numbers of the model that made an answer what it is, for `bertkit explain`; see `explain/targets.py`."""
-        return ()
+def encode_all(task: Task, rows: Dataset) -> Dataset:
+    """`task.encode` of all rows, a chunk at a time, over a memory-mapped file; `row` is counted from the first.
 
-    @classmethod
-    def mistakes(cls, facts: Facts) -> Found | None:
-        """What a finished run's report lists as wrong, see `report/mistakes.py`; None: nothing is right or wrong."""
-        return None
+    rows: at least one. Raises RowsError with what is wrong in all chunks, and DataError where the disk is full.
+    """
+    import pyarrow as pa
+    from datasets import Features
 
-    @classmethod
-    def decisions(cls, facts: Facts) -> Decisions | None:
-        """How sure a finished run was, and whether it was right, for its report; see `report/calibrated.py`."""
-        return None
+    chunks = _chunks(task, rows)
+    first = next(chunks)
+    schema = pa.schema([(name, _settled(values.type)) for name, values in first.items()])
+    return on_disk(chain([first], chunks), Features.from_arrow_schema(schema), token_hex())
+
+
+def encode_chunk(task: Task, rows: Dataset, start: int) -> tuple[Dataset, Dataset]:
+    """The features of the chunk of rows that begins there, and these rows. Raises RowsError, numbered as `rows` is."""
+    part = rows.select(range(start, min(start + task.chunk_size, len(rows))))
+    try:
+        return task.encode(part), part
+    except RowsError as error:
+        raise error.renumbered(partial(add, start)) from None
+
+
+def _chunks(task: Task, rows: Dataset) -> Iterator[Mapping[str, pa.Array]]:
+    import pyarrow.compute as pc
+
+    found: list[tuple[int, str, str]] = []
+    for start in range(0, len(rows), task.chunk_size):
+        try:
+            features, _ = encode_chunk(task, rows, start)
+        except RowsError as error:
+            found += error.found
+            if len(found) >= MAX_PROBLEMS:
+                break
+            continue
+        if not found:
+            columns = {name: features.data.column(name).combine_chunks() for name in features.column_names}
+            yield {**columns, "row": pc.add(columns["row"], start)}
+    if found:
+        raise RowsError(found[:MAX_PROBLEMS])
+
+
+def _settled(kind: pa.DataType) -> pa.DataType:
+    """The type of a column by its first chunk; lists of whole numbers, or of nothing so far, take 4 bytes each."""
+    import pyarrow as pa
+
+    if pa.types.is_list(kind):
+        of = kind.value_type
+        return pa.list_(pa.int32() if pa.types.is_null(of) or pa.types.is_integer(of) else _settled(of))
+    return pa.int64() if pa.types.is_null(kind) else kind

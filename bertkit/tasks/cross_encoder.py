@@ -15,7 +15,7 @@ LEAST = 8  # word pieces of a text, special ones included
 ACTIVATIONS = {"sigmoid": "torch.nn.modules.activation.Sigmoid", "identity": "torch.nn.modules.linear.Identity"}
 
 
-def files(max_length: int) -> dict[str, Any]:
+def extra_files(max_length: int) -> dict[str, Any]:
     """File name -> JSON with which CrossEncoder cuts at `max_length` word pieces.
 
     The activation is not here: it stands in config.json, once, under `sentence_transformers`.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from bertkit.data.table import counted, numbers, part_of
+from bertkit.data.schema import Finding
+from bertkit.data.table import numbers
 from bertkit.errors import DataError, Problem
-from bertkit.tasks.base import Finding
+from bertkit.text import counted, part_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -28,9 +29,9 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, found: Sequence[str
         wanted = {str(index): name for index, name in enumerate(wanted)}
     if isinstance(wanted, list):
         return {name: name for name in wanted}
-    strangers = [value for value in found if value not in wanted]
-    if strangers:
-        what = f"train has labels that task.labels does not name: {', '.join(strangers[:10])}"
+    unknown = [value for value in found if value not in wanted]
+    if unknown:
+        what = f"train has labels that task.labels does not name: {', '.join(unknown[:10])}"
         raise DataError(
             Problem("task.labels", what, f"task.labels names {', '.join(wanted)}; add them, or leave it out.")
         )
@@ -45,9 +46,9 @@ def settle_weights(
         return None
     if wanted == "auto":
         return dict(auto)
-    strangers = [name for name in wanted if name not in auto]
-    if strangers:
-        what = f"no label {', '.join(map(repr, strangers))}; the labels are {', '.join(auto)}"
+    unknown = [name for name in wanted if name not in auto]
+    if unknown:
+        what = f"no label {', '.join(map(repr, unknown))}; the labels are {', '.join(auto)}"
         raise DataError(Problem(f"task.{option}", what))
     return {name: wanted.get(name, 1.0) for name in auto}
 

@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 from pydantic import Field
 
 from bertkit.cache import cache_root
-from bertkit.encoder import load_model
+from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import pretraining as scores
 from bertkit.files import read_json
-from bertkit.modeling.presets import PRE_NORM
-from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
+from bertkit.models.bert.presets import PRE_NORM
+from bertkit.models.encoder import load_model
+from bertkit.tasks import masks
+from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from bertkit.encoder import Encoder
-    from bertkit.explain.targets import Read, Target
-    from bertkit.modeling.drawing import Drawing
-    from bertkit.padding import Arrays
+    from bertkit.encoding.padding import Arrays
+    from bertkit.models.bert.drawing import Drawing
+    from bertkit.models.encoder import Encoder
 
-OURS = ("bert", PRE_NORM)  # model types of bertkit.modeling.bert
+OURS = ("bert", PRE_NORM)  # model types of bertkit.models.bert.bert
 GUESSES = 5  # word pieces that an answer names for a masked one
 
 
@@ -59,20 +60,14 @@ class Pretraining(Task):
     Options: ClassVar[type[TaskOptions]] = PretrainingOptions
     name: ClassVar[str] = "pretraining"
     tag: ClassVar[str] = "fill-mask"
-    usage: ClassVar[Usage] = Usage(
-        """\
-from transformers import pipeline
-
-pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")""",
-        '"A text with one [MASK] in it."',
-        "those of texts with any number of masked words, and the scores of whole documents",
+    schema: ClassVar[Schema] = Schema(
+        columns={"text": Column("text", "a document")},
+        inputs=(frozenset({"text"}),),
+        targets=("text",),
+        corpus=True,
     )
-    columns: ClassVar[Mapping[str, Column]] = {"text": Column("text", "a document")}
-    inputs: ClassVar[Sequence[frozenset[str]]] = (frozenset({"text"}),)
-    targets: ClassVar[Sequence[str]] = ("text",)
-    chunk: ClassVar[int] = 256
-    corpus: ClassVar[bool] = True
-    redrawn: ClassVar[bool] = True
+    chunk_size: ClassVar[int] = 256
+    resampled: ClassVar[bool] = True
     padding: ClassVar[Mapping[str, int]] = {"labels": -100}
 
     options: PretrainingOptions
@@ -118,13 +113,13 @@ pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")""
         return f"masked {kind} ({self.options.mask_probability:.0%}){pairs}"
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
-        yield from scores.length_findings(features, split, self.max_length)
+        yield from masks.length_findings(features, split, self.max_length)
 
     # --- text -> features -> model
 
     def encode(self, rows: Dataset) -> Dataset:
         """Documents -> packed chunks of sentences, word pieces without special tokens; see `encode_documents`."""
-        from bertkit.modeling.pretraining_data import encode_documents
+        from bertkit.models.bert.pretraining_data import encode_documents
 
         return encode_documents(
             rows,
@@ -132,7 +127,7 @@ pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")""
             self.max_length,
             nsp=self.options.nsp,
             short_sequences=self.options.short_sequences,
-            cache=cache_root() if len(rows) > self.chunk else None,
+            cache=cache_root() if len(rows) > self.chunk_size else None,
         )
 
     def features(self, rows: Dataset) -> Dataset:
@@ -154,7 +149,7 @@ pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")""
         """Our BERT where the encoder is one; else transformers' masked language model, which knows no pairs."""
         from transformers import AutoModelForMaskedLM
 
-        from bertkit.modeling.bert import BertForMaskedLM, BertForPreTraining, read_config
+        from bertkit.models.bert.bert import BertForMaskedLM, BertForPreTraining, read_config
 
         pairs = self.options.nsp != "none"
         kind = "bert" if encoder.config else read_json(encoder.folder / "config.json").get("model_type")
@@ -211,7 +206,7 @@ pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")""
         """KL of the masked pieces (Sanh et al. 2019, section 2); pairs are learned from their labels alone."""
         import torch
 
-        from bertkit.heads import soft_losses
+        from bertkit.models.heads import soft_losses
 
         masked = batch["labels"][self._chosen(batch)] != -100
         words = soft_losses.kl(outputs.prediction_logits[masked], batch["soft"][masked], temperature).sum()
@@ -221,10 +216,10 @@ pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")""
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """`counts`, and for each [MASK] of the user's its `feature` and best `pieces` with their `probabilities`."""
-        return scores.reduce(outputs, batch, self._chosen(batch), GUESSES)
+        return masks.reduce(outputs, batch, self._chosen(batch), GUESSES)
 
     def kept(self, arrays: Arrays) -> Sequence[Any]:
-        return scores.kept(arrays)
+        return masks.kept(arrays)
 
     def decode(self, kept: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
         """One answer per document: counts of masked pieces and pairs, right ones, and the summed loss in nats;
@@ -232,7 +227,7 @@ pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")""
 
         Raises ModelError when the model's outputs are not finite.
         """
-        return scores.decode(kept, features, rows, self.tokenizer)
+        return masks.decode(kept, features, rows, self.tokenizer)
 
     def fit(self, rows: Dataset, predict: Predict) -> Self:
         return self
@@ -251,20 +246,9 @@ pipeline("fill-mask", model="PATH_OR_HUB_ID")("A text with one [MASK] in it.")""
         drawn = self.examples(held_out, range(min(len(held_out), scores.SAMPLE)))
         return scores.unigrams(self.encode(train), drawn["labels"], len(self.tokenizer))
 
-    @property
-    def answer_type(self) -> Any:
-        from bertkit.serve import answers
-
-        return answers.Filled | answers.Counted
-
-    def explained(self, read: Read) -> Sequence[Target]:
-        from bertkit.explain import targets
-
-        return targets.masked(read)
-
 
 def _drawing(options: PretrainingOptions, tokenizer: PreTrainedTokenizerBase) -> Drawing:
-    from bertkit.modeling.drawing import Drawing
+    from bertkit.models.bert.drawing import Drawing
 
     return Drawing.of(
         tokenizer, nsp=options.nsp, mask_probability=options.mask_probability, whole_word=options.whole_word

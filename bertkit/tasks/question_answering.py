@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from pydantic import Field
 
+from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.squad import check_answers
 from bertkit.data.table import Problems, Table, column_values, stored
-from bertkit.encoder import load_model
+from bertkit.encoding.pieces import Pieces, tokenize
+from bertkit.encoding.questions import encode_pairs
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import calibration, squad
 from bertkit.evaluation.hf_metrics import compute_user_metric
-from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
+from bertkit.models.encoder import load_model
+from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
 from bertkit.tasks.labels import length_findings
-from bertkit.tasks.pieces import Pieces, tokenize
-from bertkit.tasks.qa_windows import encode_pairs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,12 +30,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from bertkit.encoder import Encoder
-    from bertkit.explain.targets import Read, Target
-    from bertkit.padding import Arrays
-    from bertkit.report.calibrated import Decisions
-    from bertkit.report.facts import Facts
-    from bertkit.report.mistakes import Found
+    from bertkit.encoding.padding import Arrays
+    from bertkit.models.encoder import Encoder
 
 NOWHERE = -1e4  # the logit of a position where no answer can be; finite, for bf16 and smoothing
 
@@ -85,26 +82,19 @@ class QuestionAnswering(Task):
 
     Options: ClassVar[type[TaskOptions]] = QuestionAnsweringOptions
     name: ClassVar[str] = "question-answering"
-    usage: ClassVar[Usage] = Usage(
-        """\
-from transformers import AutoModelForQuestionAnswering, AutoTokenizer
-
-model = AutoModelForQuestionAnswering.from_pretrained("PATH_OR_HUB_ID")
-tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
-        'question="…", context="…"',
-        "the best span of texts of any length, calibrated, with the fitted threshold of no answer",
+    schema: ClassVar[Schema] = Schema(
+        columns={
+            "question": Column("text", "the question"),
+            "context": Column("text", "the text that it is asked of"),
+            "answers": Column("answers", "its answers, which stand in the context; none, where there is none"),
+            "id": Column("name", "a name for the question"),
+        },
+        inputs=(frozenset({"question", "context"}),),
+        targets=("answers",),
+        group_columns={"context": "splits may share texts, of which other questions are asked"},
     )
-    columns: ClassVar[Mapping[str, Column]] = {
-        "question": Column("text", "the question"),
-        "context": Column("text", "the text that it is asked of"),
-        "answers": Column("answers", "its answers, which stand in the context; none, where there is none"),
-        "id": Column("name", "a name for the question"),
-    }
-    inputs: ClassVar[Sequence[frozenset[str]]] = (frozenset({"question", "context"}),)
-    targets: ClassVar[Sequence[str]] = ("answers",)
-    torn: ClassVar[Mapping[str, str]] = {"context": "splits may share texts, of which other questions are asked"}
-    chunk: ClassVar[int] = 2048  # a context may have many windows; 1,024 left 2.6 % of padding
-    reduced_by: ClassVar[Sequence[str]] = ("place", "low", "count", "first", "end")
+    chunk_size: ClassVar[int] = 2048  # a context may have many windows; 1,024 left 2.6 % of padding
+    reduce_inputs: ClassVar[Sequence[str]] = ("place", "low", "count", "first", "end")
 
     options: QuestionAnsweringOptions
     tokenizer: PreTrainedTokenizerBase
@@ -231,7 +221,7 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
 
     def soft_loss(self, outputs: Any, batch: Batch, temperature: float) -> Tensor:
         """The mean of the KL of start and of end, over where an answer can be."""
-        from bertkit.heads import soft_losses
+        from bertkit.models.heads import soft_losses
 
         soft = batch["soft"].reshape(len(batch["soft"]), -1, 2)
         starts, ends = soft[:, : outputs.start_logits.shape[1]].unbind(2)
@@ -392,29 +382,6 @@ tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")""",
         ece = calibration.expected_calibration_error(given, self._graded(answers, rows).values[0])
         fitted = {"temperature": self.options.temperature or 1.0, "null_threshold": self.options.null_threshold}
         return {"calibration": {**fitted, "ece": ece}}
-
-    @property
-    def answer_type(self) -> Any:
-        from bertkit.serve import answers
-
-        return answers.Found
-
-    def explained(self, read: Read) -> Sequence[Target]:
-        from bertkit.explain import targets
-
-        return targets.span(read)
-
-    @classmethod
-    def mistakes(cls, facts: Facts) -> Found | None:
-        from bertkit.report import mistakes
-
-        return mistakes.questions(facts)
-
-    @classmethod
-    def decisions(cls, facts: Facts) -> Decisions | None:
-        from bertkit.report import calibrated
-
-        return calibrated.answers(facts)
 
     def _graded(self, answers: Sequence[Answer], rows: Dataset) -> squad.GradedAnswers:
         return squad.GradedAnswers(_gold_texts(rows), (answer["answer"] for answer in answers))

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, final
 
 from bertkit.data.beir import check_pairs
-from bertkit.data.table import column_values, numbers
+from bertkit.data.disk_list import DiskList
+from bertkit.data.schema import Answer, Column, Finding, Schema
+from bertkit.data.table import numbers
 from bertkit.errors import DataError, Problem, RowsError, UserError
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import ranking
-from bertkit.spool import Spool
+from bertkit.evaluation.ranking import KS, _by_query, _judged, _measured, _named, searched
 from bertkit.tasks import vectors
-from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
+from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
 from bertkit.tasks.labels import length_findings
 
 if TYPE_CHECKING:
@@ -28,17 +28,10 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from bertkit.data.table import Table
-    from bertkit.encoder import Encoder
-    from bertkit.evaluation.ranking import PerQuery
-    from bertkit.explain.targets import Read, Target
-    from bertkit.padding import Arrays
-    from bertkit.report.facts import Facts
-    from bertkit.report.mistakes import Found
+    from bertkit.encoding.padding import Arrays
+    from bertkit.models.encoder import Encoder
 
-DEPTH = 100  # documents that are kept of what a query finds; what stands further down counts as not found
 WORST = 20  # queries that results.json names
-QUERIES = 256  # scored at a time
-KS = (1, 5, 10, 100)
 
 
 class RetrievalOptions(vectors.VectorOptions):
@@ -61,29 +54,22 @@ class Retrieval(Task):
     Options: ClassVar[type[TaskOptions]] = RetrievalOptions
     name: ClassVar[str] = "retrieval"
     tag: ClassVar[str] = "sentence-similarity"
-    usage: ClassVar[Usage] = Usage(
-        """\
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("PATH_OR_HUB_ID")
-model.encode_query("your question") @ model.encode_document(["a text", "another"]).T""",
-        '[{"query": "your question", "document": "a text"}]',
-        "cosines and ranks, and telling what was cut off",
+    schema: ClassVar[Schema] = Schema(
+        columns={
+            "text": Column("text", "a text, to be given its vector"),
+            "query": Column("text", "what is asked", unchecked=True),
+            "document": Column("text", "what may answer it"),
+            "query_id": Column("name", "the query's id; without it, its text"),
+            "document_id": Column("name", "the document's id; without it, its text"),
+            "grade": Column("number", "how well the document answers: 0 not, 1 and up the better", unchecked=True),
+            "negative": Column("text", "a document that does not answer"),
+        },
+        inputs=(frozenset({"query", "document"}), frozenset({"text"})),
+        targets=("grade",),
+        context=("query_id", "document_id"),
+        group_columns={"query_id": "a query's documents may be in several splits, or in none"},
     )
-    columns: ClassVar[Mapping[str, Column]] = {
-        "text": Column("text", "a text, to be given its vector"),
-        "query": Column("text", "what is asked", unchecked=True),
-        "document": Column("text", "what may answer it"),
-        "query_id": Column("name", "the query's id; without it, its text"),
-        "document_id": Column("name", "the document's id; without it, its text"),
-        "grade": Column("number", "how well the document answers: 0 not, 1 and up the better", unchecked=True),
-        "negative": Column("text", "a document that does not answer"),
-    }
-    inputs: ClassVar[Sequence[frozenset[str]]] = (frozenset({"query", "document"}), frozenset({"text"}))
-    embeds: ClassVar[bool] = True
-    targets: ClassVar[Sequence[str]] = ("grade",)
-    context: ClassVar[Sequence[str]] = ("query_id", "document_id")
-    torn: ClassVar[Mapping[str, str]] = {"query_id": "a query's documents may be in several splits, or in none"}
+    gives_embeddings: ClassVar[bool] = True
 
     options: RetrievalOptions
     tokenizer: PreTrainedTokenizerBase
@@ -167,11 +153,11 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         return vectors.build(encoder, self.options, new_head=new_head)
 
-    def beside(self, model: Any) -> Mapping[str, Module]:
-        return vectors.beside(model)
+    def extra_modules(self, model: Any) -> Mapping[str, Module]:
+        return vectors.extra_modules(model)
 
-    def files(self, model: Any) -> Mapping[str, Any]:
-        return vectors.files(self.options, model.config.hidden_size, self.max_length)
+    def extra_files(self, model: Any) -> Mapping[str, Any]:
+        return vectors.extra_files(self.options, model.config.hidden_size, self.max_length)
 
     def forward(self, model: Any, batch: Batch) -> Any:
         return vectors.forward(super().forward, model, batch, self.options.mini_batch)
@@ -231,8 +217,8 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         import numpy as np
 
         table, texts = np.empty((0, 1), dtype=np.float32), rows.select_columns([side])
-        for start in range(0, len(places), self.chunk):
-            own = places[start : start + self.chunk]
+        for start in range(0, len(places), self.chunk_size):
+            own = places[start : start + self.chunk_size]
             try:
                 features = self.encode(texts.select(own))
             except RowsError as error:
@@ -277,110 +263,5 @@ model.encode_query("your question") @ model.encode_document(["a text", "another"
         sides = simple.tfidf_vectors(there, [asked, there])
         if sides is None:
             return {}
-        answers = Spool(searched(rows, list(queries), list(documents), sides[0], sides[1]))
+        answers = DiskList(searched(rows, list(queries), list(documents), sides[0], sides[1]))
         return {"tf-idf cosine": self.score(answers, rows)}
-
-    @property
-    def answer_type(self) -> Any:
-        from bertkit.serve import answers
-
-        return answers.Vector | answers.Ranked
-
-    def explained(self, read: Read) -> Sequence[Target]:
-        from bertkit.explain import targets
-
-        return targets.pair(read)
-
-    @classmethod
-    def mistakes(cls, facts: Facts) -> Found | None:
-        from bertkit.report import mistakes
-
-        return mistakes.searches(facts)
-
-
-def searched(
-    rows: Dataset, queries: Sequence[str], documents: Sequence[str], asked: Any, there: Any
-) -> Iterator[Answer]:
-    """One answer a row, as `Retrieval.answer` says, from unit vectors of the named queries and documents."""
-    import numpy as np
-
-    named, own = {"query_id", "document_id"} <= set(rows.column_names), _by_query(rows)
-    place = {name: index for index, name in enumerate(documents)}
-    document = np.fromiter((place[name] for name in _ids(rows, "document")), np.int64, len(rows))
-    first = {int(own[query][0]): index for index, query in enumerate(queries)}
-    waiting: dict[int, Answer] = {}  # answers of rows that are still to come
-    for row in range(len(rows)):
-        if row in first:
-            index, query = first[row], queries[first[row]]
-            scores = asked[index : index + 1] @ there.T
-            scores = (scores if isinstance(scores, np.ndarray) else scores.toarray())[0].astype(np.float64)
-            if named and query in place and place[query] not in document[own[query]]:
-                scores[place[query]] = -np.inf  # the query itself, as BEIR leaves it out (ArguAna, Quora)
-            order = np.argsort(-scores, kind="stable")
-            ranks = np.empty(len(order), dtype=np.int64)
-            ranks[order] = np.arange(1, len(order) + 1)
-            for each in own[query].tolist():
-                at = document[each]
-                waiting[each] = {"score": float(scores[at]), "rank": int(ranks[at])}
-            best = [i for i in order[:DEPTH].tolist() if scores[i] > -np.inf]
-            waiting[row]["found"] = [{"id": documents[i], "score": float(scores[i])} for i in best]
-        yield waiting.pop(row, {})
-
-
-def _ids(rows: Dataset, side: str) -> Iterator[str]:
-    """The id of each row's query or document, or its text; "" where there is no query."""
-    texts = column_values(rows, side)
-    if f"{side}_id" not in rows.column_names:
-        yield from texts
-        return
-    for name, text in zip(column_values(rows, f"{side}_id"), texts, strict=True):
-        yield (text if name is None else str(name)) if text or side == "document" else ""
-
-
-def _named(rows: Dataset, side: str) -> dict[str, int]:
-    """Id -> the first row that has it. Raises DataError: one id has several texts."""
-    found, hashes = dict[str, int](), array("q")
-    for row, (name, text) in enumerate(zip(_ids(rows, side), column_values(rows, side), strict=True)):
-        hashes.append(hash(text))
-        if hashes[found.setdefault(name, row)] != hashes[row]:
-            raise DataError(Problem(f"row {row + 1}", f"the {side} {name!r} has another text in an earlier row"))
-    return found
-
-
-def _by_query(rows: Dataset) -> dict[str, np.ndarray]:
-    """The queries in the order of their first rows, each with its rows; without those that ask nothing."""
-    import numpy as np
-
-    numbers: dict[str, int] = {}
-    known = (numbers.setdefault(name, len(numbers)) if name else -1 for name in _ids(rows, "query"))
-    query = np.fromiter(known, np.int64, len(rows))
-    order = np.argsort(query, kind="stable")
-    cuts = np.searchsorted(query[order], np.arange(len(numbers) + 1))
-    return {name: order[start:end] for name, (start, end) in zip(numbers, pairwise(cuts), strict=True)}
-
-
-def _judged(rows: Dataset) -> dict[str, dict[str, int]]:
-    """Query -> document -> grade."""
-    if "grade" not in rows.column_names:
-        raise DataError(Problem("column `grade`", f"not in the rows, which have {', '.join(rows.column_names)}"))
-    found: dict[str, dict[str, int]] = {}
-    named = zip(_ids(rows, "query"), _ids(rows, "document"), column_values(rows, "grade"), strict=True)
-    for query, document, grade in named:
-        if query:
-            found.setdefault(query, {})[document] = int(grade)
-    return found
-
-
-def _measured(answers: Sequence[Answer], rows: Dataset) -> PerQuery:
-    """The scores of each query, from what was found for some queries at a time, best first."""
-    own = _by_query(rows)
-    names, measured = list(own), dict[str, dict[str, float]]()
-    for start in range(0, max(len(names), 1), QUERIES):
-        some = names[start : start + QUERIES]
-        hits = {name: answers[int(own[name][0])]["found"] for name in some}
-        # Scores of the order: two documents of one score stay as they were found.
-        run = {name: {each["id"]: -float(place) for place, each in enumerate(found)} for name, found in hits.items()}
-        judged = _judged(rows.select([row for name in some for row in own[name].tolist()]))
-        for metric, values in ranking.measures(run, judged, KS).items():
-            measured.setdefault(metric, {}).update(values)
-    return measured

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 from pydantic import Field
 
 from bertkit.data.columns import label_names
+from bertkit.data.disk_list import DiskList
+from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import column_values, numbers
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import similarity
 from bertkit.evaluation.graded import Graded
-from bertkit.spool import Spool
 from bertkit.tasks import vectors
-from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
+from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
 from bertkit.tasks.labels import length_findings, settle_labels
 
 if TYPE_CHECKING:
@@ -26,12 +27,9 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from bertkit.encoder import Encoder
+    from bertkit.encoding.padding import Arrays
     from bertkit.evaluation.similarity import Scored
-    from bertkit.explain.targets import Read, Target
-    from bertkit.padding import Arrays
-    from bertkit.report.facts import Facts
-    from bertkit.report.mistakes import Found
+    from bertkit.models.encoder import Encoder
 
 LOSSES = {  # target -> the losses it can be learned with, the default first
     "score": ("cosent", "cosine-mse"),
@@ -80,32 +78,26 @@ class SentenceSimilarity(Task):
 
     Options: ClassVar[type[TaskOptions]] = SentenceSimilarityOptions
     name: ClassVar[str] = "sentence-similarity"
-    usage: ClassVar[Usage] = Usage(
-        """\
-from sentence_transformers import SentenceTransformer
-
-SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
-        '{"text_a": "your text", "text_b": "another"}',
-        "pairs scored, labelled with the fitted threshold, and told what was cut off",
+    schema: ClassVar[Schema] = Schema(
+        columns={
+            "text": Column("text", "a text, to be given its vector"),
+            "text_a": Column("text", "the first text of a pair"),
+            "text_b": Column("text", "the second text of a pair"),
+            "anchor": Column("text", "a text that has a positive"),
+            "score": Column("number", "how similar the pair is"),
+            "label": Column("label", "what holds between the two texts"),
+            "positive": Column("text", "a text that is near to the anchor"),
+            "negative": Column("text", "a text that is not"),
+        },
+        inputs=(
+            frozenset({"text_a", "text_b"}),
+            frozenset({"anchor"}),
+            frozenset({"text"}),
+        ),
+        targets=("score", "label", "positive"),
+        context=("positive", "negative"),
     )
-    columns: ClassVar[Mapping[str, Column]] = {
-        "text": Column("text", "a text, to be given its vector"),
-        "text_a": Column("text", "the first text of a pair"),
-        "text_b": Column("text", "the second text of a pair"),
-        "anchor": Column("text", "a text that has a positive"),
-        "score": Column("number", "how similar the pair is"),
-        "label": Column("label", "what holds between the two texts"),
-        "positive": Column("text", "a text that is near to the anchor"),
-        "negative": Column("text", "a text that is not"),
-    }
-    inputs: ClassVar[Sequence[frozenset[str]]] = (
-        frozenset({"text_a", "text_b"}),
-        frozenset({"anchor"}),
-        frozenset({"text"}),
-    )
-    embeds: ClassVar[bool] = True
-    targets: ClassVar[Sequence[str]] = ("score", "label", "positive")
-    context: ClassVar[Sequence[str]] = ("positive", "negative")
+    gives_embeddings: ClassVar[bool] = True
 
     options: SentenceSimilarityOptions
     tokenizer: PreTrainedTokenizerBase
@@ -123,7 +115,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         class_names: Sequence[str],
     ) -> Self:
         """Settle loss, labels and range from the training rows. Raises DataError on contradictions."""
-        target = next(name for name in cls.targets if name in rows.column_names)
+        target = next(name for name in cls.schema.targets if name in rows.column_names)
         first = "anchor" if target == "positive" else "text_a"
         if first not in rows.column_names:
             what = f"`{target}` goes with `{first}`, but the rows have {', '.join(rows.column_names)}"
@@ -197,7 +189,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         sides = [n for n in ("text", "text_a", "text_b", "anchor", "positive", "negative") if n in rows.column_names]
         texts = {side: rows[side][:] for side in sides}
         columns = vectors.encode_sides(self.tokenizer, texts, self.options, self.max_length)
-        for target in (name for name in self.targets if name in rows.column_names):
+        for target in (name for name in self.schema.targets if name in rows.column_names):
             values = self._numbers(rows, target)
             columns["labels"] = [values[row] for row in columns["row"]]
         return Dataset.from_dict(columns)
@@ -209,9 +201,9 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         if target == "label":
             ids = {name: index for index, name in enumerate(self.options.labels or ())}
             ids |= {str(index): index for index in range(len(ids)) if str(index) not in ids}
-            strangers = sorted({label for label in column_values(rows, "label") if label not in ids})
-            if strangers:
-                what = f"labels that the model does not know: {', '.join(map(repr, strangers[:10]))}"
+            unknown = sorted({label for label in column_values(rows, "label") if label not in ids})
+            if unknown:
+                what = f"labels that the model does not know: {', '.join(map(repr, unknown[:10]))}"
                 raise DataError(Problem("column `label`", what, f"It knows {', '.join(ids)}."))
             return [ids[label] for label in column_values(rows, "label")]
         low, high = self.options.score_range or (0.0, 1.0)
@@ -225,11 +217,11 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         classes = len(self.options.labels or ()) if self.options.loss == "softmax" else 0
         return vectors.build(encoder, self.options, classes=classes, new_head=new_head)
 
-    def beside(self, model: Any) -> Mapping[str, Module]:
-        return vectors.beside(model)
+    def extra_modules(self, model: Any) -> Mapping[str, Module]:
+        return vectors.extra_modules(model)
 
-    def files(self, model: Any) -> Mapping[str, Any]:
-        return vectors.files(self.options, model.config.hidden_size, self.max_length)
+    def extra_files(self, model: Any) -> Mapping[str, Any]:
+        return vectors.extra_files(self.options, model.config.hidden_size, self.max_length)
 
     def forward(self, model: Any, batch: Batch) -> Any:
         return vectors.forward(super().forward, model, batch, self.options.mini_batch)
@@ -239,7 +231,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         import torch
         from torch.nn import functional as F
 
-        from bertkit.heads import vector_losses
+        from bertkit.models.heads import vector_losses
 
         if self.options.loss == "multiple-negatives-ranking":
             return vectors.in_batch(outputs, batch, self.options.scale)
@@ -292,7 +284,7 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         by_cosine = self.options.labels and self.options.loss != "softmax"
         if not by_cosine or self.options.threshold is not None:
             return self
-        answers = Spool(self.answer(rows, predict))
+        answers = DiskList(self.answer(rows, predict))
         found = similarity.best_threshold(self._similar(rows), similarity.of(answers, "score"))
         return replace(self, options=self.options.model_copy(update={"threshold": found}))
 
@@ -336,9 +328,10 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
         sides = simple.tfidf_vectors([text for name in names for text in train[name]], [rows[n][:] for n in names])
         if sides is None:
             return {}
-        cut = range(0, len(rows), self.chunk)
+        cut = range(0, len(rows), self.chunk_size)
         chunks = [
-            vectors.by_cosine([side[i : i + self.chunk] for side in sides], [], None, "positive" in names) for i in cut
+            vectors.by_cosine([side[i : i + self.chunk_size] for side in sides], [], None, "positive" in names)
+            for i in cut
         ]
         answers = [answer for chunk in chunks for answer in chunk]
         own = self
@@ -346,20 +339,3 @@ SentenceTransformer("PATH_OR_HUB_ID").encode(["your text", "another"])""",
             best = similarity.best_threshold(self._similar(rows), similarity.of(answers, "score"))
             own = replace(self, options=self.options.model_copy(update={"threshold": best}))
         return {"tf-idf cosine": own.score(answers, rows)}
-
-    @property
-    def answer_type(self) -> Any:
-        from bertkit.serve import answers
-
-        return answers.Vector | answers.Similar
-
-    def explained(self, read: Read) -> Sequence[Target]:
-        from bertkit.explain import targets
-
-        return targets.pair(read)
-
-    @classmethod
-    def mistakes(cls, facts: Facts) -> Found | None:
-        from bertkit.report import mistakes
-
-        return mistakes.pairs(facts)

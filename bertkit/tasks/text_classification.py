@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 from pydantic import Field, field_serializer, field_validator
 
 from bertkit.data.columns import label_names
+from bertkit.data.disk_list import DiskList
+from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import column_values, numbers
-from bertkit.encoder import load_model
+from bertkit.encoding.texts import encode_texts
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration, metrics
 from bertkit.evaluation.graded import Graded
-from bertkit.spool import Spool
-from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
-from bertkit.tasks.encoding import encode_texts
+from bertkit.models.encoder import load_model
+from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
 from bertkit.tasks.labels import length_findings, settle_labels, settle_weights
 
 if TYPE_CHECKING:
@@ -29,13 +30,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from bertkit.encoder import Encoder
+    from bertkit.encoding.padding import Arrays
     from bertkit.evaluation.metrics import Kind
-    from bertkit.explain.targets import Read, Target
-    from bertkit.padding import Arrays
-    from bertkit.report.calibrated import Decisions
-    from bertkit.report.facts import Facts
-    from bertkit.report.mistakes import Found
+    from bertkit.models.encoder import Encoder
 
 Name = Annotated[str, Field(min_length=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -105,24 +102,18 @@ class TextClassification(Task):
 
     Options: ClassVar[type[TaskOptions]] = TextClassificationOptions
     name: ClassVar[str] = "text-classification"
-    usage: ClassVar[Usage] = Usage(
-        """\
-from transformers import pipeline
-
-pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
-        '"your text"',
-        "calibrated, by the thresholds that were fitted where there are several labels, and telling what was cut off",
+    schema: ClassVar[Schema] = Schema(
+        columns={
+            "text": Column("text", "the text"),
+            "text_a": Column("text", "the first text of a pair"),
+            "text_b": Column("text", "the second text of a pair"),
+            "label": Column("label", "one class"),
+            "labels": Column("labels", "any number of classes"),
+            "score": Column("number", "the number to predict"),
+        },
+        inputs=(frozenset({"text"}), frozenset({"text_a", "text_b"})),
+        targets=("label", "labels", "score"),
     )
-    columns: ClassVar[Mapping[str, Column]] = {
-        "text": Column("text", "the text"),
-        "text_a": Column("text", "the first text of a pair"),
-        "text_b": Column("text", "the second text of a pair"),
-        "label": Column("label", "one class"),
-        "labels": Column("labels", "any number of classes"),
-        "score": Column("number", "the number to predict"),
-    }
-    inputs: ClassVar[Sequence[frozenset[str]]] = (frozenset({"text"}), frozenset({"text_a", "text_b"}))
-    targets: ClassVar[Sequence[str]] = ("label", "labels", "score")
 
     options: TextClassificationOptions
     tokenizer: PreTrainedTokenizerBase
@@ -190,8 +181,8 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
         return list(dict.fromkeys(self.values.values()))
 
     @property
-    def accepted(self) -> Sequence[frozenset[str]]:
-        return self.inputs if self.options.pair is None else (self.inputs[self.options.pair],)
+    def inputs(self) -> Sequence[frozenset[str]]:
+        return self.schema.inputs if self.options.pair is None else (self.schema.inputs[self.options.pair],)
 
     @property
     def known_labels(self) -> frozenset[str] | None:
@@ -222,9 +213,7 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
 
         pair = "text_b" in rows.column_names
         if self.options.pair not in (None, pair):
-            what = (
-                f"the model reads {', '.join(sorted(self.accepted[0]))}, the rows have {', '.join(rows.column_names)}"
-            )
+            what = f"the model reads {', '.join(sorted(self.inputs[0]))}, the rows have {', '.join(rows.column_names)}"
             raise DataError(Problem("columns", what, "Map them, e.g.  data: {columns: {text_a: …, text_b: …}}"))
         columns = encode_texts(
             self.tokenizer,
@@ -234,7 +223,7 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
             overflow=self.options.overflow,
             stride=self.options.stride,
         )
-        if any(target in rows.column_names for target in self.targets):
+        if any(target in rows.column_names for target in self.schema.targets):
             targets = self._targets(rows).tolist()
             columns["labels"] = [targets[row] for row in columns["row"]]
         return Dataset.from_dict(columns)
@@ -253,9 +242,9 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
         ids = {name: index for index, name in enumerate(self.names)}
         known = ids | {value: ids[name] for value, name in self.values.items()}
         values = dict.fromkeys(_flat(column_values(rows, column), self.kind))
-        strangers = [value for value in values if value not in known]
-        if strangers:
-            what = f"labels that the model does not know: {', '.join(map(repr, strangers[:10]))}"
+        unknown = [value for value in values if value not in known]
+        if unknown:
+            what = f"labels that the model does not know: {', '.join(map(repr, unknown[:10]))}"
             raise DataError(Problem(f"column `{column}`", what, f"It knows {', '.join(self.names)}."))
         if self.kind == "single-label":
             return np.fromiter((known[value] for value in column_values(rows, column)), np.int64, len(rows))
@@ -324,7 +313,7 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
         """KL of each row with its class weight, cross-entropy of each decision, or squared error."""
         from torch.nn import functional as F
 
-        from bertkit.heads import soft_losses
+        from bertkit.models.heads import soft_losses
 
         ours, theirs = _pooled(outputs.logits, batch), _pooled(batch["soft"], batch)
         if self.kind == "regression":
@@ -340,12 +329,6 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """`logits`, `(features, labels)` fp32."""
         return {"logits": outputs.logits.float()}
-
-    def published(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`scores`, `(features, labels)`: probabilities at the fitted temperature; of a regression, the number."""
-        logits = reduced["logits"] if self.kind == "regression" else reduced["logits"] / (self.options.temperature or 1)
-        squash = {"single-label": "softmax", "multi-label": "sigmoid"}.get(self.kind)
-        return {"scores": logits.softmax(-1) if squash == "softmax" else logits.sigmoid() if squash else logits}
 
     def kept(self, arrays: Arrays) -> Any:
         return arrays["logits"]
@@ -388,7 +371,7 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
         """Temperature (Guo et al. 2017), then per-label thresholds of best F1; what the recipe fixed stays."""
         if self.kind == "regression":
             return self
-        graded, found = self._graded(Spool(self.answer(rows, predict)), rows), dict[str, Any]()
+        graded, found = self._graded(DiskList(self.answer(rows, predict)), rows), dict[str, Any]()
         if self.options.temperature is None:
             found["temperature"] = graded.temperature()
             graded = graded.tempered(found["temperature"])
@@ -419,29 +402,6 @@ pipeline("text-classification", model="PATH_OR_HUB_ID")("your text")""",
         train = simple.enough(train)
         targets = self._targets(train), self._targets(rows)
         return simple.baselines(self.kind, _joined(train), targets[0], _joined(rows), targets[1], self.names)
-
-    @property
-    def answer_type(self) -> Any:
-        from bertkit.serve import answers
-
-        return {"single-label": answers.Label, "multi-label": answers.Labels}.get(self.kind, answers.Number)
-
-    def explained(self, read: Read) -> Sequence[Target]:
-        from bertkit.explain import targets
-
-        return targets.classes(read)
-
-    @classmethod
-    def mistakes(cls, facts: Facts) -> Found | None:
-        from bertkit.report import mistakes
-
-        return mistakes.labels(facts)
-
-    @classmethod
-    def decisions(cls, facts: Facts) -> Decisions | None:
-        from bertkit.report import calibrated
-
-        return calibrated.labels(facts)
 
     def _graded(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         return Graded.of(self.kind, self.names, self._targets(rows), answers)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 
 from pydantic import Field
 
+from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import Problems, Table, column_values, numbers
-from bertkit.encoder import load_model
+from bertkit.encoding.texts import encode_texts
 from bertkit.errors import DataError, ModelError, Problem, RowsError
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import reranking, similarity
 from bertkit.evaluation.hf_metrics import compute_user_metric
+from bertkit.models.encoder import load_model
 from bertkit.tasks import cross_encoder
-from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
-from bertkit.tasks.encoding import encode_texts
+from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
 from bertkit.tasks.labels import length_findings
 
 if TYPE_CHECKING:
@@ -27,13 +28,10 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from bertkit.encoder import Encoder
+    from bertkit.encoding.padding import Arrays
     from bertkit.evaluation.metrics import Floats, Ints
     from bertkit.evaluation.reranking import RankedRows
-    from bertkit.explain.targets import Read, Target
-    from bertkit.padding import Arrays
-    from bertkit.report.facts import Facts
-    from bertkit.report.mistakes import Found
+    from bertkit.models.encoder import Encoder
 
 
 class TextRankingOptions(TaskOptions):
@@ -74,24 +72,18 @@ class TextRanking(Task):
 
     Options: ClassVar[type[TaskOptions]] = TextRankingOptions
     name: ClassVar[str] = "text-ranking"
-    usage: ClassVar[Usage] = Usage(
-        """\
-from sentence_transformers import CrossEncoder
-
-CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
-        'query="your query", document="a document"',
-        "the same scores, for documents of any length, and telling what was cut off",
+    schema: ClassVar[Schema] = Schema(
+        columns={
+            "query": Column("text", "what is asked"),
+            "document": Column("text", "what may answer it"),
+            "label": Column("number", "1 where the document is relevant, else 0"),
+            "score": Column("number", "how relevant it is, or how similar"),
+            "group": Column("name", "a name for the query; rows that share it are ranked together"),
+        },
+        inputs=(frozenset({"query", "document"}),),
+        targets=("label", "score"),
+        group_columns={"query": "queries lose documents, and splits share queries"},
     )
-    columns: ClassVar[Mapping[str, Column]] = {
-        "query": Column("text", "what is asked"),
-        "document": Column("text", "what may answer it"),
-        "label": Column("number", "1 where the document is relevant, else 0"),
-        "score": Column("number", "how relevant it is, or how similar"),
-        "group": Column("name", "a name for the query; rows that share it are ranked together"),
-    }
-    inputs: ClassVar[Sequence[frozenset[str]]] = (frozenset({"query", "document"}),)
-    targets: ClassVar[Sequence[str]] = ("label", "score")
-    torn: ClassVar[Mapping[str, str]] = {"query": "queries lose documents, and splits share queries"}
 
     options: TextRankingOptions
     tokenizer: PreTrainedTokenizerBase
@@ -108,7 +100,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
             if label is not None and label not in allowed:
                 problems.add(table.origin[row], f"`label` holds {label:g}, where 0 or 1 is expected", grades)
         problems.finish()
-        target = next((table.values[name] for name in cls.targets if name in table.values), None)
+        target = next((table.values[name] for name in cls.schema.targets if name in table.values), None)
         if target is None or options.grouped is False:
             return table, []
         return table, list(
@@ -201,7 +193,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
             overflow=self.options.overflow,
             stride=self.options.stride,
         )
-        if not any(name in rows.column_names for name in self.targets):
+        if not any(name in rows.column_names for name in self.schema.targets):
             return Dataset.from_dict(columns)
         targets = _targets(rows)
         if self.options.loss != "listwise":
@@ -244,8 +236,8 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         }
         return load_model(encoder, AutoModelForSequenceClassification, settings, new_head=new_head)
 
-    def files(self, model: Any) -> Mapping[str, Any]:
-        return cross_encoder.files(self.max_length)
+    def extra_files(self, model: Any) -> Mapping[str, Any]:
+        return cross_encoder.extra_files(self.max_length)
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Binary cross-entropy, squared error of scores, or ListNet's top-one cross-entropy (Cao et al. 2007).
@@ -254,7 +246,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         """
         from torch.nn import functional as F
 
-        from bertkit.heads import ranking_losses
+        from bertkit.models.heads import ranking_losses
 
         first, windows = _rows(batch)
         logits = ranking_losses.greatest(outputs.logits[:, 0].float(), windows, len(first))
@@ -288,7 +280,7 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         """Squared error of each row's logit; for listwise KL over the rows of a query."""
         from torch.nn import functional as F
 
-        from bertkit.heads import ranking_losses
+        from bertkit.models.heads import ranking_losses
 
         first, windows = _rows(batch)
         ours, theirs = (
@@ -304,11 +296,6 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """`logits`, `(features,)` fp32."""
         return {"logits": outputs.logits[:, 0].float()}
-
-    def published(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`scores`, `(features,)`, as the activation gives them."""
-        logits = reduced["logits"]
-        return {"scores": logits.clone() if self.options.activation == "identity" else logits.sigmoid()}
 
     def kept(self, arrays: Arrays) -> Any:
         return arrays["logits"]
@@ -364,23 +351,6 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
             given["tf-idf cosine"] = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel().tolist()
         return {name: dict(self._ranked(scores, rows).scored().scores) for name, scores in given.items()}
 
-    @property
-    def answer_type(self) -> Any:
-        from bertkit.serve import answers
-
-        return answers.Number
-
-    def explained(self, read: Read) -> Sequence[Target]:
-        from bertkit.explain import targets
-
-        return targets.relevance(read)
-
-    @classmethod
-    def mistakes(cls, facts: Facts) -> Found | None:
-        from bertkit.report import mistakes
-
-        return mistakes.searches(facts)
-
     def _ranked(self, scores: ArrayLike, rows: Dataset) -> RankedRows:
         options = self.options
         return reranking.RankedRows.of(_targets(rows), scores, _queries(rows), options.grouped, options.graded)
@@ -390,7 +360,7 @@ def _targets(rows: Dataset) -> Floats:
     """Targets `(rows,)`. Raises DataError where there are none."""
     import numpy as np
 
-    column = next((name for name in TextRanking.targets if name in rows.column_names), None)
+    column = next((name for name in TextRanking.schema.targets if name in rows.column_names), None)
     if column is None:
         what = f"neither is in the rows, which have {', '.join(rows.column_names)}"
         raise DataError(Problem("columns `label` and `score`", what))

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from pydantic import Field, ValidationError, model_validator
 
 from bertkit.data import tagged, tagging
-from bertkit.data.table import column_values, counted, numbers
-from bertkit.encoder import load_beside, load_model
+from bertkit.data.schema import Answer, Column, Finding, Schema
+from bertkit.data.table import column_values, numbers
+from bertkit.encoding.words import encode_words
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration, entities
 from bertkit.evaluation.hf_metrics import compute_user_metric
-from bertkit.heads.tagger import decode_tags, spread, tag_log_likelihood
-from bertkit.tasks.base import Answer, Batch, Column, Finding, Predict, Task, TaskOptions, Usage
+from bertkit.models.encoder import load_extra_module, load_model
+from bertkit.models.heads.tagger import decode_tags, spread, tag_log_likelihood
+from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
 from bertkit.tasks.labels import length_findings, settle_weights
-from bertkit.tasks.word_windows import encode_words
+from bertkit.text import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,13 +34,9 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from bertkit.data.table import Table
-    from bertkit.encoder import Encoder
-    from bertkit.explain.targets import Read, Target
-    from bertkit.heads.crf import Chain
-    from bertkit.padding import Arrays
-    from bertkit.report.calibrated import Decisions
-    from bertkit.report.facts import Facts
-    from bertkit.report.mistakes import Found
+    from bertkit.encoding.padding import Arrays
+    from bertkit.models.encoder import Encoder
+    from bertkit.models.heads.crf import Chain
 
 Name = Annotated[str, Field(min_length=1)]
 MANY_WINDOWS = 32  # of one text: a CRF learns them in one batch
@@ -109,28 +107,21 @@ class TokenClassification(Task):
 
     Options: ClassVar[type[TaskOptions]] = TokenClassificationOptions
     name: ClassVar[str] = "token-classification"
-    usage: ClassVar[Usage] = Usage(
-        """\
-from transformers import pipeline
-
-# Each word piece's best tag. Entities as bertkit gives them, with the CRF where there is one, need bertkit.
-pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="first")("your text")""",
-        '"your text"',
-        "whole words, long texts, calibrated scores of entities, and the CRF where there is one",
+    schema: ClassVar[Schema] = Schema(
+        columns={
+            "tokens": Column("words", "the words of a sentence"),
+            "text": Column("text", "a text, whose words are found"),
+            "tags": Column("tags", "one tag per word"),
+            "spans": Column("spans", "the entities of a text: start, end, label"),
+            "document": Column("name", "which document a sentence is from"),
+        },
+        inputs=(frozenset({"tokens"}), frozenset({"text"})),
+        targets=("tags", "spans"),
+        context=("document",),
+        group_columns={"document": "documents lose sentences, and splits share documents"},
     )
-    columns: ClassVar[Mapping[str, Column]] = {
-        "tokens": Column("words", "the words of a sentence"),
-        "text": Column("text", "a text, whose words are found"),
-        "tags": Column("tags", "one tag per word"),
-        "spans": Column("spans", "the entities of a text: start, end, label"),
-        "document": Column("name", "which document a sentence is from"),
-    }
-    inputs: ClassVar[Sequence[frozenset[str]]] = (frozenset({"tokens"}), frozenset({"text"}))
-    targets: ClassVar[Sequence[str]] = ("tags", "spans")
-    context: ClassVar[Sequence[str]] = ("document",)
-    torn: ClassVar[Mapping[str, str]] = {"document": "documents lose sentences, and splits share documents"}
     padding: ClassVar[Mapping[str, int]] = {"heads": -1, "words": -1, "labels": -1}
-    reduced_by: ClassVar[Sequence[str]] = ("heads",)
+    reduce_inputs: ClassVar[Sequence[str]] = ("heads",)
 
     options: TokenClassificationOptions
     tokenizer: PreTrainedTokenizerBase
@@ -163,8 +154,8 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
         types = options.labels or named or sorted(set(found))
         if not types:
             raise DataError(Problem("data", "no row of train has an entity: there is nothing to learn"))
-        if strangers := sorted(set(found) - set(types)):
-            what = f"train has entities that task.labels does not name: {', '.join(strangers[:10])}"
+        if unknown := sorted(set(found) - set(types)):
+            what = f"train has entities that task.labels does not name: {', '.join(unknown[:10])}"
             raise DataError(Problem("task.labels", what, f"It names {', '.join(types)}; add them, or leave it out."))
         if odd := [kind for kind in types if kind == "O" or kind != kind.strip() or not kind.isprintable()]:
             what = (
@@ -304,21 +295,21 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
         }
         model: Any = load_model(encoder, AutoModelForTokenClassification, settings, new_head=new_head)
         if self.options.head == "crf":
-            from bertkit.heads.crf import CRF
+            from bertkit.models.heads.crf import CRF
 
             model.crf = CRF(len(self.tags))
             if not new_head:
-                load_beside(encoder, "crf", model.crf)
+                load_extra_module(encoder, "crf", model.crf)
             # A hook, since it also runs inside peft's and DDP's wrappers, and leaves the class as it was.
             model.register_forward_hook(_with_chain)
         return model  # type: ignore[no-any-return]
 
     @property
-    def learning_rates(self) -> Mapping[str, float]:
+    def learning_rate_factors(self) -> Mapping[str, float]:
         """Transitions start at zero and are few: at the encoder's learning rate they would stay there."""
         return {"crf": self.options.chain_learning_rate} if self.options.head == "crf" else {}
 
-    def beside(self, model: Any) -> Mapping[str, Module]:
+    def extra_modules(self, model: Any) -> Mapping[str, Module]:
         return {"crf": model.crf} if self.options.head == "crf" else {}
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
@@ -333,7 +324,7 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
         weight = self._weights(labels)
         if self.options.head == "softmax":
             return F.cross_entropy(flat, labels, weight, reduction="sum", label_smoothing=label_smoothing)
-        from bertkit.heads import crf
+        from bertkit.models.heads import crf
 
         if not len(flat):
             return flat.sum()
@@ -346,7 +337,7 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
         return losses.sum()
 
     def _constrained(self, chain: Chain) -> Chain:
-        from bertkit.heads import crf
+        from bertkit.models.heads import crf
 
         return crf.constrain(chain, crf.forbidden(self.tags)) if self.options.constrained else chain
 
@@ -384,8 +375,8 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
 
     def soft_loss(self, outputs: Any, batch: Batch, temperature: float) -> Tensor:
         """KL of each word with its class weight; of a chain, cross-entropy of each word's marginals."""
-        from bertkit.heads import soft_losses
-        from bertkit.heads.crf import Chain
+        from bertkit.models.heads import soft_losses
+        from bertkit.models.heads.crf import Chain
 
         there = batch["heads"] >= 0
         soft = batch["soft"].reshape(len(there), -1, len(self.tags))
@@ -422,13 +413,6 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
             chain = zip(("transitions", "start", "end"), outputs["chain"], strict=True)
             reduced |= {name: part.float() for name, part in chain}
         return reduced
-
-    def published(self, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`tags` and `scores`, `(windows, words)`: each word's best, and its posterior; nothing of a chain."""
-        if self.options.head == "crf":  # whose best path `bertkit.export.viterbi` adds
-            return {}
-        best = (reduced["emissions"] / self._temperature).softmax(-1).max(-1)
-        return {"tags": best.indices, "scores": best.values}
 
     def kept(self, arrays: Arrays) -> Sequence[Emissions]:
         parts = ("transitions", "start", "end") if self.options.head == "crf" else ()
@@ -536,29 +520,6 @@ pipeline("token-classification", model="PATH_OR_HUB_ID", aggregation_strategy="f
         train = simple.enough(train)
         found = entities.lookup_baseline(tagged.words_of(train), train["tags"][:], tagged.words_of(rows))
         return {"lookup": dict(entities.GradedEntities(rows["tags"][:], found, self.types).scores)}
-
-    @property
-    def answer_type(self) -> Any:
-        from bertkit.serve import answers
-
-        return answers.Entities
-
-    def explained(self, read: Read) -> Sequence[Target]:
-        from bertkit.explain import targets
-
-        return targets.entities(read)
-
-    @classmethod
-    def mistakes(cls, facts: Facts) -> Found | None:
-        from bertkit.report import mistakes
-
-        return mistakes.sentences(facts)
-
-    @classmethod
-    def decisions(cls, facts: Facts) -> Decisions | None:
-        from bertkit.report import calibrated
-
-        return calibrated.entities(facts)
 
     def _graded(self, answers: Sequence[Answer], rows: Dataset) -> entities.GradedEntities:
         if "tags" not in rows.column_names:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from bertkit.data.schema import Answer
+from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, Problem
 from bertkit.evaluation import similarity
-from bertkit.tasks.base import Answer, Batch, TaskOptions
-from bertkit.tasks.encoding import encode_texts
+from bertkit.tasks.base import Batch, TaskOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from bertkit.encoder import Encoder
-    from bertkit.heads.vectors import Layout
-    from bertkit.padding import Arrays
+    from bertkit.encoding.padding import Arrays
+    from bertkit.models.encoder import Encoder
+    from bertkit.models.heads.vectors import Layout
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class VectorOptions(TaskOptions):
     @property
     def layout(self) -> Layout:
         """The modules behind the encoder."""
-        from bertkit.heads.vectors import Layout
+        from bertkit.models.heads.vectors import Layout
 
         return Layout(self.pooling, self.dense, self.activation, self.bias, self.normalize)
 
@@ -69,8 +70,8 @@ def foreign(
 
     Raises ModelError on modules that bertkit does not know.
     """
-    from bertkit.heads.vectors import read_layout
-    from bertkit.untrusted import read_object
+    from bertkit.models.heads.vectors import read_layout
+    from bertkit.models.untrusted import read_object
 
     folder = Path(str(config.name_or_path))
     layout, longest, lowercased = read_layout(folder)
@@ -89,9 +90,9 @@ def foreign(
     return {**layout._asdict(), **prefixes}, min(max_length, longest or max_length)
 
 
-def files(options: VectorOptions, size: int, longest: int) -> dict[str, Any]:
+def extra_files(options: VectorOptions, size: int, longest: int) -> dict[str, Any]:
     """What sentence-transformers wants beside the model: file name -> JSON."""
-    from bertkit.heads.vectors import files
+    from bertkit.models.heads.vectors import files
 
     prompts = {"query": options.query_prefix, "document": options.document_prefix}
     said = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
@@ -127,10 +128,10 @@ def _number(text: str) -> int:
 
 
 def in_batch(outputs: Mapping[str, Tensor], batch: Batch, scale: float) -> Tensor:
-    """`in_batch` of `heads/vector_losses.py`, of sides 0 (anchors), 1 (positives) and, where there are some, 2."""
+    """`in_batch` of `models/heads/vector_losses.py`, of anchors, positives and, where given, negatives."""
     import torch
 
-    from bertkit.heads import vector_losses
+    from bertkit.models.heads import vector_losses
 
     a, b, c = (outputs["vectors"][batch["side"] == side] for side in range(3))
     texts = torch.cat([batch["same"][batch["side"] == side] for side in range(3)])
@@ -149,7 +150,7 @@ def soft(outputs: Mapping[str, Tensor]) -> Tensor:
 
 def soft_loss(outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
     """1 - cosine of the student's and the teacher's vector, the mean of a row's texts, summed over rows, `()`."""
-    from bertkit.heads import soft_losses
+    from bertkit.models.heads import soft_losses
 
     rows, texts = (batch["side"] == 0).sum(), len(batch["side"])
     return soft_losses.distance(outputs["vectors"], batch["soft"]).sum() * rows / texts
@@ -160,8 +161,8 @@ def build(encoder: Encoder, options: VectorOptions, *, classes: int = 0, new_hea
     from torch import nn
     from transformers import AutoModel
 
-    from bertkit.encoder import load_beside, load_model
-    from bertkit.heads.vectors import DENSE, attach
+    from bertkit.models.encoder import load_extra_module, load_model
+    from bertkit.models.heads.vectors import DENSE, attach
 
     layout = options.layout
     model: Any = load_model(encoder, AutoModel, {}, new_head=new_head)
@@ -169,21 +170,21 @@ def build(encoder: Encoder, options: VectorOptions, *, classes: int = 0, new_hea
         model.pooler.requires_grad_(False)  # nothing reads it
     attach(model, layout)
     if layout.dense and (not new_head or (encoder.folder / DENSE).is_dir()):
-        load_beside(encoder, f"{DENSE}/model", model.dense)
+        load_extra_module(encoder, f"{DENSE}/model", model.dense)
     if classes:
         model.classifier = nn.Linear(3 * (layout.dense or model.config.hidden_size), classes)
         nn.init.normal_(model.classifier.weight, std=0.02)
         nn.init.zeros_(model.classifier.bias)
         if not new_head:
-            load_beside(encoder, "classifier", model.classifier)
+            load_extra_module(encoder, "classifier", model.classifier)
         # The classifier's own tensors go with the vectors: which texts are pairs, the loss and decode know.
         model.register_forward_hook(_with_classifier)
     return model  # type: ignore[no-any-return]
 
 
-def beside(model: Any) -> dict[str, Module]:
+def extra_modules(model: Any) -> dict[str, Module]:
     """Where they are saved, without `.safetensors` -> the dense layer and the classifier, where there are such."""
-    from bertkit.heads.vectors import DENSE
+    from bertkit.models.heads.vectors import DENSE
 
     places = {"dense": f"{DENSE}/model", "classifier": "classifier"}
     return {places[name]: module for name, module in model.named_children() if name in places}
@@ -208,7 +209,7 @@ def forward(run: Callable[[Any, Batch], Any], model: Any, batch: Batch, mini_bat
         return outputs
     from torch.utils.checkpoint import checkpoint
 
-    from bertkit.training.cpu import faster
+    from bertkit.models.cpu_kernels import faster
 
     def part(piece: Batch) -> Mapping[str, Tensor]:
         with faster(piece["input_ids"].device):  # entered here, since the second pass is outside of the step's

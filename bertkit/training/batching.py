@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from bertkit.padding import fills, pad
-
 if TYPE_CHECKING:
     from datasets import Dataset
     from numpy.typing import ArrayLike
-    from torch import Tensor
-    from transformers import PreTrainedTokenizerBase
 
     from bertkit.tasks.base import Task
 
+
 UNIT = "unit"  # the column that says which features must stay together
-SOFT = "soft"  # the column of what a teacher says of a feature, (numbers,)
 ALIKE = 1.01  # lengths whose ratio is below it are one to a token budget
 PADDING = 0.02  # of a micro-batch by tokens, at most; a larger one ends early
 POOL = 128  # batches that are sorted by length together: padding stays near 1 %, order stays random
@@ -233,20 +228,3 @@ class EpochLoader(DataLoader[Any]):
         """Called by Trainer before each epoch."""
         if isinstance(self.batch_sampler, Batches):
             self.batch_sampler.set_epoch(epoch)
-
-
-@dataclass(frozen=True)
-class Collator:
-    """Columns of features -> a batch of tensors. It pads, and does nothing else."""
-
-    padding: Mapping[str, int]  # column -> what fills it up to the longest of the batch
-
-    @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, extra: Mapping[str, int]) -> Collator:
-        """The collator of a tokenizer's own inputs and a task's token-level columns."""
-        return cls({**fills(tokenizer, extra), SOFT: 0})
-
-    def __call__(self, columns: Any) -> dict[str, Tensor]:
-        """`input_ids`, `attention_mask` and other padded columns: (features, pieces); the rest: (features, …)."""
-        fill = {name: float(value) if name == SOFT else value for name, value in self.padding.items()}
-        return {name: torch.from_numpy(values) for name, values in pad(columns, fill).items()}

@@ -118,7 +118,7 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("checkpoint-*") if p.name[11:].isdigit()), key=step_of)
 
 
-def newest_whole(folder: Path) -> tuple[Path | None, list[Path]]:
+def latest_intact(folder: Path) -> tuple[Path | None, list[Path]]:
     """The newest undamaged checkpoint, and the damaged ones that are newer."""
     damaged: list[Path] = []
     for candidate in reversed(checkpoints(folder)):

@@ -20,17 +20,25 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.cache import cache_root, keep, model_key
-from bertkit.encoder import Encoder
+from bertkit.encoding.padding import SOFT, Collator
 from bertkit.errors import ModelError, Problem, UserError
-from bertkit.heads import soft_losses
-from bertkit.inference import Predictor, load_as, longest, model_folder, predictor, with_weights
-from bertkit.training.batching import SOFT, Collator
+from bertkit.inference.predictor import (
+    Predictor,
+    load_as,
+    model_folder,
+    predictor,
+    require_torch_model,
+    resolve_max_length,
+)
+from bertkit.models.encoder import Encoder
+from bertkit.models.heads import soft_losses
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from bertkit.recipe import Distillation
+    from bertkit.sections import Distillation
     from bertkit.tasks.base import Batch, Task
+
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +66,7 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
     """The teacher that a recipe names. Raises ModelError with all in which it differs from what the student needs."""
     try:
         folder = model_folder(spec.teacher)
-        own = with_weights(load_as(task.name, folder), folder)
+        own = require_torch_model(load_as(task.name, folder), folder)
     except UserError as error:
         raise ModelError([each._replace(where=f"{WHERE}, {each.where}") for each in error.problems]) from error
     problems = []
@@ -74,7 +82,7 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
     if ours.get_vocab() != theirs.get_vocab() or ours.model_input_names != theirs.model_input_names:
         what = f"its word pieces ({len(theirs):,}) are not the student's ({len(ours):,})"
         problems.append(Problem(WHERE, what, "Take a student with the teacher's vocabulary."))
-    most = longest(Encoder(spec.teacher, folder, "folder"), theirs, None)
+    most = resolve_max_length(Encoder(spec.teacher, folder, "folder"), theirs, None)
     if most < task.max_length:
         what = f"it reads {most} word pieces, the student {task.max_length}"
         problems.append(Problem(WHERE, what, f"Write  model: {{max_length: {most}}}"))
@@ -160,7 +168,7 @@ class Distiller:
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """`()`, or `(losses,)`; as `Task.loss`."""
-        if runs_along(self.spec, self.task):
+        if is_online(self.spec, self.task):
             batch = {**batch, SOFT: self.teacher.soft(batch)[1]}
         hard = self.task.loss(outputs, batch, label_smoothing)
         soft = self.task.soft_loss(outputs, batch, self.spec.temperature)
@@ -183,12 +191,12 @@ class Distiller:
 # --- the teacher's outputs
 
 
-def runs_along(spec: Distillation, task: Task) -> bool:
+def is_online(spec: Distillation, task: Task) -> bool:
     """Is the teacher asked in every step, since what it says is too much to keep, or never the same?"""
-    return spec.hidden or task.redrawn
+    return spec.hidden or task.resampled
 
 
-def taught(features: Dataset, teacher: Teacher) -> Dataset:
+def with_soft_targets(features: Dataset, teacher: Teacher) -> Dataset:
     """The features with a column `soft`, kept from before or computed. Raises UserError on a full disk."""
     from datasets import Dataset, concatenate_datasets
 

@@ -16,12 +16,13 @@ import torch
 from safetensors.numpy import load, save
 from torch import distributed
 
-from bertkit.encoder import quiet
 from bertkit.errors import Problem, UserError
+from bertkit.models.encoder import quiet
 
 if TYPE_CHECKING:
-    from bertkit.inference import Spread
-    from bertkit.padding import Arrays
+    from bertkit.encoding.padding import Arrays
+    from bertkit.inference.predictor import Spread
+
 
 DONE, FAILED = -1, -2  # what a process tells in place of its number of batches
 EXPECTED = (UserError, OSError, ModuleNotFoundError)  # what the command line says without a traceback

@@ -17,11 +17,12 @@ from transformers import Trainer
 from transformers.trainer_callback import ExportableState, PrinterCallback
 
 from bertkit.data.table import numbers
+from bertkit.encoding.padding import Collator
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json, write_json
+from bertkit.models.cpu_kernels import faster, memory_kept
 from bertkit.training import checkpoint
-from bertkit.training.batching import UNIT, Batches, Collator, EpochLoader, Examples, LengthBatches, TokenBatches
-from bertkit.training.cpu import faster, memory_kept
+from bertkit.training.batching import UNIT, Batches, EpochLoader, Examples, LengthBatches, TokenBatches
 from bertkit.training.memory import divided, parts_that_fit
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.base import Batch, Predict, Task
     from bertkit.training.distillation import Distiller
     from bertkit.training.profile import Profile
+
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +115,7 @@ class TaskTrainer(Trainer):
             return self.optimizer
         optimizer: Any = super().create_optimizer(model)
         trained: Any = self.model
-        for part, times in self.task.learning_rates.items():
+        for part, times in self.task.learning_rate_factors.items():
             fast = {id(parameter) for name, parameter in trained.named_parameters() if part in name.split(".")}
             for group in list(optimizer.param_groups):
                 chosen = [p for p in group["params"] if id(p) in fast]

@@ -22,8 +22,8 @@ from sklearn.preprocessing import StandardScaler
 
 from bertkit.data.readers import read_rows
 from bertkit.data.sources import samples_folder
-from bertkit.features import Features
-from bertkit.recipe import DataSpec
+from bertkit.inference.features import Features
+from bertkit.sections import DataSpec
 
 
 def main() -> None:

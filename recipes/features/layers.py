@@ -22,10 +22,10 @@ from sklearn.preprocessing import StandardScaler
 
 from bertkit.data.readers import read_rows
 from bertkit.data.sources import samples_folder
-from bertkit.encoder import find, load_config
-from bertkit.features import Features
-from bertkit.recipe import DataSpec, ModelSpec
-from bertkit.report.table import columns
+from bertkit.inference.features import Features
+from bertkit.models.encoder import find, load_config
+from bertkit.sections import DataSpec, ModelSpec
+from bertkit.text import columns
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from bertkit.features import Features
-from bertkit.report.table import columns
+from bertkit.inference.features import Features
+from bertkit.text import columns
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 WELL = ["slept well and eats again", "walks without help", "no complaints today", "wound is dry and clean"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bertkit.data import check, label_names, load
-from bertkit.recipe import DataSpec
+from bertkit.sections import DataSpec
 from bertkit.tasks.text_classification import TextClassification, TextClassificationOptions
 
 OPTIONS = TextClassificationOptions(name="text-classification")
@@ -30,7 +30,7 @@ RTE = {"columns": {"text_a": "sentence1", "text_b": "sentence2"}}
 def load_real(train: str, dev: str, **settings: Any) -> Any:
     assert FOLDER is not None
     source = {"train": str(FOLDER / train), "validation": str(FOLDER / dev)}
-    return load(DataSpec.model_validate({"source": source, **settings}), TextClassification, OPTIONS)
+    return load(DataSpec.model_validate({"source": source, **settings}), TextClassification.schema)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_every_row_is_read(train, dev, settings, rows, target, labels):
 def test_a_folder_of_tsv_files_is_a_source():
     assert FOLDER is not None
     spec = DataSpec.model_validate({"source": str(FOLDER / "sst2"), "columns": {"text": "sentence"}, "limit": 50})
-    data = load(spec, TextClassification, OPTIONS)
+    data = load(spec, TextClassification.schema)
     assert {split: len(rows) for split, rows in data.rows.items()} == {"train": 50, "validation": 50}
     assert data.origins["train"][0].startswith(str(FOLDER / "sst2" / "train.tsv:"))
 

@@ -14,7 +14,7 @@ import pytest
 from bertkit.data import read_rows
 from bertkit.data.squad import check_answers
 from bertkit.evaluation.squad import GradedAnswers
-from bertkit.recipe import DataSpec
+from bertkit.sections import DataSpec
 
 SPEC = DataSpec.model_validate({"source": "unused"})
 

@@ -1,0 +1,70 @@
+"""Values on disk as JSON: memory does not grow with what each of them says."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import weakref
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO, Any, overload
+
+from bertkit.errors import DataError, Problem
+
+
+class DiskList(Sequence[Any]):
+    """Values as they come, in a temporary file, each read back when it is asked for: 8 bytes of memory a value.
+
+    They are kept as JSON, which gives every number back to its last digit; what JSON does not know, as its `repr`.
+    Raises DataError where the disk is full.
+    """
+
+    def __init__(self, values: Iterable[Any] = ()) -> None:
+        with disk_full_as_error():
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115  # it has no name, and is closed with this object
+        weakref.finalize(self, close, self._file)
+        self._ends = array("q", [0])
+        self.extend(values)
+
+    def extend(self, values: Iterable[Any]) -> None:
+        """Add these values at the end."""
+        self._file.seek(self._ends[-1])
+        for value in values:
+            written = json.dumps(value, default=repr).encode()
+            with disk_full_as_error():
+                self._file.write(written)
+            self._ends.append(self._ends[-1] + len(written))
+        with disk_full_as_error():
+            self._file.flush()
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        places = range(len(self))[index]
+        if isinstance(places, range):
+            return [self[place] for place in places]
+        start, end = self._ends[places : places + 2]
+        self._file.seek(start)
+        return json.loads(self._file.read(end - start))
+
+
+@contextmanager
+def disk_full_as_error() -> Iterator[None]:
+    """Around what writes temporary files. Raises DataError where they find no room."""
+    try:
+        yield
+    except OSError as error:
+        what = f"what is read and answered can not be kept there: {error.strerror or error}"
+        raise DataError(Problem(tempfile.gettempdir(), what, "Make room, or name another folder in TMPDIR.")) from error
+
+
+def close(file: IO[bytes]) -> None:
+    """Close a temporary file; that its disk is full was said before."""
+    with suppress(OSError):  # closing writes what a full disk did not take once more
+        file.close()

@@ -1,0 +1,1 @@
+"""Texts to features: tokens, windows, offsets and padded batches."""

@@ -1,0 +1,87 @@
+"""Columns of features as NumPy arrays of one width, and which features go together; it needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+
+class Tokens(NamedTuple):
+    """A batch by its slots: features x the word pieces of the longest."""
+
+    tokens: int
+
+
+BatchSize: TypeAlias = int | Tokens  # features, or slots
+Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
+
+
+def fills(tokenizer: PreTrainedTokenizerBase, extra: Mapping[str, int]) -> dict[str, int]:
+    """Token-level column -> what fills it up: a tokenizer's own, and a task's."""
+    return {"input_ids": int(tokenizer.pad_token_id or 0), "token_type_ids": 0, **extra}
+
+
+def pad(columns: Mapping[str, Sequence[Any]], fill: Mapping[str, int | float]) -> Arrays:
+    """`input_ids`, `attention_mask` and other filled columns: (features, pieces); the rest: (features, …).
+
+    Whole numbers are int64, others fp32; of a filled column, what its fill is.
+    """
+    batch = {name: _padded(values, fill.get(name)) for name, values in columns.items()}
+    sizes = np.array([len(ids) for ids in columns["input_ids"]])
+    batch["attention_mask"] = (np.arange(sizes.max()) < sizes[:, None]).astype(np.int64)
+    return batch
+
+
+def _padded(values: Sequence[Any], fill: float | None) -> np.ndarray[Any, Any]:
+    if fill is None or not isinstance(values[0], list):
+        plain = np.asarray(values)
+        return plain.astype(np.float32) if plain.dtype == np.float64 else plain
+    kind = np.float32 if isinstance(fill, float) else np.int64
+    table = np.full((len(values), max(map(len, values))), fill, dtype=kind)
+    for row, own in zip(table, values, strict=True):
+        row[: len(own)] = own
+    return table
+
+
+def batches_by_length(lengths: Sequence[int], batch_size: BatchSize) -> list[np.ndarray[Any, Any]]:
+    """Feature indices in batches of nearly one length, longest first, for prediction."""
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    if isinstance(batch_size, Tokens):
+        batches, start = [], 0
+        while start < len(order):
+            end = start + max(batch_size.tokens // max(int(lengths[order[start]]), 1), 1)
+            batches.append(order[start:end])
+            start = end
+        return batches
+    if batch_size < 1:
+        raise ValueError(f"a batch of {batch_size} rows")
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+SOFT = "soft"  # the column of what a teacher says of a feature, (numbers,)
+
+
+@dataclass(frozen=True)
+class Collator:
+    """Columns of features -> a batch of tensors. It pads, and does nothing else."""
+
+    padding: Mapping[str, int]  # column -> what fills it up to the longest of the batch
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, extra: Mapping[str, int]) -> Collator:
+        """The collator of a tokenizer's own inputs and a task's token-level columns."""
+        return cls({**fills(tokenizer, extra), SOFT: 0})
+
+    def __call__(self, columns: Any) -> dict[str, Tensor]:
+        """`input_ids`, `attention_mask` and other padded columns: (features, pieces); the rest: (features, …)."""
+        import torch
+
+        fill = {name: float(value) if name == SOFT else value for name, value in self.padding.items()}
+        return {name: torch.from_numpy(values) for name, values in pad(columns, fill).items()}

@@ -1,0 +1,303 @@
+"""BERT as a frozen feature extractor: a scikit-learn transformer from texts to vectors (Devlin et al. 2019, 5.3)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from bertkit.cache import fingerprint, model_key
+from bertkit.data.table import Problems, shown
+from bertkit.data.words import words
+from bertkit.encoding.texts import encode_texts
+from bertkit.encoding.words import encode_words
+from bertkit.errors import DataError, ModelError, Problem
+from bertkit.inference.predictor import clean, resolve_max_length
+from bertkit.inference.vector_cache import CHUNK, cached
+from bertkit.models.device import Precision, best_device, best_precision
+from bertkit.models.encoder import Encoder, find, load_config, load_model, load_tokenizer
+from bertkit.sections import ModelSpec
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+    Vectors = np.ndarray[Any, np.dtype[np.float32]]
+    Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+Combine = Literal["concat", "sum", "mean"]
+Pool = Literal["mean", "cls", "max", "none"]
+
+_STRIDE = 64  # pieces that windows of a long text share, where every word has a vector; as in token classification
+
+
+class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Texts -> vectors of a frozen encoder, as a scikit-learn transformer. Nothing is trained.
+
+    Texts are a list, array or Series of strings, or a table of one column, as ColumnTransformer gives it.
+
+    Args:
+        model: A model folder, a run folder, a Hub id, or a model that is installed as a package.
+        layers: Which of the encoder's hidden states: 0 is the embeddings, 1 the first layer, -1 the last.
+        combine: What is made of several layers, piece by piece: side by side, their sum, or their mean.
+        pool: What is made of a text's word pieces, special tokens included, as sentence-transformers does: their
+            mean, their maximum, or the first piece ("cls"). "none": no pooling, a vector for each word.
+        max_length: Word pieces of a text that are read; None: all that the model can. Texts that are longer are cut,
+            with one warning per call. With pool="none" they are read in overlapping windows, and nothing is cut.
+        batch_size: Texts per batch.
+        cache: Keep vectors on disk, so that a text is encoded once; see `bertkit.cache`. Not with pool="none".
+        precision: "fp32" or "bf16"; None: bf16 where this machine gains by it.
+        revision: The commit, tag or branch of a Hub id.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        layers: Sequence[int] = (-1,),
+        combine: Combine = "concat",
+        pool: Pool = "mean",
+        max_length: int | None = None,
+        batch_size: int = 32,
+        cache: bool = True,
+        precision: Precision | None = None,
+        revision: str | None = None,
+    ) -> None:
+        self.model = model
+        self.layers = layers
+        self.combine = combine
+        self.pool = pool
+        self.max_length = max_length
+        self.batch_size = batch_size
+        self.cache = cache
+        self.precision = precision
+        self.revision = revision
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Check the parameters and the texts; the weights are loaded when the first text is encoded.
+
+        Raises ModelError on parameters that can not be, and DataError on what is no text, naming the rows.
+        """
+        _check(self)
+        _texts(X)
+        run = Path(self.model).expanduser() / "model"
+        name = str(run if (run / "config.json").is_file() else self.model)
+        encoder = find(ModelSpec(name=name, revision=self.revision))
+        config, tokenizer = load_config(encoder.folder), load_tokenizer(encoder.folder)
+        device, layers = best_device(), _layers(self.layers, config.num_hidden_layers)
+        self.reader_ = _Reader(
+            encoder,
+            tokenizer,
+            layers,
+            config.hidden_size * (len(layers) if self.combine == "concat" else 1),
+            self.combine,
+            self.pool,
+            resolve_max_length(encoder, tokenizer, self.max_length),
+            self.batch_size,
+            device,
+            self.precision or best_precision(device),
+            self.cache,
+        )
+        self.n_features_in_ = 1
+        return self
+
+    def transform(self, X: Any) -> Vectors | list[Vectors]:
+        """Vectors, float32 `(texts, size)`; with pool="none" a list with `(words, size)` for each text.
+
+        Words are those of `bertkit.data.words.words`; the vector of a word is that of its first word piece. A word
+        without any piece, such as a zero-width character, has zeros. Raises DataError on what is no text.
+        """
+        check_is_fitted(self)
+        if self.reader_.pool == "none":
+            return [each for texts in _chunks(_texts(X)) for each in self.reader_.words(texts)]
+        vectors, lost = self.vectors(X)
+        if lost.any():
+            told = cut_texts(int(np.count_nonzero(lost)), len(lost), int(lost.sum()), self.reader_.max_length)
+            warnings.warn(told, stacklevel=3)  # past scikit-learn's wrapper
+        return vectors
+
+    def vectors(self, X: Any) -> tuple[Vectors, Ints]:
+        """What `transform` gives, and the word pieces of each text that were cut off, `(texts,)`, without a warning.
+
+        Raises ModelError with pool="none".
+        """
+        check_is_fitted(self)
+        reader, texts = self.reader_, _texts(X)
+        if reader.pool == "none":
+            raise ModelError(Problem("pool", "'none' gives no vector of a text", "Write mean, cls or max."))
+        if not texts:
+            return np.zeros((0, reader.size), dtype=np.float32), np.zeros(0, dtype=np.int64)
+        if reader.cache:
+            both = cached(texts, reader.vectors, name=reader.encoder.name, key=reader.key)
+        else:
+            both = np.concatenate([reader.vectors(part) for part in _chunks(texts)])
+        return np.ascontiguousarray(both[:, :-1]), both[:, -1].astype(np.int64)
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray[Any, Any]:
+        """Names `(size,)` such as layer12_0; of several layers combined, sum_0 or mean_0."""
+        check_is_fitted(self)
+        reader = self.reader_
+        blocks = [f"layer{layer}" for layer in reader.layers] if reader.combine == "concat" else [reader.combine]
+        return np.asarray([f"{block}_{n}" for block in blocks for n in range(reader.size // len(blocks))], dtype=object)
+
+
+def _chunks(texts: list[str]) -> Iterator[list[str]]:
+    return (texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK))
+
+
+def cut_texts(cut: int, texts: int, pieces: int, max_length: int) -> str:
+    """What is said of texts that did not fit; pieces: the word pieces that were cut off."""
+    what = f"{cut:,} of {texts:,} texts were cut at {max_length} word pieces; {pieces:,} pieces are in no vector."
+    return f"{what} Raise max_length where the model allows it, or split the texts into passages."
+
+
+def _check(features: Features) -> None:
+    """Raise ModelError with all parameters that can not be."""
+    choices: dict[str, tuple[Any, ...]] = {
+        "combine": get_args(Combine),
+        "pool": get_args(Pool),
+        "precision": (None, *get_args(Precision)),
+    }
+    problems = [
+        Problem(name, f"{shown(value)}, where one of {', '.join(map(repr, allowed))} is expected")
+        for name, allowed in choices.items()
+        if (value := getattr(features, name)) not in allowed
+    ]
+    for name, least in (("max_length", 8), ("batch_size", 1)):
+        value = getattr(features, name)
+        if not (_whole(value) and value >= least) and not (name == "max_length" and value is None):
+            problems.append(Problem(name, f"{shown(value)}, where a whole number from {least} on is expected"))
+    layers = features.layers if isinstance(features.layers, Sequence | np.ndarray) else ()
+    if not len(layers) or not all(map(_whole, layers)):
+        what = f"{shown(features.layers)}, where whole numbers are expected"
+        problems.append(Problem("layers", what, "Write a list, such as [-1] or [-4, -3, -2, -1]."))
+    if not isinstance(features.model, str | Path) or not str(features.model):
+        problems.append(Problem("model", f"{shown(features.model)}, where a folder or a Hub id is expected"))
+    if problems:
+        raise ModelError(problems)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _layers(wanted: Sequence[int], count: int) -> tuple[int, ...]:
+    """Layers counted from the embeddings, which are 0. Raises ModelError."""
+    unknown = [int(layer) for layer in wanted if not -count - 1 <= layer <= count]
+    if unknown:
+        what = f"no layer {', '.join(map(str, unknown))}: the encoder has {count}"
+        raise ModelError(Problem("layers", what, f"0 is the embeddings, {count} or -1 the last layer."))
+    layers = tuple(int(layer) % (count + 1) for layer in wanted)
+    if len(set(layers)) < len(layers):
+        raise ModelError(Problem("layers", f"{list(wanted)} name a layer twice: -1 and {count} are the same"))
+    return layers
+
+
+def _texts(X: Any) -> list[str]:
+    """The texts of a list, array, Series or table of one column. Raises DataError."""
+    fix = "Give a list, array or Series of texts; in a ColumnTransformer, name one column."
+    try:
+        values = np.asarray(X, dtype=object)
+    except ValueError as error:
+        raise DataError(Problem("X", f"rows of different sizes: {error}", fix)) from error
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        columns = f"{values.shape[1]} columns" if values.ndim == 2 else shown(X)
+        raise DataError(Problem("X", f"{columns}, where one column of texts is expected", fix))
+    problems, texts = Problems(), []
+    for row, value in enumerate(values, 1):
+        if isinstance(value, str):
+            texts.append(clean(value))
+        else:
+            problems.add(f"row {row}", f"{shown(value)}, where text is expected", "Fill what is missing, e.g. with ''.")
+    problems.finish()
+    return texts
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """An encoder and how it is read. It is pickled without its weights, which are loaded when they are needed."""
+
+    encoder: Encoder
+    tokenizer: PreTrainedTokenizerBase
+    layers: tuple[int, ...]
+    size: int  # of a vector
+    combine: Combine
+    pool: Any  # a Pool; "none" goes to `words`, the others to `vectors`
+    max_length: int
+    batch_size: int
+    device: torch.device
+    precision: Precision
+    cache: bool
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("model", "key")}
+
+    @cached_property
+    def model(self) -> Any:
+        from transformers import AutoModel
+
+        key = self.key if self.cache else None  # of the files before they are read
+        model: Any = load_model(self.encoder, AutoModel, {}, new_head=True)
+        if key and key["model"] != fingerprint(self.encoder.folder):
+            raise ModelError(Problem(self.encoder.name, "its files have changed since it was fitted", "Fit again."))
+        return model.to(self.device).eval()
+
+    @cached_property
+    def key(self) -> dict[str, Any]:
+        """All that decides a text's vector."""
+        options = ("layers", "combine", "pool", "max_length", "precision")
+        return model_key(self.encoder.folder) | {"device": self.device.type} | {n: getattr(self, n) for n in options}
+
+    def vectors(self, texts: Sequence[str]) -> Vectors:
+        """(texts, size + 1): in the last column the word pieces that were cut off, so that the cache knows them too."""
+        from bertkit.models.heads.vectors import pool
+
+        columns = encode_texts(self.tokenizer, texts, None, max_length=self.max_length, overflow="truncate", stride=0)
+        rows = np.empty((len(texts), self.size + 1), dtype=np.float32)
+        rows[:, -1] = columns["lost"]
+        for indices, hidden, mask in self._hidden(columns):
+            rows[indices, :-1] = pool(hidden, mask, self.pool).cpu().numpy()
+        return rows
+
+    def words(self, texts: Sequence[str]) -> list[Vectors]:
+        """(words, size) for each text."""
+        places = [words(text) for text in texts]
+        columns = encode_words(self.tokenizer, texts, places, max_length=self.max_length, stride=_STRIDE)
+        results = [np.zeros((len(spans), self.size), dtype=np.float32) for spans in places]
+        for indices, hidden, _ in self._hidden(columns):
+            for index, states in zip(indices, hidden.cpu().numpy(), strict=True):
+                results[columns["row"][index]][columns["words"][index]] = states[columns["heads"][index]]
+        return results
+
+    def _hidden(self, columns: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Ints, Tensor, Tensor]]:
+        """By batch: indices of features, their combined layers `(features, pieces, size)`, what is no padding."""
+        import torch
+
+        from bertkit.encoding.padding import Collator, batches_by_length
+
+        collate = Collator.of(self.tokenizer, {})
+        inputs = {name: columns[name] for name in self.tokenizer.model_input_names if name in columns}
+        for indices in batches_by_length(columns["length"], self.batch_size):
+            batch = collate({name: [values[index] for index in indices] for name, values in inputs.items()})
+            batch = {name: values.to(self.device) for name, values in batch.items()}
+            with (
+                torch.inference_mode(),
+                torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"),
+            ):
+                states = self.model(**batch, output_hidden_states=True).hidden_states
+            # Outside of the block, which would else hold for whoever reads on.
+            chosen = [states[layer].float() for layer in self.layers]
+            if self.combine == "concat":
+                hidden = torch.cat(chosen, dim=-1)
+            else:
+                hidden = torch.stack(chosen).sum(0) / (len(chosen) if self.combine == "mean" else 1)
+            yield indices, hidden, batch["attention_mask"]

@@ -1,0 +1,220 @@
+"""Vectors kept on disk under the model, its options and the text."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tokenize import TokenError
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+
+from bertkit.cache import _sha256_of, cache_root
+from bertkit.errors import Problem, UserError
+from bertkit.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    import numpy as np
+
+    Vectors = np.ndarray[Any, np.dtype[np.float32]]
+    Flags = np.ndarray[Any, np.dtype[np.bool_]]
+    Digests = np.ndarray[Any, np.dtype[np.bytes_]]
+
+
+CHUNK = 4096  # texts that are encoded before their vectors are kept: what a killed process can lose
+
+
+_FAN = 16  # segments of nearly one size that are merged into one
+
+
+class Store(NamedTuple):
+    """What is kept of one model under one set of options."""
+
+    name: str  # the model, as it was called when the store was made
+    key: dict[str, Any]
+    texts: int
+    bytes: int
+    used: datetime
+    folder: Path
+
+
+def cached(
+    texts: Sequence[str],
+    encode: Callable[[list[str]], Vectors],
+    *,
+    name: str,
+    key: Mapping[str, Any],
+    root: Path | None = None,
+) -> Vectors:
+    """The vectors of the texts, float32 `(texts, size)`; only texts that no store holds are encoded, each once.
+
+    name: what the model is called in lists. key: all that decides a vector besides its text, as JSON can write it;
+    see `model_key`. encode: texts -> `(texts, size)`; called with at most CHUNK texts, and kept after each call.
+    Where the cache can not be read or written (a full disk), vectors are returned all the same, with one warning.
+    """
+    distinct = list(dict.fromkeys(texts))
+    if not distinct:
+        return np.asarray(encode([]), dtype=np.float32)
+    store, usable = VectorCache(root or cache_root(), name, key), True
+    found, vectors = np.zeros(len(distinct), dtype=bool), None
+    try:
+        found, vectors = store.lookup(distinct)
+    except OSError as error:
+        usable = _unusable(store.folder, error)
+    missing = np.flatnonzero(~found)
+    for start in range(0, len(missing), CHUNK):
+        part = missing[start : start + CHUNK]
+        chosen = [distinct[index] for index in part]
+        new = np.asarray(encode(chosen), dtype=np.float32)
+        if vectors is None:
+            vectors = np.empty((len(distinct), new.shape[1]), dtype=np.float32)
+        vectors[part] = new
+        try:
+            if usable:
+                store.add(chosen, new)
+        except OSError as error:
+            usable = _unusable(store.folder, error)
+    assert vectors is not None
+    if len(distinct) == len(texts):
+        return vectors
+    place = {text: index for index, text in enumerate(distinct)}
+    return vectors[[place[text] for text in texts]]
+
+
+def _unusable(folder: Path, error: OSError) -> bool:
+    what = f"vectors can not be kept in {folder} ({error.strerror or error}); they are computed, and not kept."
+    warnings.warn(f"{what} Make room there, or name another folder in BERTKIT_CACHE.", stacklevel=3)
+    return False
+
+
+class _Segment(NamedTuple):
+    folder: Path
+    digests: Digests  # (texts,), sorted
+    vectors: Vectors  # (texts, size), in the order of the digests
+
+
+class VectorCache:
+    """The store of one model and one set of options: a dictionary from texts to vectors that only grows."""
+
+    def __init__(self, root: Path, name: str, key: Mapping[str, Any]) -> None:
+        self.name, self.key = name, dict(key)
+        self.folder = root / _sha256_of(self.key)[:32]
+
+    def lookup(self, texts: Sequence[str]) -> tuple[Flags, Vectors | None]:
+        """Which texts are here, `(texts,)`, and their vectors, `(texts, size)`, rows of others 0; None where none is.
+
+        A damaged segment is left out and removed, with a warning. Raises OSError where nothing can be read.
+        """
+        wanted, found = _digests(texts), np.zeros(len(texts), dtype=bool)
+        vectors: Vectors | None = None
+        for segment in _segments(self.folder):
+            left = np.flatnonzero(~found)
+            rows = np.searchsorted(segment.digests, wanted[left]).clip(max=len(segment.digests) - 1)
+            same = segment.digests[rows] == wanted[left]
+            if vectors is None:
+                vectors = np.zeros((len(texts), segment.vectors.shape[1]), dtype=np.float32)
+            vectors[left[same]] = segment.vectors[rows[same]]
+            found[left[same]] = True
+            if found.all():
+                break
+        if found.any():
+            with suppress(FileNotFoundError):  # cleared meanwhile
+                os.utime(self.folder / "store.json")
+        return found, vectors
+
+    def add(self, texts: Sequence[str], vectors: Vectors) -> None:
+        """Keep the vectors `(texts, size)` of these texts. Raises OSError, and then keeps none of them."""
+        card = self.folder / "store.json"
+        if not card.exists():
+            self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # vectors tell much of their texts
+            write_json(card, {"name": self.name, "key": self.key})
+        digests, first = np.unique(_digests(texts), return_index=True)
+        self._write(digests, vectors[first])
+        self._merge()
+
+    def _write(self, digests: Digests, vectors: Vectors) -> None:
+        aside = self.folder / "segments" / f".{uuid4().hex}"
+        aside.mkdir(parents=True)
+        try:
+            for name, array in (("digests", digests), ("vectors", vectors)):
+                with (aside / f"{name}.npy").open("wb") as file:
+                    np.save(file, array)
+                    file.flush()
+                    os.fsync(file.fileno())
+            aside.rename(aside.with_name(aside.name.removeprefix(".")))
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def _merge(self) -> None:
+        """Many calls with few texts must not leave as many segments, each of which every lookup opens."""
+        tiers: defaultdict[int, list[_Segment]] = defaultdict(list)
+        for segment in _segments(self.folder):
+            if len(segment.digests) < CHUNK:
+                tiers[(len(segment.digests).bit_length() - 1) // 4].append(segment)
+        for tier in tiers.values():
+            if len(tier) >= _FAN:
+                digests, first = np.unique(np.concatenate([each.digests for each in tier]), return_index=True)
+                self._write(digests, np.concatenate([each.vectors for each in tier])[first])
+                for each in tier:
+                    shutil.rmtree(each.folder, ignore_errors=True)
+
+
+def _segments(store: Path) -> Iterator[_Segment]:
+    for folder in sorted(store.glob("segments/[!.]*")):
+        try:
+            digests, vectors = (
+                np.lib.format.open_memmap(folder / f"{name}.npy", mode="r") for name in ("digests", "vectors")
+            )
+            if vectors.ndim != 2 or len(digests) != len(vectors):
+                raise ValueError(f"{len(digests)} texts, but vectors of shape {vectors.shape}")
+            yield _Segment(folder, np.asarray(digests), vectors)
+        except FileNotFoundError:
+            continue  # another process has merged it meanwhile: at worst its texts are encoded once more
+        except (ValueError, TokenError) as error:  # the second where numpy can not read the header
+            warnings.warn(f"{folder} is damaged ({error}); its texts are encoded again", stacklevel=4)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _digests(texts: Sequence[str]) -> Digests:
+    """(texts,), 16 bytes each."""
+    made = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts)
+    return np.frombuffer(b"".join(made), dtype="S16")
+
+
+def stores(root: Path | None = None) -> list[Store]:
+    """What is kept, last used first. Raises UserError where a store's card is damaged; `clear` removes it."""
+    found = []
+    for card in (root or cache_root()).glob("*/store.json"):
+        about, folder = read_json(card), card.parent
+        if not isinstance(about, dict) or not isinstance(about.get("key"), dict):
+            what = "is damaged: it does not say what it keeps"
+            raise UserError(Problem(str(card), what, "bertkit cache clear  removes all that is kept."))
+        texts = sum(len(segment.digests) for segment in _segments(folder))
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        used = datetime.fromtimestamp(card.stat().st_mtime, UTC)
+        found.append(Store(str(about.get("name")), about["key"], texts, size, used, folder))
+    return sorted(found, key=lambda store: store.used, reverse=True)
+
+
+def clear(older_than: timedelta | None = None, root: Path | None = None) -> int:
+    """Remove stores, or only those last used longer ago than this. Returns how many."""
+    root, count = root or cache_root(), 0
+    for card in root.glob("*/store.json"):
+        age = datetime.now(UTC) - datetime.fromtimestamp(card.stat().st_mtime, UTC)
+        if older_than is None or age > older_than:
+            shutil.rmtree(card.parent / "segments", ignore_errors=True)  # first: without its card it would not be found
+            shutil.rmtree(card.parent, ignore_errors=True)
+            count += 1
+    if older_than is None:
+        shutil.rmtree(root / "digests", ignore_errors=True)
+    return count

@@ -1,0 +1,1 @@
+"""Encoders: resolving, loading and checking them, devices and kernels."""

@@ -1,0 +1,171 @@
+"""Documents -> sentences -> chunks -> masked examples, as BERT is pretrained (Devlin et al. 2019, 3.1 and A.2).
+
+`encode_documents` does once what does not depend on chance in training: word pieces, packed into chunks of one
+document. `drawing.Drawing` does at every epoch what does: which sentence follows, and which pieces are masked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from bertkit.cache import keep
+from bertkit.models.bert.drawing import Pairs, token_id
+from bertkit.models.bert.sentences import pack, sentences
+
+if TYPE_CHECKING:
+    from datasets import Dataset, Features
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerBase
+
+RULES = 1  # of sentences and packing: features that were kept under others are not taken for these
+DOCUMENTS = 64  # encoded at a time
+PER_PROCESS = 2_000  # documents for which a process more is worth its start
+
+
+def encode_documents(
+    rows: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    *,
+    nsp: Pairs,
+    short_sequences: float = 0.1,
+    cache: Path | None = None,
+    processes: int | None = None,
+) -> Dataset:
+    """Documents (column `text`) -> chunks of consecutive sentences of one document, in order.
+
+    Columns: `input_ids` (pieces,) int32, without special tokens; `sentences` (sentences,) int32, the pieces of each;
+    `row`, the index of the document; `document`, a hash of its text; `length`, pieces with special tokens; `lost`,
+    pieces of the document that no feature holds. A chunk takes whole sentences up to max_length, or in
+    `short_sequences` of all cases up to a number that is drawn, by the text alone, from [2, max_length]. With pairs
+    it has at least two sentences, for which long ones are parted. A document of fewer than two pieces gives no
+    feature. One that spells out the mask token is a cloze: one feature, cut at max_length, that nothing is drawn for.
+
+    cache: folder under which the features stay, memory-mapped, under what decides them; None: in memory, one process.
+    processes: None: one for every 2,000 documents, at most one for each processor. The features are the same.
+    """
+    encoder = _Encoder.of(tokenizer, max_length, nsp != "none", short_sequences)
+    if cache is None:
+        return _in_memory(rows, encoder)
+    key = {
+        "rules": RULES,
+        "max_length": max_length,
+        "pairs": nsp != "none",
+        "short_sequences": short_sequences,
+        "tokenizer": hashlib.sha256(encoder.pieces.to_str().encode()).hexdigest(),
+        "documents": rows._fingerprint,
+    }
+    count = processes or min(1 + len(rows) // PER_PROCESS, os.cpu_count() or 1)
+    what = f"word pieces of {len(rows):,} documents"
+    return _opened(keep(key, what, lambda folder: _write(rows, encoder, folder, count), root=cache)[0])
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """What `Dataset.map` calls with the texts and indices of a few documents; goes to other processes."""
+
+    pieces: Tokenizer  # special tokens that a text spells out are text
+    mask: str
+    mask_id: int
+    limit: int  # pieces of a chunk
+    cloze: int  # pieces of a cloze
+    pairs: bool
+    short_sequences: float
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, max_length: int, pairs: bool, short_sequences: float) -> _Encoder:
+        from tokenizers import Tokenizer
+
+        if max_length < 8:
+            raise ValueError(f"max_length {max_length} leaves no room for words")
+        mask_id = token_id(tokenizer, tokenizer.mask_token, "MASK")
+        pieces = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())  # the tokenizer itself stays as it is
+        pieces.no_truncation()
+        pieces.no_padding()
+        pieces.encode_special_tokens = True
+        limit = max_length - (3 if pairs else 2)
+        return cls(pieces, str(tokenizer.mask_token), mask_id, limit, max_length - 2, pairs, short_sequences)
+
+    def __call__(self, texts: list[str], rows: list[int]) -> dict[str, list[Any]]:
+        columns: dict[str, list[Any]] = {name: [] for name in ("row", "document", "input_ids", "sentences", "lost")}
+        cut = [text.split(self.mask) if self.mask in text else sentences(text) for text in texts]
+        encoded = iter(
+            self.pieces.encode_batch_fast([part for parts in cut for part in parts], add_special_tokens=False)
+        )
+        for text, parts, row in zip(texts, cut, rows, strict=True):
+            own = [next(encoded).ids for _ in parts]
+            document = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), signed=True)
+            cloze = self.mask in text
+            chunks = self._cloze(own) if cloze else self._chunks(own, document)
+            for ids, lengths in chunks:
+                lost = sum(map(len, own)) + len(own) - 1 - len(ids) if cloze else 0
+                for name, value in zip(columns, (row, document, ids, lengths, lost), strict=True):
+                    columns[name].append(value)
+        special = [3 if self.pairs and len(lengths) > 1 else 2 for lengths in columns["sentences"]]
+        columns["length"] = [len(ids) + more for ids, more in zip(columns["input_ids"], special, strict=True)]
+        return columns
+
+    def _cloze(self, parts: list[list[int]]) -> Iterator[tuple[list[int], list[int]]]:
+        ids = [piece for part in parts for piece in (self.mask_id, *part)][1 : self.cloze + 1]
+        yield ids, [len(ids)]
+
+    def _chunks(self, parts: list[list[int]], document: int) -> Iterator[tuple[list[int], list[int]]]:
+        ids = [piece for part in parts for piece in part]
+        lengths = [len(part) for part in parts if part]
+        start = 0
+        if len(ids) > 1:
+            for chunk in pack(lengths, self.limit, self.pairs, self.short_sequences, document):
+                end = start + sum(chunk)
+                yield ids[start:end], chunk
+                start = end
+
+
+def _schema() -> Features:
+    from datasets import Features, List, Value
+
+    many = List(Value("int32"))
+    types = {"row": Value("int64"), "document": Value("int64"), "input_ids": many, "sentences": many}
+    return Features({**types, "lost": Value("int32"), "length": Value("int32")})
+
+
+def _in_memory(rows: Dataset, encoder: _Encoder) -> Dataset:
+    import pyarrow as pa
+    from datasets import Dataset
+    from datasets.table import InMemoryTable
+
+    schema = _schema().arrow_schema
+    tables = [pa.table({name: [] for name in schema.names}, schema=schema)]
+    for start in range(0, len(rows), DOCUMENTS):
+        texts = rows[start : start + DOCUMENTS]["text"]
+        columns = encoder(texts, list(range(start, start + len(texts))))
+        tables.append(pa.table({name: columns[name] for name in schema.names}, schema=schema))
+    return Dataset(InMemoryTable(pa.concat_tables(tables)))
+
+
+def _write(rows: Dataset, encoder: _Encoder, folder: Path, processes: int) -> None:
+    rows.with_format(None).map(
+        encoder,
+        with_indices=True,
+        input_columns="text",
+        batched=True,
+        batch_size=DOCUMENTS,
+        remove_columns=rows.column_names,
+        features=_schema(),
+        cache_file_name=str(folder / "features.arrow"),
+        load_from_cache_file=False,
+        new_fingerprint=uuid4().hex,
+        num_proc=processes if processes > 1 else None,
+        desc="word pieces",
+    )
+
+
+def _opened(folder: Path) -> Dataset:
+    from datasets import Dataset, concatenate_datasets
+
+    return concatenate_datasets([Dataset.from_file(str(file)) for file in sorted(folder.glob("*.arrow"))])

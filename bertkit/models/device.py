@@ -1,0 +1,44 @@
+"""Device and precision."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal
+
+from bertkit.errors import not_installed
+
+if TYPE_CHECKING:
+    import torch
+
+
+Precision = Literal["fp32", "bf16"]
+
+
+def best_precision(device: torch.device) -> Precision:
+    """bf16 where this device multiplies it in hardware (CUDA from Ampere; CPUs with AVX512-BF16 or AMX)."""
+    import torch
+
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    if device.type == "cpu":
+        able = torch.cpu.get_capabilities()
+        return "bf16" if able.get("avx512_bf16") or able.get("amx_bf16") else "fp32"
+    return "fp32"
+
+
+def resolve_precision(wanted: str, device: torch.device) -> Precision:
+    """What a model's settings say ("auto" or "fp32"), as this device does it."""
+    return "fp32" if wanted == "fp32" else best_precision(device)
+
+
+def best_device() -> torch.device:
+    """This process's accelerator, or the CPU. Raises UserError where torch is not installed."""
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise not_installed(error) from error
+
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return torch.device("cpu")
+    return torch.device(accelerator.type, int(os.environ.get("LOCAL_RANK", 0)))

@@ -1,0 +1,77 @@
+"""A model of the Hub, in the local cache: at one commit, and each file what the Hub says it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from huggingface_hub import errors, snapshot_download
+
+from bertkit.errors import ModelError, Problem
+from bertkit.files import sha256
+from bertkit.models.hub_errors import FAILURES, persistently, refuse
+
+
+def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
+    """The cache's folder of a Hub model at exactly one commit; its name is the commit.
+
+    revision: a commit, tag or branch; by default the main branch. patterns: of the files that are fetched.
+    A file that is not what its hash says is fetched once more. Where the Hub can not be reached, the cache
+    answers. Raises ModelError.
+    """
+    folder = _fetched(name, revision, patterns)
+    if not list(_damaged(folder)):
+        return folder
+    for link in _damaged(folder):  # else the next call would take it from the cache
+        link.resolve().unlink()
+        link.unlink()
+    folder = _fetched(name, folder.name, patterns)
+    damaged = list(_damaged(folder))
+    for link in damaged:
+        link.resolve().unlink()
+        link.unlink()
+    if damaged:
+        names = ", ".join(sorted(str(link.relative_to(folder)) for link in damaged))
+        what = f"{name!r} arrived damaged, twice: {names} (the hash differs)"
+        raise ModelError(Problem("model.name", what, "Nothing of it was kept. Try again later, or from elsewhere."))
+    return folder
+
+
+def _fetched(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
+    wanted = list(patterns)
+    try:
+        return Path(persistently(lambda: snapshot_download(name, revision=revision, allow_patterns=wanted)))
+    except errors.HFValidationError as error:
+        what = f"{name!r} is neither a folder nor a Hub id"
+        fix = "Write a folder with config.json, or owner/model."
+        raise ModelError(Problem("model.name", what, fix)) from error
+    except errors.RevisionNotFoundError:
+        what, fix = f"{name!r} has no revision {revision!r}", "Name a commit, tag or branch of that model."
+        raise ModelError(Problem("model.revision", what, fix)) from None
+    except errors.LocalEntryNotFoundError as error:
+        if isinstance(error.__cause__, errors.HfHubHTTPError):
+            refuse(error.__cause__, "model.name", name)
+        what = f"{name!r} is not in the local cache, and the Hub can not be reached"
+        fix = "Name a local folder, or fetch it once while online."
+        raise ModelError(Problem("model.name", what, fix)) from None
+    except FAILURES as error:
+        refuse(error, "model.name", name)
+
+
+def _damaged(folder: Path) -> Iterator[Path]:
+    """The files of a snapshot whose content is not what the Hub's hash, the name of the cache's blob, says."""
+    for link in sorted(folder.rglob("*")):
+        if link.is_symlink():  # where links are not to be had, there is no hash to compare with
+            stated = Path(os.readlink(link)).name
+            if len(stated) in (40, 64) and stated != content_hash(link, large=len(stated) == 64):
+                yield link
+
+
+def content_hash(file: Path, *, large: bool) -> str:
+    """The Hub's hash of a file, in hexadecimal: sha256 of what it keeps apart as large, else git's sha1 of a blob."""
+    if large:
+        return sha256(file)
+    content = file.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

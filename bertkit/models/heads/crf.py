@@ -1,0 +1,210 @@
+"""A linear-chain CRF (Lafferty et al. 2001) over words: its loss, posteriors and best paths, on any device.
+
+The functions work on a `Chain`, so that saved emissions can be decoded without the module. Arguments they share:
+
+    emissions: (batch, words, tags), of any float type. Sums over paths are fp64, which autocast leaves alone.
+    tags: (batch, words) int64, anything at padding.
+    mask: (batch, words) bool, True at words: at the first of each sentence, and without gaps.
+    chain: The scores of transitions, with `FORBIDDEN` where a tag can not be; see `constrain`.
+
+They raise ValueError for other shapes, masks or tags. Results are fp64 for fp64 emissions, else fp32, and 0 at padding.
+NaN in a sentence makes its results NaN; its decoded tags are then of no meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from bertkit.models.heads import posteriors
+from bertkit.models.heads.forward_backward import Chain, posterior
+from bertkit.models.heads.posteriors import FORBIDDEN
+
+__all__ = [
+    "CRF",
+    "FORBIDDEN",
+    "Chain",
+    "constrain",
+    "decode",
+    "forbidden",
+    "log_partition",
+    "marginals",
+    "nll",
+    "score",
+    "span_marginals",
+]
+
+
+class CRF(nn.Module):
+    """The learned scores of a chain, named as in pytorch-crf. They begin at 0, where each word is for itself.
+
+    A model that owns one calls `reset_parameters` for it in `_init_weights`: `from_pretrained` builds models without
+    their values. Constraints are no part of it, since buffers that no checkpoint has would be lost there.
+    With peft, name it in `modules_to_save`.
+    """
+
+    def __init__(self, num_tags: int) -> None:
+        super().__init__()
+        self.transitions = nn.Parameter(torch.empty(num_tags, num_tags))
+        self.start_transitions = nn.Parameter(torch.empty(num_tags))
+        self.end_transitions = nn.Parameter(torch.empty(num_tags))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """All 0, but for what `from_pretrained` has loaded."""
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, emissions: Tensor | None = None) -> Chain:
+        """The scores, without constraints. They do not depend on emissions, which wrappers of modules expect."""
+        return Chain(self.transitions, self.start_transitions, self.end_transitions)
+
+
+def forbidden(tags: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
+    """Which transitions `(tags, tags)`, starts `(tags,)` and ends `(tags,)` the scheme of these tags rules out.
+
+    The scheme is BIOES if a tag begins with `E-` or `S-`, else BIO, also called IOB2. Raises ValueError for other tags.
+    """
+    transitions, starts, ends = map(torch.from_numpy, posteriors.forbidden(tags))
+    return transitions, starts, ends
+
+
+def constrain(chain: Chain, never: tuple[Tensor, Tensor, Tensor]) -> Chain:
+    """The chain with `FORBIDDEN` where `never`, such as `forbidden(tags)`, is True; in fp32 or wider."""
+    return Chain(*(_wider(x).masked_fill(no.to(x.device), FORBIDDEN) for x, no in zip(chain, never, strict=True)))
+
+
+def nll(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    """Negative log-likelihood of the tags `(batch,)`; differentiable once, by emissions and chain."""
+    there, wide = _checked(emissions, mask, chain)
+    return _like(_log_partition(emissions, there, wide) - _score(emissions, tags, there, wide), emissions)
+
+
+def log_partition(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    """Logarithm of the sum of exp(score) over all paths `(batch,)`; differentiable once, by emissions and chain."""
+    return _like(_log_partition(emissions, *_checked(emissions, mask, chain)), emissions)
+
+
+def score(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    """Score of the tags `(batch,)`: the sum of their emissions, transitions, start and end; differentiable."""
+    return _like(_score(emissions, tags, *_checked(emissions, mask, chain)), emissions)
+
+
+@torch.no_grad()
+def marginals(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    """Posterior of each tag at each word `(batch, words, tags)`; not differentiable."""
+    there, wide = _checked(emissions, mask, chain)
+    return _like(posterior(emissions.to(there.device).double(), there, wide).marginals, emissions)
+
+
+@torch.no_grad()
+def span_marginals(
+    emissions: Tensor, mask: Tensor, chain: Chain, tags: Tensor, spans: Tensor, continues: Tensor
+) -> Tensor:
+    """Posterior of spans `(spans,)`: that their words have these tags, and that they end there.
+
+    Culotta & McCallum 2004, "Confidence estimation for information extraction". Not differentiable; on the CPU.
+
+    Args:
+        emissions: As in the module.
+        mask: As in the module.
+        chain: As in the module.
+        tags: As in the module; such as those of `decode`.
+        spans: (spans, 3) sentence, first word, last word.
+        continues: (tags, tags) bool: does the second tag go on with the span that the first is in? A span ends with
+            its sentence, or before a tag that does not go on with it.
+    """
+    there, wide = _checked(emissions.cpu(), mask.cpu(), chain)
+    path, lengths = _path(tags.cpu(), there, emissions.shape[2]), there.sum(1)
+    sentence, first, last = spans.cpu().long().unbind(1)
+    if ((first < 0) | (first > last) | (last >= lengths[sentence])).any():
+        raise ValueError("spans must be (sentence, first word, last word), inside their sentences")
+    sizes, parts = lengths.numpy(), [part.cpu().numpy() for part in wide]
+    found = posteriors.posterior(emissions.cpu().double().numpy(), sizes, parts)
+    where = spans.cpu().long().numpy()
+    chances = posteriors.span_posteriors(found, sizes, parts, path.numpy(), where, continues.cpu().numpy())
+    return _like(torch.from_numpy(chances), emissions)
+
+
+@torch.no_grad()
+def decode(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    """Best path of each sentence `(batch, words)` int64, -1 at padding (Viterbi 1967).
+
+    On the CPU; in fp64 for fp64 emissions, else in fp32.
+    """
+    _checked(emissions, mask, chain)
+    wide = _wider(emissions.cpu())
+    parts = [part.cpu().to(wide.dtype).numpy() for part in chain]
+    return torch.from_numpy(posteriors.decode(wide.numpy(), mask.cpu().sum(1).numpy(), parts)).to(emissions.device)
+
+
+class _LogPartition(torch.autograd.Function):
+    """Its gradients are the posteriors, so they are computed with it, and the backward pass only weighs them."""
+
+    @staticmethod
+    def forward(ctx: Any, emissions: Tensor, mask: Tensor, *chain: Tensor) -> Tensor:
+        found = posterior(emissions.to(mask.device).double(), mask, Chain(*chain))
+        ctx.save_for_backward(mask, found.marginals, found.transitions)
+        ctx.emissions = emissions.dtype, emissions.device
+        return found.log_partition
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        mask, tags, transitions = ctx.saved_tensors
+        dtype, device = ctx.emissions
+        weighed = grad[:, None, None] * tags
+        last = weighed[torch.arange(len(grad), device=grad.device), mask.sum(1) - 1]
+        by_chain = torch.tensordot(grad, transitions, 1), weighed[:, 0].sum(0), last.sum(0)
+        return weighed.to(dtype).to(device), None, *by_chain
+
+
+def _log_partition(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    result: Tensor = _LogPartition.apply(emissions, mask, *chain)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _score(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    count = emissions.shape[2]
+    path = _path(tags.to(mask.device), mask, count)
+    own = emissions.gather(2, path.to(emissions.device)[..., None])[..., 0].to(mask.device).double()
+    moves = (path[:, :-1] * count + path[:, 1:]).flatten()
+    steps = chain.transitions.flatten().index_select(0, moves).view(len(path), -1)
+    last = path.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]
+    inside = own.where(mask, 0).sum(1) + steps.where(mask[:, 1:], 0).sum(1)
+    return inside + chain.start[path[:, 0]] + chain.end[last]
+
+
+def _checked(emissions: Tensor, mask: Tensor, chain: Chain) -> tuple[Tensor, Chain]:
+    """Mask and chain, in fp64, where the sums are done: on CUDA or on the CPU, since other devices may lack fp64."""
+    count = len(chain.start)
+    if emissions.dim() != 3 or emissions.shape[2] != count or emissions.numel() == 0:
+        raise ValueError(f"emissions must be (batch, words, {count}) and not empty, not {tuple(emissions.shape)}")
+    if mask.shape != emissions.shape[:2] or mask.dtype != torch.bool:
+        raise ValueError(f"mask must be bool {tuple(emissions.shape[:2])}, not {mask.dtype} {tuple(mask.shape)}")
+    if not (mask[:, 0].all() and (mask[:, 1:] <= mask[:, :-1]).all()):
+        raise ValueError("mask must be True from the first word of each sentence on, without gaps")
+    device = emissions.device if emissions.is_cuda else torch.device("cpu")
+    return mask.to(device), Chain(*(x.to(device).double() for x in chain))
+
+
+def _path(tags: Tensor, mask: Tensor, count: int) -> Tensor:
+    """The tags, 0 at padding."""
+    if tags.shape != mask.shape:
+        raise ValueError(f"tags must be {tuple(mask.shape)}, not {tuple(tags.shape)}")
+    path = tags.where(mask, 0)
+    if path.min() < 0 or path.max() >= count:
+        raise ValueError(f"tags must be 0 to {count - 1} at each word of the mask")
+    return path
+
+
+def _wider(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _like(result: Tensor, emissions: Tensor) -> Tensor:
+    return result.to(torch.promote_types(emissions.dtype, torch.float32)).to(emissions.device)

@@ -1,0 +1,178 @@
+"""Sums over all paths of a linear chain, and the posteriors that follow from them.
+
+The sums are of probabilities, rescaled on the way (Rabiner 1989): word by word on the CPU, by an associative scan on
+CUDA. Where scores are so far apart that these could underflow, they are of logarithms, word by word on the CPU.
+Everywhere emissions are (batch, words, tags), mask is (batch, words), and all numbers are fp64.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit.models.heads.posteriors import FORBIDDEN
+
+RANGE = 300.0  # nats that rescaled sums may lie apart; products of two of them still fit fp64
+
+
+class Chain(NamedTuple):
+    """The scores of a chain; `FORBIDDEN` where a tag can not be."""
+
+    transitions: Tensor  # (tags, tags), from -> to
+    start: Tensor  # (tags,)
+    end: Tensor  # (tags,)
+
+
+class Posterior(NamedTuple):
+    """What all paths of a sentence say together."""
+
+    log_partition: Tensor  # (batch,)
+    marginals: Tensor  # (batch, words, tags), 0 at padding
+    transitions: Tensor  # (batch, tags, tags), expected counts
+    after: Tensor  # (batch, words, tags), sums over paths from a word on, each word's up to a factor
+    after_is_log: bool
+
+
+def posterior(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
+    """The posterior of each sentence, by the fastest way that is exact for these scores."""
+    peaks = emissions.amax(2)
+    gains = (emissions - peaks[..., None]).exp_().masked_fill_(~mask[..., None], 1)
+    if steps := _steps(gains, chain):
+        found = _scaled_posterior(gains, peaks, mask, chain, steps)
+        if found.log_partition.isfinite().all():  # a short sentence may have no path that is not forbidden
+            return found
+    return _log_posterior(emissions, mask, chain)
+
+
+def _steps(gains: Tensor, chain: Chain) -> int:
+    """How many words sums may go without rescaling; 0 where fp64 is too narrow, or something is not finite.
+
+    From any tag `depth` transitions lead to any other. What can be reached is so never further below the best than
+    `depth` times the range of what one word adds.
+    """
+    scores = [x.cpu().numpy() for x in chain]
+    possible = [x[x > FORBIDDEN / 2] for x in scores]
+    if not all(x.size for x in possible):
+        return 0
+    allowed = (scores[0] > FORBIDDEN / 2).astype(np.float64)
+    reached, depth = allowed, 1
+    while not reached.all():
+        reached, depth = np.minimum(reached @ allowed, 1), depth + 1
+        if depth > 8:
+            return 0
+    spread = float(np.log(2 * len(allowed)) - gains.min().log()) + max(float(np.ptp(x)) for x in possible)
+    steps = int(RANGE / spread) - depth if spread < RANGE else 0  # nor where it is NaN
+    return steps if steps >= depth else 0
+
+
+def _scaled_posterior(gains: Tensor, peaks: Tensor, mask: Tensor, chain: Chain, steps: int) -> Posterior:
+    """From sums of probabilities. Each word's are known up to a factor, which its norm cancels."""
+    lengths, tops = mask.sum(1), [x.max() for x in chain]
+    scaled = Chain(*((x - top).exp() for x, top in zip(chain, tops, strict=True)))
+    alpha, beta, after, log_sum = (
+        _scan(gains, lengths, scaled) if gains.is_cuda else _loop(gains, lengths, scaled, steps)
+    )
+    products = alpha * beta
+    norms = products.sum(2, keepdim=True).reciprocal().where(mask[..., None], 0)
+    pairs = (alpha[:, :-1] * norms[:, :-1].where(mask[:, 1:, None], 0)).mT @ after[:, 1:]
+    log_partition = log_sum + peaks.where(mask, 0).sum(1) + (lengths - 1) * tops[0] + tops[1] + tops[2]
+    return Posterior(log_partition, products * norms, scaled.transitions * pairs, after, False)
+
+
+def _loop(gains: Tensor, lengths: Tensor, scaled: Chain, steps: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sums over paths `(batch, words, tags)`: up to and with each word, after it, from it on; and log of that over all.
+
+    The latter are those of the sentences turned around, in the same loop. NumPy's calls cost a fifth of torch's.
+    """
+    outer = _both_ways(gains, lengths).numpy()  # in the loop, sums with the word itself take the place of gains
+    inner = np.empty_like(outer)  # sums without it
+    weights = np.stack([scaled.transitions.numpy(), scaled.transitions.numpy().T])
+    counts, logs = lengths.numpy(), np.zeros(len(gains))
+    inner[0] = np.stack([scaled.start.numpy(), scaled.end.numpy()])[:, None]
+    outer[0] *= inner[0]
+    for t in range(1, len(outer)):
+        now = outer[t]
+        now *= np.matmul(outer[t - 1], weights, out=inner[t])
+        if t % steps == 0:
+            scale = now.max(2, keepdims=True)
+            now /= scale
+            logs += np.where(t < counts, np.log(scale[0, :, 0]), 0)
+    (alpha, after), (_, beta) = (_in_order(torch.from_numpy(x), lengths) for x in (outer, inner))
+    last = alpha[torch.arange(len(alpha)), lengths - 1]
+    return alpha, beta, after, torch.from_numpy(logs) + (last @ scaled.end).log()
+
+
+def _scan(gains: Tensor, lengths: Tensor, scaled: Chain) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `_loop`, in a number of steps that grows as the logarithm of the words (Blelloch 1990).
+
+    Up a tree go products of the matrices from word to word; down it go sums, to the bounds of ever shorter parts.
+    """
+    batch, words, count = gains.shape
+    parts = 1 << (words - 1).bit_length()
+    eye = torch.eye(count, dtype=gains.dtype, device=gains.device)
+    goes_on = torch.arange(1, words, device=gains.device) < lengths[:, None]
+    moves = (scaled.transitions * gains[:, 1:, None]).where(goes_on[..., None, None], eye)
+    levels = [torch.cat([moves, eye.expand(batch, parts - words + 1, -1, -1)], 1)]
+    logs = gains.new_zeros(batch)
+    while levels[-1].shape[1] > 1:
+        product = levels[-1][:, 0::2] @ levels[-1][:, 1::2]
+        scale = product.amax((2, 3), keepdim=True)
+        logs = logs + scale.log().sum((1, 2, 3))
+        levels.append(product / scale)
+    alpha = (scaled.start * gains[:, 0])[:, None, None]  # (batch, parts, 1, tags), before each part
+    beta = scaled.end.expand(batch, 1, 1, -1).mT  # (batch, parts, tags, 1), after each part
+    logs = logs + (alpha @ levels[-1] @ beta).log().flatten()
+    for level in reversed(levels[:-1]):
+        alpha = torch.stack([alpha, alpha @ level[:, 0::2]], 2).flatten(1, 2)
+        beta = torch.stack([level[:, 1::2] @ beta, beta], 2).flatten(1, 2)
+        alpha, beta = (x / x.amax((2, 3), keepdim=True) for x in (alpha, beta))
+    after = gains.clone()  # the first word's, which nothing asks for, stays without its continuations
+    after[:, 1:] *= beta[:, : words - 1, :, 0]
+    end = scaled.end.expand(batch, 1, -1)
+    goes_on = torch.nn.functional.pad(goes_on, (0, 1))[..., None]
+    beta = (torch.nn.functional.pad(after[:, 1:], (0, 0, 0, 1)) @ scaled.transitions.T).where(goes_on, end)
+    return alpha[:, :words, 0], beta, after, logs
+
+
+def _log_posterior(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
+    """From sums of logarithms; computed on the CPU."""
+    device = emissions.device
+    emissions, mask, chain = emissions.cpu(), mask.cpu(), Chain(*(x.cpu() for x in chain))
+    lengths, there = mask.sum(1), mask[..., None]
+    scores = _both_ways(emissions, lengths)
+    moves = torch.stack([chain.transitions, chain.transitions.T])[:, None]
+    inner, outer = torch.empty_like(scores), torch.empty_like(scores)  # without and with the word itself
+    inner[0] = torch.stack([chain.start, chain.end])[:, None]
+    outer[0] = inner[0] + scores[0]
+    for t in range(1, len(scores)):
+        torch.logsumexp(outer[t - 1][..., None] + moves, 2, out=inner[t])
+        torch.add(inner[t], scores[t], out=outer[t])
+    (alpha, after), (_, beta) = (_in_order(x, lengths) for x in (outer, inner))
+    log_partition = (alpha[torch.arange(len(alpha)), lengths - 1] + chain.end).logsumexp(1)
+    shares = alpha - log_partition[:, None, None]
+    pairs = chain.transitions.new_zeros(len(alpha), *chain.transitions.shape)
+    for t in range(1, len(scores)):
+        both = shares[:, t - 1, :, None] + chain.transitions + after[:, t, None]
+        pairs += both.exp().where(there[:, t, None], 0)
+    marginals = (shares + beta).exp().where(there, 0)
+    return Posterior(log_partition.to(device), marginals.to(device), pairs.to(device), after.to(device), True)
+
+
+def _both_ways(values: Tensor, lengths: Tensor) -> Tensor:
+    """Of `(batch, words, tags)` the sentences as they are, and turned around: `(words, 2, batch, tags)`."""
+    forth = values.transpose(0, 1)
+    return torch.stack([forth, _turned(forth, lengths)], 1)
+
+
+def _in_order(both: Tensor, lengths: Tensor) -> list[Tensor]:
+    """What `_both_ways` put together, `(batch, words, tags)` each, with word beside the same word."""
+    return [both[:, 0].transpose(0, 1), _turned(both[:, 1], lengths).transpose(0, 1)]
+
+
+def _turned(values: Tensor, lengths: Tensor) -> Tensor:
+    """Of `(words, batch, tags)` each sentence with its last word first; padding stays."""
+    word = torch.arange(len(values))[:, None]
+    return values[torch.where(word < lengths, lengths - 1 - word, word), torch.arange(len(lengths))]

@@ -1,0 +1,155 @@
+"""From the scores of words to tags, posteriors and entities: of each word by itself, or of the sentence as a chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from bertkit.data.tagging import entities
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+BLOCK = 2**16  # padded words that are decoded at a time
+
+
+class Entity(NamedTuple):
+    """Words `first` to `end` (exclusive) of a sentence."""
+
+    type: str
+    first: int
+    end: int
+    score: float  # the posterior of these tags, and of ending here
+
+
+class Tagged(NamedTuple):
+    """A sentence's best tags."""
+
+    tags: list[str]
+    scores: list[float]  # the posterior of each tag
+    entities: list[Entity]
+
+
+def decode_tags(
+    scores: Sequence[np.ndarray], chain: Sequence[np.ndarray] | None, tags: Sequence[str], temperature: float
+) -> list[Tagged]:
+    """The best tags of each sentence (Viterbi), and posteriors at this temperature (forward-backward).
+
+    scores: `(words, tags)` of each sentence, any number of words. chain: transitions `(tags, tags)`, start and end,
+    of which what the tags' scheme forbids is never decoded; None: every word for itself.
+    """
+    if chain is None:
+        return [_each_word(own, tags, temperature) for own in scores]
+    import numpy as np
+
+    from bertkit.models.heads import posteriors
+
+    found = [Tagged([], [], [])] * len(scores)
+    continues = np.array([[_goes_on(a, b) for b in tags] for a in tags])
+    for rows, emissions, lengths, joint in _blocks(scores, chain, tags, temperature):
+        best = posteriors.decode(emissions, lengths, joint)
+        posterior = posteriors.posterior(emissions, lengths, joint)
+        chosen = _at(posterior.marginals, best.clip(min=0))
+        named = [[tags[i] for i in row[:n]] for row, n in zip(best.tolist(), lengths.tolist(), strict=True)]
+        spans = [(place, *e) for place, sentence in enumerate(named) for e in entities(sentence)]
+        where = np.array([(place, first, end - 1) for place, _, first, end in spans], dtype=np.int64).reshape(-1, 3)
+        chances = posteriors.span_posteriors(posterior, lengths, joint, best, where, continues)
+        whole = [list[Entity]() for _ in rows]
+        for (place, kind, first, end), chance in zip(spans, chances.tolist(), strict=True):
+            whole[place].append(Entity(kind, first, end, min(chance, 1.0)))
+        for place, row in enumerate(rows):
+            found[row] = Tagged(named[place], chosen[place, : len(named[place])].clip(max=1).tolist(), whole[place])
+    return found
+
+
+def _each_word(scores: np.ndarray, tags: Sequence[str], temperature: float) -> Tagged:
+    """The best tag of each word by itself."""
+    import numpy as np
+    from scipy.special import softmax
+
+    posterior = softmax(scores.astype(np.float64) / temperature, axis=1)
+    best = posterior.argmax(axis=1)
+    chosen, named = posterior[np.arange(len(best)), best], [tags[i] for i in best.tolist()]
+    found = []
+    for kind, first, end in entities(named):
+        goes_on = [i for i, tag in enumerate(tags) if end < len(named) and _goes_on(named[end - 1], tag)]
+        ends = 1.0 - (posterior[end, goes_on].sum() if goes_on else 0.0)
+        found.append(Entity(kind, first, end, float(chosen[first:end].prod() * ends)))
+    return Tagged(named, chosen.tolist(), found)
+
+
+def spread(best: Tagged, read: Sequence[int], words: int) -> Tagged:
+    """The same over all words of a sentence, of which only `read` were decoded. The others are O, and tear entities."""
+    if len(read) == words:
+        return best
+    tags, scores = ["O"] * words, [1.0] * words
+    whole = {word: entity.score for entity in best.entities for word in read[entity.first : entity.end]}
+    bioes = any(tag[0] in "ES" for tag in best.tags)
+    for index, (word, tag) in enumerate(zip(read, best.tags, strict=True)):
+        before = read[index - 1] if index else -1
+        if index and word > before + 1 and _goes_on(best.tags[index - 1], tag):
+            tags[before] = ({"B": "S", "I": "E"} if bioes else {}).get(tags[before][0], tags[before][0]) + tag[1:]
+            tag = {"I": "B", "E": "S"}[tag[0]] + tag[1:]
+        tags[word], scores[word] = tag, best.scores[index]
+    parts = [Entity(kind, first, end, whole[first]) for kind, first, end in entities(tags)]
+    return Tagged(tags, scores, parts)
+
+
+def tag_log_likelihood(
+    scores: Sequence[np.ndarray],
+    gold: Sequence[Sequence[int]],
+    chain: Sequence[np.ndarray] | None,
+    tags: Sequence[str],
+    temperature: float,
+) -> float:
+    """The mean, over words, of the log posterior of the gold tag."""
+    import numpy as np
+    from scipy.special import log_softmax
+
+    from bertkit.models.heads import posteriors
+
+    if chain is None:
+        logs = log_softmax(np.concatenate(scores).astype(np.float64) / temperature, axis=1)
+        ids = np.asarray([tag for own in gold for tag in own], dtype=np.int64)
+        return float(logs[np.arange(len(ids)), ids].mean()) if len(ids) else 0.0
+    total, count = 0.0, 0
+    for rows, emissions, lengths, joint in _blocks(scores, chain, tags, temperature):
+        there = np.arange(emissions.shape[1]) < lengths[:, None]
+        golden = np.zeros(there.shape, dtype=np.int64)
+        golden[there] = [tag for row in rows for tag in gold[row]]
+        chosen = _at(posteriors.posterior(emissions, lengths, joint).marginals, golden)[there]
+        total, count = total + float(np.log(chosen.clip(min=1e-12)).sum()), count + len(chosen)
+    return total / max(count, 1)
+
+
+def _at(table: np.ndarray, tags: np.ndarray) -> np.ndarray:
+    """Of `(batch, words, tags)` what stands at these tags, `(batch, words)`."""
+    import numpy as np
+
+    return np.take_along_axis(table, tags[..., None], 2)[..., 0]
+
+
+def _goes_on(tag: str, following: str) -> bool:
+    """Is the second tag in the entity that the first is in?"""
+    return "O" not in (tag, following) and len(entities([tag, following])) == 1
+
+
+def _blocks(
+    scores: Sequence[np.ndarray], chain: Sequence[np.ndarray], tags: Sequence[str], temperature: float
+) -> Iterator[tuple[list[int], np.ndarray, np.ndarray, tuple[np.ndarray, ...]]]:
+    """Sentences of nearly one length together: which, emissions, lengths, chain; fp64. Empty ones are left out."""
+    import numpy as np
+
+    from bertkit.models.heads.posteriors import constrained
+
+    joint = constrained(chain, tags, temperature)
+    order = sorted((row for row, each in enumerate(scores) if len(each)), key=lambda row: len(scores[row]))
+    while order:
+        size = max(1, BLOCK // len(scores[order[-1]]))
+        rows, order = order[-size:], order[:-size]
+        lengths = np.array([len(scores[row]) for row in rows])
+        emissions = np.zeros((len(rows), lengths.max(), len(tags)))
+        for own, row in zip(emissions, rows, strict=True):
+            own[: len(scores[row])] = scores[row]
+        yield rows, emissions / temperature, lengths, joint

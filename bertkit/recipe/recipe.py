@@ -1,0 +1,286 @@
+"""The recipe: what to train, on what, and how. Types, loading, overriding, resolving and writing."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
+from ruamel.yaml import YAML
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.representer import SafeRepresenter
+
+from bertkit.errors import Problem, RecipeError
+from bertkit.recipe.checks import check_settings, resolve_paths, without
+from bertkit.recipe.errors import Report
+from bertkit.recipe.overrides import apply_overrides
+from bertkit.recipe.shipped import shipped_recipes
+from bertkit.recipe.training_arguments import check_training, training_fields, training_schema
+from bertkit.recipe.yaml12 import MAX_BYTES, parse, plain
+from bertkit.sections import (
+    Batching,
+    DataSpec,
+    Distillation,
+    EarlyStopping,
+    Freeze,
+    Hub,
+    Lora,
+    ModelSpec,
+    Seed,
+    _Section,
+)
+from bertkit.tasks import TASKS
+from bertkit.tasks.base import TaskOptions
+from bertkit.tasks.pretraining import PretrainingOptions
+from bertkit.tasks.question_answering import QuestionAnsweringOptions
+from bertkit.tasks.retrieval import RetrievalOptions
+from bertkit.tasks.sentence_similarity import SentenceSimilarityOptions
+from bertkit.tasks.text_classification import TextClassificationOptions
+from bertkit.tasks.text_ranking import TextRankingOptions
+from bertkit.tasks.token_classification import TokenClassificationOptions
+from bertkit.text import KeyPath, printable, shown
+from bertkit.validation import Found, did_you_mean, explain, found_value
+
+TASK_OPTIONS: tuple[type[TaskOptions], ...] = tuple(task.Options for task in TASKS)
+
+
+ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
+TRAINING_DEFAULTS = {
+    "learning_rate": 5e-5,
+    "num_train_epochs": 3,
+    "per_device_train_batch_size": 32,
+    "per_device_eval_batch_size": 32,
+    "warmup_steps": 0.1,  # a share, being below 1
+    "weight_decay": 0.01,
+    "logging_steps": 50,
+    "save_total_limit": 2,  # the best and the newest
+}
+
+
+class Recipe(_Section):
+    """One run, complete: task, encoder, data, training. Immutable; every default is filled in."""
+
+    task: Annotated[
+        TextClassificationOptions
+        | TokenClassificationOptions
+        | QuestionAnsweringOptions
+        | SentenceSimilarityOptions
+        | RetrievalOptions
+        | TextRankingOptions
+        | PretrainingOptions,
+        Field(discriminator="name"),
+    ]
+    model: ModelSpec
+    data: DataSpec
+    batching: Batching | None = Field(None, description="null: training.per_device_train_batch_size rows.")
+    training: dict[str, Any] = Field(
+        default_factory=dict, validate_default=True, description="TrainingArguments fields of transformers."
+    )
+    seeds: list[Seed] = Field(
+        default_factory=lambda: [42],
+        min_length=1,
+        description="Each is trained; the best on validation becomes the model.",
+    )
+    early_stopping: EarlyStopping | None = None
+    peft: Lora | None = None
+    freeze: Freeze | None = None
+    distillation: Distillation | None = None
+    hub: Hub | None = None
+    verify: bool = Field(True, description="Reload the saved model in a fresh process and compare its answers.")
+    explain: bool = Field(True, description="Explain a few answers, for the report.")
+    expected: dict[str, Any] | None = Field(None, description="What was measured: {metric: [low, high], ...}.")
+
+    @field_validator("expected")
+    @classmethod
+    def _bounded(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
+        for name, bounds in (given or {}).items():
+            if isinstance(bounds, list):
+                numbers = all(isinstance(b, int | float) and not isinstance(b, bool) for b in bounds)
+                if len(bounds) != 2 or not numbers or bounds[0] > bounds[1]:
+                    raise ValueError(f"{name}: expected [low, high], found {bounds}")
+        return given
+
+    @field_validator("training")
+    @classmethod
+    def _complete(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """bertkit's defaults; checkpoints are written when there is an evaluation to choose them by."""
+        by_tokens = info.data.get("batching") is not None
+        defaults = {name: value for name, value in TRAINING_DEFAULTS.items() if not by_tokens or name not in ROWS}
+        rhythm = given.get("eval_strategy", given.get("save_strategy", "epoch"))
+        steps = {"save_steps": given["eval_steps"]} if "eval_steps" in given and rhythm == "steps" else {}
+        saves = "epoch" if rhythm == "no" else rhythm
+        return {**defaults, "eval_strategy": rhythm, "save_strategy": saves, **steps, **given}
+
+
+def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, check_files: bool = True) -> Recipe:
+    """Read, override, check and complete a recipe.
+
+    source: a file, or the name of a shipped recipe. overrides: `key.sub=value` (YAML values) and `~key.sub`.
+    Paths in a recipe file start from its folder, those in overrides and shipped recipes from the working
+    directory; in the result all are absolute. check_files: whether data files and model folders must be there.
+
+    Raises RecipeError with everything that is wrong.
+    """
+    shipped = shipped_recipes()
+    file = shipped.get(str(source)) or Path(os.path.expanduser(source))
+    report = Report(printable(str(file)))
+    data = _read_file(file, shipped, report)
+    apply_overrides(data, overrides, report)
+    home = Path.cwd() if file in shipped.values() else file.absolute().parent
+    clean = _check(data, report)
+    for found in resolve_paths(clean, _start(home, report), must_exist=check_files):
+        report.add(found)
+    report.raise_if_any()
+    return Recipe.model_validate(clean)
+
+
+def parse_data_spec(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> DataSpec:
+    """A `data:` section from plain data and `data.key=value` overrides. Raises RecipeError like load_recipe."""
+    section = {"data": dict(data)}
+    report = Report("")
+    apply_overrides(section, overrides, report)
+    found = _validate(_DataOnly, section, {"": _DataOnly, "data": DataSpec}, {})
+    clean = without(section, {each.path for each in found})
+    for each in [*found, *resolve_paths(clean, _start(Path.cwd(), report))]:
+        report.add(each)
+    report.raise_if_any()
+    return _DataOnly.model_validate(clean).data
+
+
+def dump(recipe: Recipe) -> str:
+    """The recipe as YAML text with every default written: load_recipe of it gives an equal recipe."""
+    writer = YAML(typ="safe", pure=True)
+    writer.Representer = _Plain
+    writer.default_flow_style = False
+    writer.representer.sort_base_mapping_type_on_output = False
+    writer.width = 2**31
+    text = io.StringIO()
+    writer.dump(recipe.model_dump(), text)
+    return text.getvalue()
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a recipe, with the training fields of the installed transformers."""
+    schema = Recipe.model_json_schema()
+    about = schema["properties"]["training"]["description"]
+    schema["properties"]["training"] = {**training_schema(), "description": about}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+class _DataOnly(_Section):
+    data: DataSpec
+
+
+class _Plain(SafeRepresenter):
+    """Writes text so that our reader takes it for text, and writes a value out wherever it stands."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_str(self, data: str) -> ScalarNode:
+        style = None if data.isprintable() and isinstance(plain(data), str) else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+
+_Plain.add_representer(str, _Plain.represent_str)
+
+
+def _read_file(file: Path, shipped: Mapping[str, Path], report: Report) -> dict[str, Any]:
+    try:
+        with open(file, "rb") as stream:
+            document = parse(stream.read(MAX_BYTES + 1))
+    except FileNotFoundError:
+        near = [path.name for path in file.absolute().parent.glob("*.y*ml")]
+        close = get_close_matches(file.name, [*shipped, *near], n=3)
+        what = "no such recipe" + (f"; did you mean {' or '.join(map(repr, close))}?" if close else "")
+        fix = f"shipped recipes: {', '.join(shipped) or 'none'}"
+        raise RecipeError(Problem(printable(str(file)), what, fix)) from None
+    except OSError as error:
+        raise RecipeError(Problem(printable(str(file)), f"can not be read: {error.strerror}")) from None
+    except ValueError:
+        raise RecipeError(Problem(printable(str(file)), "no file can have this name")) from None
+    report.read(document)
+    data: Any = document.data
+    if isinstance(data, dict):
+        return data
+    if not document.faults:
+        what = "the recipe is empty" if data is None else f"expected a mapping, found {found_value(data)}"
+        report.add(Found((), what, "start with `task:`, `model:` and `data:`; `bertkit copy sst2 my.yaml` makes one"))
+    report.raise_if_any()
+    return {}
+
+
+def _start(home: Path, report: Report) -> Callable[[KeyPath], Path]:
+    return lambda path: Path.cwd() if report.is_overridden(path) else home
+
+
+def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
+    """Report everything that is wrong with the values; what is right comes back."""
+    options, found = _options(data)
+    sections: dict[str, type[BaseModel]] = {
+        "": Recipe, "distillation": Distillation, "task": options or TaskOptions, "model": ModelSpec, "data": DataSpec,
+        "early_stopping": EarlyStopping, "peft": Lora, "freeze": Freeze, "hub": Hub, "batching": Batching,
+    }  # fmt: skip
+    homes = {key: name for name, section in sections.items() if name for key in section.model_fields}
+    homes = {key: name for key, name in homes.items() if key not in ("name", "revision", "seed")}
+    known = training_fields()
+    invalid = _validate(Recipe, data, sections, {**dict.fromkeys(known, "training"), **homes})
+    # without a task there is nothing to hold its options against
+    found += [each for each in invalid if not found or each.path[:1] != ("task",)]
+    if isinstance(data.get("training"), dict):
+        found += check_training(data["training"], homes)
+    bad = {each.path for each in found} | ({("task",)} if options is None else set())
+    clean: dict[str, Any] = without(data, bad)
+    settings = {
+        **clean,
+        "model": _filled(ModelSpec, clean.get("model", {})),
+        "task": _filled(options or TaskOptions, clean.get("task", {})),
+    }
+    contradictions = check_settings(settings, options.metrics if options else None)
+    found += [each for each in contradictions if not {each.path, each.path[:1]} & bad]
+    for rows in ROWS if clean.get("batching") is not None else ():
+        if rows in clean.get("training", {}):
+            fix = f"remove it (~training.{rows} on the command line), or remove `batching`"
+            found.append(Found(("training", rows), "has no effect where `batching` counts tokens", fix))
+    if clean.get("training", {}).get("auto_find_batch_size") and options and "mini_batch" in options.model_fields:
+        fix = "remove it, and write task.mini_batch: the texts that go through the encoder at a time"
+        found.append(Found(("training", "auto_find_batch_size"), "would change a loss that compares rows", fix))
+    for each in found:
+        report.add(each)
+    if best := clean.get("training", {}).get("metric_for_best_model"):
+        clean["training"]["metric_for_best_model"] = best.removeprefix("eval_")
+    return clean
+
+
+def _validate(
+    model: type[BaseModel], data: Any, sections: Mapping[str, type[BaseModel]], homes: Mapping[str, str]
+) -> list[Found]:
+    try:
+        model.model_validate(data)
+    except ValidationError as error:
+        return explain(error, data, sections, homes)
+    return []
+
+
+def _options(data: Mapping[str, Any]) -> tuple[type[TaskOptions] | None, list[Found]]:
+    """The options type that `task.name` names, or what is wrong with the name."""
+    task = data.get("task")
+    if not isinstance(task, dict):
+        return None, []
+    by_name = {get_args(options.model_fields["name"].annotation)[0]: options for options in TASK_OPTIONS}
+    name = task.get("name")
+    if isinstance(name, str) and name in by_name:
+        return by_name[name], []
+    what = f"no task {shown(name)}{did_you_mean(name, by_name)}" if isinstance(name, str) else "missing"
+    if "name" in task and not isinstance(name, str):
+        what = f"expected text, found {found_value(name)}"
+    return None, [Found(("task", "name"), what, f"known: {', '.join(by_name)}")]
+
+
+def _filled(section: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = {name: field.default for name, field in section.model_fields.items() if not field.is_required()}
+    return {**defaults, **values}

@@ -1,0 +1,18 @@
+"""The recipes that come with bertkit. Standard library only: a bare install can list them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Name -> file of every shipped recipe, sorted by name.
+
+    In a wheel they are bertkit/recipes/<task>/<name>.yaml, in the repository recipes/<task>/<name>.yaml.
+    """
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "recipes", package.parent / "recipes"):
+        found = {path.stem: path for path in folder.glob("*/*.yaml")}
+        if found:
+            return dict(sorted(found.items()))
+    return {}

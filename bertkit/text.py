@@ -1,0 +1,55 @@
+"""Text for people: numbers in sentences, tables, control characters escaped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+
+def counted(count: int, noun: str, verb: str = "") -> str:
+    """Such as "1 row", "2 rows", "1 row repeats" and "2 rows repeat"."""
+    one = count == 1
+    return f"{count:,} {noun}{'' if one else 's'}" + (f" {verb}{'s' if one else ''}" if verb else "")
+
+
+def share(part: int, whole: int) -> str:
+    """Such as "2.5%"; of a few among very many, that they are few."""
+    return "under 0.1%" if 0 < part < 0.0005 * whole else f"{part / whole:.1%}"
+
+
+def part_of(part: int, whole: int, noun: str) -> str:
+    """Such as "1 of 2 rows (50.0%) is" and "2 of 3 rows (66.7%) are"."""
+    return f"{part:,} of {counted(whole, noun)} ({share(part, whole)}) {'is' if part == 1 else 'are'}"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as aligned columns; the first row is the header."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+
+
+def shown(value: Any) -> str:
+    """A value for a message: quoted when it is text, short, and printable whatever it holds."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}...{text[-15:]}"
+
+
+def printable(text: str) -> str:
+    """The text itself, or with its control characters and surrogates escaped: a message must not move the cursor."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def tame(text: str) -> str:
+    """The text with control characters and turns of direction escaped, and all else as it is: for the terminal."""
+    return re.sub("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda found: repr(found[0])[1:-1], text)
+
+
+def dotted(path: KeyPath) -> str:
+    """The key path as people write it: `data.source.train[0]`."""
+    words = (key if isinstance(key, int) or (key.isprintable() and 0 < len(key) <= 80) else shown(key) for key in path)
+    return "".join(f"[{word}]" if isinstance(word, int) else f".{word}" for word in words).removeprefix(".")

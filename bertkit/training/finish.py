@@ -1,0 +1,185 @@
+"""After the last seed: publish, score, verify, report, push."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean, stdev
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import ModelError, Problem, UserError
+from bertkit.files import write_json, write_text, written_aside
+from bertkit.inference.evaluate import score
+from bertkit.inference.predictor import load
+from bertkit.run import Run, environment
+from bertkit.training.distillation import Teacher
+from bertkit.training.preflight import scored_splits
+from bertkit.training.teacher_comparison import compare_with_teacher
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from bertkit.data import Data
+    from bertkit.inference.predictor import Predictor
+    from bertkit.recipe.recipe import Recipe
+    from bertkit.sections import Hub
+
+
+logger = logging.getLogger(__name__)
+
+
+def push_run(run: Run, hub: Hub, repo_id: str) -> None:
+    """Push the finished run, as the recipe says. Raises ModelError, which does not touch the run."""
+    from bertkit.hub.push import push
+
+    try:
+        push(
+            run.folder,
+            repo_id,
+            public=not hub.private,
+            revision=hub.revision,
+            create_pr=hub.create_pr,
+            predictions=hub.predictions,
+            report=hub.report,
+        )
+    except ModelError as error:
+        fix = f"Push it later: bertkit push {run.folder} {repo_id}"
+        raise ModelError([*error.problems, Problem(str(run.folder), "the run itself is whole", fix)]) from None
+
+
+def draw_report(run: Run, explains: bool) -> None:
+    """Write explanations, report.html and the card; what goes wrong is said, and does not touch the finished run."""
+    from jinja2 import TemplateError
+
+    from bertkit.report.card import write_card
+    from bertkit.report.html import write_report
+
+    parts: list[tuple[str, Callable[[], object], str]] = [
+        ("explanation", partial(_explain, run), f"bertkit explain {run.folder}"),
+        ("report", partial(write_report, [run.folder]), f"bertkit report {run.folder}"),
+        ("model card", partial(write_card, run), f"bertkit push {run.folder} OWNER/MODEL --dry-run"),
+    ]
+    usual = (UserError, OSError, TemplateError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
+    for name, write, again in parts if explains else parts[1:]:
+        try:
+            write()
+        except (*usual, ImportError, RuntimeError) as error:  # no picture is worth a training
+            what = f"{type(error).__name__}: {error}"
+            logger.warning("there is no %s (%s); the run is whole. Try: %s", name, what, again)
+
+
+def _explain(run: Run) -> None:
+    from bertkit.report.examples import write_explanations
+
+    write_explanations(run.folder)
+
+
+def publish(run: Run, seed: int) -> None:
+    """The chosen seed's model becomes RUN/model, its LoRA adapter RUN/adapter."""
+    for name in ("model", "adapter"):
+        source, target = run.checkpoints / f"seed-{seed}" / name, run.folder / name
+        if source.is_dir():  # else it was moved before this run was interrupted and resumed
+            shutil.rmtree(target, ignore_errors=True)
+            source.replace(target)
+
+
+def finish(
+    recipe: Recipe,
+    run: Run,
+    data: Data,
+    outcomes: list[dict[str, Any]],
+    metrics: Sequence[Any],
+    started: float,
+    teacher: Teacher | None = None,
+) -> None:
+    """Score what was saved, compare it with simple models and with a fresh process; results.json comes last."""
+    predictor = load(run.folder)
+    splits, baselines = {}, {}
+    answers: Iterable[Any]
+    for split, rows in data.rows.items():
+        if split in scored_splits(data):
+            answers, splits[split] = score(predictor, rows, metrics)
+            baselines[split] = predictor.task.baselines(data.rows["train"], rows)
+        elif split != "train":
+            answers = predictor.task.answer(rows, predictor.predict_features)
+        else:
+            continue
+        with written_aside(run.folder / "predictions" / f"{split}.jsonl") as file:
+            for row, answer in zip(rows, answers, strict=True):
+                file.write(json.dumps({**row, "answer": answer}, ensure_ascii=False) + "\n")
+    if recipe.verify:
+        verify(run, predictor, data.rows[split])
+    device = predictor.device.type
+    write_json(run.folder / "environment.json", environment(device, predictor.precision))
+    headline = recipe.training.get("metric_for_best_model", predictor.task.headline)
+    if len(outcomes) == 1:
+        own = {split: each["metrics"] for split, each in splits.items()}
+        outcomes = [outcomes[0] | {"headline": own.get("validation", {}).get(headline), "metrics": own}]
+    results = {
+        "task": {"name": predictor.task.name, "description": predictor.task.describe()},
+        "headline": headline,
+        "splits": splits,
+        "baselines": baselines,
+        "seeds": outcomes,
+        "over_seeds": over_seeds(outcomes),
+        "seconds": time.monotonic() - started,
+        "verified": recipe.verify,
+        "expected": recipe.expected,
+    }
+    if teacher:
+        chosen = "validation" if "validation" in splits else next(iter(splits))
+        compared = compare_with_teacher(teacher, run.model, predictor, data.rows[chosen], splits[chosen], headline)
+        results["distillation"] = {"split": chosen, **compared}
+    write_json(run.folder / "results.json", results)
+
+
+def over_seeds(outcomes: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """split -> metric -> mean and sample standard deviation over the seeds, where each seed has the metric."""
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    for split, scores in outcomes[0]["metrics"].items():
+        table[split] = {}
+        for name in scores:
+            values = [outcome["metrics"][split][name] for outcome in outcomes]
+            if "/" not in name and None not in values:
+                table[split][name] = {"mean": fmean(values), "sd": stdev(values) if len(values) > 1 else 0.0}
+    return table
+
+
+def verify(run: Run, predictor: Predictor, rows: Dataset) -> None:
+    """Load the saved model in a fresh process, and hold its answers against this process's. Raises ModelError."""
+    inputs = frozenset(predictor.task.schema.context).union(*predictor.task.inputs)
+    probe = [{name: row[name] for name in inputs if name in row} for row in rows.select(range(min(len(rows), 64)))]
+    with TemporaryDirectory() as room:
+        asked, told = Path(room) / "asked.jsonl", Path(room) / "told.jsonl"
+        write_text(asked, "".join(json.dumps(row) + "\n" for row in probe))
+        command = [
+            sys.executable,
+            "-m",
+            "bertkit",
+            "predict",
+            str(run.model),
+            "--input",
+            str(asked),
+            "--output",
+            str(told),
+        ]
+        alone = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=alone)
+        if done.returncode:
+            raise ModelError(Problem(str(run.model), f"does not load in a fresh process:\n{done.stderr.strip()}"))
+        fresh = [json.loads(line)["answer"] for line in told.read_text(encoding="utf-8").splitlines()]
+    ours = list(predictor.stream(probe))
+    different = [index for index, pair in enumerate(zip(ours, fresh, strict=True)) if pair[0] != pair[1]]
+    if different:
+        what = f"a fresh process answers {len(different)} of {len(ours)} rows differently, first row {different[0] + 1}"
+        raise ModelError(Problem(str(run.model), what, "This is a bug of bertkit; please report it with the recipe."))
+    logger.info("verified: a fresh process gives the same %d answers", len(ours))

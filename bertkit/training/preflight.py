@@ -1,0 +1,174 @@
+"""Everything that can go wrong before the first step, and what a training needs."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainingArguments
+
+from bertkit import data as sources
+from bertkit.errors import DataError, Problem, RecipeError, RowsError
+from bertkit.files import read_json, write_json, write_text
+from bertkit.inference.predictor import resolve_max_length
+from bertkit.models.device import best_device, best_precision
+from bertkit.models.encoder import Encoder, freeze, load_tokenizer, quiet, with_lora
+from bertkit.recipe.recipe import dump
+from bertkit.run import ANYWAY, Run, versions
+from bertkit.tasks import get_task
+from bertkit.training.distillation import Teacher, check_sizes, find_teacher, keep_layers
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from bertkit.data import Data
+    from bertkit.data.schema import Finding
+    from bertkit.recipe.recipe import Recipe
+    from bertkit.tasks.base import Task
+
+
+logger = logging.getLogger(__name__)
+
+
+def check_hub(recipe: Recipe) -> None:
+    """Raises RecipeError where a push would fail for sure, before hours of training."""
+    if recipe.hub and recipe.hub.repo_id:
+        from bertkit.hub.push import misnamed, unaccepted, unlicensed, unready
+
+        problems = [*misnamed(recipe.hub.repo_id, recipe.hub.revision, recipe.hub.create_pr), *unready()]
+        problems += unlicensed(recipe.hub, not recipe.hub.private)
+        problems = problems or unaccepted(recipe.hub)
+        if problems:
+            raise RecipeError([Problem("hub", what, fix) for _, what, fix in problems])
+
+
+def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
+    """The rows of every split, and the task as they settle it."""
+    kind = get_task(recipe.task.name)
+    tokenizer = load_tokenizer(encoder.folder)
+    limit = resolve_max_length(encoder, tokenizer, recipe.model.max_length)
+    data = sources.load(recipe.data, kind.schema, partial(kind.refine, recipe.task))
+    if "validation" not in data.rows and (recipe.early_stopping or len(recipe.seeds) > 1):
+        what = "there is no validation split to choose by, which early_stopping and several seeds need"
+        raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
+    task = kind.prepare(recipe.task, tokenizer, limit, data.rows["train"], data.class_names)
+    headline = recipe.training.get("metric_for_best_model", task.headline)
+    if headline not in task.emits:
+        what = f"{task.name} with these targets has no metric {headline!r} to choose by"
+        raise RecipeError(Problem("training.metric_for_best_model", what, f"It has {', '.join(task.emits)}."))
+    return task, data
+
+
+def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
+    """Check and report all splits; returns the training features and the findings. Raises DataError on a failure."""
+    features = {split: _features(task, data, split) for split in data.rows}
+    findings: list[Finding] = [*sources.check(data)]
+    for split, encoded in features.items():
+        findings += task.check(encoded, split)
+    for finding in findings:
+        level = logging.INFO if finding.level == "note" else logging.WARNING
+        logger.log(level, "%s: %s", finding.level, finding.what)
+    failed = [Problem("data", finding.what, finding.fix) for finding in findings if finding.level == "fail"]
+    if failed:
+        raise DataError(failed)
+    return features["train"], findings
+
+
+def _features(task: Task, data: Data, split: str) -> Dataset:
+    try:
+        return task.features(data.rows[split])
+    except RowsError as error:
+        raise RowsError(error.found, data.origins[split].__getitem__) from None
+
+
+def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
+    """The model that is trained: encoder and head, fewer layers, parts frozen, or with LoRA. Raises UserError."""
+    model: Any = task.model(encoder)
+    student = recipe.distillation.student if recipe.distillation else None
+    model = keep_layers(model, student.layers) if student else model
+    model = freeze(model, recipe.freeze) if recipe.freeze else model
+    return with_lora(model, recipe.peft, task.extra_modules(model)) if recipe.peft else model
+
+
+def rehearse(recipe: Recipe, encoder: Encoder, task: Task, data: Data) -> Teacher | None:
+    """Find out what transformers and peft would refuse, before anything is written. Raises UserError.
+
+    Returns the teacher, where the recipe names one that the student can learn from.
+    """
+    with TemporaryDirectory() as room, quiet("bertkit"):
+        arguments(recipe, task, Path(room), recipe.seeds[0], evaluates=chooses(recipe, data))
+        model = build(recipe, encoder, task)
+        if recipe.distillation is None:
+            return None
+        teacher = find_teacher(recipe.distillation, task)
+        few = data.rows["train"].select(range(min(len(data.rows["train"]), 8)))
+        check_sizes(recipe.distillation, teacher, task, model, task.features(few))
+        return teacher
+
+
+def chooses(recipe: Recipe, data: Data) -> bool:
+    """Is there something to choose the checkpoint by?"""
+    return "validation" in data.rows and recipe.training["eval_strategy"] != "no"
+
+
+def begin(recipe: Recipe, run: Run, data: Data, findings: list[Finding], changed: bool = False) -> None:
+    """Write recipe.yaml, data.json and versions. Raises DataError when a run is resumed on other data or libraries."""
+    known, environment = run.folder / "data.json", run.folder / "environment.json"
+    problems, now = [], versions()
+    if known.is_file() and _kept(known, "fingerprints") != data.fingerprints:
+        what = "the data are not those this run was started with (their sha256 differs)"
+        problems.append(Problem(str(known), what, f"Bring the old data back, start a new run, or {ANYWAY}."))
+    before = _kept(environment, "versions") if environment.is_file() else now
+    other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
+    if other:
+        what = f"libraries are not those this run was started with: {'; '.join(other)}"
+        problems.append(Problem(str(environment), what, f"Install those again, start a new run, or {ANYWAY}."))
+    if problems and not changed:
+        raise DataError(problems)
+    write_json(environment, {"versions": now})
+    facts = {"fingerprints": data.fingerprints, "rows": {split: len(rows) for split, rows in data.rows.items()}}
+    write_text(run.folder / "recipe.yaml", dump(recipe))
+    write_json(known, facts | {"findings": [finding._asdict() for finding in findings]})
+
+
+def _kept(file: Path, name: str) -> dict[str, Any]:
+    """A section of what this run's file says; empty where it says nothing of the kind."""
+    told = read_json(file)
+    section = told.get(name) if isinstance(told, dict) else None
+    return section if isinstance(section, dict) else {}
+
+
+def scored_splits(data: Data) -> list[str]:
+    """The splits that are not learned from and have targets; train itself where there is no other."""
+    held_out = [split for split, rows in data.rows.items() if split != "train" and data.target in rows.column_names]
+    return held_out or ["train"]
+
+
+def arguments(recipe: Recipe, task: Task, folder: Path, seed: int, *, evaluates: bool) -> TrainingArguments:
+    """Hugging Face's arguments for one seed. Raises RecipeError where transformers refuses them."""
+    given = {name: value for name, value in recipe.training.items() if name != "auto_find_batch_size"}  # we find it
+    device = best_device()
+    own: dict[str, Any] = {
+        "output_dir": str(folder),
+        "seed": seed,
+        "use_cpu": device.type == "cpu",
+        "remove_unused_columns": False,
+        "restore_callback_states_from_checkpoint": True,
+        "logging_nan_inf_filter": False,
+        "disable_tqdm": True,
+        "load_best_model_at_end": evaluates,
+    }
+    if "bf16" not in given and not given.get("fp16"):
+        own["bf16"] = best_precision(device) == "bf16"
+    if evaluates:
+        own["metric_for_best_model"] = task.headline
+        own["greater_is_better"] = True
+    else:
+        given["eval_strategy"] = "no"
+    try:
+        return TrainingArguments(**{**own, **given})
+    except (ValueError, TypeError, ImportError) as error:
+        raise RecipeError(Problem("training", str(error).strip())) from error
