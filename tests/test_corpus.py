@@ -21,7 +21,7 @@ from bertkit.data.schema import Column, Schema
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 
-SCHEMA = Schema(corpus=True, columns={"text": Column("text", "a document")})
+SCHEMA = Schema({"text": Column("text", "a document")}, inputs=(frozenset({"text"}),), corpus=True)
 
 
 @pytest.fixture(autouse=True)
@@ -278,7 +278,7 @@ from bertkit.sections import DataSpec
 from bertkit.data.schema import Column, Schema
 import datasets, pyarrow.parquet
 
-schema = Schema(corpus=True, columns={"text": Column("text", "a document")})
+schema = Schema({"text": Column("text", "a document")}, inputs=(frozenset({"text"}),), corpus=True)
 tracemalloc.start()
 data = load(DataSpec.model_validate({"source": {"train": sys.argv[1]}, "validation": 0.1}), schema)
 check(data)

@@ -23,11 +23,11 @@ from bertkit.data import Data, load
 from bertkit.data.disk_list import DiskList
 from bertkit.data.table import column_values, features_of, on_disk
 from bertkit.errors import DataError, UserError
-from bertkit.evaluation import reranking
+from bertkit.evaluation import ranking, reranking
 from bertkit.evaluation.entities import PackedTags
 from bertkit.inference.predictor import predictor
 from bertkit.sections import DataSpec
-from bertkit.tasks import get_task, retrieval
+from bertkit.tasks import get_task
 
 EVERY = CASES + DRAWN
 NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**60), 2**60) | st.booleans() | st.none()
@@ -142,7 +142,7 @@ def test_rows_of_a_query_need_not_stand_together() -> None:
     rows, asked, there = torn_queries()
     queries = list(dict.fromkeys(name for name in rows["query_id"] if name))
     documents = [f"d{number}" for number in range(11)]
-    answers = list(retrieval.searched(rows, queries, documents, asked, there))
+    answers = list(ranking.searched(rows, queries, documents, asked, there))
     cosines, seen = asked @ there.T, set[str]()
     for row, answer in zip(rows, answers, strict=True):
         if not row["query"]:
@@ -159,10 +159,10 @@ def test_rows_of_a_query_need_not_stand_together() -> None:
 def test_queries_are_measured_alike_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, asked, there = torn_queries()
     queries = list(dict.fromkeys(name for name in rows["query_id"] if name))
-    answers = list(retrieval.searched(rows, queries, [f"d{number}" for number in range(11)], asked, there))
-    together = retrieval._measured(answers, rows)
-    monkeypatch.setattr(retrieval, "QUERIES", 1)
-    alone = retrieval._measured(answers, rows)
+    answers = list(ranking.searched(rows, queries, [f"d{number}" for number in range(11)], asked, there))
+    together = ranking._measured(answers, rows)
+    monkeypatch.setattr(ranking, "QUERIES", 1)
+    alone = ranking._measured(answers, rows)
     assert alone == together
     assert [list(values) for values in alone.values()] == [queries] * len(together)
     assert 0 < np.mean(list(alone["ndcg@10"].values())) < 1
