@@ -36,9 +36,9 @@ from bertkit.cli.main import main
 from bertkit.errors import DataError, Problem
 from bertkit.inference.predictor import Predictor, load
 from bertkit.serve.app import make_app
-from bertkit.serve.batcher import Batcher, tokens
+from bertkit.serve.batcher import Batcher, estimated_tokens
 from bertkit.serve.limits import Limits, Refused
-from bertkit.serve.meters import Meters
+from bertkit.serve.metrics import Metrics
 from bertkit.serve.rows import RowReader
 from bertkit.serve.server import listen
 
@@ -234,7 +234,7 @@ def test_a_text_that_is_too_long_is_cut_only_where_that_is_asked_for(client: Tes
     long = "the cat " * 100
     error = said(client, "/embed", status=413, inputs=["yes", long])["error"]
     assert "input 2" in error
-    assert "32 word pieces" in error
+    assert "32 tokens" in error
     assert said(client, "/v1/embeddings", status=413, input=long)["error"].startswith("input 1")
     own = predictor_of(KEPT["retrieval"], tiny_encoder).encode([long])
     np.testing.assert_allclose(said(client, "/embed", inputs=long, truncate=True), own, atol=1e-5)
@@ -385,7 +385,7 @@ def batched(work: Callable[[Batcher, Model], Any], model: Model | None = None, *
     model = model or Model()
 
     async def run() -> None:
-        async with Batcher(model, Limits(**limits), Meters()) as batcher:
+        async with Batcher(model, Limits(**limits), Metrics()) as batcher:
             try:
                 await work(batcher, model)
             finally:
@@ -408,10 +408,10 @@ async def waiting(batcher: Batcher, model: Model, *jobs: tuple[list[dict[str, An
 
 
 def test_tokens_are_a_quarter_of_the_bytes() -> None:
-    assert tokens({"text": "x" * 400}) == 101
-    assert tokens({"tokens": ["abcd", "efgh"], "document": 3}) == 3
-    assert tokens({"question": "été " * 10, "context": "好" * 10}) == 1 + 15 + 7 - 1 + 1
-    assert tokens({"text": "\ud800"}) == 1
+    assert estimated_tokens({"text": "x" * 400}) == 101
+    assert estimated_tokens({"tokens": ["abcd", "efgh"], "document": 3}) == 3
+    assert estimated_tokens({"question": "été " * 10, "context": "好" * 10}) == 1 + 15 + 7 - 1 + 1
+    assert estimated_tokens({"text": "\ud800"}) == 1
 
 
 def test_what_waits_goes_together_up_to_the_budget() -> None:
@@ -476,7 +476,7 @@ def test_on_exit_what_was_taken_in_is_finished() -> None:
     model = Model()
 
     async def run() -> list[Any]:
-        async with Batcher(model, Limits(), Meters()) as batcher:
+        async with Batcher(model, Limits(), Metrics()) as batcher:
             tasks = [asyncio.create_task(batcher.answers([row(n)], n)) for n in range(5)]
             await asyncio.sleep(0)
             model.may.set()
@@ -515,7 +515,7 @@ def test_every_row_is_answered_to_whom_it_belongs(jobs: list[tuple[list[int], st
         assert len(keys) == 1
         assert len(owners) == 1 or None not in keys
         alone = len(owners) == 1 and (None in keys or fails)
-        assert alone or len(call) == 1 or sum(tokens(every[n][0]) for n in call) <= budget
+        assert alone or len(call) == 1 or sum(estimated_tokens(every[n][0]) for n in call) <= budget
     if not fails:  # then nothing is asked twice
         assert Counter(n for call in model.calls for n in call) == Counter([-1, *every])
 
@@ -745,7 +745,7 @@ def test_a_server_under_load_that_is_stopped(server: Any, model_folder: Path) ->
         connection.close()
     assert process.wait(30) == 0
     said = process.stderr.read()
-    assert "all that was accepted is answered" in said
+    assert "all accepted requests are answered" in said
     assert SECRET not in said
     assert "Traceback" not in said
 
@@ -755,7 +755,7 @@ def test_an_address_that_can_not_be_had(model_folder: Path, capsys: pytest.Captu
         port = str(taken.getsockname()[1])
         code = main(["serve", str(model_folder), "--port", port])
     assert code == 2
-    assert f"error: 127.0.0.1:{port}: can not listen there" in capsys.readouterr().err
+    assert f"error: 127.0.0.1:{port}: cannot listen on this address" in capsys.readouterr().err
 
 
 def test_small_answers_are_sent_at_once() -> None:

@@ -1,8 +1,9 @@
-"""The server as an ASGI application: which paths there are, for which tasks, and what each does."""
+"""The server as an ASGI application: its paths, by task, and their handlers."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -11,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from pydantic_core import to_json
@@ -20,33 +22,33 @@ from bertkit.errors import DataError, UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.serve import tei
 from bertkit.serve.batcher import Batcher
-from bertkit.serve.gate import Gate, error_response, unless_gone
 from bertkit.serve.limits import Limits, Refused
-from bertkit.serve.meters import Meters
-from bertkit.serve.page import page
+from bertkit.serve.metrics import Metrics
+from bertkit.serve.middleware import LimitsMiddleware, cancel_on_disconnect, error_response
 from bertkit.serve.service import Service
 
-Handler = Callable[[Any], Awaitable[Callable[[], Any]]]  # body -> what makes the response of the answers
+Handler = Callable[[Any], Awaitable[Callable[[], Any]]]  # body -> a function that builds the response
 
-OWN_PATHS = ("/health", "/info", "/metrics", "/docs", "/openapi.json", "/predict")
-TEI_PATHS = {"/embed": "gives no vectors", "/v1/embeddings": "gives no vectors", "/rerank": "ranks no texts"}
+SERVICE_PATHS = ("/health", "/info", "/metrics", "/docs", "/openapi.json", "/predict")
+TEI_PATHS = {"/embed": "gives no vectors", "/v1/embeddings": "gives no vectors", "/rerank": "does not rank texts"}
+NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 
 
 class Error(BaseModel):
-    """What went wrong."""
+    """An error response."""
 
     error: str
     error_type: str
 
 
 def make_app(predictor: Predictor, model: str, limits: Limits) -> FastAPI:
-    """The application that serves this predictor. model: what /info calls it.
+    """The application that serves this predictor. model: its name in /info.
 
-    /predict for every task; /embed and /v1/embeddings, /rerank where the task has vectors or ranks; /health, /info,
-    /metrics; /docs and /openapi.json.
+    /predict for every task; /embed and /v1/embeddings where the task gives vectors; /rerank where it ranks texts;
+    /health, /info, /metrics; /docs and /openapi.json.
     """
-    meters = Meters()
-    batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, meters)
+    metrics = Metrics()
+    batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, metrics)
     service = Service(predictor, model, limits, batcher)
 
     @asynccontextmanager
@@ -59,62 +61,59 @@ def make_app(predictor: Predictor, model: str, limits: Limits) -> FastAPI:
         description=predictor.task.describe(),
         version=version("bertkit"),
         lifespan=lifespan,
-        docs_url=None,  # FastAPI's own pages are drawn by scripts from the internet
+        docs_url=None,  # FastAPI's own pages load scripts from the internet
         redoc_url=None,
-        telemetry={
-            "tracing": False,
-            "metrics": False,
-            "logs": False,
-            "operation_spans": False,
-            "auto_configure": False,
-        },
+        telemetry=NO_TELEMETRY,
         responses={status: {"model": Error} for status in (400, 408, 413, 415, 422, 429, 500, 503, 504)},
     )
     for kind in (Refused, UserError, RequestValidationError, HTTPException):
-        app.add_exception_handler(kind, _refused)
-    _add_own(app, service, meters)
-    _add_posts(app, service)
-    app.add_middleware(Gate, limits=limits, meters=meters, paths=frozenset([*OWN_PATHS, *TEI_PATHS]))
+        app.add_exception_handler(kind, _error)
+    _add_service_paths(app, service, metrics)
+    _add_answer_paths(app, service)
+    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics, paths=frozenset([*SERVICE_PATHS, *TEI_PATHS]))
     return app
 
 
-def _add_own(app: FastAPI, service: Service, meters: Meters) -> None:
-    @app.get("/health", summary="Is the model there?")
+def _add_service_paths(app: FastAPI, service: Service, metrics: Metrics) -> None:
+    pages = Environment(loader=PackageLoader("bertkit.serve", "."), autoescape=True, undefined=StrictUndefined)
+    pages.filters["as_json"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
+
+    @app.get("/health", summary="Health check")
     async def health() -> dict[str, str]:
         if not service.batcher.alive:
-            raise Refused(503, "the model does not answer any more", "Unhealthy")
+            raise Refused(503, "the model no longer answers", "Unhealthy")
         return {"status": "ok"}
 
     @app.get("/info", summary="The model, and the server's limits")
     async def info() -> dict[str, Any]:
         return service.info()
 
-    @app.get("/metrics", summary="Counts, times and sizes, in Prometheus's text format")
-    async def metrics() -> Response:
-        return Response(meters.text(), media_type=CONTENT_TYPE_LATEST)
+    @app.get("/metrics", summary="Metrics in Prometheus's text format")
+    async def metrics_text() -> Response:
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(page(app.openapi()))
+        return HTMLResponse(pages.get_template("page.html").render(openapi=app.openapi()))
 
 
-def _add_posts(app: FastAPI, service: Service) -> None:
+def _add_answer_paths(app: FastAPI, service: Service) -> None:
     name, vectors = service.task.name, service.task.gives_embeddings
     ranking = name == "text-ranking"
     request, response = service.predict_types()
-    _add(app, "/predict", service.predict, request, response, "Answers for rows, in their order")
+    _add(app, "/predict", service.predict, request, response, "Answers to rows, in their order")
     if vectors:
         _add(app, "/embed", service.embed, tei.EmbedRequest, list[list[float]], "Vectors of texts")
-        summary = "Vectors of texts, for OpenAI's clients"
+        summary = "Vectors of texts, for OpenAI clients"
         _add(app, "/v1/embeddings", service.openai, tei.OpenAIRequest, tei.OpenAIResponse, summary)
     if ranking:
         _add(app, "/rerank", service.rerank, tei.RerankRequest, list[tei.Rank], "Texts, best first")
-    there = {"/rerank": ranking}
-    for path in (path for path in TEI_PATHS if not there.get(path, vectors)):
-        app.add_api_route(path, _absent(name, path), methods=["POST"], include_in_schema=False)
+    for path in TEI_PATHS:
+        if not (ranking if path == "/rerank" else vectors):
+            app.add_api_route(path, _unsupported(name, path), methods=["POST"], include_in_schema=False)
 
 
-def _absent(name: str, path: str) -> Callable[[], Awaitable[None]]:
+def _unsupported(name: str, path: str) -> Callable[[], Awaitable[None]]:
     async def refuse() -> None:
         raise Refused(424, f"a model for {name} {TEI_PATHS[path]}", "Backend")  # text-embeddings-inference's status
 
@@ -123,32 +122,33 @@ def _absent(name: str, path: str) -> Callable[[], Awaitable[None]]:
 
 def _add(app: FastAPI, path: str, handler: Handler, request_type: Any, response_type: Any, summary: str) -> None:
     async def endpoint(body: Any, request: Request) -> Response:
-        finish = await unless_gone(request, handler(body))
-        content = await asyncio.to_thread(lambda: to_json(finish()))  # of many vectors it takes a while
+        build = await cancel_on_disconnect(request, handler(body))
+        content = await asyncio.to_thread(lambda: to_json(build()))  # slow for many vectors
         return Response(content, media_type="application/json")
 
-    endpoint.__annotations__["body"] = request_type  # which only the task knows; FastAPI reads it here
+    endpoint.__annotations__["body"] = request_type  # depends on the task; FastAPI reads it from here
     app.add_api_route(
         path, endpoint, methods=["POST"], response_model=response_type, summary=summary, operation_id=path.strip("/")
     )
 
 
-def _refused(request: Request, error: Exception) -> JSONResponse:
-    if isinstance(error, Refused):
-        return error_response(error)
-    if isinstance(error, UserError):  # a DataError is about the rows, any other about the model
-        data = isinstance(error, DataError)
-        return error_response(Refused(422 if data else 500, str(error), "Validation" if data else "Backend"))
+def _error(request: Request, error: Exception) -> JSONResponse:
+    """The response to an exception. A DataError is about the rows, any other UserError about the model."""
     if isinstance(error, RequestValidationError):
-        return error_response(_validation(error))
-    status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "failed")
-    return error_response(Refused(status, str(detail), "Validation"))
+        error = _validation(error)
+    elif isinstance(error, DataError):
+        error = Refused(422, str(error), "Validation")
+    elif isinstance(error, UserError):
+        error = Refused(500, str(error), "Backend")
+    elif isinstance(error, HTTPException):
+        error = Refused(error.status_code, str(error.detail), "Validation")
+    return error_response(error if isinstance(error, Refused) else Refused(500, "the server failed", "Backend"))
 
 
 def _validation(error: RequestValidationError) -> Refused:
-    """What is wrong with a body: where, and what; never what stood there."""
+    """Where a body is wrong, and how; without what it holds."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return Refused(400, f"not JSON: {first['ctx']['error']} (character {first['loc'][-1]})", "Validation")
-    said = dict.fromkeys(f"{'.'.join(map(str, e['loc'][1:])) or 'the body'}: {e['msg']}" for e in error.errors()[:10])
-    return Refused(422, "\n".join(said), "Validation")
+    lines = dict.fromkeys(f"{'.'.join(map(str, e['loc'][1:])) or 'the body'}: {e['msg']}" for e in error.errors()[:10])
+    return Refused(422, "\n".join(lines), "Validation")

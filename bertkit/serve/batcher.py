@@ -1,4 +1,4 @@
-"""Dynamic batching: requests wait while the model answers; then they go together, up to a budget of tokens."""
+"""Dynamic batching: rows that arrive while the model runs are answered together, up to a budget of tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from bertkit.data.schema import Answer
 from bertkit.errors import UserError
 from bertkit.serve.limits import Limits, Refused
-from bertkit.serve.meters import Meters
+from bertkit.serve.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +26,11 @@ Model = Callable[[Rows], list[Answer]]
 T = TypeVar("T")
 
 
-def tokens(row: Mapping[str, Any]) -> int:
-    """About how many word pieces a row has: a quarter of its bytes in UTF-8, at least one.
+def estimated_tokens(row: Mapping[str, Any]) -> int:
+    """A quarter of the row's bytes in UTF-8, at least 1.
 
-    English has 4 to 5 characters a piece, Chinese 3 bytes a character and piece. It costs nothing, and the budget
-    that it is held against is one of time; memory is bounded by the predictor's own batches.
+    English has 4 to 5 characters per token, Chinese 3 bytes. The budget limits time only; memory is limited by the
+    predictor's own batches.
     """
     parts = [part for value in row.values() for part in (value if isinstance(value, list) else [value])]
     return 1 + sum(len(part.encode("utf-8", "replace")) for part in parts if isinstance(part, str)) // 4
@@ -38,20 +38,18 @@ def tokens(row: Mapping[str, Any]) -> int:
 
 @dataclass(eq=False)
 class Job:
-    """The rows of one request. key: rows of jobs with the same key may share a call; None: with nobody."""
+    """The rows of one request. key: jobs with the same key may share a call; None: this one is answered alone."""
 
     rows: Rows
     key: Hashable | None
-    done: asyncio.Future[
-        list[Answer] | Exception
-    ]  # a value: of an exception that nobody fetches, asyncio tells the log
+    result: asyncio.Future[list[Answer] | Exception]  # as a value: asyncio logs exceptions that nobody retrieves
     sizes: list[int]
-    taken: int = 0  # rows that were given to the model
+    taken: int = 0  # rows already given to the model
     answers: list[Answer] = field(default_factory=list)
 
 
-class Piece(NamedTuple):
-    """Rows of a job that are answered in one call."""
+class Part(NamedTuple):
+    """Consecutive rows of a job that are answered in one call."""
 
     job: Job
     rows: Rows
@@ -59,15 +57,15 @@ class Piece(NamedTuple):
 
 
 class Batcher:
-    """Answers rows of many requests with one model, which only its one thread calls.
+    """Answers the rows of many requests with one model, in one thread.
 
-    Requests are taken in the order in which they came; the rows of one may be spread over several calls. The
-    predictor sorts the rows of a call by length. Used as `async with`; on exit it finishes what it has.
+    Requests are served in order of arrival; the rows of one may be split over several calls. An async context
+    manager: on exit it answers what it has accepted.
     """
 
-    def __init__(self, model: Model, limits: Limits, meters: Meters) -> None:
-        self._model, self._limits, self._meters = model, limits, meters
-        self._waiting: deque[Job] = deque()
+    def __init__(self, model: Model, limits: Limits, metrics: Metrics) -> None:
+        self._model, self._limits, self._metrics = model, limits, metrics
+        self._queue: deque[Job] = deque()
         self._arrived = asyncio.Event()
         self._closing = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="bertkit-model")
@@ -86,96 +84,96 @@ class Batcher:
 
     @property
     def alive(self) -> bool:
-        """Is anybody there who answers?"""
+        """True while requests are answered."""
         return self._runner is not None and not self._runner.done()
 
     async def answers(self, rows: Rows, key: Hashable | None) -> list[Answer]:
         """One answer per row, in their order.
 
-        Raises UserError as the model does, and Refused: 503 when its turn did not come in time, 504 when it took
-        too long, 500 when the model failed.
+        Raises UserError as the model does, and Refused: 503 after a timeout in the queue, 504 after a timeout in
+        the model, 500 when the model failed.
         """
         if not rows:
             return []
-        job = Job(rows, key, asyncio.get_running_loop().create_future(), [tokens(row) for row in rows])
-        self._waiting.append(job)
-        self._meters.waiting.inc()
+        job = Job(rows, key, asyncio.get_running_loop().create_future(), [estimated_tokens(row) for row in rows])
+        self._queue.append(job)
+        self._metrics.waiting.inc()
         self._arrived.set()
         try:
             async with asyncio.timeout(self._limits.timeout):
-                found = await job.done
+                result = await job.result
         except TimeoutError:
-            waited = f"{self._limits.timeout:g} seconds"
+            limit = f"{self._limits.timeout:g} seconds"
             if job.taken:
-                raise Refused(504, f"not answered within {waited}", "Backend") from None
-            raise Refused(503, f"its turn did not come within {waited}", "Overloaded", retry_after=1) from None
+                raise Refused(504, f"not answered within {limit}", "Backend") from None
+            raise Refused(503, f"still queued after {limit}", "Overloaded", retry_after=1) from None
         finally:
-            job.done.cancel()  # what nobody waits for any more is not answered
-        if isinstance(found, Exception):
-            raise found
-        self._meters.rows.inc(len(found))
-        self._meters.truncated.inc(sum(bool(answer.get("truncated")) for answer in found))
-        return found
+            job.result.cancel()  # so that rows are not answered for a client that has left
+        if isinstance(result, Exception):
+            raise result
+        self._metrics.rows.inc(len(result))
+        self._metrics.truncated.inc(sum(bool(answer.get("truncated")) for answer in result))
+        return result
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run this on the model's thread, between its calls: tokenizers do not bear two threads."""
+        """Call a function in the model's thread: tokenizers are not thread-safe."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     async def _run(self) -> None:
         while True:
-            pieces = self._take()
-            if pieces:
-                outcomes = await self.call(partial(self._work, pieces))
-                for piece, outcome in zip(pieces, outcomes, strict=True):
-                    _deliver(piece, outcome)
+            batch = self._next_batch()
+            if batch:
+                results = await self.call(partial(self._results, batch))
+                for part, result in zip(batch, results, strict=True):
+                    _deliver(part, result)
             elif self._closing:
                 return
             else:
                 self._arrived.clear()
                 await self._arrived.wait()
 
-    def _take(self) -> list[Piece]:
-        """The rows that are next and may share a call, up to the budget; the first of them always."""
-        pieces, later, room = list[Piece](), list[Job](), self._limits.max_batch_tokens
-        while self._waiting and room > 0:
-            job = self._waiting.popleft()
-            if job.done.done():
-                self._meters.waiting.dec(not job.taken)
+    def _next_batch(self) -> list[Part]:
+        """The next rows that may share a call, up to the budget; always at least one row."""
+        batch, later, room = list[Part](), list[Job](), self._limits.max_batch_tokens
+        while self._queue and room > 0:
+            job = self._queue.popleft()
+            if job.result.done():
+                self._metrics.waiting.dec(not job.taken)
                 continue
-            if pieces and (job.key is None or job.key != pieces[0].job.key):
+            if batch and (job.key is None or job.key != batch[0].job.key):
                 later.append(job)
                 continue
             stop = job.taken
-            while stop < len(job.rows) and (job.sizes[stop] <= room or not (pieces or stop > job.taken)):
+            while stop < len(job.rows) and (job.sizes[stop] <= room or not (batch or stop > job.taken)):
                 room -= job.sizes[stop]
                 stop += 1
             if job.key is None:  # its answers depend on each other
                 stop, room = len(job.rows), 0
             if stop > job.taken:
-                self._meters.waiting.dec(not job.taken)
-                pieces.append(Piece(job, job.rows[job.taken : stop], sum(job.sizes[job.taken : stop])))
+                self._metrics.waiting.dec(not job.taken)
+                batch.append(Part(job, job.rows[job.taken : stop], sum(job.sizes[job.taken : stop])))
                 job.taken = stop
             if stop < len(job.rows):
                 later.append(job)
                 break
-        self._waiting.extendleft(reversed(later))
-        return pieces
+        self._queue.extendleft(reversed(later))
+        return batch
 
-    def _work(self, pieces: list[Piece]) -> list[list[Answer] | Exception]:
-        """On the model's thread: the answers of each piece; where the call fails, all of a job's, or its failure."""
-        rows = [row for piece in pieces for row in piece.rows]
-        self._meters.batch_rows.observe(len(rows))
-        self._meters.batch_tokens.observe(sum(piece.tokens for piece in pieces))
-        found = self._tried(rows)
-        if isinstance(found, list):
-            answers = iter(found)
-            return [[next(answers) for _ in piece.rows] for piece in pieces]
-        if len(pieces) == 1 and len(rows) == len(pieces[0].job.rows):
-            return [found]
-        # One by one, so that a bad request fails alone; and whole, so that its message counts its own rows.
-        return [self._tried(piece.job.rows) for piece in pieces]
+    def _results(self, batch: list[Part]) -> list[list[Answer] | Exception]:
+        """The answers of each part. If the call fails: all answers of the part's job, or its own error."""
+        rows = [row for part in batch for row in part.rows]
+        self._metrics.batch_rows.observe(len(rows))
+        self._metrics.batch_tokens.observe(sum(part.tokens for part in batch))
+        result = self._call_model(rows)
+        if isinstance(result, list):
+            answers = iter(result)
+            return [[next(answers) for _ in part.rows] for part in batch]
+        if len(batch) == 1 and len(rows) == len(batch[0].job.rows):
+            return [result]
+        # One job at a time, so that a bad request fails alone; all its rows, so that its message counts them.
+        return [self._call_model(part.job.rows) for part in batch]
 
-    def _tried(self, rows: Rows) -> list[Answer] | Exception:
+    def _call_model(self, rows: Rows) -> list[Answer] | Exception:
         started = time.perf_counter()
         try:
             answers = self._model(rows)
@@ -183,26 +181,26 @@ class Batcher:
                 raise RuntimeError(f"{len(answers)} answers to {len(rows)} rows")
         except UserError as error:
             return error
-        except Exception as error:  # whatever happens to one batch, the server goes on
-            logger.error("the model failed\n%s", failure(error))
-            return Refused(500, "the model failed; the server's log has more", "Backend")
+        except Exception as error:  # one failed batch must not stop the server
+            logger.error("the model failed\n%s", traceback_without_message(error))
+            return Refused(500, "the model failed; see the server's log", "Backend")
         finally:
-            self._meters.model_seconds.observe(time.perf_counter() - started)
+            self._metrics.model_seconds.observe(time.perf_counter() - started)
         return answers
 
 
-def _deliver(piece: Piece, outcome: list[Answer] | Exception) -> None:
-    job = piece.job
-    if job.done.done():  # nobody waits for it any more
+def _deliver(part: Part, result: list[Answer] | Exception) -> None:
+    job = part.job
+    if job.result.done():  # the client has left
         return
-    if isinstance(outcome, Exception):
-        job.done.set_result(outcome)
+    if isinstance(result, Exception):
+        job.result.set_result(result)
         return
-    job.answers = [*job.answers, *outcome] if len(outcome) == len(piece.rows) < len(job.rows) else outcome
+    job.answers = [*job.answers, *result] if len(result) == len(part.rows) < len(job.rows) else result
     if len(job.answers) == len(job.rows):
-        job.done.set_result(job.answers)
+        job.result.set_result(job.answers)
 
 
-def failure(error: BaseException) -> str:
-    """Where an exception came from, and its type. Not its message, which may hold a user's text."""
+def traceback_without_message(error: BaseException) -> str:
+    """The traceback and type of an exception. Its message is left out: it may quote a user's text."""
     return "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__

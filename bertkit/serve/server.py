@@ -1,4 +1,4 @@
-"""From a model to a server that listens, and that finishes what it accepted before it goes."""
+"""Run a predictor as an HTTP server; on SIGTERM and Ctrl-C it answers what it has accepted, then exits."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ logger = logging.getLogger(__name__)
 
 
 def serve(predictor: Predictor, model: str, *, host: str, port: int, limits: Limits) -> None:
-    """Answer until SIGTERM or Ctrl-C, then what was accepted, within the limits' timeout. port: 0 for any free one.
+    """Answer until SIGTERM or Ctrl-C, then all accepted requests, within the limits' timeout. port: 0 for any free one.
 
-    Raises UserError where the address can not be had, ModelError where the model can not answer.
+    Raises UserError where the address cannot be used, ModelError where the model cannot answer.
     """
     warm_up(predictor)
     listener = listen(host, port)
-    shown = f"[{host}]" if ":" in host else host
-    logger.info("%s (%s) on http://%s:%d", model, predictor.task.name, shown, listener.getsockname()[1])
+    address = f"[{host}]" if ":" in host else host
+    logger.info("%s (%s) on http://%s:%d", model, predictor.task.name, address, listener.getsockname()[1])
     config = uvicorn.Config(
         make_app(predictor, model, limits),
         ws="none",
@@ -42,23 +42,24 @@ def serve(predictor: Predictor, model: str, *, host: str, port: int, limits: Lim
     server = uvicorn.Server(config)
     with listener, _stopped_by_signals(server):
         server.run(sockets=[listener])
-    logger.info("all that was accepted is answered")
+    logger.info("all accepted requests are answered")
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at this address. Raises UserError."""
+    """A socket that listens on this address. Raises UserError."""
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        # What it accepts inherits this; asyncio does not see that it is TCP, and answers would wait 40 ms for an ACK.
+        # Accepted connections inherit this. asyncio does not know that they are TCP, and answers would wait 40 ms for
+        # an ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except (OSError, OverflowError) as error:
-        what = f"can not listen there: {getattr(error, 'strerror', None) or error}"
-        raise UserError(Problem(f"{host}:{port}", what, "Another --port may be free; 0 takes any.")) from error
+        what = f"cannot listen on this address: {getattr(error, 'strerror', None) or error}"
+        raise UserError(Problem(f"{host}:{port}", what, "Try another --port; 0 takes any free one.")) from error
 
 
 def warm_up(predictor: Predictor) -> None:
-    """Answer one row: the first call loads libraries, and a damaged model is found before anybody asks."""
+    """Answer one row: this loads libraries, and detects a damaged model before the first request."""
     task = predictor.task
     row = {name: ["a"] if task.schema.columns[name].holds == "words" else "a" for name in task.inputs[0]}
     list(predictor.stream([row]))
@@ -66,9 +67,9 @@ def warm_up(predictor: Predictor) -> None:
 
 @contextmanager
 def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
-    """Uvicorn, when all is done, sends itself again the signal that stopped it, and the exit code would not be 0.
+    """Replace uvicorn's handling of signals: it ends by raising the signal again, and the exit code would not be 0.
 
-    A signal that comes before uvicorn has its own handlers counts too.
+    A signal before uvicorn has installed its own handlers stops the server too.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -1,0 +1,141 @@
+"""ASGI middleware: concurrency and body limits, timeouts, metrics, error responses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from bertkit.serve.batcher import traceback_without_message
+from bertkit.serve.limits import Limits, Refused
+from bertkit.serve.metrics import Metrics
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGE = 2000  # characters of a message, which may quote the request
+T = TypeVar("T")
+
+
+def error_response(error: Refused) -> JSONResponse:
+    """`{"error", "error_type"}`, as text-embeddings-inference writes it."""
+    text = error.message[:MAX_MESSAGE].encode("utf-8", "replace").decode()  # it may quote a lone surrogate
+    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+    return JSONResponse({"error": text, "error_type": error.kind}, status_code=error.status, headers=headers)
+
+
+class LimitsMiddleware:
+    """Enforces the limits. A POST counts as active before its body is read, so that bodies in memory are limited too.
+
+    paths: those with their own metrics.
+    """
+
+    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics, paths: frozenset[str]) -> None:
+        self.app, self.limits, self.metrics, self.paths = app, limits, metrics, paths
+        self.active = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 0
+
+        async def send_and_note_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await (self._post if scope["method"] == "POST" else self.app)(scope, receive, send_and_note_status)
+        except Exception as error:  # uvicorn would log the message, which may quote a user's text
+            logger.error("%s failed\n%s", scope["path"], traceback_without_message(error))
+            if not status:
+                refused = Refused(500, "the server failed; see its log", "Backend")
+                await error_response(refused)(scope, receive, send_and_note_status)
+        finally:
+            # One series for all unknown paths: there is no limit to their number.
+            path = scope["path"] if scope["path"] in self.paths else "other"
+            self.metrics.requests.labels(path, status or "disconnected").inc()
+            self.metrics.seconds.labels(path).observe(time.perf_counter() - started)
+
+    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = self._error(Headers(scope=scope))
+        if error:
+            await error_response(error)(scope, receive, send)
+            return
+        self.active += 1
+        self.metrics.active.inc()
+        try:
+            await self.app(scope, self._limited(receive), send)
+        finally:
+            self.active -= 1
+            self.metrics.active.dec()
+
+    def _error(self, headers: Headers) -> Refused | None:
+        """Why a POST is refused before its body is read."""
+        if self.active >= self.limits.max_concurrent_requests:
+            return Refused(429, "too many concurrent requests", "Overloaded", retry_after=1)
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            return Refused(415, "send JSON, with the header Content-Type: application/json", "Validation")
+        length = headers.get("content-length", "")
+        if length.isdecimal() and int(length[:20]) > self.limits.payload_limit:
+            return Refused(413, self._too_large, "Validation")
+        return None
+
+    @property
+    def _too_large(self) -> str:
+        return f"the body is larger than {self.limits.payload_limit:,} bytes"
+
+    def _limited(self, receive: Receive) -> Receive:
+        """`receive` with a limit on the size of the body and on the time to read it."""
+        deadline = asyncio.get_running_loop().time() + self.limits.timeout
+        size, complete = 0, False
+
+        async def read() -> Message:
+            nonlocal size, complete
+            if complete:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, f"the body did not arrive within {self.limits.timeout:g} seconds") from None
+            size += len(message.get("body", b""))
+            if size > self.limits.payload_limit:
+                raise HTTPException(413, self._too_large)
+            complete = not message.get("more_body", False)
+            return message
+
+        return read
+
+
+async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
+    """The result of `work`, which is cancelled when the client disconnects; Refused is raised then.
+
+    The request's body must have been read.
+    """
+    task = asyncio.ensure_future(work)
+    disconnect = asyncio.ensure_future(_disconnected(request.receive))
+    try:
+        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Refused(499, "the client disconnected", "Validation")
+        return task.result()
+    finally:
+        task.cancel()
+        disconnect.cancel()
+
+
+async def _disconnected(receive: Callable[[], Awaitable[Message]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
