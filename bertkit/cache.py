@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from bertkit.files import WANTED, sha256, write_json, write_text
+from bertkit.files import MODEL_FILES, sha256, write_json, write_text
 
 _BIG = 1 << 20  # bytes from which on the sha256 of a model's file is remembered
 _SETTLED = 2.0  # seconds after which a file that changes again has another time
@@ -41,9 +41,9 @@ def fingerprint(folder: Path, root: Path | None = None) -> str:
     The sha256 of a big file is remembered under `root` by its path, size, inode and times.
     """
     paths = [*folder.glob("*"), *folder.glob("*/*")]
-    files = sorted(p for p in paths if p.is_file() and any(fnmatch(p.name, pattern) for pattern in WANTED))
+    files = sorted(p for p in paths if p.is_file() and any(fnmatch(p.name, pattern) for pattern in MODEL_FILES))
     parts = {str(file.relative_to(folder)): file_digest(file, root or cache_root()) for file in files}
-    return _sha256_of(parts)
+    return sha256_of_json(parts)
 
 
 def file_digest(file: Path, root: Path) -> str:
@@ -52,7 +52,7 @@ def file_digest(file: Path, root: Path) -> str:
     if stat.st_size < _BIG:
         return sha256(file)
     identity = [os.path.realpath(file), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
-    memory = root / "digests" / _sha256_of(identity)
+    memory = root / "digests" / sha256_of_json(identity)
     with suppress(OSError, UnicodeDecodeError):
         return memory.read_text(encoding="ascii")
     digest = sha256(file)
@@ -62,11 +62,11 @@ def file_digest(file: Path, root: Path) -> str:
     return digest
 
 
-def _sha256_of(value: Any) -> str:
+def sha256_of_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def keep(
+def cached_folder(
     key: Mapping[str, Any], name: str, write: Callable[[Path], None], *, root: Path | None = None
 ) -> tuple[Path, bool]:
     """The folder kept under this key, and whether it was there; if not, `write` fills it aside and it is renamed.
@@ -74,7 +74,7 @@ def keep(
     key: all that decides what it holds, as JSON can write it. name: what lists call it. Like vectors it is listed and
     cleared by its store.json. Raises OSError where it can not be kept, and what `write` raises; then nothing is left.
     """
-    folder = (root or cache_root()) / _sha256_of(key)[:32]
+    folder = (root or cache_root()) / sha256_of_json(key)[:32]
     there = folder.is_dir()
     if not there:
         aside = folder.with_name(f".{uuid4().hex}")

@@ -63,4 +63,4 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]  # what is fetched: no pickles, no code
+MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # what is fetched: no pickles, no code

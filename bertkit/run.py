@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit import processes
 from bertkit.errors import Problem, RecipeError, UserError
 from bertkit.files import read_json
-from bertkit.recipe.recipe import dump, load_recipe
+from bertkit.recipe.recipe import load_recipe, to_yaml
 
 if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor
@@ -81,7 +81,7 @@ def open_run(recipe: Recipe, folder: Path, resume: bool, changed: bool = False) 
 
     Nothing is written yet: what is wrong with data or model leaves no folder behind.
     """
-    run, text = Run(folder), dump(recipe)
+    run, text = Run(folder), to_yaml(recipe)
     kept = folder / "recipe.yaml"
     if folder.exists() and not folder.is_dir():
         raise UserError(Problem(str(folder), "is not a folder", "Name a folder with --output-dir."))

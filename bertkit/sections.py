@@ -26,11 +26,11 @@ LANGUAGE = re.compile(r"[a-z]{2,3}|multilingual|code", re.ASCII)  # ISO 639-1, -
 REPO_ID = re.compile(r"(?!.*(--|\.\.|\.git$))(?=.{1,96}$)[A-Za-z0-9][\w.-]*/\w([\w.-]*\w)?", re.ASCII)  # owner/model
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class ModelSpec(_Section):
+class ModelSpec(Section):
     """The encoder: a pretrained one by its name, or a new one from a config and a tokenizer."""
 
     name: Text | None = Field(
@@ -50,7 +50,7 @@ class ModelSpec(_Section):
         return self.name or f"a new BERT{f'-{new}' if new else ''}"
 
 
-class DataSpec(_Section):
+class DataSpec(Section):
     """Where the rows come from and what their columns mean."""
 
     source: Text | Annotated[dict[str, Text | Annotated[list[Text], Field(min_length=1)]], Field(min_length=1)] = Field(
@@ -87,14 +87,14 @@ class DataSpec(_Section):
     )
 
 
-class EarlyStopping(_Section):
+class EarlyStopping(Section):
     """Stop when the headline metric has not risen for a while."""
 
     patience: int = Field(ge=1, description="Evaluations without a gain before training stops.")
     threshold: float = Field(0.0, ge=0, description="A smaller gain does not count.")
 
 
-class Lora(_Section):
+class Lora(Section):
     """LoRA (Hu et al. 2021), by peft; names are LoraConfig's. The head is always trained and saved."""
 
     r: int = Field(8, ge=1, description="Rank.")
@@ -103,26 +103,26 @@ class Lora(_Section):
     target_modules: list[str] | None = Field(None, description="null: peft's choice for this architecture.")
 
 
-class Freeze(_Section):
+class Freeze(Section):
     """Parts of the encoder that keep their pretrained weights."""
 
     embeddings: bool = Field(False, description="The embeddings too.")
     layers: int = Field(0, ge=0, description="The first so many encoder layers.")
 
 
-class Batching(_Section):
+class Batching(Section):
     """Training batches by what they weigh, in place of a number of rows."""
 
     tokens: int = Field(ge=8, description="Slots of a micro-batch: its features x the word pieces of the longest.")
 
 
-class Student(_Section):
+class Student(Section):
     """The model that learns, where it is not all of the one that `model` names."""
 
     layers: int = Field(ge=1, description="Encoder layers that are kept, evenly spaced, the first and the last too.")
 
 
-class Distillation(_Section):
+class Distillation(Section):
     """Learning from a teacher's outputs (Hinton et al. 2015)."""
 
     teacher: Text = Field(description="A run, a model folder or a Hub id, for the same task, labels and word pieces.")
@@ -132,7 +132,7 @@ class Distillation(_Section):
     student: Student | None = Field(None, description="null: all layers of the model that `model` names.")
 
 
-class Hub(_Section):
+class Hub(Section):
     """What the model card states of the model, and a push of it to the Hub, once it is trained."""
 
     repo_id: str | None = Field(None, description="owner/model. null: nothing is pushed.")

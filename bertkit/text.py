@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+_CONTROLS = "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+
 
 def counted(count: int, noun: str, verb: str = "") -> str:
     """Such as "1 row", "2 rows", "1 row repeats" and "2 rows repeat"."""
@@ -33,23 +35,20 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 KeyPath: TypeAlias = tuple[str | int, ...]
 
 
-def shown(value: Any) -> str:
-    """A value for a message: quoted when it is text, short, and printable whatever it holds."""
+def short_repr(value: Any) -> str:
+    """repr(value), shortened to 80 characters: always printable."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}...{text[-15:]}"
 
 
-def printable(text: str) -> str:
-    """The text itself, or with its control characters and surrogates escaped: a message must not move the cursor."""
-    return text if text.isprintable() else repr(text)[1:-1]
-
-
-def tame(text: str) -> str:
-    """The text with control characters and turns of direction escaped, and all else as it is: for the terminal."""
-    return re.sub("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda found: repr(found[0])[1:-1], text)
+def escape_controls(text: str) -> str:
+    """The text with control characters, changes of direction and surrogates escaped: it must not move the cursor."""
+    return re.sub(_CONTROLS, lambda match: repr(match[0])[1:-1], text)
 
 
 def dotted(path: KeyPath) -> str:
     """The key path as people write it: `data.source.train[0]`."""
-    words = (key if isinstance(key, int) or (key.isprintable() and 0 < len(key) <= 80) else shown(key) for key in path)
+    words = (
+        key if isinstance(key, int) or (key.isprintable() and 0 < len(key) <= 80) else short_repr(key) for key in path
+    )
     return "".join(f"[{word}]" if isinstance(word, int) else f".{word}" for word in words).removeprefix(".")

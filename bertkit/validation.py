@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from bertkit.text import KeyPath, shown
+from bertkit.text import KeyPath, short_repr
 
 
-class Found(NamedTuple):
+class KeyProblem(NamedTuple):
     """Something wrong with the value at a key path."""
 
     path: KeyPath
@@ -22,19 +22,28 @@ class Found(NamedTuple):
     fix: str = ""
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The most similar of the known names, upper and lower case alike; "" where none is close."""
+    by_lower = {each.lower().strip(): each for each in known}
+    close = get_close_matches(name.lower(), by_lower, n=1) if len(name) <= 80 else []
+    return by_lower[close[0]] if close else ""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing where no name is close."""
-    close = get_close_matches(name, known, n=1) if len(name) <= 80 else []
-    return f"; did you mean {close[0]!r}?" if close else ""
+    near = nearest(name, known)
+    return f"; did you mean {near!r}?" if near else ""
 
 
-def unknown_key(path: KeyPath, known: Iterable[str], homes: Mapping[str, str]) -> Found:
+def unknown_key(path: KeyPath, known: Iterable[str], homes: Mapping[str, str]) -> KeyProblem:
     """A key that its section does not have. homes: key -> the section it belongs to, for misplaced keys."""
     names, key = sorted(known), str(path[-1])
     if key in homes:
-        return Found(path, "unknown key", f"it belongs under `{homes[key]}:`")
+        return KeyProblem(path, "unknown key", f"it belongs under `{homes[key]}:`")
     meant = did_you_mean(key, names)
-    return Found(path, f"unknown key{meant}", "" if meant or len(names) > 25 else f"known here: {', '.join(names)}")
+    return KeyProblem(
+        path, f"unknown key{meant}", "" if meant or len(names) > 25 else f"known here: {', '.join(names)}"
+    )
 
 
 def spelling_hint(value: Any, wanted: Iterable[str]) -> str:
@@ -58,16 +67,16 @@ def spelling_hint(value: Any, wanted: Iterable[str]) -> str:
     return ""
 
 
-def found_value(value: Any) -> str:
+def describe(value: Any) -> str:
     """What stands there, in words."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f"text {shown(value)}"
+        return f"text {short_repr(value)}"
     if isinstance(value, int | float):
-        return f"the number {shown(value)}"
+        return f"the number {short_repr(value)}"
     return "a mapping" if isinstance(value, dict) else "a list"
 
 
@@ -99,7 +108,7 @@ _BOUNDS = {
 
 def explain(
     error: ValidationError, data: Any, sections: Mapping[str, type[BaseModel]], homes: Mapping[str, str]
-) -> list[Found]:
+) -> list[KeyProblem]:
     """pydantic's errors about `data` in plain words, one per key path.
 
     sections: name -> its type, with "" for the recipe itself; both for `did you mean`.
@@ -114,7 +123,7 @@ def explain(
             # of a choice such as `text or a mapping`, what is wrong inside the mapping says more than `not text`
             continue
         if any(detail["type"] == "missing" for detail in details):
-            found.append(Found(path, "missing", "write it; it has no default"))
+            found.append(KeyProblem(path, "missing", "write it; it has no default"))
         elif any(detail["type"] == "extra_forbidden" for detail in details):
             section = sections.get(str(path[0])) if len(path) > 1 else sections[""]
             found.append(unknown_key(path, section.model_fields if section else (), homes))
@@ -123,20 +132,20 @@ def explain(
     return found
 
 
-def _explain_value(path: KeyPath, details: list[ErrorDetails], value: Any) -> Found:
+def _explain_value(path: KeyPath, details: list[ErrorDetails], value: Any) -> KeyProblem:
     bounds = [_BOUNDS[d["type"]].format(**d.get("ctx", {})) for d in details if d["type"] in _BOUNDS]
     if bounds:
-        return Found(path, f"{bounds[0]}, found {shown(value)}")
+        return KeyProblem(path, f"{bounds[0]}, found {short_repr(value)}")
     choices = [name for d in details for name in _choices(d)]
     if any(d["loc"][-1] == "[key]" for d in details):
         return unknown_key(path, choices, {})
     wanted = [_WANTED[d["type"]] for d in details if d["type"] in _WANTED]
     if not wanted and not choices:
-        return Found(path, details[0]["msg"])
+        return KeyProblem(path, details[0]["msg"])
     names = [*map(repr, choices), *dict.fromkeys(wanted)]
     listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
     meant = did_you_mean(value, choices) if isinstance(value, str) else ""
-    return Found(path, f"expected {listed}, found {found_value(value)}{meant}", spelling_hint(value, wanted))
+    return KeyProblem(path, f"expected {listed}, found {describe(value)}{meant}", spelling_hint(value, wanted))
 
 
 def _choices(detail: ErrorDetails) -> list[str]:

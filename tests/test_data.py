@@ -82,7 +82,7 @@ MISSING = [
     ("text_a,second,label\na,b,c\n", {}, ["columns: {text_b: second}"]),
     ("text\tlabel\na\tb\n", {}, [r'delimiter: "\t"']),
     ("text,label\na,b\n", {"columns": {"text": "txet"}}, ["no column `txet`", "columns: {text: text}"]),
-    ("text,label\na,b\n", {"columns": {"txt": "text"}}, ["no column `txt` (did you mean `text`?)"]),
+    ("text,label\na,b\n", {"columns": {"txt": "text"}}, ["no column `txt`; did you mean 'text'?"]),
     ("a,b,label\na,b,c\n", {"columns": {"text": "a", "text_b": "b"}}, ["`text` and `text_b` do not go together"]),
     ("text,label,score\na,b,1\n", {}, ["`label`, or `score`: only one", "columns: {label: label}"]),
 ]  # fmt: skip

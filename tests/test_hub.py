@@ -33,7 +33,7 @@ from bertkit.hub import payload
 from bertkit.hub.push import Pushed, push, unaccepted
 from bertkit.inference.evaluate import evaluate
 from bertkit.inference.predictor import load
-from bertkit.recipe.recipe import dump
+from bertkit.recipe.recipe import to_yaml
 from bertkit.report.card import BEGIN, END, yours
 from bertkit.run import Run
 from bertkit.sections import Hub
@@ -359,7 +359,7 @@ def test_a_card_that_does_not_validate_is_refused(
 
 
 def test_a_card_that_the_hub_refuses_goes_nowhere(run: Run, hub: FakeHub) -> None:
-    write_text(run.folder / "recipe.yaml", dump(run.recipe).replace("license: mit", "license: mitt"))
+    write_text(run.folder / "recipe.yaml", to_yaml(run.recipe).replace("license: mit", "license: mitt"))
     with pytest.raises(ModelError, match=r"the Hub does not accept the card: .*license.* must be one of"):
         push(run.folder, ME)
     assert hub.repos == {}
@@ -447,7 +447,7 @@ def test_the_card_names_its_repository(run: Run, hub: FakeHub) -> None:
 def test_nothing_is_public_without_a_licence(
     tiny_encoder: Path, run: Run, hub: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_text(run.folder / "recipe.yaml", dump(run.recipe.model_copy(update={"hub": None})))
+    write_text(run.folder / "recipe.yaml", to_yaml(run.recipe.model_copy(update={"hub": None})))
     assert main(["push", str(run.folder), ME, "--public"]) == 2
     said = capsys.readouterr().err
     assert "no licence is stated, and everybody would see the model" in said

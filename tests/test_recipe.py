@@ -21,14 +21,14 @@ from bertkit.recipe.recipe import (
     TASK_OPTIONS,
     TRAINING_DEFAULTS,
     Recipe,
-    dump,
     json_schema,
     load_recipe,
     parse_data_spec,
+    to_yaml,
 )
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.recipe.training_arguments import DECIDED, REMOVED, training_fields
-from bertkit.recipe.yaml12 import parse
+from bertkit.recipe.yaml import parse
 
 REPOSITORY = Path(__file__).parents[1]
 SHIPPED = shipped_recipes()
@@ -208,9 +208,9 @@ def test_shipped_recipe_is_valid_and_its_dump_says_the_same(name: str, tmp_path:
     recipe = load_recipe(name, check_files=False)
     assert recipe.task.name == SHIPPED[name].parent.name
     resolved = tmp_path / "resolved.yaml"
-    resolved.write_text(dump(recipe))
+    resolved.write_text(to_yaml(recipe))
     assert load_recipe(resolved, check_files=False) == recipe
-    assert dump(load_recipe(resolved, check_files=False)) == resolved.read_text()
+    assert to_yaml(load_recipe(resolved, check_files=False)) == resolved.read_text()
     jsonschema.validate(parse(SHIPPED[name].read_text()).data, json_schema())
 
 

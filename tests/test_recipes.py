@@ -10,7 +10,7 @@ import pytest
 import small
 
 from bertkit.models.encoder import PACKAGED
-from bertkit.recipe.recipe import Recipe, dump, load_recipe
+from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.tasks import TASKS
 from bertkit.training.train import train
@@ -114,7 +114,7 @@ def test_there_are_recipes() -> None:
 def test_it_loads_and_survives_being_written(file: Path, tmp_path: Path) -> None:
     recipe = load_recipe(file.stem, check_files=False)
     assert recipe.task.name == file.parent.name
-    (tmp_path / "again.yaml").write_text(dump(recipe))
+    (tmp_path / "again.yaml").write_text(to_yaml(recipe))
     assert load_recipe(tmp_path / "again.yaml", check_files=False) == recipe
 
 

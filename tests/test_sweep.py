@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from bertkit.cli.main import _parse, main
 from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
-from bertkit.recipe.recipe import Recipe, dump, load_recipe
-from bertkit.recipe.yaml12 import parse
+from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
+from bertkit.recipe.yaml import parse
 from bertkit.run import Run
 from bertkit.sweeps import page as pages
 from bertkit.sweeps import search
@@ -80,7 +80,7 @@ class Trainer:
         assert resume == (folder / "recipe.yaml").is_file()
         if not resume:
             assert not folder.exists()
-            write_text(folder / "recipe.yaml", dump(recipe))
+            write_text(folder / "recipe.yaml", to_yaml(recipe))
         self.pass_moment()
         for watch in callbacks:
             for number in (1, 2, 3):

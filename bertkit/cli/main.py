@@ -207,14 +207,14 @@ def _recipes(args: argparse.Namespace) -> None:
 
 
 def _show(args: argparse.Namespace) -> None:
-    from bertkit.recipe.recipe import dump, json_schema, load_recipe
+    from bertkit.recipe.recipe import json_schema, load_recipe, to_yaml
 
     if args.schema:
         print(json.dumps(json_schema(), indent=2))
     elif args.recipe is None:
         raise UserError(Problem("", "which recipe?", "bertkit recipes lists the shipped ones."))
     else:
-        print(dump(load_recipe(args.recipe, args.rest, check_files=False)), end="")
+        print(to_yaml(load_recipe(args.recipe, args.rest, check_files=False)), end="")
 
 
 def _copy(args: argparse.Namespace) -> None:
@@ -304,7 +304,7 @@ def _text(path: Path) -> str:
 def _predict(args: argparse.Namespace, spread: Any) -> None:
     from bertkit.inference.display import example, shown
     from bertkit.inference.predict_file import predict_file
-    from bertkit.text import tame
+    from bertkit.text import escape_controls
 
     if bool(args.rest) == bool(args.input):
         raise UserError(Problem("", "predict needs texts, or --input FILE", "bertkit predict RUN 'some text'"))
@@ -337,7 +337,7 @@ def _predict(args: argparse.Namespace, spread: Any) -> None:
         print(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
     for text, answer in zip(args.rest, predictor.stream(rows), strict=True):
         whole = {"text": text, "answer": answer}
-        print(json.dumps(whole, ensure_ascii=False) if args.json else tame(shown(text, answer)))
+        print(json.dumps(whole, ensure_ascii=False) if args.json else escape_controls(shown(text, answer)))
 
 
 def _tokenizer_train(args: argparse.Namespace) -> None:

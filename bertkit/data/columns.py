@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.table import Origin, Problems, shown
 from bertkit.errors import DataError, Problem
+from bertkit.validation import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from bertkit.data.schema import Column
@@ -103,11 +103,11 @@ def _check_mapping(
     problems = Problems()
     for ours, theirs in spec.columns.items():
         if ours not in columns:
-            what = f"the task has no column `{ours}`{_meant(ours, columns)}; it has: {', '.join(columns)}"
-            problems.add("data.columns", what)
+            what = f"the task has no column `{ours}`{did_you_mean(ours, columns)}"
+            problems.add("data.columns", what, f"columns of the task: {', '.join(columns)}")
         elif theirs not in found and ours not in optional:
             what = f"no column `{theirs}`, which `data.columns` names for `{ours}`; found: {', '.join(found)}"
-            problems.add(where, what, _fix(ours, _nearest(theirs, found) or _nearest(ours, found)))
+            problems.add(where, what, _fix(ours, nearest(theirs, found) or nearest(ours, found)))
     problems.finish()
 
 
@@ -133,7 +133,7 @@ def _missing(
         return Problem(where, what, fix)
     free = [name for name in found if name not in spec.columns.values() and name not in columns]
     free.sort(key=lambda name: name.lower() in _IDS)
-    near = [(n, match) for alternative in group for n in alternative if (match := _nearest(n, free))]
+    near = [(n, match) for alternative in group for n in alternative if (match := nearest(n, free))]
     closest = max(group, key=lambda names: sum(spec.columns.get(n, n) in found for n in names))
     gaps = [n for n in closest if spec.columns.get(n, n) not in found]
     ours, theirs = near[0] if near else (gaps[0], free[0] if free else "")
@@ -143,17 +143,6 @@ def _missing(
 def _fix(ours: str, theirs: str) -> str:
     written = theirs if _PLAIN.fullmatch(theirs) else json.dumps(theirs, ensure_ascii=False)
     return f"say which column it is, e.g.  data: {{columns: {{{ours}: {written if theirs else '…'}}}}}"
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    lowered = {n.lower().strip(): n for n in names}
-    near = difflib.get_close_matches(name.lower(), lowered, 1)
-    return lowered[near[0]] if near else ""
-
-
-def _meant(name: str, names: Iterable[str]) -> str:
-    near = _nearest(name, names)
-    return f" (did you mean `{near}`?)" if near else ""
 
 
 def _refuse_fractions(values: Sequence[Any], name: str, origin: Origin) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.cache import cache_root, file_digest, keep
+from bertkit.cache import cache_root, cached_folder, file_digest
 from bertkit.data.columns import choose_columns
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS
@@ -117,7 +117,9 @@ def _kept(parts: Sequence[Part], names: Mapping[str, str], spec: DataSpec, split
         _read(parts, names, spec, split, share, folder)
 
     try:
-        return keep({"corpus": key}, f"documents: {', '.join(Path(part.name).name for part in parts)}", write)[0]
+        return cached_folder({"corpus": key}, f"documents: {', '.join(Path(part.name).name for part in parts)}", write)[
+            0
+        ]
     except OSError as error:
         what = f"the corpus can not be kept here: {error.strerror or error}"
         fix = "make room, or name another folder in BERTKIT_CACHE"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, place, read_c
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
+from bertkit.validation import did_you_mean
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -152,9 +152,8 @@ def _sample(name: str) -> Path:
     root = samples_folder()
     known = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(("_", ".")))
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise DataError(Problem(f"{SAMPLE}{name}", f"no such sample{hint}; there are: {', '.join(known)}"))
+        what = f"no such sample{did_you_mean(name, known)}"
+        raise DataError(Problem(f"{SAMPLE}{name}", what, f"samples: {', '.join(known)}"))
     return root / name
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from bertkit.data.table import Problems, Table
 from bertkit.errors import DataError, Problem
 from bertkit.text import counted
+from bertkit.validation import did_you_mean
 
 if TYPE_CHECKING:
     from bertkit.data.schema import Column, Finding
@@ -133,9 +133,8 @@ def match_splits(names: Collection[str], spec: DataSpec) -> dict[str, str]:
     for split in SPLITS:
         mapped = {n: n for n in names}.get(given[split]) if split in given else None
         if split in given and mapped is None:
-            near = difflib.get_close_matches(given[split], names, 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            problems.add("data.splits", f"no split {given[split]!r}{hint}; the splits there: {', '.join(names)}")
+            what = f"no split {given[split]!r}{did_you_mean(given[split], names)}"
+            problems.add("data.splits", what, f"splits of the source: {', '.join(names)}")
         known = VALIDATION if split == "validation" else (split,)
         there = [mapped] if mapped else [n for n in known if n in names and n not in given.values()]
         if len(there) > 1:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bertkit.inference.display import said
-from bertkit.text import tame
+from bertkit.text import escape_controls
 
 if TYPE_CHECKING:
     from bertkit.explain.explain import Attributed, Explanation
@@ -27,10 +27,10 @@ def checked(each: Attributed) -> str:
 
 def lines(explanation: Explanation, colour: bool = False) -> Iterator[str]:
     """An explanation as text: each word with its share and a bar, blue and full for the answer, else orange."""
-    yield tame(said(explanation["answer"]))
+    yield escape_controls(said(explanation["answer"]))
     for each in explanation["attributed"]:
         yield ""
-        yield f"{tame(each['what'])}: {checked(each)}"
+        yield f"{escape_controls(each['what'])}: {checked(each)}"
         for name, words in each["words"].items():
             yield f"  {name}"
             text = explanation["texts"][name]
@@ -39,7 +39,7 @@ def lines(explanation: Explanation, colour: bool = False) -> Iterator[str]:
             least = strongest[MANY] if len(strongest) > MANY else -1.0
             for word, score in scored:
                 if abs(score) > least:
-                    yield f"  {score:+8.3f} {_bar(score, strongest[0], colour)} {tame(word)}"
+                    yield f"  {score:+8.3f} {_bar(score, strongest[0], colour)} {escape_controls(word)}"
             if least >= 0:
                 yield f"  … and {sum(abs(score) <= least for _, score in scored):,} words with less"
 

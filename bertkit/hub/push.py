@@ -22,7 +22,7 @@ from huggingface_hub import (
 from huggingface_hub.hf_api import RepoFile
 
 from bertkit.errors import ModelError, Problem
-from bertkit.files import WANTED, write_text
+from bertkit.files import MODEL_FILES, write_text
 from bertkit.hub.payload import CARD, Item, item_of, payload
 from bertkit.models.download import content_hash
 from bertkit.models.hub_errors import FAILURES, LOGIN, WAITS, persistently, redacted, refuse, refused, wait
@@ -209,7 +209,7 @@ def _operations(
 ) -> list[CommitOperationAdd | CommitOperationDelete]:
     """Add what is of this model; delete what `load` would fetch and is not."""
     sent = {item.path for item in files}
-    old = [path for path in there if path not in sent and any(fnmatch(path, pattern) for pattern in WANTED)]
+    old = [path for path in there if path not in sent and any(fnmatch(path, pattern) for pattern in MODEL_FILES)]
     adding = [CommitOperationAdd(path_in_repo=item.path, path_or_fileobj=str(item.file)) for item in files]
     return [*adding, *(CommitOperationDelete(path_in_repo=path) for path in old)]
 

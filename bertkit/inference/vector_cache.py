@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from bertkit.cache import _sha256_of, cache_root
+from bertkit.cache import cache_root, sha256_of_json
 from bertkit.errors import Problem, UserError
 from bertkit.files import read_json, write_json
 
@@ -108,7 +108,7 @@ class VectorCache:
 
     def __init__(self, root: Path, name: str, key: Mapping[str, Any]) -> None:
         self.name, self.key = name, dict(key)
-        self.folder = root / _sha256_of(self.key)[:32]
+        self.folder = root / sha256_of_json(self.key)[:32]
 
     def lookup(self, texts: Sequence[str]) -> tuple[Flags, Vectors | None]:
         """Which texts are here, `(texts,)`, and their vectors, `(texts, size)`, rows of others 0; None where none is.

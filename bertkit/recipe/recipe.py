@@ -20,7 +20,7 @@ from bertkit.recipe.errors import Report
 from bertkit.recipe.overrides import apply_overrides
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.recipe.training_arguments import check_training, training_fields, training_schema
-from bertkit.recipe.yaml12 import MAX_BYTES, parse, plain
+from bertkit.recipe.yaml import MAX_BYTES, parse, plain
 from bertkit.sections import (
     Batching,
     DataSpec,
@@ -30,8 +30,8 @@ from bertkit.sections import (
     Hub,
     Lora,
     ModelSpec,
+    Section,
     Seed,
-    _Section,
 )
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import TaskOptions
@@ -42,8 +42,8 @@ from bertkit.tasks.sentence_similarity import SentenceSimilarityOptions
 from bertkit.tasks.text_classification import TextClassificationOptions
 from bertkit.tasks.text_ranking import TextRankingOptions
 from bertkit.tasks.token_classification import TokenClassificationOptions
-from bertkit.text import KeyPath, printable, shown
-from bertkit.validation import Found, did_you_mean, explain, found_value
+from bertkit.text import KeyPath, escape_controls, short_repr
+from bertkit.validation import KeyProblem, describe, did_you_mean, explain
 
 TASK_OPTIONS: tuple[type[TaskOptions], ...] = tuple(task.Options for task in TASKS)
 
@@ -61,7 +61,7 @@ TRAINING_DEFAULTS = {
 }
 
 
-class Recipe(_Section):
+class Recipe(Section):
     """One run, complete: task, encoder, data, training. Immutable; every default is filled in."""
 
     task: Annotated[
@@ -127,7 +127,7 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, check_file
     """
     shipped = shipped_recipes()
     file = shipped.get(str(source)) or Path(os.path.expanduser(source))
-    report = Report(printable(str(file)))
+    report = Report(escape_controls(str(file)))
     data = _read_file(file, shipped, report)
     apply_overrides(data, overrides, report)
     home = Path.cwd() if file in shipped.values() else file.absolute().parent
@@ -151,7 +151,7 @@ def parse_data_spec(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> D
     return _DataOnly.model_validate(clean).data
 
 
-def dump(recipe: Recipe) -> str:
+def to_yaml(recipe: Recipe) -> str:
     """The recipe as YAML text with every default written: load_recipe of it gives an equal recipe."""
     writer = YAML(typ="safe", pure=True)
     writer.Representer = _Plain
@@ -171,7 +171,7 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-class _DataOnly(_Section):
+class _DataOnly(Section):
     data: DataSpec
 
 
@@ -198,18 +198,20 @@ def _read_file(file: Path, shipped: Mapping[str, Path], report: Report) -> dict[
         close = get_close_matches(file.name, [*shipped, *near], n=3)
         what = "no such recipe" + (f"; did you mean {' or '.join(map(repr, close))}?" if close else "")
         fix = f"shipped recipes: {', '.join(shipped) or 'none'}"
-        raise RecipeError(Problem(printable(str(file)), what, fix)) from None
+        raise RecipeError(Problem(escape_controls(str(file)), what, fix)) from None
     except OSError as error:
-        raise RecipeError(Problem(printable(str(file)), f"can not be read: {error.strerror}")) from None
+        raise RecipeError(Problem(escape_controls(str(file)), f"can not be read: {error.strerror}")) from None
     except ValueError:
-        raise RecipeError(Problem(printable(str(file)), "no file can have this name")) from None
+        raise RecipeError(Problem(escape_controls(str(file)), "no file can have this name")) from None
     report.read(document)
     data: Any = document.data
     if isinstance(data, dict):
         return data
     if not document.faults:
-        what = "the recipe is empty" if data is None else f"expected a mapping, found {found_value(data)}"
-        report.add(Found((), what, "start with `task:`, `model:` and `data:`; `bertkit copy sst2 my.yaml` makes one"))
+        what = "the recipe is empty" if data is None else f"expected a mapping, found {describe(data)}"
+        report.add(
+            KeyProblem((), what, "start with `task:`, `model:` and `data:`; `bertkit copy sst2 my.yaml` makes one")
+        )
     report.raise_if_any()
     return {}
 
@@ -245,10 +247,10 @@ def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
     for rows in ROWS if clean.get("batching") is not None else ():
         if rows in clean.get("training", {}):
             fix = f"remove it (~training.{rows} on the command line), or remove `batching`"
-            found.append(Found(("training", rows), "has no effect where `batching` counts tokens", fix))
+            found.append(KeyProblem(("training", rows), "has no effect where `batching` counts tokens", fix))
     if clean.get("training", {}).get("auto_find_batch_size") and options and "mini_batch" in options.model_fields:
         fix = "remove it, and write task.mini_batch: the texts that go through the encoder at a time"
-        found.append(Found(("training", "auto_find_batch_size"), "would change a loss that compares rows", fix))
+        found.append(KeyProblem(("training", "auto_find_batch_size"), "would change a loss that compares rows", fix))
     for each in found:
         report.add(each)
     if best := clean.get("training", {}).get("metric_for_best_model"):
@@ -258,7 +260,7 @@ def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
 
 def _validate(
     model: type[BaseModel], data: Any, sections: Mapping[str, type[BaseModel]], homes: Mapping[str, str]
-) -> list[Found]:
+) -> list[KeyProblem]:
     try:
         model.model_validate(data)
     except ValidationError as error:
@@ -266,7 +268,7 @@ def _validate(
     return []
 
 
-def _options(data: Mapping[str, Any]) -> tuple[type[TaskOptions] | None, list[Found]]:
+def _options(data: Mapping[str, Any]) -> tuple[type[TaskOptions] | None, list[KeyProblem]]:
     """The options type that `task.name` names, or what is wrong with the name."""
     task = data.get("task")
     if not isinstance(task, dict):
@@ -275,10 +277,10 @@ def _options(data: Mapping[str, Any]) -> tuple[type[TaskOptions] | None, list[Fo
     name = task.get("name")
     if isinstance(name, str) and name in by_name:
         return by_name[name], []
-    what = f"no task {shown(name)}{did_you_mean(name, by_name)}" if isinstance(name, str) else "missing"
+    what = f"no task {short_repr(name)}{did_you_mean(name, by_name)}" if isinstance(name, str) else "missing"
     if "name" in task and not isinstance(name, str):
-        what = f"expected text, found {found_value(name)}"
-    return None, [Found(("task", "name"), what, f"known: {', '.join(by_name)}")]
+        what = f"expected text, found {describe(name)}"
+    return None, [KeyProblem(("task", "name"), what, f"known: {', '.join(by_name)}")]
 
 
 def _filled(section: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:

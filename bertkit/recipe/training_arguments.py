@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertkit.errors import UserError
-from bertkit.text import shown
-from bertkit.validation import Found, did_you_mean, found_value, spelling_hint, unknown_key
+from bertkit.text import short_repr
+from bertkit.validation import KeyProblem, describe, did_you_mean, spelling_hint, unknown_key
 
 _HUB = "remove it; `bertkit push RUN` uploads a run when you ask for it"
 _SEEDS = "remove it, and write `seeds: [{value}]` at the top of the recipe"
@@ -207,7 +207,7 @@ def _help(node: ast.expr | None) -> str:
     return " ".join(str(metadata.get("help", "")).split())
 
 
-def check_training(values: Mapping[str, Any], homes: Mapping[str, str]) -> Iterator[Found]:
+def check_training(values: Mapping[str, Any], homes: Mapping[str, str]) -> Iterator[KeyProblem]:
     """What is wrong with the names and values of a `training:` section. homes: key -> the section it belongs to."""
     fields = training_fields()
     for name, value in values.items():
@@ -215,33 +215,35 @@ def check_training(values: Mapping[str, Any], homes: Mapping[str, str]) -> Itera
         if name in DECIDED:
             # push_to_hub: false asks for nothing
             if not (value is False and name in fields and fields[name].default == "False"):
-                yield Found(path, "bertkit decides this", _answer(DECIDED[name], name, value))
+                yield KeyProblem(path, "bertkit decides this", _answer(DECIDED[name], name, value))
         elif name in fields:
             yield from _check_value(path, fields[name], value)
         elif name in REMOVED:
-            yield Found(path, "the installed transformers has no such field", _answer(REMOVED[name], name, value))
+            yield KeyProblem(path, "the installed transformers has no such field", _answer(REMOVED[name], name, value))
         else:
             yield unknown_key(path, fields.keys() - DECIDED.keys(), homes)
 
 
 def _answer(answer: str, name: str, value: Any) -> str:
-    text = str(value).lower() if isinstance(value, bool) else shown(value)
+    text = str(value).lower() if isinstance(value, bool) else short_repr(value)
     return answer.replace("{name}", name).replace("{value}", text)
 
 
-def _check_value(path: tuple[str, str], field: TrainingField, value: Any) -> Iterator[Found]:
+def _check_value(path: tuple[str, str], field: TrainingField, value: Any) -> Iterator[KeyProblem]:
     wanted = [_IN_WORDS[name] for name in field.types]
     texts = value if isinstance(value, list) else [value] if isinstance(value, str) else []
     if not _fits(value, field.types):
-        what = f"expected {' or '.join(wanted)}, found {found_value(value)}"
-        yield Found(
+        what = f"expected {' or '.join(wanted)}, found {describe(value)}"
+        yield KeyProblem(
             path, what, f"known here: {', '.join(field.choices)}" if field.choices else spelling_hint(value, wanted)
         )
     elif field.choices and (wrong := [text for text in texts if text and text not in field.choices]):
         meant = did_you_mean(wrong[0], field.choices)
-        yield Found(path, f"unknown value {shown(wrong[0])}{meant}", f"known here: {', '.join(field.choices)}")
+        yield KeyProblem(
+            path, f"unknown value {short_repr(wrong[0])}{meant}", f"known here: {', '.join(field.choices)}"
+        )
     elif isinstance(value, int | float) and (bound := _bound(field.name, value)):
-        yield Found(path, f"{bound}, found {value}")
+        yield KeyProblem(path, f"{bound}, found {value}")
 
 
 def _fits(value: Any, types: Sequence[str]) -> bool:

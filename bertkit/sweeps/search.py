@@ -24,7 +24,7 @@ from transformers import TrainerCallback
 
 from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.models.encoder import quiet
-from bertkit.recipe.recipe import Recipe, dump, load_recipe
+from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 from bertkit.run import Run
 from bertkit.sweeps.space import Space, brief
 from bertkit.training.train import train
@@ -170,7 +170,7 @@ def outcome(trial: FrozenTrial, headline: str) -> str:
 def trained(recipe: Recipe, folder: Path, *callbacks: TrainerCallback) -> Run:
     """The finished run of this recipe in this folder: there already, gone on with, or new in place of another."""
     kept = folder / "recipe.yaml"
-    resume = kept.is_file() and kept.read_text(encoding="utf-8") == dump(recipe)
+    resume = kept.is_file() and kept.read_text(encoding="utf-8") == to_yaml(recipe)
     if not resume:
         shutil.rmtree(folder, ignore_errors=True)
     with quiet("bertkit"):

@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from bertkit.errors import Problem, RecipeError
 from bertkit.recipe.errors import Report
 from bertkit.recipe.recipe import Recipe, load_recipe
-from bertkit.recipe.yaml12 import MAX_BYTES, parse
-from bertkit.text import KeyPath, dotted, printable, shown
-from bertkit.validation import Found, explain, found_value
+from bertkit.recipe.yaml import MAX_BYTES, parse
+from bertkit.text import KeyPath, dotted, escape_controls, short_repr
+from bertkit.validation import KeyProblem, describe, explain
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -120,13 +120,13 @@ def read_space(file: Path, recipe: Path) -> tuple[Space, Report, dict[KeyPath, R
     recipe: a file that load_recipe takes. The report can say more about a value, with its line.
     Raises RecipeError with everything that is wrong with file, keys and values.
     """
-    report = Report(printable(str(file)))
+    report = Report(escape_controls(str(file)))
     space: Space = {}
     for key, given in _read(file, report).items():
         dimension, wrong = _dimension(given)
         found = [*_misplaced(key, space), *wrong]
         for each in found:
-            report.add(Found((key, *each.path), each.what, each.fix))
+            report.add(KeyProblem((key, *each.path), each.what, each.fix))
         if dimension and not found:
             space[key] = dimension
     changed: dict[KeyPath, Recipe] = {}
@@ -141,7 +141,7 @@ def read_space(file: Path, recipe: Path) -> tuple[Space, Report, dict[KeyPath, R
         for (what, fix), places in refused.items():
             everywhere = len(places) == len(dimension.tried())  # then it is the key that is wrong
             for path in [(key,)] if everywhere else [(key, place) for place in places]:
-                report.add(Found(path, what, fix))
+                report.add(KeyProblem(path, what, fix))
     report.raise_if_any()
     return space, report, changed
 
@@ -152,42 +152,44 @@ def _read(file: Path, report: Report) -> dict[str, Any]:
             document = parse(stream.read(MAX_BYTES + 1))
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)
-        raise RecipeError(Problem(printable(str(file)), f"can not be read: {what}")) from None
+        raise RecipeError(Problem(escape_controls(str(file)), f"can not be read: {what}")) from None
     report.read(document)
     if not document.faults and not (isinstance(document.data, dict) and document.data):
-        what = "the space is empty" if not document.data else f"expected a mapping, found {found_value(document.data)}"
-        report.add(Found((), what, "write keys of the recipe: training.learning_rate: {low: 1e-5, high: 1e-4}"))
+        what = "the space is empty" if not document.data else f"expected a mapping, found {describe(document.data)}"
+        report.add(KeyProblem((), what, "write keys of the recipe: training.learning_rate: {low: 1e-5, high: 1e-4}"))
     report.raise_if_any()
     data: dict[str, Any] = document.data
     return data
 
 
-def _misplaced(key: str, others: Mapping[str, Any]) -> Iterator[Found]:
+def _misplaced(key: str, others: Mapping[str, Any]) -> Iterator[KeyProblem]:
     if not _KEY.fullmatch(key):
-        yield Found((), "no key of a recipe", "write it with dots: training.learning_rate")
+        yield KeyProblem((), "no key of a recipe", "write it with dots: training.learning_rate")
         return
     for fixed, why in FIXED.items():
         if _within(key, fixed) or _within(fixed, key):
-            yield Found((), "can not be swept", why)
+            yield KeyProblem((), "can not be swept", why)
     for other in others:
         if _within(key, other) or _within(other, key):
-            yield Found((), f"contradicts {dotted((other,))}, which is the same setting or a part of it", "keep one")
+            yield KeyProblem(
+                (), f"contradicts {dotted((other,))}, which is the same setting or a part of it", "keep one"
+            )
 
 
 def _within(key: str, other: str) -> bool:
     return f"{key}.".startswith(f"{other}.")
 
 
-def _dimension(given: Any) -> tuple[Range | Choices | None, list[Found]]:
+def _dimension(given: Any) -> tuple[Range | Choices | None, list[KeyProblem]]:
     """The dimension that is written there, and what is wrong with it, by paths below its key."""
     if isinstance(given, list):
         texts = [json.dumps(value) for value in given]
-        twice = [Found((n,), f"{shown(given[n])} is there twice", "keep one") for n in _again(texts)]
-        few = [Found((), "needs two choices or more", "write a list of them")] if len(texts) < 2 else []
+        twice = [KeyProblem((n,), f"{short_repr(given[n])} is there twice", "keep one") for n in _again(texts)]
+        few = [KeyProblem((), "needs two choices or more", "write a list of them")] if len(texts) < 2 else []
         return Choices(tuple(texts)), twice + few
     if not isinstance(given, dict):
-        what = f"expected a range or a list of choices, found {found_value(given)}"
-        return None, [Found((), what, "write {low: 1e-5, high: 1e-4, log: true}, or [16, 32]")]
+        what = f"expected a range or a list of choices, found {describe(given)}"
+        return None, [KeyProblem((), what, "write {low: 1e-5, high: 1e-4, log: true}, or [16, 32]")]
     try:
         dimension = Range.model_validate(given)
     except ValidationError as error:
@@ -199,23 +201,23 @@ def _again(texts: Sequence[str]) -> list[int]:
     return [number for number, text in enumerate(texts) if text in texts[:number]]
 
 
-def _contradictions(given: Range) -> Iterator[Found]:
+def _contradictions(given: Range) -> Iterator[KeyProblem]:
     if given.low >= given.high:
-        yield Found(("high",), f"must be more than low, {given.low}; found {given.high}")
+        yield KeyProblem(("high",), f"must be more than low, {given.low}; found {given.high}")
     if given.log and given.low <= 0:
-        yield Found(("low",), f"must be more than 0 where log is true; found {given.low}")
+        yield KeyProblem(("low",), f"must be more than 0 where log is true; found {given.low}")
     if given.step is None:
         return
     if given.log:
-        yield Found(("step",), "has no meaning where log is true", "remove one of the two")
+        yield KeyProblem(("step",), "has no meaning where log is true", "remove one of the two")
         return
     if given.step <= 0:
-        yield Found(("step",), f"must be more than 0; found {given.step}")
+        yield KeyProblem(("step",), f"must be more than 0; found {given.step}")
         return
     try:
         over = (Decimal(str(given.high)) - Decimal(str(given.low))) % Decimal(str(given.step))  # 0.3 is three times 0.1
     except InvalidOperation:  # more steps than 28 digits can count
-        yield Found(("step",), f"is too small for a range from {given.low} to {given.high}; found {given.step}")
+        yield KeyProblem(("step",), f"is too small for a range from {given.low} to {given.high}; found {given.step}")
         return
     if over:
-        yield Found(("high",), f"is not low and some steps of {given.step}", "change high or step")
+        yield KeyProblem(("high",), f"is not low and some steps of {given.step}", "change high or step")

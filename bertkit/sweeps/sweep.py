@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit import processes
 from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.files import read_json, write_json, write_text
-from bertkit.recipe.recipe import Recipe, dump
+from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run, only_writer
 from bertkit.sweeps.space import Space, brief, read_space
 
@@ -75,15 +75,15 @@ def sweep(
     folder, base = Path(output_dir), _plain(recipe, recipe.seeds[:1])
     _check_folder(folder)
     with TemporaryDirectory() as room:
-        write_text(Path(room) / "recipe.yaml", dump(base))
+        write_text(Path(room) / "recipe.yaml", to_yaml(base))
         dimensions, report, changed = read_space(Path(space), Path(room) / "recipe.yaml")
     task, data = _rehearsed(base, changed, report)
     headline = str(base.training.get("metric_for_best_model", task.headline))
     deadline = None if timeout is None else time.monotonic() + timeout
     with only_writer(Run(folder)), quiet("optuna"):
-        facts = {"recipe": dump(base), "space": _written(dimensions), "data": data.fingerprints}
+        facts = {"recipe": to_yaml(base), "space": _written(dimensions), "data": data.fingerprints}
         study, storage = opened(folder / "study.jsonl", facts)
-        write_text(folder / "recipe.yaml", dump(base))
+        write_text(folder / "recipe.yaml", to_yaml(base))
         search = Search(study, storage, folder / "recipe.yaml", folder, dimensions, headline)
         search.run(trials, deadline)
         write_json(folder / "sweep.json", _confirmed(recipe, search, confirm))
@@ -131,7 +131,7 @@ def _rehearsed(base: Recipe, changed: Mapping[KeyPath, Recipe], report: Report) 
     """Find out what data, model and transformers would refuse of the recipe or of any value. Raises UserError."""
     from bertkit.models.encoder import find, quiet
     from bertkit.training.preflight import arguments, chooses, inspect, prepare, rehearse
-    from bertkit.validation import Found
+    from bertkit.validation import KeyProblem
 
     encoder = find(base.model)
     task, data = prepare(base, encoder)
@@ -151,10 +151,10 @@ def _rehearsed(base: Recipe, changed: Mapping[KeyPath, Recipe], report: Report) 
                 inspect(other, rows)
                 rehearse(recipe, encoder, other, rows)
             if other.headline != task.headline:
-                report.add(Found(path, f"is scored by {other.headline}, the recipe as it is by {task.headline}"))
+                report.add(KeyProblem(path, f"is scored by {other.headline}, the recipe as it is by {task.headline}"))
         except UserError as error:
             for problem in error.problems:
-                report.add(Found(path, f"{problem.where}: {problem.what}".removeprefix(": "), problem.fix))
+                report.add(KeyProblem(path, f"{problem.where}: {problem.what}".removeprefix(": "), problem.fix))
     report.raise_if_any()
     return task, data
 
@@ -181,7 +181,7 @@ def _confirmed(recipe: Recipe, search: Search, confirm: int) -> dict[str, Any]:
             f"Changed: {', '.join(f'{key}={brief(value)}' for key, value in changes.items()) or 'nothing'}",
         ]
     )
-    write_text(folder / "best.yaml", head + dump(best.model_copy(update={"hub": recipe.hub})))
+    write_text(folder / "best.yaml", head + to_yaml(best.model_copy(update={"hub": recipe.hub})))
     return {
         "headline": name,
         "split": "validation",

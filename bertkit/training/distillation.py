@@ -19,7 +19,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from bertkit.cache import cache_root, keep, model_key
+from bertkit.cache import cache_root, cached_folder, model_key
 from bertkit.encoding.padding import SOFT, Collator
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.inference.predictor import (
@@ -213,11 +213,11 @@ def with_soft_targets(features: Dataset, teacher: Teacher) -> Dataset:
         _write(folder / FILE, features, teacher)
 
     try:
-        place, there = keep(key, f"teacher {teacher.folder}", write)
+        place, there = cached_folder(key, f"teacher {teacher.folder}", write)
         if there and _damaged(place / FILE, len(features)):
             logger.warning("%s is damaged; the teacher is asked again", place)
             shutil.rmtree(place)
-            place, there = keep(key, f"teacher {teacher.folder}", write)
+            place, there = cached_folder(key, f"teacher {teacher.folder}", write)
         soft = Dataset.from_file(str(place / FILE))
     except OSError as error:
         what = f"the teacher's outputs can not be kept there ({error.strerror or error})"

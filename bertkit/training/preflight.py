@@ -16,7 +16,7 @@ from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.predictor import resolve_max_length
 from bertkit.models.device import best_device, best_precision
 from bertkit.models.encoder import Encoder, freeze, load_tokenizer, quiet, with_lora
-from bertkit.recipe.recipe import dump
+from bertkit.recipe.recipe import to_yaml
 from bertkit.run import ANYWAY, Run, versions
 from bertkit.tasks import get_task
 from bertkit.training.distillation import Teacher, check_sizes, find_teacher, keep_layers
@@ -130,7 +130,7 @@ def begin(recipe: Recipe, run: Run, data: Data, findings: list[Finding], changed
         raise DataError(problems)
     write_json(environment, {"versions": now})
     facts = {"fingerprints": data.fingerprints, "rows": {split: len(rows) for split, rows in data.rows.items()}}
-    write_text(run.folder / "recipe.yaml", dump(recipe))
+    write_text(run.folder / "recipe.yaml", to_yaml(recipe))
     write_json(known, facts | {"findings": [finding._asdict() for finding in findings]})
 
 

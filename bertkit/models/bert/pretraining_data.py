@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from bertkit.cache import keep
+from bertkit.cache import cached_folder
 from bertkit.models.bert.drawing import Pairs, token_id
 from bertkit.models.bert.sentences import pack, sentences
 
@@ -63,7 +63,7 @@ def encode_documents(
     }
     count = processes or min(1 + len(rows) // PER_PROCESS, os.cpu_count() or 1)
     what = f"word pieces of {len(rows):,} documents"
-    return _opened(keep(key, what, lambda folder: _write(rows, encoder, folder, count), root=cache)[0])
+    return _opened(cached_folder(key, what, lambda folder: _write(rows, encoder, folder, count), root=cache)[0])
 
 
 @dataclass(frozen=True)

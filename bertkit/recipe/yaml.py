@@ -26,7 +26,7 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.reader import ReaderError
 
-from bertkit.text import KeyPath, dotted, shown
+from bertkit.text import KeyPath, dotted, short_repr
 
 MAX_BYTES = 256 * 1024  # nobody writes so many settings, and the parser takes up to 20 microseconds a byte
 MAX_DEPTH = 20
@@ -66,7 +66,7 @@ class Document(NamedTuple):
 
 
 def _short(name: str) -> str:
-    return shown(name)[1:-1]
+    return short_repr(name)[1:-1]
 
 
 def parse(content: bytes | str) -> Document:
@@ -242,7 +242,7 @@ class _Builder:
             return None
         value = plain(text)
         if isinstance(value, float) and not math.isfinite(value):
-            self.spoil(path, f"{shown(text)} is not a finite number")
+            self.spoil(path, f"{short_repr(text)} is not a finite number")
             return None
         return value
 
