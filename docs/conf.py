@@ -1,4 +1,4 @@
-"""The site, by Sphinx: the pages as they lie in the repository, and three that reference.py makes from the code."""
+"""Sphinx configuration: pages and notebooks of this repository, and three pages that reference.py generates from the code."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import Any
 project = "bertkit"
 version = release = installed("bertkit")
 copyright = "the bertkit maintainers, Apache-2.0"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-# The whole repository is the source, so that links are the same here and in a checkout.
+extensions = ["myst_nb", "sphinx_design", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+# The source is the whole repository, so that links are the same on the site and in a checkout.
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bertkit/samples/README.md"]
+include_patterns = ["docs/*.md", "notebooks/*.ipynb", "CONTRIBUTING.md", "CHANGELOG.md", "bertkit/samples/README.md"]
 exclude_patterns = [".*", "runs", "tests", "shared", "dist", "docs/_build"]
 html_theme = "furo"
 html_title = f"bertkit {release}"
-html_extra_path = ["site"]  # index.html, which leads to docs/index.html
+html_extra_path = ["site"]  # index.html, which redirects to docs/index.html
 html_copy_source = False
 myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]  # for the cards of the landing page
+nb_execution_mode = "off"  # notebooks are saved without outputs; tests/test_notebooks.py runs them
 default_role = "code"
 smartquotes = False
 autodoc_typehints_format = "short"
@@ -27,18 +29,18 @@ suppress_warnings = ["misc.highlighting_failure"]  # "…" stands for what is le
 
 
 def setup(app: Any) -> None:
-    """Called by Sphinx: what is made from the code goes below what is written on its page."""
+    """Called by Sphinx: append the generated tables to the pages of the reference."""
     sys.path.insert(0, str(app.confdir))
     import reference
 
-    made = {
+    generated = {
         "docs/reference-recipe": reference.recipe_page,
         "docs/reference-commands": reference.command_page,
         "docs/reference-python": reference.api_page,
     }
 
     def fill(_: Any, name: str, source: list[str]) -> None:
-        if name in made:
-            source[0] = f"{source[0]}\n{made[name]()}\n"
+        if name in generated:
+            source[0] = f"{source[0]}\n{generated[name]()}\n"
 
     app.connect("source-read", fill)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import bertkit
-from bertkit.cli.main import main as cli
+from bertkit.cli import main as cli
 from bertkit.recipe.recipe import Recipe, json_schema
 from bertkit.recipe.training_arguments import DECIDED, training_fields
 

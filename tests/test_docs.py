@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import bertkit
-from bertkit.cli.main import main as cli
+from bertkit.cli import main as cli
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.recipe.training_arguments import DECIDED, training_fields
 from bertkit.tasks import TASKS
@@ -109,16 +109,18 @@ def test_the_python_page_has_every_public_name(reference: ModuleType) -> None:
     assert re.findall(r":: bertkit\.(\w+)", reference.api_page()) == bertkit.__all__
 
 
-def test_every_extra_is_in_the_readme() -> None:
+def test_every_extra_is_on_the_installation_page() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    table = (ROOT / "README.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
+    table = (DOCS / "install.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
     assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.M)) == extras.keys()
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:
-    listed = re.findall(r"^([\w./-]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.M)
-    assert {page.stem for page in DOCS.glob("*.md")} - {"index"} <= set(listed)
-    assert not [name for name in listed if not (DOCS / f"{name}.md").exists()]
+    trees = re.findall(r"^```{toctree}\n(.*?)^```$", (DOCS / "index.md").read_text(encoding="utf-8"), re.M | re.S)
+    listed = re.findall(r"^([\w./-]+)$", "".join(trees), re.M)
+    pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
+    assert pages | {f"../notebooks/{page.stem}" for page in (ROOT / "notebooks").glob("*.ipynb")} <= set(listed)
+    assert not [name for name in listed if not (DOCS / f"{name}.md").exists() and not (DOCS / f"{name}.ipynb").exists()]
     assert len(set(listed)) == len(listed)
 
 
@@ -154,8 +156,8 @@ def test_what_coming_from_says_can_be_run(tmp_path: Path, monkeypatch: pytest.Mo
     ("name", "begin", "end"),
     [
         ("README.md", "<!-- results -->", "<!-- /results -->"),
-        ("docs/distillation.md", "## Measured", "\n## "),
-        ("docs/pretraining.md", "## Measured", "\n## "),
+        ("docs/distillation.md", "## Results", "\n## "),
+        ("docs/pretraining.md", "## Results", "\n## "),
     ],
 )
 def test_every_measured_number_is_on_the_page_of_measurements(name: str, begin: str, end: str) -> None:

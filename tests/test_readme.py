@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bertkit.cli.main import main as cli
+from bertkit.cli import main as cli
 from bertkit.recipe.recipe import json_schema
 
 ROOT = Path(__file__).resolve().parent.parent
