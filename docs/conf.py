@@ -1,4 +1,4 @@
-"""Sphinx configuration: pages and notebooks of this repository, and three pages that reference.py generates from the code."""
+"""Sphinx configuration: pages and notebooks of this repository, and pages that reference.py generates from the code."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def setup(app: Any) -> None:
         "docs/reference-recipe": reference.recipe_page,
         "docs/reference-commands": reference.command_page,
         "docs/reference-python": reference.api_page,
+        "docs/reference-modules": reference.module_page,
     }
 
     def fill(_: Any, name: str, source: list[str]) -> None:

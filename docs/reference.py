@@ -1,4 +1,4 @@
-"""Pages that are made from the code when the site is built: the recipe's keys, the commands, the public names."""
+"""Pages that are generated from the code when the site is built: recipe keys, commands, public names, modules."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import ast
 import functools
 import json
 from collections.abc import Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import bertkit
@@ -113,6 +115,20 @@ def directive(name: str) -> str:
     if issubclass(thing, Exception):
         return f".. autoexception:: bertkit.{name}"
     return f".. autoclass:: bertkit.{name}" + ("" if name == "Recipe" else "\n   :members:")
+
+
+def module_page() -> str:
+    """One table per folder of the package: every module with the first paragraph of its docstring."""
+    package = Path(bertkit.__file__).parent
+    parts = []
+    for folder, files in groupby(
+        sorted(package.rglob("*.py"), key=lambda file: (file.parent, file)), lambda f: f.parent
+    ):
+        abouts = {file.name: ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "" for file in files}
+        rows = [row(name, about.split("\n\n")[0]) for name, about in abouts.items() if about]
+        title = folder.relative_to(package.parent).as_posix()
+        parts.append("\n".join([f"## {title}/", "", "| module | purpose |\n|---|---|", *rows]))
+    return "\n\n".join(parts)
 
 
 def kind(part: Mapping[str, Any]) -> str:

@@ -109,6 +109,18 @@ def test_the_python_page_has_every_public_name(reference: ModuleType) -> None:
     assert re.findall(r":: bertkit\.(\w+)", reference.api_page()) == bertkit.__all__
 
 
+def test_the_module_page_has_every_module(reference: ModuleType) -> None:
+    package = ROOT / "bertkit"
+    found = {
+        f"{folder}/{name}"
+        for folder, body in re.findall(r"^## bertkit/?(.*?)/?\n(.*?)(?=^## |\Z)", reference.module_page(), re.M | re.S)
+        for name in re.findall(r"^\| `(\w+\.py)` \| \S.* \|$", body, re.M)
+    }
+    assert {f"{path.parent.relative_to(package)}/{path.name}".removeprefix("./") for path in package.rglob("*.py")} == {
+        name.removeprefix("/") for name in found
+    }
+
+
 def test_every_extra_is_on_the_installation_page() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     table = (DOCS / "install.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]

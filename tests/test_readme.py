@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_layers import FLOORS
 
 from bertkit.cli import main as cli
 from bertkit.recipe.recipe import json_schema
@@ -36,22 +38,6 @@ def commands(page: Path) -> Iterator[list[str]]:
             yield words
 
 
-def tree(page: Path) -> set[str]:
-    """The paths in the page's file tree, indented by folder."""
-    body = next(body for body in blocks(page, "text") if re.search(r"^bertkit/$", body, re.M))
-    named, folder = set(), ""
-    for line in body.splitlines():
-        inside = line.startswith("  ")
-        path = line.split("  ")[1 if inside else 0].strip() if inside else ""
-        if inside:
-            named.add(folder + path)
-        else:
-            names = [word for word in re.split(r" {2,}", line) if re.fullmatch(r"[\w./-]+", word)]
-            named.update(names[:1] if names and names[0] not in ("README.md",) else names)
-            folder = names[0] if names and names[0].endswith("/") else ""
-    return named
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_parse(page: Path) -> None:
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
@@ -75,10 +61,18 @@ def test_python_compiles(page: Path) -> None:
         compile(body, str(page), "exec")
 
 
-def test_the_tree_names_every_module_and_nothing_else() -> None:
-    named = tree(ARCHITECTURE)
-    assert not [path for path in named if not (ROOT / path).exists()]
-    assert {str(path.relative_to(ROOT)) for path in (ROOT / "bertkit").rglob("*.py")} <= named
+def test_the_architecture_names_every_folder_and_nothing_else() -> None:
+    package = ROOT / "bertkit"
+    text = ARCHITECTURE.read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `bertkit/([\w./]+)` \|", text, re.M))
+    folders = {f"{path.name}/" for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    files = {path.name for path in package.glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert named == folders | files
+    layers = next(body for body in blocks(ARCHITECTURE, "text") if body.startswith("cli/"))
+    drawn = re.findall(r"(?:^|  )(\w+/|\w+\.py)(?=$|  )", layers, re.M)
+    assert sorted(drawn) == sorted(named - {"samples/"})
+    order = {name.rstrip("/").removesuffix(".py"): place for place, name in enumerate(drawn)}
+    assert all(order[a] > order[b] for low, high in pairwise(FLOORS) for a in low for b in high)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

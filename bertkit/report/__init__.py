@@ -1,0 +1,1 @@
+"""The report of a run, its model card, and comparisons of runs."""
