@@ -35,7 +35,7 @@ def main() -> None:
     args = parser.parse_args()
     problems = Problems()
     beir = read_beir(args.folder, problems)
-    problems.finish()
+    problems.raise_if_any()
     texts = [beir.document(name) for name in beir.corpus][: args.rows]
 
     theirs = SentenceTransformer(str(model_folder(args.model)), device="cpu")

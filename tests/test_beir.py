@@ -40,7 +40,7 @@ def folder(path: Path, corpus: list[Any] | None = None, queries: list[Any] | Non
 def read(path: Path) -> Beir:
     problems = Problems()
     beir = read_beir(path, problems)
-    problems.finish()
+    problems.raise_if_any()
     return beir
 
 

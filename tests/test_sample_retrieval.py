@@ -21,7 +21,7 @@ each_split = pytest.mark.parametrize("split", SPLITS)
 def sample() -> Beir:
     problems = Problems()
     beir = read_beir(FOLDER, problems)
-    problems.finish()
+    problems.raise_if_any()
     return beir
 
 

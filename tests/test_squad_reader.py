@@ -164,7 +164,7 @@ def test_a_document_that_is_no_object_is_a_problem():
     problems = Problems()
     assert list(squad_rows([], "x.json", problems)) == []
     with pytest.raises(DataError, match=r"x.json: is \[\], where an object"):
-        problems.finish()
+        problems.raise_if_any()
 
 
 IN_EVERY_LAYOUT = [

@@ -68,7 +68,7 @@ def named_rows(
             row[column] = found if isinstance(value, list) else found[0]
         if not problems:
             yield number, row
-    problems.finish()
+    problems.raise_if_any()
 
 
 def _schema_names(name: str, schema: pa.Schema) -> dict[str, list[str]]:

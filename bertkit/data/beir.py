@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from bertkit.data.readers import COMPRESSIONS, read_rows
 from bertkit.data.splits import match_splits
-from bertkit.data.table import Problems, Row, Table, shown
+from bertkit.data.table import Problems, Row, Table, short_repr
 from bertkit.errors import DataError
 from bertkit.text import counted
 
@@ -102,7 +102,7 @@ def check_pairs(table: Table) -> None:
             pair.append(text if name is None else name)
             first, known = texts.setdefault((side, name), (row, hash(text))) if name is not None else (row, hash(text))
             if known != hash(text):
-                what = f"the {side} {shown(name)} has another text at {table.origin[first]}"
+                what = f"the {side} {short_repr(name)} has another text at {table.origin[first]}"
                 problems.add(where, what, "give each text an id of its own")
         if grade is None or not query:  # a document without a query is only there to be found
             continue
@@ -113,7 +113,7 @@ def check_pairs(table: Table) -> None:
         if other != grade:
             what = f"the pair has the grade {grade:g}, and {other:g} at {table.origin[first]}"
             problems.add(where, what, "keep one of the two rows")
-    problems.finish()
+    problems.raise_if_any()
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class _Reader:
             if not key:
                 continue
             if found.setdefault(key, texts) != texts:
-                what = f"the id {shown(key)} has another text on line {lines[key]}"
+                what = f"the id {short_repr(key)} has another text on line {lines[key]}"
                 self.problems.add(where, what, "give each text an id of its own")
             elif key in lines:
                 repeated.append(where)
@@ -177,7 +177,8 @@ class _Reader:
             if grades.get(document) == grade:
                 repeated.append(where)
             if grades.setdefault(document, grade) != grade:
-                what = f"{shown(query)} and {shown(document)} have the grade {grades[document]} in an earlier line"
+                pair = f"{short_repr(query)} and {short_repr(document)}"
+                what = f"{pair} have the grade {grades[document]} in an earlier line"
                 self.problems.add(where, what, "keep one of the two lines")
         self._note(repeated)
         return judged
@@ -211,27 +212,29 @@ class _Reader:
             values["title"] = ""
         bad = [name for name, value in values.items() if not isinstance(value, str)]
         for name in bad:
-            have = f"`{name}` holds {shown(row[name])}" if name in row else f"no `{name}`"
+            have = f"`{name}` holds {short_repr(row[name])}" if name in row else f"no `{name}`"
             self.problems.add(where, f"{have}, where text is expected; found: {', '.join(row) or 'nothing'}")
         if not bad and not values["_id"].strip():
             self.problems.add(where, "the `_id` is empty")
         elif not bad and fields == ("text",) and not values["text"].strip():
-            self.problems.add(where, f"the query {shown(key)} is empty", "give it a text, or remove its judgements too")
+            self.problems.add(
+                where, f"the query {short_repr(key)} is empty", "give it a text, or remove its judgements too"
+            )
         return "" if bad or not values["_id"].strip() else values["_id"], tuple(values[name] for name in fields)
 
     def _judgement(self, row: Row, corpus: Texts | None, queries: Texts | None, where: str) -> tuple[str, str, int]:
         """(query id, document id, grade), the grade 0 where it can not be read."""
         query, document, score = (row[name] for name in HEADER)
         if queries is not None and query not in queries:
-            self.problems.add(where, f"the query {shown(query)} is not in queries.jsonl")
+            self.problems.add(where, f"the query {short_repr(query)} is not in queries.jsonl")
         if corpus is not None and document not in corpus:
-            self.problems.add(where, f"the document {shown(document)} is not in corpus.jsonl")
+            self.problems.add(where, f"the document {short_repr(document)} is not in corpus.jsonl")
         if not _GRADE.fullmatch(score):
-            what = f"the grade {shown(score)} is not a whole number from 0"
+            what = f"the grade {short_repr(score)} is not a whole number from 0"
             self.problems.add(where, what, "write 0 for not relevant, 1 for relevant, 2 and up for better")
             return query, document, 0
         if int(score) and _is_empty((corpus or {}).get(document, ("?",))):
-            what = f"the document {shown(document)} is judged relevant, and is empty"
+            what = f"the document {short_repr(document)} is judged relevant, and is empty"
             self.problems.add(where, what, "give it a text, or remove the judgement")
         return query, document, int(score)
 
@@ -261,7 +264,7 @@ def _findings(corpus: Texts, qrels: dict[str, Judged]) -> list[Finding]:
     empty = [name for name, texts in corpus.items() if _is_empty(texts)]
     if empty:
         findings.append(
-            _warning(f"{len(empty):,} documents are empty, e.g. {shown(empty[0])}; none is judged relevant")
+            _warning(f"{len(empty):,} documents are empty, e.g. {short_repr(empty[0])}; none is judged relevant")
         )
     for split, judged in qrels.items():
         bare = sum(not any(grades.values()) for grades in judged.values())

@@ -22,7 +22,7 @@ from bertkit.cache import cache_root, cached_folder, file_digest
 from bertkit.data.columns import choose_columns
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS
-from bertkit.data.table import Data, Origin, Problems, rows_named, shown
+from bertkit.data.table import Data, Origin, Problems, rows_named, short_repr
 from bertkit.errors import DataError, Problem
 from bertkit.files import read_json, write_json
 from bertkit.text import counted, part_of
@@ -168,10 +168,10 @@ def _texts(parts: Sequence[Part], names: Mapping[str, str], empty: Origin) -> It
                 empty.file.append(index)
                 empty.number.append(number)
             elif not isinstance(text, str):
-                problems.add(f"{part.prefix}{number}", f"`text` holds {shown(text)}, where text is expected")
+                problems.add(f"{part.prefix}{number}", f"`text` holds {short_repr(text)}, where text is expected")
             elif not problems:
                 yield index, number, text
-    problems.finish()
+    problems.raise_if_any()
 
 
 def _held_out(digest: bytes, share: float, seed: int) -> bool:

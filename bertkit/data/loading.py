@@ -7,11 +7,12 @@ from secrets import token_hex
 from sys import intern
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from bertkit.data.columns import choose_columns, convert
+from bertkit.data.columns import choose_columns
 from bertkit.data.disk_list import DiskList
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of
 from bertkit.data.table import Data, Origin, Stored, Table, features_of, fingerprint, in_blocks, on_disk, rows_named
+from bertkit.data.values import convert
 from bertkit.errors import DataError, Problem
 
 if TYPE_CHECKING:

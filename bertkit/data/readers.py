@@ -68,7 +68,7 @@ def text_a_row(path: Path, spec: DataSpec) -> DataSpec:
     return spec.model_copy(update={"format": "lines"}) if format_of(path, spec) == "txt" else spec
 
 
-def place(name: str, file_format: str) -> str:
+def row_prefix(name: str, file_format: str) -> str:
     """What stands before a number in messages: `train.csv:` before a line, `x.json, row ` before a row."""
     return f"{name}, row " if file_format in ("json", "parquet") else f"{name}:"
 
@@ -125,7 +125,7 @@ def _text_rows(stream: IO[bytes], name: str, spec: DataSpec, file_format: str) -
     for number, row in rows:
         if not problems:
             yield number, row
-    problems.finish()
+    problems.raise_if_any()
     if not number:
         raise DataError(Problem(name, "holds no rows"))
 
@@ -216,7 +216,7 @@ def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, name: str,
         fix = "name the columns, e.g.  data: {header: [label, text]}"
         raise DataError(Problem(name, "a file without a header needs the names of its columns", fix))
     number, fields = next(records, (0, []))
-    problems.finish()
+    problems.raise_if_any()
     if not number:
         raise DataError(Problem(name, "the file is empty"))
     names = [field.strip().removeprefix("\ufeff").strip() for field in fields]
@@ -301,5 +301,5 @@ def _json(stream: IO[bytes], name: str, problems: Problems) -> Iterator[Numbered
     escapes = text if _SURROGATE.search(text) else ""
     numbered = squad_rows(content, name, problems) if is_squad(content) else enumerate(rows, 1)
     for number, row in numbered:
-        _check_object(row, escapes, f"{place(name, 'json')}{number}", problems)
+        _check_object(row, escapes, f"{row_prefix(name, 'json')}{number}", problems)
         yield number, row

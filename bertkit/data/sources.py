@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.arrow import class_names, named_rows
-from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, place, read_class_names, read_rows
+from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_class_names, read_rows, row_prefix
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
@@ -84,7 +84,7 @@ def _open_beir(folder: Path, splits: Collection[str] | None) -> dict[str, list[P
 
     problems = Problems()
     beir = read_beir(folder, problems)
-    problems.finish()
+    problems.raise_if_any()
     missing = [split for split in splits or () if split not in beir.qrels]
     if missing:
         what = f"no {' and no '.join(missing)} split; the splits there: {', '.join(beir.qrels)}"
@@ -144,7 +144,7 @@ def _named_files(source: Mapping[str, str | list[str]]) -> dict[str, list[Path]]
                 what = "is a folder; a file is needed here" if path.is_dir() else "no such file"
                 what = "is not a regular file" if path.exists() and not path.is_dir() else what
                 problems.add(str(path), f"{what} (looked from {Path.cwd()})")
-    problems.finish()
+    problems.raise_if_any()
     return found
 
 
@@ -170,7 +170,7 @@ def _folder(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
         if len(paths) > 1 and not all("-of-" in p.name for p in paths):
             fix = f"name the one that is meant:  data: {{source: {{{split}: {paths[0]}}}}}"
             problems.add(str(folder), f"two files for {split}: {', '.join(p.name for p in paths)}", fix)
-    problems.finish()
+    problems.raise_if_any()
     if not found:
         there = ", ".join(sorted(p.name for p in folder.iterdir())[:20]) or "nothing"
         what = f"no file of a split, such as train.csv; the folder holds: {there}"
@@ -181,7 +181,7 @@ def _folder(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
 def _open_file(path: Path, spec: DataSpec) -> Part:
     rows = read_rows(path, spec)
     first = next(rows)
-    prefix = place(str(path), format_of(path, spec))
+    prefix = row_prefix(str(path), format_of(path, spec))
     return Part(str(path), prefix, list(first[1]), chain([first], rows), read_class_names(path, spec))
 
 

@@ -142,5 +142,5 @@ def match_splits(names: Collection[str], spec: DataSpec) -> dict[str, str]:
             problems.add(str(spec.source), f"two names for {split}: {', '.join(there)}", fix)
         if there:
             found[split] = there[0]
-    problems.finish()
+    problems.raise_if_any()
     return found

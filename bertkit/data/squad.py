@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from bertkit.data.table import Problems, shown
+from bertkit.data.table import Problems, short_repr
 
 T = TypeVar("T", str, int, bool, list[Any])
 
@@ -43,7 +43,7 @@ def squad_rows(document: Any, name: str, problems: Problems) -> Iterator[tuple[i
     read = _Reader(name, problems)
     number = 0
     if not isinstance(document, dict):
-        problems.add(name, f'is {shown(document)}, where an object with a list "data" is expected')
+        problems.add(name, f'is {short_repr(document)}, where an object with a list "data" is expected')
         return
     for at_article, article in read.objects(document, "", "data"):
         title = read.field(article, at_article, "title", str)
@@ -72,13 +72,13 @@ def read_answers(value: object) -> list[tuple[str, int | None]]:
     if isinstance(value, dict):
         texts, starts = value.get("text"), value.get("answer_start")
         if not isinstance(texts, list) or not (starts is None or isinstance(starts, list)):
-            raise ValueError(f"{shown(value)}, where {_FORMS}")
+            raise ValueError(f"{short_repr(value)}, where {_FORMS}")
         if starts is not None and len(starts) != len(texts):
-            raise ValueError(f"{shown(value)}: {len(texts)} texts, but {len(starts)} answer_start")
+            raise ValueError(f"{short_repr(value)}: {len(texts)} texts, but {len(starts)} answer_start")
         pairs = zip(texts, starts or [None] * len(texts), strict=True)
         value = [{"text": text, "answer_start": start} for text, start in pairs]
     if not isinstance(value, list):
-        raise ValueError(f"{shown(value)}, where {_FORMS}")
+        raise ValueError(f"{short_repr(value)}, where {_FORMS}")
     return [_read_answer(number, each) for number, each in enumerate(value, 1)]
 
 
@@ -97,7 +97,7 @@ def check_answers(context: str, answers: object) -> Located:
     for number, (text, start) in enumerate(read_answers(answers), 1):
         found, fault = _locate(context, text, start)
         if fault:
-            problems.append(f"answer {number}, {shown(text)}, {fault}")
+            problems.append(f"answer {number}, {short_repr(text)}, {fault}")
             continue
         spans.append((found, found + len(text)))
         moved += start is not None and start != found
@@ -116,7 +116,7 @@ class _Reader:
         value = holder.get(key)
         if type(value) is kind:  # true and false are instances of int
             return value
-        self._note(f"{path}{key}", f"holds {shown(value)}, where {_EXPECTED[kind]} is expected", key in holder)
+        self._note(f"{path}{key}", f"holds {short_repr(value)}, where {_EXPECTED[kind]} is expected", key in holder)
         return kind()
 
     def objects(self, holder: dict[str, Any], path: str, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -125,7 +125,7 @@ class _Reader:
             if isinstance(value, dict):
                 yield f"{path}{key}[{index}].", value
             else:
-                self._note(f"{path}{key}[{index}]", f"holds {shown(value)}, where an object is expected")
+                self._note(f"{path}{key}[{index}]", f"holds {short_repr(value)}, where an object is expected")
 
     def answers(self, question: dict[str, Any], path: str) -> dict[str, list[Any]]:
         impossible = "is_impossible" in question and self.field(question, path, "is_impossible", bool)
@@ -143,10 +143,10 @@ def _read_answer(number: int, given: object) -> tuple[str, int | None]:
     if isinstance(given, str):
         return given, None
     if not isinstance(given, dict) or not isinstance(given.get("text"), str):
-        raise ValueError(f"answer {number} is {shown(given)}, where text, or an object with a text, is expected")
+        raise ValueError(f"answer {number} is {short_repr(given)}, where text, or an object with a text, is expected")
     start = given.get("answer_start")
     if start is not None and type(start) is not int:
-        raise ValueError(f"answer {number} has the answer_start {shown(start)}, where a whole number is expected")
+        raise ValueError(f"answer {number} has the answer_start {short_repr(start)}, where a whole number is expected")
     return given["text"], start
 
 

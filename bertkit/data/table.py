@@ -42,7 +42,7 @@ class Problems:
         if len(self._found) == MAX_PROBLEMS:
             raise DataError([*self._found, Problem("", f"… and perhaps more: {MAX_PROBLEMS} are shown")])
 
-    def finish(self) -> None:
+    def raise_if_any(self) -> None:
         """Raise a DataError if anything was noted."""
         if self._found:
             raise DataError(self._found)
@@ -180,7 +180,7 @@ def rows_named(origin: Origin, indices: Sequence[int], most: int = 5) -> str:
     return ", ".join(origin[i] for i in indices[:most]) + more
 
 
-def shown(value: object, most: int = 60) -> str:
+def short_repr(value: object, most: int = 60) -> str:
     """A value as Python writes it, cut short, for a message."""
     text = repr(value)
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -66,7 +66,7 @@ def tag_words(table: Table, split: str, scheme: Scheme | None) -> tuple[Table, l
             yield tags
 
     bio = stored(converted(), "tags")
-    problems.finish()
+    problems.raise_if_any()
     findings = [] if own == "BIO" else [Finding("note", f"{split}: its tags are {own}; read as BIO")]
     if repaired:
         what = f"{split}: {len(repaired):,} sentences have an entity that begins with I-; read as B-"
@@ -104,7 +104,7 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
             yield aligned.tags
 
     bio = stored(converted(), "tags")
-    problems.finish()
+    problems.raise_if_any()
     findings = [Finding("warn", f"{split}: {counts[k]:,} {what}") for k, what in REPORTED.items() if counts[k]]
     rest: dict[str, Sequence[Any]] = {name: column for name, column in table.values.items() if name != "spans"}
     return Table({**rest, "tags": bio}, table.origin), findings

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from bertkit.data.table import shown
+from bertkit.data.table import short_repr
 from bertkit.data.tagging import Entity, tags_of
 
 Alignment: TypeAlias = Literal["strict", "expand", "contract"]
@@ -77,8 +77,8 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
         inside = bisect_left(starts, start), bisect_right(ends, end)
         if whole != inside and alignment == "strict":
             cut = text[starts[whole[0]] : ends[whole[1] - 1]]
-            where = f"span {number}, {shown(text[start:end])} from {start} to {end}"
-            problems.append(f"{where}, cuts a word; whole words are {shown(cut)}")
+            where = f"span {number}, {short_repr(text[start:end])} from {start} to {end}"
+            problems.append(f"{where}, cuts a word; whole words are {short_repr(cut)}")
             continue
         first, stop = whole if alignment == "expand" else inside
         if first >= stop:
@@ -103,15 +103,15 @@ def read_spans(value: object) -> list[dict[str, Any]]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{shown(value)} is not JSON: {error}") from None
+            raise ValueError(f"{short_repr(value)} is not JSON: {error}") from None
     if isinstance(value, dict):
         lists = [key for key in _LISTS if isinstance(value.get(key), list)]
         if len(lists) != 1:
             keys = " and ".join(lists) or f"none of {', '.join(_LISTS)}"
-            raise ValueError(f"{shown(value)} has lists under {keys}, where one list of spans is expected")
+            raise ValueError(f"{short_repr(value)} has lists under {keys}, where one list of spans is expected")
         value = value[lists[0]]
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{shown(value)}, where a list of spans is expected")
+        raise ValueError(f"{short_repr(value)}, where a list of spans is expected")
     return [_read_span(number, each) for number, each in enumerate(value, 1)]
 
 
@@ -129,9 +129,9 @@ def _fault(text: str, span: Mapping[str, Any]) -> str:
         return f"has no {' and no '.join(missing)}"
     start, end, label = (span[key] for key in _KEYS)
     if not all(isinstance(offset, int) and not isinstance(offset, bool) for offset in (start, end)):
-        return f"is from {shown(start)} to {shown(end)}, where whole numbers are expected"
+        return f"is from {short_repr(start)} to {short_repr(end)}, where whole numbers are expected"
     if not isinstance(label, str) or not label.strip():
-        return f"has the label {shown(label)}, where text is expected"
+        return f"has the label {short_repr(label)}, where text is expected"
     if end < start:
         return f"ends at {end}, before it starts at {start}"
     if start < 0 or end > len(text):
@@ -158,11 +158,11 @@ def _read_span(number: int, given: object) -> dict[str, Any]:
         given = given["value"]
     if not isinstance(given, dict):
         what = "where [start, end, label] or an object with start, end and label is expected"
-        raise ValueError(f"span {number} is {shown(given)}, {what}")
+        raise ValueError(f"span {number} is {short_repr(given)}, {what}")
     span = {ours: given[theirs] for theirs, ours in _NAMES.items() if theirs in given}
     labels = span.get("label")
     if isinstance(labels, list | tuple):
         if len(labels) != 1:
-            raise ValueError(f"span {number} has the labels {shown(labels)}, where one is expected")
+            raise ValueError(f"span {number} has the labels {short_repr(labels)}, where one is expected")
         span["label"] = labels[0]
     return span

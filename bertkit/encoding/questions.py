@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.table import MAX_PROBLEMS, shown
+from bertkit.data.table import MAX_PROBLEMS, short_repr
 from bertkit.encoding.pieces import Pieces, cover, tokenize
 from bertkit.errors import RowsError
 
@@ -38,7 +38,7 @@ def encode_pairs(
         room = max_length - special - len(question.ids)
         if room < LEAST_ROOM:
             what = f"{len(question.ids)} word pieces, which leaves no room in windows of {max_length}"
-            what = f"the question {shown(questions[row])} has {what}"
+            what = f"the question {short_repr(questions[row])} has {what}"
             problems.append((row, what, "Raise model.max_length, or shorten the question."))
             continue
         head = [*before, *question.ids, *between]

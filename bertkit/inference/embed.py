@@ -13,11 +13,11 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 import numpy as np
 
 from bertkit.cache import cache_root
-from bertkit.data.readers import format_of, place, read_rows, text_a_row
-from bertkit.data.table import Problems, shown
+from bertkit.data.readers import format_of, read_rows, row_prefix, text_a_row
+from bertkit.data.table import Problems, short_repr
+from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.files import written_aside
-from bertkit.inference.predictor import clean
 from bertkit.inference.vector_cache import CHUNK, clear, stores
 from bertkit.sections import DataSpec
 from bertkit.text import columns
@@ -51,7 +51,7 @@ def embed_file(encode: Encode, file: str | Path, output: Path, *, column: str = 
         with closing(_Parquet(sink, schema, file) if schema else _Npy(sink, total)) as write:
             for chunk in _chunks(file):
                 rows = [row for _, row in chunk]
-                write(rows, np.asarray(encode([clean(row[column]) for row in rows]), dtype=np.float32))
+                write(rows, np.asarray(encode([replace_surrogates(row[column]) for row in rows]), dtype=np.float32))
                 count += len(rows)
         if count != total:
             raise DataError(Problem(str(file), "has changed while it was read", "Run the same again."))
@@ -91,14 +91,14 @@ def _inspect(file: Path, column: str, *, own_columns: bool) -> tuple[pa.Schema |
     import pyarrow as pa
 
     problems, schema, count = Problems(), pa.schema([]), 0
-    where = place(str(file), format_of(file, DataSpec(source=str(file))))
+    where = row_prefix(str(file), format_of(file, DataSpec(source=str(file))))
     for chunk in _chunks(file):
         for number, row in chunk:
             if column not in row:
                 found = ", ".join(map(str, row)) or "nothing"
                 problems.add(f"{where}{number}", f"no column {column!r}; found {found}", "Name it: --column NAME.")
             elif not isinstance(row[column], str):
-                problems.add(f"{where}{number}", f"{column!r} holds {shown(row[column])}, where text is expected")
+                problems.add(f"{where}{number}", f"{column!r} holds {short_repr(row[column])}, where text is expected")
             if own_columns and VECTOR in row:
                 raise DataError(Problem(str(file), f"the rows have a column `{VECTOR}` already", "Rename it."))
         if own_columns:
@@ -106,7 +106,7 @@ def _inspect(file: Path, column: str, *, own_columns: bool) -> tuple[pa.Schema |
             with _arrow_errors(str(file)):
                 schema = pa.unify_schemas([schema, theirs], promote_options="permissive")
         count += len(chunk)
-    problems.finish()
+    problems.raise_if_any()
     return (schema if own_columns else None), count
 
 

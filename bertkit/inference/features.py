@@ -14,12 +14,13 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bertkit.cache import fingerprint, model_key
-from bertkit.data.table import Problems, shown
+from bertkit.data.table import Problems, short_repr
+from bertkit.data.values import replace_surrogates
 from bertkit.data.words import words
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.words import encode_words
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.inference.predictor import clean, resolve_max_length
+from bertkit.inference.predictor import resolve_max_length
 from bertkit.inference.vector_cache import CHUNK, cached
 from bertkit.models.device import Precision, best_device, best_precision
 from bertkit.models.encoder import Encoder, find, load_config, load_model, load_tokenizer
@@ -166,20 +167,20 @@ def _check(features: Features) -> None:
         "precision": (None, *get_args(Precision)),
     }
     problems = [
-        Problem(name, f"{shown(value)}, where one of {', '.join(map(repr, allowed))} is expected")
+        Problem(name, f"{short_repr(value)}, where one of {', '.join(map(repr, allowed))} is expected")
         for name, allowed in choices.items()
         if (value := getattr(features, name)) not in allowed
     ]
     for name, least in (("max_length", 8), ("batch_size", 1)):
         value = getattr(features, name)
         if not (_whole(value) and value >= least) and not (name == "max_length" and value is None):
-            problems.append(Problem(name, f"{shown(value)}, where a whole number from {least} on is expected"))
+            problems.append(Problem(name, f"{short_repr(value)}, where a whole number from {least} on is expected"))
     layers = features.layers if isinstance(features.layers, Sequence | np.ndarray) else ()
     if not len(layers) or not all(map(_whole, layers)):
-        what = f"{shown(features.layers)}, where whole numbers are expected"
+        what = f"{short_repr(features.layers)}, where whole numbers are expected"
         problems.append(Problem("layers", what, "Write a list, such as [-1] or [-4, -3, -2, -1]."))
     if not isinstance(features.model, str | Path) or not str(features.model):
-        problems.append(Problem("model", f"{shown(features.model)}, where a folder or a Hub id is expected"))
+        problems.append(Problem("model", f"{short_repr(features.model)}, where a folder or a Hub id is expected"))
     if problems:
         raise ModelError(problems)
 
@@ -210,15 +211,17 @@ def _texts(X: Any) -> list[str]:
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
-        columns = f"{values.shape[1]} columns" if values.ndim == 2 else shown(X)
+        columns = f"{values.shape[1]} columns" if values.ndim == 2 else short_repr(X)
         raise DataError(Problem("X", f"{columns}, where one column of texts is expected", fix))
     problems, texts = Problems(), []
     for row, value in enumerate(values, 1):
         if isinstance(value, str):
-            texts.append(clean(value))
+            texts.append(replace_surrogates(value))
         else:
-            problems.add(f"row {row}", f"{shown(value)}, where text is expected", "Fill what is missing, e.g. with ''.")
-    problems.finish()
+            problems.add(
+                f"row {row}", f"{short_repr(value)}, where text is expected", "Fill what is missing, e.g. with ''."
+            )
+    problems.raise_if_any()
     return texts
 
 

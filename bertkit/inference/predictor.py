@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bertkit.data.schema import Answer
+from bertkit.data.values import read_inputs, replace_surrogates
 from bertkit.encoding.padding import BatchSize, Tokens, batches_by_length, fills, pad
 from bertkit.errors import DataError, ModelError, Problem, RowsError, UserError
 from bertkit.files import read_json
@@ -151,7 +152,9 @@ class Predictor:
             raise UserError(Problem("the model", what, "bertkit.Features takes the vectors of any encoder's layers."))
         parts, cut = [np.empty((0, 0), dtype=np.float32)], 0
         for start in range(0, len(texts), self.task.chunk_size):
-            part: dict[str, list[str]] = {side: [clean(text) for text in texts[start : start + self.task.chunk_size]]}
+            part: dict[str, list[str]] = {
+                side: [replace_surrogates(text) for text in texts[start : start + self.task.chunk_size]]
+            }
             features = Dataset.from_dict(
                 vectors.encode_sides(self.task.tokenizer, part, self.task.options, self.task.max_length)
             )
@@ -182,70 +185,7 @@ class Predictor:
         """
         from datasets import Dataset
 
-        plain = [{"text": row} if isinstance(row, str) else row for row in rows]
-        numbered = list(enumerate(plain, start + 1))
-        problems = [
-            Problem(f"row {number}", f"expected a text, or columns such as {{'tokens': […]}}, found {row!r:.60}")
-            for number, row in numbered
-            if not isinstance(row, Mapping)
-        ]
-        if problems:
-            raise DataError(problems[:20])
-        wanted = next((set(names) for names in self.task.inputs if self._has(plain[0], names)), None)
-        if wanted is None:
-            needed = " or ".join(", ".join(sorted(names)) for names in self.task.inputs)
-            what = f"no {needed} in this row; it has {', '.join(map(str, plain[0])) or 'nothing'}"
-            raise DataError(
-                Problem(
-                    f"row {start + 1}", what, "Map the columns: --column text=NAME, or load(…) and Predictor.columns."
-                )
-            )
-        wanted |= {name for name in self.task.schema.context if self._has(plain[0], [name])}
-        table: dict[str, list[Any]] = {name: [] for name in wanted}
-        for number, row in numbered:
-            for name in wanted:
-                value = row.get(self.columns.get(name, name), row.get(name))
-                there = value is not None or name in row or self.columns.get(name) in row
-                try:
-                    table[name].append(_INPUT[self.task.schema.columns[name].holds](value if there else ...))
-                except TypeError as error:
-                    problems.append(Problem(f"row {number}", f"{name} {error}, found {value!r:.60}"))
-        if problems:
-            raise DataError(problems[:20])
-        return Dataset.from_dict(table)
-
-    def _has(self, row: Mapping[str, Any], names: Iterable[str]) -> bool:
-        return all(name in row or self.columns.get(name) in row for name in names)
-
-
-def clean(text: str) -> str:
-    """The text with lone surrogates, which no encoding can hold, as U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""  # as in training
-    if not isinstance(value, str):
-        raise TypeError("must be text")
-    return clean(value)
-
-
-def _words(value: object) -> list[str]:
-    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
-        raise TypeError("must be a list of words")
-    return [clean(word) for word in value]
-
-
-def _name(value: object) -> str | None:
-    return None if value is None or value is ... else str(value)
-
-
-_INPUT: dict[str, Callable[[object], Any]] = {"text": _text, "words": _words, "name": _name}
+        return Dataset.from_dict(read_inputs(rows, self.task.schema, self.task.inputs, self.columns, start))
 
 
 def model_folder(source: str | Path, revision: str | None = None) -> Path:

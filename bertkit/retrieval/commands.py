@@ -8,9 +8,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from bertkit.data.readers import format_of, place, read_rows
+from bertkit.data.readers import format_of, read_rows, row_prefix
+from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.inference.predictor import clean
 from bertkit.retrieval.search import Hit, Rerank, search
 from bertkit.retrieval.store import Encode, Indexed, ModelIdentity, Store
 from bertkit.sections import DataSpec
@@ -54,7 +54,7 @@ def index_file(
             raise DataError(Problem("", "nothing to do", "Add --documents FILE, or --delete ID."))
         return _delete(Store.open(store), delete)
     spec = DataSpec(source=str(documents))
-    before = place(str(documents), format_of(documents, spec))
+    before = row_prefix(str(documents), format_of(documents, spec))
     rows = ((f"{before}{number}", row) for number, row in read_rows(documents, spec))
     first = next(rows)
     if delete:
@@ -108,7 +108,7 @@ def shown(hits: Sequence[Hit]) -> str:
 
 def _delete(store: Store, ids: Sequence[str]) -> str:
     """Deletes; returns what was done, for people."""
-    wanted = dict.fromkeys(map(clean, ids))
+    wanted = dict.fromkeys(map(replace_surrogates, ids))
     found = store.delete(list(wanted))
     absent = [name for name in wanted if name not in found]
     more = f"; not in the store: {', '.join(absent)}" if absent else ""

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from bertkit.data.table import Problems, shown
-from bertkit.inference.predictor import clean
+from bertkit.data.table import Problems, short_repr
+from bertkit.data.values import replace_surrogates
 
 Scalar: TypeAlias = bool | int | float | str
 Placed: TypeAlias = tuple[str, Mapping[str, Any]]  # where a row stands, such as "corpus.jsonl:12", and the row
@@ -58,12 +58,12 @@ class Reader:
             earlier, known = self.seen.setdefault(document.id, (where, document.hash))
             if known != document.hash:
                 fix = "Give each document an id of its own, or leave the outdated one out."
-                problems.add(where, f"the id {shown(document.id)} stands at {earlier} with other contents", fix)
+                problems.add(where, f"the id {short_repr(document.id)} stands at {earlier} with other contents", fix)
             elif earlier != where:
                 self.repeated += 1
             elif not problems:
                 yield document
-        problems.finish()
+        problems.raise_if_any()
 
 
 def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -93,9 +93,9 @@ def settle(batch: Sequence[Document], known: Mapping[str, type]) -> dict[str, ty
                 new[name] = float
             expected = known.get(name) or new.setdefault(name, type(value))
             if type(value) is not expected and (expected, type(value)) != (float, int):
-                what = f"`{name}` holds {shown(value)}, where the rows before hold {HOLDS[expected]}"
+                what = f"`{name}` holds {short_repr(value)}, where the rows before hold {HOLDS[expected]}"
                 problems.add(document.where, what, "Write the column in one way, or name it otherwise.")
-    problems.finish()
+    problems.raise_if_any()
     return new
 
 
@@ -126,17 +126,17 @@ def _id(value: Any, found: list[str]) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str) or not value.strip():
-        found.append(f"its `id` is {shown(value)}, where a text or a whole number is expected")
+        found.append(f"its `id` is {short_repr(value)}, where a text or a whole number is expected")
         return ""
-    return clean(value)
+    return replace_surrogates(value)
 
 
 def _text(row: Mapping[str, Any], name: str, found: list[str]) -> str:
     value = row.get(name)
     if value is not None and not isinstance(value, str):
-        found.append(f"`{name}` holds {shown(value)}, where text is expected")
+        found.append(f"`{name}` holds {short_repr(value)}, where text is expected")
         return ""
-    return clean(value or "")
+    return replace_surrogates(value or "")
 
 
 def _scalar(name: Any, value: Any, found: list[str]) -> Scalar | None:
@@ -144,18 +144,18 @@ def _scalar(name: Any, value: Any, found: list[str]) -> Scalar | None:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if not _allowed(name, OWN):
-        found.append(f"the column {shown(name)} can not be kept under this name; rename it")
+        found.append(f"the column {short_repr(name)} can not be kept under this name; rename it")
     elif type(value) not in HOLDS:
         kept = "metadata are text, numbers, true or false (dates as text: 2024-05-31)"
-        found.append(f"`{name}` holds {shown(value)}; {kept}")
+        found.append(f"`{name}` holds {short_repr(value)}; {kept}")
     elif type(value) is int and not -(2**63) <= value < 2**63:
-        found.append(f"`{name}` holds {shown(value)}, a number of more than 64 bits; write it as text")
+        found.append(f"`{name}` holds {short_repr(value)}, a number of more than 64 bits; write it as text")
     else:
-        return clean(value) if isinstance(value, str) else value
+        return replace_surrogates(value) if isinstance(value, str) else value
     return None
 
 
 def _allowed(name: Any, own: Collection[str]) -> bool:
     """Names with a leading _ are the database's; a dot or a backtick has a meaning in filters."""
     plain = isinstance(name, str) and name.strip() and not name.startswith("_") and not {".", "`"} & set(name)
-    return bool(plain) and name.lower() not in own and clean(name) == name
+    return bool(plain) and name.lower() not in own and replace_surrogates(name) == name

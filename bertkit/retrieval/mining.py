@@ -39,7 +39,7 @@ def mine_file(
         raise DataError(Problem("", f"{count} documents a query, {skip} skipped: at least 1 and 0 are needed"))
     problems = Problems()
     beir = read_beir(folder, problems)
-    problems.finish()
+    problems.raise_if_any()
     if split not in beir.qrels:
         raise DataError(Problem(str(folder), f"no {split} split; the splits there: {', '.join(beir.qrels)}"))
     judged = beir.qrels[split]

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bertkit.data.table import shown
+from bertkit.data.table import short_repr
+from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.inference.predictor import clean
 from bertkit.retrieval.database import explained
 from bertkit.retrieval.documents import HOLDS, OWN, Scalar
 from bertkit.retrieval.passages import joined
@@ -62,7 +62,7 @@ def search(
     rerank: scores the best passages of the first `candidates` documents anew, and decides.
     Raises DataError: an empty store or query, a bad vector, `top_k` or filter; ModelError: bad scores.
     """
-    query, filter = clean(query), None if filter is None else clean(filter)
+    query, filter = replace_surrogates(query), None if filter is None else replace_surrogates(filter)
     unit = _checked(store, query, vector, top_k, candidates)
     wide = max(top_k, candidates) if hybrid or rerank else top_k
     found = _Search(store, unit, filter, exact or not store.approximate)
@@ -194,4 +194,4 @@ def _bad_filter(store: Store, condition: str, error: Exception) -> Problem:
     reason = str(error).partition(", /")[0].removeprefix("Invalid input, ").removeprefix("lance error: ")[:300]
     columns = {"id": str, "title": str, "text": str, **store.columns}
     have = ", ".join(f"{name} ({HOLDS[kind]})" for name, kind in columns.items())
-    return Problem(f"filter {shown(condition)}", reason, f"Columns: {have}. For example: id = 'a7'")
+    return Problem(f"filter {short_repr(condition)}", reason, f"Columns: {have}. For example: id = 'a7'")

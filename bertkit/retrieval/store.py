@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from bertkit.data.table import shown
+from bertkit.data.table import short_repr
+from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.inference.predictor import clean
 from bertkit.retrieval.database import connect, explained, place, schema
 from bertkit.retrieval.documents import OWN, Document, Placed, Reader, batches, settle
 from bertkit.retrieval.passages import Passage, Window, passages
@@ -196,7 +196,7 @@ class Store:
         """Remove the documents of these ids, all in one step. Returns those of the ids that were here."""
         from lancedb.expr import col
 
-        found = list(self.hashes([clean(name) for name in ids]))
+        found = list(self.hashes([replace_surrogates(name) for name in ids]))
         if found:
             with explained(self.uri):
                 self.table.delete(col("id").isin(found))
@@ -242,7 +242,7 @@ class Store:
                 raise ModelError(Problem(self.identity.name, what, "It is not the model that this store was made by."))
             bad = np.flatnonzero(~(np.isfinite(made).all(axis=1) & made.any(axis=1)))
             if len(bad):
-                what = f"its vector is not finite, or 0, for the document {shown(part[bad[0]].document)}"
+                what = f"its vector is not finite, or 0, for the document {short_repr(part[bad[0]].document)}"
                 raise ModelError(Problem(self.identity.name, what, "The model is damaged, or its training diverged."))
             vectors[start : start + len(part)] = made
         return vectors

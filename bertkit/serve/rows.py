@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, create_model
 
-from bertkit.data.table import Problems, shown
+from bertkit.data.table import Problems, short_repr
 from bertkit.errors import DataError, Problem
 from bertkit.tasks.base import Task
 
@@ -53,15 +53,15 @@ class RowReader:
     def read(self, given: object) -> list[Row]:
         """Rows of a request, in canonical columns. Raises DataError, naming rows and columns, never their order."""
         if not isinstance(given, list):
-            raise DataError(Problem("rows", f"expected a list, found {shown(given)}"))
+            raise DataError(Problem("rows", f"expected a list, found {short_repr(given)}"))
         rows = [{"text": row} if isinstance(row, str) else row for row in given]
         if not rows:
             return []
         unknown = [(number, row) for number, row in enumerate(rows, 1) if not isinstance(row, dict)]
         problems = Problems()
         for number, row in unknown:
-            problems.add(f"row {number}", f"expected {self._wanted()}, found {shown(row)}")
-        problems.finish()
+            problems.add(f"row {number}", f"expected {self._wanted()}, found {short_repr(row)}")
+        problems.raise_if_any()
         renamed = [self._renamed(row) for row in rows]
         fit = (f for f, names in zip(self.forms, self._task.inputs, strict=True) if names <= renamed[0].keys())
         form = next(fit, None)
@@ -75,7 +75,7 @@ class RowReader:
             except ValidationError as error:
                 for each in error.errors(include_input=False, include_url=False):
                     problems.add(f"row {number}", f"{'.'.join(map(str, each['loc']))}: {each['msg']}")
-        problems.finish()
+        problems.raise_if_any()
         return read
 
     def _renamed(self, row: Mapping[str, Any]) -> Row:

@@ -129,7 +129,7 @@ class QuestionAnswering(Task):
                 yield {"text": [context[a:b] for a, b in found.spans], "answer_start": starts}
 
         answers = stored(located(), "answers")
-        problems.finish()
+        problems.raise_if_any()
         return Table({**table.values, "answers": answers}, table.origin), list(_noticed(split, names, answers, moved))
 
     @classmethod

@@ -99,7 +99,7 @@ class TextRanking(Task):
         for row, label in enumerate(table.values.get("label", ())):
             if label is not None and label not in allowed:
                 problems.add(table.origin[row], f"`label` holds {label:g}, where 0 or 1 is expected", grades)
-        problems.finish()
+        problems.raise_if_any()
         target = next((table.values[name] for name in cls.schema.targets if name in table.values), None)
         if target is None or options.grouped is False:
             return table, []

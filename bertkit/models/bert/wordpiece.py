@@ -17,8 +17,8 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertTokenizer
 
-from bertkit.data.readers import format_of, place, read_rows, text_a_row
-from bertkit.data.table import Problems, shown
+from bertkit.data.readers import format_of, read_rows, row_prefix, text_a_row
+from bertkit.data.table import Problems, short_repr
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.files import write_text
 from bertkit.models.encoder import load_tokenizer
@@ -109,7 +109,7 @@ def read_texts(file: Path, column: str = "text") -> Iterator[str]:
     """
     spec = text_a_row(file, DataSpec(source=str(file)))
     column = "text" if spec.format == "lines" else column
-    where, problems = place(str(file), format_of(file, spec)), Problems()
+    where, problems = row_prefix(str(file), format_of(file, spec)), Problems()
     for number, row in read_rows(file, spec):
         if column not in row:
             found = ", ".join(map(str, row)) or "nothing"
@@ -117,8 +117,8 @@ def read_texts(file: Path, column: str = "text") -> Iterator[str]:
         elif isinstance(value := row[column], str):
             yield value
         elif value is not None:
-            problems.add(f"{where}{number}", f"{column!r} holds {shown(value)}, where text is expected")
-    problems.finish()
+            problems.add(f"{where}{number}", f"{column!r} holds {short_repr(value)}, where text is expected")
+    problems.raise_if_any()
 
 
 @dataclass
@@ -248,8 +248,10 @@ def _write(trained: BertTokenizer, output: Path, probes: Sequence[str]) -> None:
             ("vocab.txt", plain.backend_tokenizer),
         ):
             found = _readings(reader, probes)
-            wrong = wrong or next((f"{name}: {shown(text)}" for text in expected if found[text] != expected[text]), "")
-        wrong = wrong or next((f"spelling of {shown(text)}" for text in probes if _misspelled(trained, text)), "")
+            wrong = wrong or next(
+                (f"{name}: {short_repr(text)}" for text in expected if found[text] != expected[text]), ""
+            )
+        wrong = wrong or next((f"spelling of {short_repr(text)}" for text in probes if _misspelled(trained, text)), "")
         if wrong:
             what = f"opened again, it does not read as what was trained ({wrong})"
             raise ModelError(Problem(str(output), what, "Nothing was written. Please report it."))

@@ -1,0 +1,194 @@
+"""Values of canonical columns: what files and callers give, as the one type that each kind of column holds."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.table import Origin, Problems, short_repr
+from bertkit.errors import DataError, Problem
+
+if TYPE_CHECKING:
+    from bertkit.data.schema import Column, Schema
+
+_DECIMAL = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
+
+
+class _WrongColumn(ValueError):
+    """The value shows that the whole column was mapped to the wrong name: one message, not one per row."""
+
+
+def convert(values: Sequence[Any], name: str, column: Column, origin: Origin) -> list[Any]:
+    """The values of a canonical column as what it holds: str, list of str, or float; spans stay as they are.
+
+    None stays where a target is missing; missing text becomes "". Raises DataError with the rows.
+    """
+    if column.holds == "label":
+        _refuse_fractions(values, name, origin)
+    read = _READ[column.holds]
+    problems, converted = Problems(), []
+    for index, value in enumerate(values):
+        try:
+            converted.append(read(value))
+        except _WrongColumn as error:
+            raise DataError(Problem(origin[index], f"`{name}` {error}")) from None
+        except ValueError as error:
+            problems.add(origin[index], f"`{name}` {error}")
+    problems.raise_if_any()
+    return converted
+
+
+def read_inputs(
+    rows: Sequence[Any], schema: Schema, inputs: Sequence[frozenset[str]], mapped: Mapping[str, str], start: int = 0
+) -> dict[str, list[Any]]:
+    """Rows that a caller gives, each a text or a mapping -> their input and context columns, by canonical name.
+
+    inputs: alternatives, such as `schema.inputs`; the first row decides which one all rows have.
+    mapped: canonical column -> column of the rows; the canonical name is understood as well.
+    start: rows that came before, for messages.
+    Raises DataError with the rows that lack a column or hold something else.
+    """
+    numbered = [(f"row {n}", {"text": r} if isinstance(r, str) else r) for n, r in enumerate(rows, start + 1)]
+    problems = Problems()
+    for where, row in numbered:
+        if not isinstance(row, Mapping):
+            problems.add(where, f"expected a text, or columns such as {{'tokens': […]}}, found {short_repr(row)}")
+    problems.raise_if_any()
+
+    def has(row: Mapping[str, Any], names: Iterable[str]) -> bool:
+        return all(name in row or mapped.get(name) in row for name in names)
+
+    where, first = numbered[0]
+    chosen = next((names for names in inputs if has(first, names)), None)
+    if chosen is None:
+        needed = " or ".join(", ".join(sorted(names)) for names in inputs)
+        what = f"no {needed} in this row; it has {', '.join(map(str, first)) or 'nothing'}"
+        raise DataError(Problem(where, what, "Map the columns: --column text=NAME, or load(…) and Predictor.columns."))
+    context = {name for name in schema.context if has(first, [name])}
+    columns: dict[str, list[Any]] = {name: [] for name in schema.columns if name in chosen | context}
+    for where, row in numbered:
+        for name, values in columns.items():
+            if name in chosen and not has(row, [name]):
+                problems.add(where, f"no {name} in this row; it has {', '.join(map(str, row)) or 'nothing'}")
+                continue
+            try:
+                values.append(_READ[schema.columns[name].holds](row.get(mapped.get(name, name), row.get(name))))
+            except ValueError as error:
+                problems.add(where, f"`{name}` {error}")
+    problems.raise_if_any()
+    return columns
+
+
+def replace_surrogates(text: str) -> str:
+    """The text with lone surrogates, which no encoding can hold, as U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _refuse_fractions(values: Sequence[Any], name: str, origin: Origin) -> None:
+    texts = all(isinstance(v, str) and _DECIMAL.fullmatch(v) for v in values)
+    for index, value in enumerate(values):
+        if (texts or isinstance(value, float)) and _has_fraction(float(value)):
+            what = f"`{name}` holds numbers such as {short_repr(value)}"
+            fix = "for regression map the column as the score, e.g.  data: {columns: {score: …}}"
+            raise DataError(Problem(origin[index], what, fix))
+
+
+def _has_fraction(value: float) -> bool:
+    return not math.isnan(value) and not value.is_integer()  # NaN is how pandas writes a missing value
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"holds {short_repr(value)}, where text is expected")
+    return replace_surrogates(value)
+
+
+def _label(value: Any) -> str | None:
+    if isinstance(value, list) or (isinstance(value, str) and "|" in value):
+        raise _WrongColumn(f"holds several labels, {short_repr(value)}; map the column as `labels`")
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):  # fractions were refused for the whole column
+        return None if math.isnan(value) else str(int(value))
+    if isinstance(value, int):
+        return str(value)
+    if not isinstance(value, str):
+        raise ValueError(f"holds {short_repr(value)}, where a class (text, whole number, true or false) is expected")
+    return value
+
+
+def _labels(value: Any) -> list[str] | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split("|") if part.strip()]
+    if not isinstance(value, list):
+        raise ValueError(f"holds {short_repr(value)}, where a list of labels, or text such as a|b, is expected")
+    if any(isinstance(part, float | list) for part in value):
+        raise _WrongColumn(f"holds {short_repr(value)}; write the names of the labels, not a vector")
+    names = [name for part in value if (name := _label(part)) is not None]
+    if len(names) != len(value):
+        raise ValueError(f"holds {short_repr(value)}, with an empty label")
+    if len(set(names)) != len(names):
+        raise ValueError(f"holds {short_repr(value)}, with a label twice; write the names of the labels, not 0 and 1")
+    return names
+
+
+def _number(value: Any) -> float | None:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    try:
+        if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
+            raise ValueError
+        number = float(value)
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(f"holds {short_repr(value)}, where a number is expected") from None
+    if not math.isfinite(number):
+        raise ValueError(f"holds {short_repr(value)}, which is not a finite number")
+    return number
+
+
+def _words(value: Any) -> list[str]:
+    if isinstance(value, str):
+        what = f"holds text, {short_repr(value)}, where a list of words is expected; map the column as `text`"
+        raise _WrongColumn(what)
+    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
+        raise ValueError(f"holds {short_repr(value)}, where a list of words is expected")
+    return [replace_surrogates(word) for word in value]
+
+
+def _tags(value: Any) -> list[str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
+        raise ValueError(f"holds {short_repr(value)}, where a list of tags, written out such as B-LOC, is expected")
+    return value
+
+
+def _name(value: Any) -> str | None:
+    if isinstance(value, Collection) and not isinstance(value, str):
+        raise ValueError(f"holds {short_repr(value)}, where a name (text or a number) is expected")
+    return None if value is None else str(value)
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "text": _text,
+    "label": _label,
+    "labels": _labels,
+    "number": _number,
+    "words": _words,
+    "tags": _tags,
+    "spans": lambda value: value,
+    "name": _name,
+    "answers": lambda value: value,
+}
