@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from bertkit.data.readers import COMPRESSIONS, read_rows
 from bertkit.data.splits import match_splits
-from bertkit.data.table import Problems, Row, Table, short_repr
+from bertkit.data.table import Problems, Row, Table
 from bertkit.errors import DataError
-from bertkit.text import counted
+from bertkit.text import counted, short_repr
 
 if TYPE_CHECKING:
     from bertkit.data.schema import Finding

@@ -7,8 +7,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bertkit.data.table import Problems, short_repr
+from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
+from bertkit.text import short_repr
 from bertkit.validation import did_you_mean, nearest
 
 if TYPE_CHECKING:

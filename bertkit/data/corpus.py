@@ -22,10 +22,10 @@ from bertkit.cache import cache_root, cached_folder, file_digest
 from bertkit.data.columns import choose_columns
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS
-from bertkit.data.table import Data, Origin, Problems, rows_named, short_repr
+from bertkit.data.table import Data, Origin, Problems, rows_named
 from bertkit.errors import DataError, Problem
 from bertkit.files import read_json, write_json
-from bertkit.text import counted, part_of
+from bertkit.text import counted, part_of, short_repr
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from bertkit.data.table import Problems, short_repr
+from bertkit.data.table import Problems
+from bertkit.text import short_repr
 
 T = TypeVar("T", str, int, bool, list[Any])
 

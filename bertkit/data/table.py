@@ -180,12 +180,6 @@ def rows_named(origin: Origin, indices: Sequence[int], most: int = 5) -> str:
     return ", ".join(origin[i] for i in indices[:most]) + more
 
 
-def short_repr(value: object, most: int = 60) -> str:
-    """A value as Python writes it, cut short, for a message."""
-    text = repr(value)
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
 @dataclass(frozen=True)
 class Data:
     """Rows by split, in canonical columns: text and label are str, labels a list of str, numbers float."""

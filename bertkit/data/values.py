@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.table import Origin, Problems, short_repr
+from bertkit.data.table import Origin, Problems
 from bertkit.errors import DataError, Problem
+from bertkit.text import short_repr
 
 if TYPE_CHECKING:
     from bertkit.data.schema import Column, Schema

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from bertkit.data.table import short_repr
 from bertkit.data.tagging import Entity, tags_of
+from bertkit.text import short_repr
 
 Alignment: TypeAlias = Literal["strict", "expand", "contract"]
 

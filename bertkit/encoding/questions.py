@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.table import MAX_PROBLEMS, short_repr
+from bertkit.data.table import MAX_PROBLEMS
 from bertkit.encoding.pieces import Pieces, cover, tokenize
 from bertkit.errors import RowsError
+from bertkit.text import short_repr
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -14,13 +14,13 @@ import numpy as np
 
 from bertkit.cache import cache_root
 from bertkit.data.readers import format_of, read_rows, row_prefix, text_a_row
-from bertkit.data.table import Problems, short_repr
+from bertkit.data.table import Problems
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.files import written_aside
 from bertkit.inference.vector_cache import CHUNK, clear, stores
 from bertkit.sections import DataSpec
-from bertkit.text import columns
+from bertkit.text import columns, short_repr
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bertkit.cache import fingerprint, model_key
-from bertkit.data.table import Problems, short_repr
+from bertkit.data.table import Problems
 from bertkit.data.values import replace_surrogates
 from bertkit.data.words import words
 from bertkit.encoding.texts import encode_texts
@@ -25,6 +25,7 @@ from bertkit.inference.vector_cache import CHUNK, cached
 from bertkit.models.device import Precision, best_device, best_precision
 from bertkit.models.encoder import Encoder, find, load_config, load_model, load_tokenizer
 from bertkit.sections import ModelSpec
+from bertkit.text import short_repr
 
 if TYPE_CHECKING:
     import torch

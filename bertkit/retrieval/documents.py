@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from bertkit.data.table import Problems, short_repr
+from bertkit.data.table import Problems
 from bertkit.data.values import replace_surrogates
+from bertkit.text import short_repr
 
 Scalar: TypeAlias = bool | int | float | str
 Placed: TypeAlias = tuple[str, Mapping[str, Any]]  # where a row stands, such as "corpus.jsonl:12", and the row

@@ -9,13 +9,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bertkit.data.table import short_repr
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.retrieval.database import explained
 from bertkit.retrieval.documents import HOLDS, OWN, Scalar
 from bertkit.retrieval.passages import joined
 from bertkit.retrieval.store import Store
+from bertkit.text import short_repr
 
 Rerank: TypeAlias = Callable[[str, Sequence[str]], ArrayLike]
 """A query and texts -> a score per text (texts,), higher is better."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from bertkit.data.table import short_repr
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.retrieval.database import connect, explained, place, schema
 from bertkit.retrieval.documents import OWN, Document, Placed, Reader, batches, settle
 from bertkit.retrieval.passages import Passage, Window, passages
+from bertkit.text import short_repr
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

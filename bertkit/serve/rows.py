@@ -9,9 +9,10 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, create_model
 
-from bertkit.data.table import Problems, short_repr
+from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
 from bertkit.tasks.base import Task
+from bertkit.text import short_repr
 
 Row: TypeAlias = dict[str, Any]
 _TYPES: dict[str, Any] = {"text": str, "words": list[str], "name": str | int | float | None}

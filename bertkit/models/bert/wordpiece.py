@@ -18,11 +18,12 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertTokenizer
 
 from bertkit.data.readers import format_of, read_rows, row_prefix, text_a_row
-from bertkit.data.table import Problems, short_repr
+from bertkit.data.table import Problems
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.files import write_text
 from bertkit.models.encoder import load_tokenizer
 from bertkit.sections import DataSpec
+from bertkit.text import short_repr
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
