@@ -102,7 +102,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     made = Trainer()
     known = SimpleNamespace(headline="accuracy"), SimpleNamespace(fingerprints={"train": "0" * 64})
     monkeypatch.setattr(search, "train", lambda *args, **more: made(*args, **more))
-    monkeypatch.setattr(program, "_rehearsed", lambda *args: known)
+    monkeypatch.setattr(program, "_dry_run", lambda *args: known)
     monkeypatch.setattr(pages, "page", lambda *args: "")  # drawing takes a second
     return made
 
@@ -151,16 +151,16 @@ training.adam_beta2: {low: 0.0, high: 0.9, step: 1e-300}
         (3, "high: missing"),
         (4, r"batch_size\[1\]: expected a whole number, found text 'many'"),
         (7, "adam_beta1.high: .*1.5"),
-        (8, "max_length.high: is not low and some steps of 3"),
-        (9, "seeds: can not be swept"),
-        (10, "data.limit: can not be swept .* other rows"),
-        (11, "task: can not be swept"),
+        (8, "max_length.high: is not low plus a multiple of step, 3"),
+        (9, "seeds: cannot be swept"),
+        (10, "data.limit: cannot be swept .* other rows"),
+        (11, "task: cannot be swept"),
         (13, "peft.r: contradicts peft"),
         (14, "max_grad_norm: expected a range or a list of choices, found the number 1.0"),
-        (15, "num_train_epochs: needs two choices"),
-        (16, "label_smoothing_factor.low: must be more than 0 where log is true"),
-        (17, "verify: can not be swept"),
-        (18, "is there twice"),
+        (15, "num_train_epochs: needs at least two choices"),
+        (16, "label_smoothing_factor.low: must be more than 0 with log: true"),
+        (17, "verify: cannot be swept"),
+        (18, "is listed twice"),
         (19, "adam_beta2.step: is too small for a range"),
     ):
         assert re.search(rf"bad.yaml:{line} .*{words}", said), (line, words, said)
@@ -174,7 +174,7 @@ def test_a_file_that_is_no_space(room: Path, text: str, words: str) -> None:
 
 
 def test_a_space_that_is_not_there(room: Path) -> None:
-    with pytest.raises(RecipeError, match="can not be read: No such file"):
+    with pytest.raises(RecipeError, match="cannot be read: No such file"):
         read_space(room / "nowhere.yaml", room / "small.yaml")
 
 
@@ -201,21 +201,21 @@ def test_what_is_drawn_is_in_the_space_and_survives_the_recipe(low: int, size: i
     dimension = Range(low=ends[0], high=ends[1], log=kind == "log", step=step)
     assert not list(_contradictions(dimension))
     trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1)).ask()
-    dimension.draw(trial, "training.x")
-    value = dimension.as_meant(trial.params["training.x"])
-    assert dimension.holds(value)
-    assert dimension.holds(ends[0])
+    dimension.suggest(trial, "training.x")
+    value = dimension.decoded(trial.params["training.x"])
+    assert dimension.contains(value)
+    assert dimension.contains(ends[0])
     assert isinstance(value, int if kind == "whole" else float)
     assert json.loads(json.dumps(value)) == value
-    assert not dimension.holds(ends[1] * 1.01 + 1)
+    assert not dimension.contains(ends[1] * 1.01 + 1)
 
 
 def test_choices_hold_any_value_of_a_recipe() -> None:
     values = [None, True, 1, 1.0, "1", {"r": 8}, ["a"]]
     dimension = Choices(tuple(map(json.dumps, values)))
-    assert all(dimension.holds(value) for value in values)
-    assert [dimension.as_meant(dimension.as_drawn(value)) for value in values] == values
-    assert not dimension.holds(False)
+    assert all(dimension.contains(value) for value in values)
+    assert [dimension.decoded(dimension.encoded(value)) for value in values] == values
+    assert not dimension.contains(False)
 
 
 # --- the search, with a score that is known
@@ -257,7 +257,7 @@ def test_a_recipe_that_is_best_as_it_is_stays(trainer: Trainer, room: Path, tmp_
     told = done.results
     assert told["winner"] == 0
     assert told["better"] is False
-    assert told["verdict"][0].startswith("No trial is better than the recipe as it is")
+    assert told["verdict"][0].startswith("No trial is better than the base recipe")
     assert not (tmp_path / "s" / "defaults").exists()
     assert done.best.recipe.training["learning_rate"] == 1e-2
 
@@ -268,16 +268,14 @@ def test_a_winner_by_luck_is_called_one(trainer: Trainer, room: Path, tmp_path: 
     told = sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=8, confirm=2).results
     assert told["winner"] != 0
     assert told["better"] is False
-    assert told["verdict"][0].startswith("NOT better than the recipe as it is: accuracy 0.5000 ± 0.0000 against 0.5000")
+    assert told["verdict"][0].startswith("NOT better than the base recipe: accuracy 0.5000 ± 0.0000, base 0.5000")
 
 
 def test_verdicts() -> None:
-    assert verdict("f1", 3, 0.95, [0.9, 0.8], [0.7, 0.7])[0].startswith(
-        "Better than the recipe as it is with every seed"
-    )
+    assert verdict("f1", 3, 0.95, [0.9, 0.8], [0.7, 0.7])[0].startswith("Better than the base recipe with every seed")
     assert "(1 of 2)" in verdict("f1", 3, 0.95, [0.9, 0.6], [0.7, 0.7])[0]
     assert verdict("f1", 3, 0.95, [0.7], [0.7])[0].startswith("NOT better")
-    assert "0.9500 in the search" in verdict("f1", 3, 0.95, [0.7], [0.7])[1]
+    assert "scored 0.9500 in the search" in verdict("f1", 3, 0.95, [0.7], [0.7])[1]
 
 
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -378,7 +376,7 @@ def test_another_recipe_space_or_data_do_not_go_on(
         space.write_text(SPACE.replace("8", "16"))
     if change == "data":
         other = SimpleNamespace(headline="accuracy"), SimpleNamespace(fingerprints={"train": "1" * 64})
-        monkeypatch.setattr(program, "_rehearsed", lambda *args: other)
+        monkeypatch.setattr(program, "_dry_run", lambda *args: other)
     with pytest.raises(UserError, match=f"is a sweep with another {change}"):
         sweep(
             recipe_of(room, *["model.max_length=16"] * (change == "recipe")), space, tmp_path / "s", trials=1, confirm=1
@@ -388,7 +386,7 @@ def test_another_recipe_space_or_data_do_not_go_on(
 
 def test_a_folder_of_something_else_is_left_alone(trainer: Trainer, room: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="is not empty, and no sweep"):
+    with pytest.raises(UserError, match="is neither empty nor a sweep"):
         sweep(recipe_of(room), room / "space.yaml", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
@@ -460,23 +458,23 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(
     more = ["training.num_train_epochs=2", "training.learning_rate=1e-2"]
     assert main([*command, "--output-dir", str(tmp_path / "whole"), *more]) == 0
     said = capsys.readouterr().out
-    assert "recipe as it is" in said
-    right, seen = search.Watch.on_evaluate, []
+    assert "base recipe" in said
+    right, seen = search.PruningCallback.on_evaluate, []
 
-    def interrupted(self: search.Watch, *args: Any, **more: Any) -> None:
+    def interrupted(self: search.PruningCallback, *args: Any, **more: Any) -> None:
         seen.append(self.trial.number)
         right(self, *args, **more)
         if seen.count(1) == 2:
             seen.append(-1)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(search.Watch, "on_evaluate", interrupted)
+    monkeypatch.setattr(search.PruningCallback, "on_evaluate", interrupted)
     parts = [*command, "--output-dir", str(tmp_path / "parts"), *more]
     assert main(parts) == 130
-    assert "the same command goes on from here" in capsys.readouterr().err
+    assert "the same command continues from here" in capsys.readouterr().err
     assert list((tmp_path / "parts" / "trials" / "0001" / "checkpoints").rglob("manifest.json"))
     seen.clear()
-    monkeypatch.setattr(search.Watch, "on_evaluate", right)
+    monkeypatch.setattr(search.PruningCallback, "on_evaluate", right)
     assert main(parts) == 0
     whole, again = Sweep(tmp_path / "whole"), Sweep(tmp_path / "parts")
     assert again.results == whole.results

@@ -1,10 +1,10 @@
-"""The search space: a YAML file of recipe keys, each with a range or a list of choices, held against the recipe."""
+"""The search space: a YAML file of recipe keys, each with a range or a list of choices, checked against the recipe."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -26,124 +26,115 @@ _KEY = re.compile(r"[^\s=~.]+(\.[^\s=~.]+)*")
 
 # keys that no trial may change -> why
 FIXED: Mapping[str, str] = {
-    "seeds": "every trial has the recipe's first seed; --confirm says how many fresh ones the winner gets",
-    "data": "scores on other rows can not be compared",
-    "task.name": "scores of other tasks can not be compared",
-    "training.metric_for_best_model": "scores by other metrics can not be compared",
+    "seeds": "every trial has the recipe's first seed; --confirm sets the number of fresh seeds for the winner",
+    "data": "scores on other rows cannot be compared",
+    "task.name": "scores of other tasks cannot be compared",
+    "training.metric_for_best_model": "scores by other metrics cannot be compared",
     "hub": "a trial is not pushed",
-    "verify": "it changes no score",
-    "explain": "it changes no score",
-    "expected": "it changes no score",
+    **dict.fromkeys(("verify", "explain", "expected"), "it changes no score"),
 }
 
 
 class Range(BaseModel):
-    """Numbers from low to high, both included: whole ones where low, high and step are."""
+    """Numbers from low to high, both included: integers where low, high and step are."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     low: int | float
     high: int | float
-    log: bool = Field(False, description="Are small numbers as likely as large ones, by powers of ten?")
+    log: bool = Field(False, description="Sample uniformly on a logarithmic scale.")
     step: int | float | None = None
 
     @property
-    def whole(self) -> bool:
-        """Are whole numbers drawn?"""
+    def is_integer(self) -> bool:
+        """True where integers are sampled."""
         return isinstance(self.low, int) and isinstance(self.high, int) and not isinstance(self.step, float)
 
-    def tried(self) -> dict[str | int, str]:
-        """The ends, by their place in the file, as YAML: what is held against the recipe beforehand."""
+    def checked_values(self) -> dict[str | int, str]:
+        """The ends, which are checked against the recipe beforehand: key in the file -> value as YAML."""
         return {"low": json.dumps(self.low), "high": json.dumps(self.high)}
 
-    def holds(self, value: Any) -> bool:
-        """Could this value be drawn?"""
-        if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
+    def contains(self, value: Any) -> bool:
+        """True if this value could be sampled."""
+        if isinstance(value, bool) or not isinstance(value, int if self.is_integer else int | float):
             return False
-        between = self.low <= value <= self.high
         steps = (value - self.low) / (self.step or 1)
-        return between and (self.step is None or abs(steps - round(steps)) < 1e-9)
+        return self.low <= value <= self.high and (self.step is None or abs(steps - round(steps)) < 1e-9)
 
-    def draw(self, trial: Trial, key: str) -> None:
-        """Settle the trial's value."""
-        if self.whole:
+    def suggest(self, trial: Trial, key: str) -> None:
+        """Sample the trial's value."""
+        if self.is_integer:
             trial.suggest_int(key, int(self.low), int(self.high), step=int(self.step or 1), log=self.log)
         else:
             trial.suggest_float(key, self.low, self.high, step=self.step, log=self.log)
 
-    def as_drawn(self, value: Any) -> Any:
-        """The value as optuna keeps it."""
+    def encoded(self, value: Any) -> Any:
+        """The value as optuna stores it."""
         return value
 
-    def as_meant(self, drawn: Any) -> Any:
-        """What optuna keeps, as the recipe has it."""
-        return drawn
+    def decoded(self, stored: Any) -> Any:
+        """The inverse of `encoded`."""
+        return stored
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Any values, in no order. texts: each as YAML, which is how optuna keeps and draws them."""
+    """Unordered values. texts: each as JSON, which is how optuna stores them: it has no lists and mappings."""
 
     texts: tuple[str, ...]
 
-    def tried(self) -> dict[str | int, str]:
-        """Every choice, by its place in the file."""
+    def checked_values(self) -> dict[str | int, str]:
+        """Every choice, which is checked against the recipe beforehand: index in the file -> value as YAML."""
         return dict(enumerate(self.texts))
 
-    def holds(self, value: Any) -> bool:
-        """Is this value one of them?"""
+    def contains(self, value: Any) -> bool:
+        """True if this value could be sampled."""
         return json.dumps(value) in self.texts
 
-    def draw(self, trial: Trial, key: str) -> None:
-        """Settle the trial's value."""
+    def suggest(self, trial: Trial, key: str) -> None:
+        """Sample the trial's value."""
         trial.suggest_categorical(key, self.texts)
 
-    def as_drawn(self, value: Any) -> Any:
-        """The value as optuna keeps it."""
-        return json.dumps(value)
-
-    def as_meant(self, drawn: Any) -> Any:
-        """What optuna keeps, as the recipe has it."""
-        return json.loads(drawn)
+    encoded = staticmethod(json.dumps)
+    decoded = staticmethod(json.loads)
 
 
 Space: TypeAlias = dict[str, Range | Choices]
 
 
 def brief(value: Any) -> str:
-    """A value for people: four digits of a number that has more."""
+    """A value for people; floats with four significant digits."""
     return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
 def read_space(file: Path, recipe: Path) -> tuple[Space, Report, dict[KeyPath, Recipe]]:
-    """The space, and the recipe with each of its values alone, by the value's place in the file.
+    """The space, a report for further problems, and the recipe with each value alone, by the value's path in the file.
 
-    recipe: a file that load_recipe takes. The report can say more about a value, with its line.
-    Raises RecipeError with everything that is wrong with file, keys and values.
+    recipe: a file for load_recipe. Raises RecipeError with all problems of the file, its keys and values.
     """
     report = Report(escape_controls(str(file)))
     space: Space = {}
     for key, given in _read(file, report).items():
         dimension, wrong = _dimension(given)
-        found = [*_misplaced(key, space), *wrong]
-        for each in found:
+        problems = [*_key_problems(key, space), *wrong]
+        for each in problems:
             report.add(KeyProblem((key, *each.path), each.what, each.fix))
-        if dimension and not found:
+        if dimension and not problems:
             space[key] = dimension
-    changed: dict[KeyPath, Recipe] = {}
+    variants: dict[KeyPath, Recipe] = {}
     for key, dimension in space.items():
-        refused: dict[tuple[str, str], list[str | int]] = {}
-        for place, text in dimension.tried().items():
+        values = dimension.checked_values()
+        refused: dict[tuple[str, str], list[str | int]] = {}  # problem -> the values that have it
+        for name, text in values.items():
             try:
-                changed[key, place] = load_recipe(recipe, [f"{key}={text}"])
+                variants[key, name] = load_recipe(recipe, [f"{key}={text}"])
             except RecipeError as error:
                 for problem in error.problems:
-                    refused.setdefault((problem.what.removeprefix(f"{key}: "), problem.fix), []).append(place)
-        for (what, fix), places in refused.items():
-            everywhere = len(places) == len(dimension.tried())  # then it is the key that is wrong
-            for path in [(key,)] if everywhere else [(key, place) for place in places]:
+                    refused.setdefault((problem.what.removeprefix(f"{key}: "), problem.fix), []).append(name)
+        for (what, fix), names in refused.items():
+            for path in [(key, name) for name in names] if len(names) < len(values) else [(key,)]:  # all: the key's
                 report.add(KeyProblem(path, what, fix))
     report.raise_if_any()
-    return space, report, changed
+    return space, report, variants
 
 
 def _read(file: Path, report: Report) -> dict[str, Any]:
@@ -152,7 +143,7 @@ def _read(file: Path, report: Report) -> dict[str, Any]:
             document = parse(stream.read(MAX_BYTES + 1))
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)
-        raise RecipeError(Problem(escape_controls(str(file)), f"can not be read: {what}")) from None
+        raise RecipeError(Problem(escape_controls(str(file)), f"cannot be read: {what}")) from None
     report.read(document)
     if not document.faults and not (isinstance(document.data, dict) and document.data):
         what = "the space is empty" if not document.data else f"expected a mapping, found {describe(document.data)}"
@@ -162,13 +153,13 @@ def _read(file: Path, report: Report) -> dict[str, Any]:
     return data
 
 
-def _misplaced(key: str, others: Mapping[str, Any]) -> Iterator[KeyProblem]:
+def _key_problems(key: str, others: Mapping[str, Any]) -> Iterator[KeyProblem]:
     if not _KEY.fullmatch(key):
-        yield KeyProblem((), "no key of a recipe", "write it with dots: training.learning_rate")
+        yield KeyProblem((), "not a key of a recipe", "write it with dots: training.learning_rate")
         return
     for fixed, why in FIXED.items():
         if _within(key, fixed) or _within(fixed, key):
-            yield KeyProblem((), "can not be swept", why)
+            yield KeyProblem((), "cannot be swept", why)
     for other in others:
         if _within(key, other) or _within(other, key):
             yield KeyProblem(
@@ -181,11 +172,15 @@ def _within(key: str, other: str) -> bool:
 
 
 def _dimension(given: Any) -> tuple[Range | Choices | None, list[KeyProblem]]:
-    """The dimension that is written there, and what is wrong with it, by paths below its key."""
+    """The dimension of a key, and its problems, by paths below the key."""
     if isinstance(given, list):
         texts = [json.dumps(value) for value in given]
-        twice = [KeyProblem((n,), f"{short_repr(given[n])} is there twice", "keep one") for n in _again(texts)]
-        few = [KeyProblem((), "needs two choices or more", "write a list of them")] if len(texts) < 2 else []
+        twice = [
+            KeyProblem((number,), f"{short_repr(given[number])} is listed twice", "keep one")
+            for number, text in enumerate(texts)
+            if text in texts[:number]
+        ]
+        few = [KeyProblem((), "needs at least two choices", "write a list of them")] if len(texts) < 2 else []
         return Choices(tuple(texts)), twice + few
     if not isinstance(given, dict):
         what = f"expected a range or a list of choices, found {describe(given)}"
@@ -197,19 +192,15 @@ def _dimension(given: Any) -> tuple[Range | Choices | None, list[KeyProblem]]:
     return dimension, list(_contradictions(dimension))
 
 
-def _again(texts: Sequence[str]) -> list[int]:
-    return [number for number, text in enumerate(texts) if text in texts[:number]]
-
-
 def _contradictions(given: Range) -> Iterator[KeyProblem]:
     if given.low >= given.high:
         yield KeyProblem(("high",), f"must be more than low, {given.low}; found {given.high}")
     if given.log and given.low <= 0:
-        yield KeyProblem(("low",), f"must be more than 0 where log is true; found {given.low}")
+        yield KeyProblem(("low",), f"must be more than 0 with log: true; found {given.low}")
     if given.step is None:
         return
     if given.log:
-        yield KeyProblem(("step",), "has no meaning where log is true", "remove one of the two")
+        yield KeyProblem(("step",), "cannot be combined with log: true", "remove one of the two")
         return
     if given.step <= 0:
         yield KeyProblem(("step",), f"must be more than 0; found {given.step}")
@@ -220,4 +211,4 @@ def _contradictions(given: Range) -> Iterator[KeyProblem]:
         yield KeyProblem(("step",), f"is too small for a range from {given.low} to {given.high}; found {given.step}")
         return
     if over:
-        yield KeyProblem(("high",), f"is not low and some steps of {given.step}", "change high or step")
+        yield KeyProblem(("high",), f"is not low plus a multiple of step, {given.step}", "change high or step")

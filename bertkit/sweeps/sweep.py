@@ -1,10 +1,10 @@
-"""`sweep`: search the settings that score best, then hold the winner against the recipe as it is, on fresh seeds."""
+"""`sweep`: search for the settings that score best, then compare the winner with the base recipe on fresh seeds."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -16,16 +16,21 @@ from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.files import read_json, write_json, write_text
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run, only_writer
-from bertkit.sweeps.space import Space, brief, read_space
+from bertkit.sweeps.space import brief, read_space
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from bertkit.data import Data
     from bertkit.recipe.errors import Report
     from bertkit.sweeps.search import Search
     from bertkit.tasks.base import Task
     from bertkit.text import KeyPath
+
+WITHOUT_SIDE_EFFECTS = {
+    "hub": None,
+    "expected": None,
+    "verify": False,
+    "explain": False,
+}  # none of these changes scores
 
 
 @dataclass(frozen=True)
@@ -54,15 +59,15 @@ def sweep(
     timeout: float | None = None,
     confirm: int = 3,
 ) -> Sweep:
-    """Try values of a recipe's settings, one trial after another; train the winner on fresh seeds; write it all out.
+    """Search a space of settings in sequential trials; train the winner on fresh seeds; write the results.
 
     space: a YAML file, key of the recipe -> {low, high, log, step} or a list of choices.
-    trials: in all; trial 0 is the recipe as it is. timeout: seconds after which no trial starts. confirm: fresh seeds.
-    The same call goes on with an interrupted sweep; with more trials, with a finished one. Values are proposed by a
+    trials: in total; trial 0 is the base recipe. timeout: seconds after which no trial starts. confirm: fresh seeds.
+    The same call resumes an interrupted sweep; with more trials it continues a finished one. Values are proposed by a
     tree-structured Parzen estimator (Bergstra et al. 2011); weak trials are stopped by the median rule
     (Golovin et al. 2017).
 
-    Raises RecipeError or DataError with everything that is wrong before anything is trained.
+    Raises RecipeError or DataError with all problems before anything is trained.
     """
     _check_call(trials, timeout, confirm)
     try:
@@ -70,23 +75,24 @@ def sweep(
     except ModuleNotFoundError as error:
         raise UserError(Problem("optuna", "a sweep needs optuna", 'pip install "bertkit[sweep]"')) from error
     from bertkit.models.encoder import quiet
-    from bertkit.sweeps.search import Search, opened
+    from bertkit.sweeps.search import Search, open_study
 
-    folder, base = Path(output_dir), _plain(recipe, recipe.seeds[:1])
+    folder, base = Path(output_dir), recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": recipe.seeds[:1]})
     _check_folder(folder)
-    with TemporaryDirectory() as room:
-        write_text(Path(room) / "recipe.yaml", to_yaml(base))
-        dimensions, report, changed = read_space(Path(space), Path(room) / "recipe.yaml")
-    task, data = _rehearsed(base, changed, report)
-    headline = str(base.training.get("metric_for_best_model", task.headline))
+    with TemporaryDirectory() as temporary:
+        write_text(Path(temporary) / "recipe.yaml", to_yaml(base))
+        dimensions, report, variants = read_space(Path(space), Path(temporary) / "recipe.yaml")
+    task, data = _dry_run(base, variants, report)
+    metric = str(base.training.get("metric_for_best_model", task.headline))
     deadline = None if timeout is None else time.monotonic() + timeout
     with only_writer(Run(folder)), quiet("optuna"):
-        facts = {"recipe": to_yaml(base), "space": _written(dimensions), "data": data.fingerprints}
-        study, storage = opened(folder / "study.jsonl", facts)
+        as_text = {key: repr(dimension) for key, dimension in dimensions.items()}
+        facts = {"recipe": to_yaml(base), "space": as_text, "data": data.fingerprints}
+        study, storage = open_study(folder / "study.jsonl", facts)
         write_text(folder / "recipe.yaml", to_yaml(base))
-        search = Search(study, storage, folder / "recipe.yaml", folder, dimensions, headline)
+        search = Search(study, storage, folder / "recipe.yaml", folder, dimensions, metric)
         search.run(trials, deadline)
-        write_json(folder / "sweep.json", _confirmed(recipe, search, confirm))
+        write_json(folder / "sweep.json", _compare_on_fresh_seeds(recipe, search, confirm))
         from bertkit.sweeps.page import page
 
         write_text(folder / "sweep.html", page(study, Sweep(folder).results, list(dimensions)))
@@ -95,14 +101,12 @@ def sweep(
 
 def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
     problems = [
-        Problem(name, f"must be {least}, found {value}")
-        for name, value, least, wrong in (
-            ("--trials", trials, "at least 1", trials < 1),
-            ("--timeout", timeout, "more than 0 seconds", timeout is not None and timeout <= 0),
-            ("--confirm", confirm, "at least 1", confirm < 1),
-        )
-        if wrong
+        Problem(option, f"must be at least 1, is {value}")
+        for option, value in (("--trials", trials), ("--confirm", confirm))
+        if value < 1
     ]
+    if timeout is not None and timeout <= 0:
+        problems.append(Problem("--timeout", f"must be more than 0 seconds, is {timeout}"))
     if processes.world() > 1:
         problems.append(Problem("", "a sweep is one process", "Start it without torchrun and accelerate launch."))
     if problems:
@@ -112,46 +116,37 @@ def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
 def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(Problem(str(folder), "is not a folder", "Name a folder with --output-dir."))
-    ours = {".lock", "recipe.yaml"}  # what a killed process may have left before its study
+    ours = {".lock", "recipe.yaml"}  # a killed process may have written these before its study
     if folder.is_dir() and not (folder / "study.jsonl").is_file() and {path.name for path in folder.iterdir()} - ours:
-        raise UserError(Problem(str(folder), "is not empty, and no sweep", "Name another --output-dir."))
+        raise UserError(Problem(str(folder), "is neither empty nor a sweep", "Name another --output-dir."))
 
 
-def _plain(recipe: Recipe, seeds: Sequence[int]) -> Recipe:
-    """The recipe with these seeds and without what changes no score."""
-    nothing = {"hub": None, "expected": None, "verify": False, "explain": False}
-    return recipe.model_copy(update={**nothing, "seeds": list(seeds)})
-
-
-def _written(space: Space) -> dict[str, Any]:
-    return {key: repr(dimension) for key, dimension in space.items()}
-
-
-def _rehearsed(base: Recipe, changed: Mapping[KeyPath, Recipe], report: Report) -> tuple[Task, Data]:
-    """Find out what data, model and transformers would refuse of the recipe or of any value. Raises UserError."""
+def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -> tuple[Task, Data]:
+    """Check the base recipe and each value of the space against data, model and transformers. Raises UserError."""
     from bertkit.models.encoder import find, quiet
     from bertkit.training.preflight import arguments, chooses, inspect, prepare, rehearse
     from bertkit.validation import KeyProblem
 
-    encoder = find(base.model)
-    task, data = prepare(base, encoder)
-    if "validation" not in data.rows:
-        what = "there is no validation split to choose by"
-        raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
-    inspect(task, data)
-    rehearse(base, encoder, task, data)
-    for path, recipe in changed.items():
+    def checked(recipe: Recipe) -> tuple[Task, Data]:
+        encoder = find(recipe.model)
+        task, data = prepare(recipe, encoder)
+        if "validation" not in data.rows:
+            what = "no validation split to select by"
+            raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
+        inspect(task, data)
+        rehearse(recipe, encoder, task, data)
+        return task, data
+
+    task, data = checked(base)
+    for path, recipe in variants.items():
         try:
-            with TemporaryDirectory() as room, quiet("bertkit"):
+            with TemporaryDirectory() as temporary, quiet("bertkit"):
                 if str(path[0]).startswith("training."):
-                    arguments(recipe, task, Path(room), recipe.seeds[0], evaluates=chooses(recipe, data))
+                    arguments(recipe, task, Path(temporary), recipe.seeds[0], evaluates=chooses(recipe, data))
                     continue
-                encoder = find(recipe.model)
-                other, rows = prepare(recipe, encoder)
-                inspect(other, rows)
-                rehearse(recipe, encoder, other, rows)
-            if other.headline != task.headline:
-                report.add(KeyProblem(path, f"is scored by {other.headline}, the recipe as it is by {task.headline}"))
+                headline = checked(recipe)[0].headline
+            if headline != task.headline:
+                report.add(KeyProblem(path, f"is scored by {headline}, the base recipe by {task.headline}"))
         except UserError as error:
             for problem in error.problems:
                 report.add(KeyProblem(path, f"{problem.where}: {problem.what}".removeprefix(": "), problem.fix))
@@ -159,35 +154,31 @@ def _rehearsed(base: Recipe, changed: Mapping[KeyPath, Recipe], report: Report) 
     return task, data
 
 
-def _confirmed(recipe: Recipe, search: Search, confirm: int) -> dict[str, Any]:
-    """Train the winner, and the recipe as it is, on fresh seeds; write best.yaml; returns what sweep.json says."""
-    from bertkit.sweeps.search import outcome, trained
+def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> dict[str, Any]:
+    """Train the winner and the base recipe on fresh seeds; write best.yaml; returns the content of sweep.json."""
+    from bertkit.sweeps.search import outcome, train_or_resume
 
-    folder, name, winner = search.folder, search.headline, search.winner()
+    folder, winner = search.folder, search.winner()
     seeds = [(recipe.seeds[0] + 1 + number) % 2**32 for number in range(confirm)]
-    changes = search.drawn(winner)
-    whole = {"seeds": seeds, "verify": recipe.verify, "explain": recipe.explain}
-    best = search.recipe(changes).model_copy(update=whole)
-    scores = {"best": _scores(trained(best, folder / "best"))}
+    changes = search.changes(winner)
+    fresh = {"seeds": seeds, "verify": recipe.verify, "explain": recipe.explain}
+    best = search.recipe(changes).model_copy(update=fresh)
+    scores = {"best": _scores(train_or_resume(best, folder / "best"))}
     if winner.number:
-        scores["defaults"] = _scores(trained(_plain(recipe, seeds), folder / "defaults"))
+        base = recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": seeds})
+        scores["defaults"] = _scores(train_or_resume(base, folder / "defaults"))
     else:
         shutil.rmtree(folder / "defaults", ignore_errors=True)
-    told = verdict(name, winner.number, winner.value or 0.0, scores["best"], scores.get("defaults"))
-    head = "".join(
-        f"# {line}\n"
-        for line in [
-            *told,
-            f"Changed: {', '.join(f'{key}={brief(value)}' for key, value in changes.items()) or 'nothing'}",
-        ]
-    )
+    lines = verdict(search.metric, winner.number, winner.value or 0.0, scores["best"], scores.get("defaults"))
+    changed = ", ".join(f"{key}={brief(value)}" for key, value in changes.items()) or "nothing"
+    head = "".join(f"# {line}\n" for line in [*lines, f"Changed: {changed}"])
     write_text(folder / "best.yaml", head + to_yaml(best.model_copy(update={"hub": recipe.hub})))
     return {
-        "headline": name,
+        "headline": search.metric,
         "split": "validation",
         "trials": [
-            {"number": t.number, "state": t.state.name.lower(), "changes": search.drawn(t), "score": t.value,
-             "outcome": outcome(t, name)}
+            {"number": t.number, "state": t.state.name.lower(), "changes": search.changes(t), "score": t.value,
+             "outcome": outcome(t, search.metric)}
             for t in search.finished()
         ],
         "winner": winner.number,
@@ -195,37 +186,36 @@ def _confirmed(recipe: Recipe, search: Search, confirm: int) -> dict[str, Any]:
         "seeds": seeds,
         "scores": scores,
         "better": "defaults" in scores and fmean(scores["best"]) > fmean(scores["defaults"]),
-        "verdict": told,
+        "verdict": lines,
     }  # fmt: skip
 
 
 def _scores(run: Run) -> list[float]:
-    """The headline on validation of every seed. Raises RecipeError where one has none."""
+    """The score of each seed on validation. Raises RecipeError where one is undefined."""
     scores = [each["headline"] for each in run.results["seeds"]]
     if None in scores:
-        raise RecipeError(Problem(str(run.folder), "its metric is not defined with some seeds", "Name another metric."))
+        raise RecipeError(Problem(str(run.folder), "its metric is undefined for some seeds", "Name another metric."))
     return scores
 
 
 def verdict(
-    headline: str, winner: int, found: float, best: Sequence[float], defaults: Sequence[float] | None
+    metric: str, winner: int, search_score: float, best: Sequence[float], base: Sequence[float] | None
 ) -> list[str]:
-    """What the sweep found, in sentences. found: the winner's score in the search; others: a score per fresh seed."""
+    """The result in sentences. best, base: a score per fresh seed of the winner and the base recipe."""
     seeds = f"{len(best)} fresh seed{'s' * (len(best) > 1)}"
-    if defaults is None:
-        first = f"No trial is better than the recipe as it is: {headline} {spread(best)} on validation, {seeds}."
-        return [first]
-    pair = f"{headline} {spread(best)} against {spread(defaults)} on validation, mean of {seeds}"
-    wins = sum(ours > theirs for ours, theirs in zip(best, defaults, strict=True))
-    if fmean(best) <= fmean(defaults):
-        first = f"NOT better than the recipe as it is: {pair}. Stay with the recipe, or search on."
+    if base is None:
+        return [f"No trial is better than the base recipe: {metric} {mean_and_sd(best)} on validation, {seeds}."]
+    pair = f"{metric} {mean_and_sd(best)}, base {mean_and_sd(base)}, on validation, mean of {seeds}"
+    wins = sum(ours > theirs for ours, theirs in zip(best, base, strict=True))
+    if fmean(best) <= fmean(base):
+        first = f"NOT better than the base recipe: {pair}. Keep the base recipe, or search further."
     elif wins < len(best):
-        first = f"Better than the recipe as it is, but not with every seed ({wins} of {len(best)}): {pair}."
+        first = f"Better than the base recipe, but not with every seed ({wins} of {len(best)}): {pair}."
     else:
-        first = f"Better than the recipe as it is with every seed: {pair}."
-    return [first, f"Trial {winner} had {found:.4f} in the search: the best of many, and so flattered by chance."]
+        first = f"Better than the base recipe with every seed: {pair}."
+    return [first, f"Trial {winner} scored {search_score:.4f} in the search: optimistic, as the best of many trials."]
 
 
-def spread(scores: Sequence[float]) -> str:
-    """Mean, and sample standard deviation where there are several."""
+def mean_and_sd(scores: Sequence[float]) -> str:
+    """The mean, and for several scores the sample standard deviation."""
     return f"{fmean(scores):.4f}" + (f" ± {stdev(scores):.4f}" if len(scores) > 1 else "")
