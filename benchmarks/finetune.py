@@ -39,7 +39,7 @@ from transformers import (
 )
 
 from bertkit import data as sources
-from bertkit.inference.predictor import predictor
+from bertkit.inference.runner import Runner
 from bertkit.models.device import best_device, best_precision
 from bertkit.models.encoder import Encoder, find, load_tokenizer
 from bertkit.sections import DataSpec, ModelSpec
@@ -133,12 +133,10 @@ def as_run_glue(given: Setting, rows: int) -> Trainer:
 def ours(given: Setting) -> TaskTrainer:
     args = arguments(32, True, remove_unused_columns=False)
     return TaskTrainer(
-        task=given.task,
-        model=given.task.model(given.encoder),
+        runner=Runner(given.task, given.task.model(given.encoder), args.device, "bf16", 32),
         args=args,
         features=given.features,
         validation=None,
-        predict=predictor(given.task, args.device, "bf16", 32),
         callbacks=[],
     )
 

@@ -39,7 +39,7 @@ from transformers import (
 )
 
 from bertkit import data as sources
-from bertkit.inference.predictor import predictor
+from bertkit.inference.runner import Runner
 from bertkit.models.device import best_device, best_precision
 from bertkit.models.encoder import find, load_tokenizer
 from bertkit.sections import DataSpec, ModelSpec
@@ -113,12 +113,10 @@ def stock(task: Pretraining, pairs: Dataset, ours: Any, steps: int) -> Trainer:
 def bertkit(task: Pretraining, features: Dataset, model: Any, steps: int) -> TaskTrainer:
     args = arguments(steps, remove_unused_columns=False)
     return TaskTrainer(
-        task=task,
-        model=copy.deepcopy(model),
+        runner=Runner(task, copy.deepcopy(model), args.device, "bf16", BATCH),
         args=args,
         features=features,
         validation=None,
-        predict=predictor(task, args.device, "bf16", BATCH),
         callbacks=[],
     )
 

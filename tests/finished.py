@@ -13,7 +13,7 @@ from transformers import set_seed
 
 from bertkit.data import Data
 from bertkit.data.schema import Finding
-from bertkit.inference.predictor import predictor
+from bertkit.inference.runner import Runner
 from bertkit.recipe.recipe import load_recipe
 from bertkit.report.card import write_card
 from bertkit.run import Run
@@ -32,7 +32,7 @@ def finished(case: Case, folder: Path, where: Path, **sections: dict[str, Any]) 
     run, task, rows = Run(where), case.task(folder), case.rows()
     set_seed(3)
     model = task.model(encoder(folder))
-    task = task.fit(rows, predictor(task, torch.device("cpu"), "fp32", 4)(model))
+    task = task.fit(rows, Runner(task, model, torch.device("cpu"), "fp32", 4))
     usual = {"task": case.options, "model": {"name": str(folder)}, "data": {"source": "sample:sentiment"}}
     once = where.with_name("once.yaml")
     small.write_rows(once, [{**usual, "verify": False, "explain": False, **sections}])

@@ -38,7 +38,7 @@ from bertkit.inference.predictor import load
 from bertkit.tasks import TASKS
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training.seed import save
-from bertkit.training.sharding import together
+from bertkit.training.sharding import distributed_inference
 from bertkit.training.train import train
 
 NAMES = ("single-label", "ner-crf-windows-bioes", "qa-windows-or-none", "similarity-in-batch", "retrieval")
@@ -89,9 +89,9 @@ def answers(room: Path, out: Path, names: tuple[str, ...], precision: Any) -> Ca
     """A `run` that answers the rows of these cases."""
 
     def run(rank: int) -> int:
-        with together() if int(os.environ["WORLD_SIZE"]) > 1 else nullcontext(map) as spread:
+        with distributed_inference() if int(os.environ["WORLD_SIZE"]) > 1 else nullcontext(map) as mapper:
             for name in names:
-                predictor = replace(load(room / name / "model", precision=precision), spread=spread)
+                predictor = replace(load(room / name / "model", precision=precision), mapper=mapper)
                 output = out / "written" / f"{name}.jsonl" if rank == 0 else None
                 predict_file(predictor, "", str(room / name / "rows.jsonl"), output, {})
         return 0

@@ -13,7 +13,7 @@ from cases import CASES, DRAWN, Case, encoder
 from safetensors.torch import save_file
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
-from bertkit.inference.predictor import predictor
+from bertkit.inference.runner import Runner
 from bertkit.training.trainer import TaskTrainer
 
 
@@ -63,12 +63,10 @@ def made(case: Case, folder: Path, args: TrainingArguments, **more: Any) -> Task
     task = case.task(folder)
     set_seed(5)
     return TaskTrainer(
-        task=task,
-        model=task.model(encoder(folder)),
+        runner=Runner(task, task.model(encoder(folder)), args.device, "fp32", 8),
         args=args,
         features=task.features(case.rows()),
         validation=None,
-        predict=predictor(task, args.device, "fp32", 8),
         **{"callbacks": [], **more},
     )
 

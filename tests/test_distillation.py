@@ -28,7 +28,8 @@ from bertkit.encoding.padding import Collator
 from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import sha256
 from bertkit.inference.evaluate import score
-from bertkit.inference.predictor import Predictor, load, predictor
+from bertkit.inference.predictor import Predictor, load
+from bertkit.inference.runner import Runner
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads import crf, soft_losses
 from bertkit.report.table import after_training, against_teacher
@@ -179,12 +180,10 @@ def first_step(case: Case, home: Path, out: Path, batch: int, accumulate: int, *
     model: Any = task.model(encoder(home))
     step, args, features = FirstStep(), arguments(out, batch, accumulate), task.features(case.rows())
     trainer = TaskTrainer(
-        task=task,
-        model=model,
+        runner=Runner(task, model, args.device, "fp32", 8),
         args=args,
         features=features if is_online(spec, task) else with_soft_targets(features, teacher),
         validation=None,
-        predict=predictor(task, args.device, "fp32", 8),
         callbacks=[step],
         distiller=Distiller(spec, teacher, task, model.base_model),
     )
@@ -232,12 +231,10 @@ def test_a_student_learns_the_teachers_probabilities_and_not_the_labels(tiny_enc
     model: Any = task.model(encoder(tiny_encoder))
     args = dataclasses.replace(arguments(tmp_path / "run", 8, 1), max_steps=150, learning_rate=1e-2)
     trainer = TaskTrainer(
-        task=task,
-        model=model,
+        runner=Runner(task, model, args.device, "fp32", 8),
         args=args,
         features=with_soft_targets(features, teacher),
         validation=None,
-        predict=predictor(task, args.device, "fp32", 8),
         callbacks=[],
         distiller=Distiller(spec, teacher, task, model.base_model),
     )

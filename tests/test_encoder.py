@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, set_seed
 
 from bertkit.errors import ModelError, UserError
-from bertkit.inference.predictor import resolve_max_length
+from bertkit.inference.settings import resolve_max_length
 from bertkit.models import encoder as module
 from bertkit.models.encoder import Encoder, find, freeze, load_model, load_tokenizer, with_lora
 from bertkit.sections import Freeze, Lora, ModelSpec
@@ -129,7 +129,7 @@ def test_a_window_is_no_longer_than_the_model(folder: Path) -> None:
     tokenizer, known = load_tokenizer(folder), Encoder("it", folder, "folder")
     assert resolve_max_length(known, tokenizer, None) == 64
     assert resolve_max_length(known, tokenizer, 64) == 64
-    with pytest.raises(ModelError, match="reads at most 64 word pieces"):
+    with pytest.raises(ModelError, match="reads at most 64 tokens"):
         resolve_max_length(known, tokenizer, 65)
     tokenizer.model_max_length = 50
     assert resolve_max_length(known, tokenizer, None) == 50

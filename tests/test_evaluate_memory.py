@@ -25,7 +25,7 @@ from bertkit.data.table import column_values, features_of, on_disk
 from bertkit.errors import DataError, UserError
 from bertkit.evaluation import ranking, reranking
 from bertkit.evaluation.entities import PackedTags
-from bertkit.inference.predictor import predictor
+from bertkit.inference.runner import Runner
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 
@@ -41,7 +41,7 @@ def test_spooled_answers_score_as_listed_ones(case: Case, tiny_encoder: Path) ->
     """To the last digit: answers, scores, intervals and details, for every way to use a task."""
     task, rows = case.task(tiny_encoder), case.rows()
     set_seed(5)
-    predict = predictor(task, torch.device("cpu"), "fp32", 3)(task.model(encoder(tiny_encoder)))
+    predict = Runner(task, task.model(encoder(tiny_encoder)), torch.device("cpu"), "fp32", 3)
     listed = list(task.answer(rows, predict))
     spooled = DiskList(task.answer(rows, predict))
     assert list(spooled) == listed

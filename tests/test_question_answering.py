@@ -765,7 +765,7 @@ def test_a_foreign_model_always_answers(tiny_encoder: Path, tmp_path: Path) -> N
     file = squad_file(tmp_path / "dev.json", small_squad(range(5), True))
     scores = bertkit.evaluate(tmp_path, file=file, task="question-answering")["metrics"]
     assert scores["f1_no_answer"] == 0.0
-    with pytest.raises(ModelError, match="bertkit did not make this model"):
+    with pytest.raises(ModelError, match="was not trained by bertkit"):
         bertkit.load(tmp_path)
 
 

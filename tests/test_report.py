@@ -25,7 +25,8 @@ from bertkit.data.schema import Finding
 from bertkit.errors import ModelError, UserError
 from bertkit.evaluation import ranking, squad
 from bertkit.files import read_json
-from bertkit.inference.predictor import Predictor, predictor
+from bertkit.inference.predictor import Predictor
+from bertkit.inference.runner import Runner
 from bertkit.recipe.recipe import load_recipe
 from bertkit.report import calibrated, comparison, mistakes, pictures, sections
 from bertkit.report import examples as chosen
@@ -81,7 +82,7 @@ def finished(case: Case, folder: Path, where: Path) -> Run:
     run, task, rows = Run(where), case.task(folder), case.rows()
     set_seed(3)
     model = task.model(encoder(folder))
-    task = task.fit(rows, predictor(task, torch.device("cpu"), "fp32", 4)(model))
+    task = task.fit(rows, Runner(task, model, torch.device("cpu"), "fp32", 4))
     sections = {"task": case.options, "model": {"name": str(folder)}, "data": {"source": "sample:sentiment"}}
     once = small.write_rows(where.parent / "once.yaml", [{**sections, "verify": False, "explain": False}])
     recipe = load_recipe(once, check_files=False)

@@ -389,4 +389,4 @@ def test_vectors_of_texts_that_were_cut_are_told_of(
     tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     load(made(tiny_encoder, tmp_path)).encode(["the cat", "the cat " * 100])
-    assert "1 of 2 texts are cut at 32 word pieces" in caplog.text
+    assert "1 of 2 texts are cut at 32 tokens" in caplog.text

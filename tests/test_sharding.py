@@ -178,7 +178,7 @@ def test_each_process_runs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharding.distributed, "get_world_size", lambda: 3)
     monkeypatch.setattr(sharding, "_gathered", lambda mine, batches: [[("?",)] * 3, [*mine, None], [("?",)] * 2])
     ran: list[int] = []
-    made = sharding.spread(lambda batch: ran.append(batch) or (batch,), range(7))  # type: ignore[func-returns-value]
+    made = sharding.sharded_map(lambda batch: ran.append(batch) or (batch,), range(7))  # type: ignore[func-returns-value]
     assert ran == [1, 4]
     assert made[1] == (1,)
     assert made[4] == (4,)

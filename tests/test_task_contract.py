@@ -15,7 +15,8 @@ from datasets import Dataset
 from transformers import TrainingArguments, set_seed
 
 from bertkit.data.words import words
-from bertkit.inference.predictor import Predictor, load, predictor
+from bertkit.inference.predictor import Predictor, load
+from bertkit.inference.runner import Runner
 from bertkit.tasks.base import Task
 from bertkit.training.seed import save
 from bertkit.training.trainer import TaskTrainer
@@ -59,12 +60,10 @@ def fit(case: Case, folder: Path, out: Path, steps: int = 200, batch: int = 4) -
         remove_unused_columns=False,
     )
     trainer = TaskTrainer(
-        task=task,
-        model=model,
+        runner=Runner(task, model, CPU, "fp32", 4),
         args=args,
         features=task.features(case.rows()),
         validation=None,
-        predict=predictor(task, CPU, "fp32", 4),
         callbacks=[],
     )
     trainer.train()

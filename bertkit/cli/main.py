@@ -267,13 +267,13 @@ def _by_all(run: Callable[[argparse.Namespace, Any], None], args: argparse.Names
         run(args, map)
         return
     quiet_libraries()
-    from bertkit.training.sharding import together
+    from bertkit.training.sharding import distributed_inference
 
-    with together() as spread:
-        run(args, spread)
+    with distributed_inference() as mapper:
+        run(args, mapper)
 
 
-def _evaluate(args: argparse.Namespace, spread: Any) -> None:
+def _evaluate(args: argparse.Namespace, mapper: Any) -> None:
     from bertkit.inference.evaluate import evaluate
     from bertkit.report.table import scores_table
 
@@ -287,7 +287,7 @@ def _evaluate(args: argparse.Namespace, spread: Any) -> None:
         task=args.task,
         rerank=args.rerank,
         depth=args.depth,
-        spread=spread,
+        mapper=mapper,
     )
     print(json.dumps(scores, indent=2) if args.json else scores_table(scores))
 
@@ -301,7 +301,7 @@ def _text(path: Path) -> str:
         raise DataError(Problem(str(path), f"can not be read: {error.strerror or error}")) from error
 
 
-def _predict(args: argparse.Namespace, spread: Any) -> None:
+def _predict(args: argparse.Namespace, mapper: Any) -> None:
     from bertkit.inference.display import example, shown
     from bertkit.inference.predict_file import predict_file
     from bertkit.text import escape_controls
@@ -312,7 +312,7 @@ def _predict(args: argparse.Namespace, spread: Any) -> None:
         raise UserError(Problem("", "--context goes with questions as TEXTs; rows of --input have a context each"))
     if not args.input and (args.output or args.column):
         raise UserError(Problem("", "--output and --column go with --input FILE"))
-    if args.input == "-" and spread is not map:
+    if args.input == "-" and mapper is not map:
         raise UserError(Problem("--input -", "stdin can not be read by several processes", "Name a file of rows."))
     columns = dict(pair.partition("=")[::2] for pair in args.column)
     if "" in columns.values():
@@ -320,7 +320,7 @@ def _predict(args: argparse.Namespace, spread: Any) -> None:
     quiet_libraries()
     from bertkit.inference.predictor import load
 
-    predictor = replace(load(args.source, revision=args.revision, task=args.task), spread=spread)
+    predictor = replace(load(args.source, revision=args.revision, task=args.task), mapper=mapper)
     if args.input:
         output = args.output if processes.first() else None
         count = predict_file(predictor, args.source, args.input, output, columns)

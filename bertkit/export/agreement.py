@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from bertkit.export.graph import Reduced
-from bertkit.inference.predictor import Predictor, in_batches
+from bertkit.inference.predictor import Predictor
+from bertkit.inference.runner import Runner
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -46,14 +47,14 @@ def agreement(ours: Predictor, exported: OnnxModel, rows: Dataset) -> tuple[Agre
     task, worst = ours.task, [0.0]
     reduced = Reduced(task, ours.model, published=False)
 
-    def both(batch: Arrays) -> Sequence[Any]:
+    def both(batch: Arrays) -> Arrays:
         with torch.inference_mode():
             outputs = reduced({name: torch.from_numpy(values) for name, values in batch.items()})
         arrays = {name: values.numpy() for name, values in outputs.items()}
         worst.append(output_difference(arrays, exported(batch)))
-        return task.kept(arrays)
+        return arrays
 
-    expected = list(task.answer(rows, in_batches(task, ours.batch_size, both, list)))
+    expected = list(task.answer(rows, Runner(task, both, None, "fp32", ours.batch_size)))
     return compared(ours, exported, rows, expected, max(worst)), expected
 
 

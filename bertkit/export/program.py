@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from importlib import metadata
 from importlib.metadata import version
 from pathlib import Path
@@ -16,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bertkit import data as sources
 from bertkit.encoding.padding import Tokens
-from bertkit.errors import DataError, ModelError, Problem, UserError
+from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
 from bertkit.export import quantize
 from bertkit.export.agreement import CLOSE, Agreement, agreement, compared, output_difference
 from bertkit.export.graph import OPSET, Graph, batch_of, build, described
 from bertkit.files import sha256, write_json, write_text
+from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
 from bertkit.inference.predictor import Predictor, load, model_folder
-from bertkit.recipe.recipe import load_recipe, parse_data_spec
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -105,46 +103,17 @@ def _held(source: str | Path, data: Path | None) -> Held:
     if predictor.task.name == "pretraining":
         what = "a pretrained model answers at places that it is told, and has no graph from text to answers"
         raise ModelError(Problem(str(source), what, "Fine-tune it, and export that."))
-    split, rows = _rows(source, predictor, data)
-    return Held(replace(predictor, model=predictor.model.cpu(), device=torch.device("cpu")), split, rows)
-
-
-def _rows(source: str | Path, predictor: Predictor, file: Path | None) -> tuple[str, Dataset]:
-    """Validation rows of the run, or the file's, and what they are called. Raises DataError."""
-    task, kept = predictor.task, Path(source).expanduser() / "recipe.yaml"
-    fix = "Name labelled rows in the layout of the run's data: --data FILE"
-    if file is None and not kept.is_file():
-        raise DataError(Problem(str(source), "has no rows of its own to hold the export against", fix))
-    if kept.is_file():
-        spec = load_recipe(kept, check_files=False).data
-    else:
-        spec = parse_data_spec({"source": {"test": str(file)}, "columns": dict(predictor.columns)}, [])
-    known = None
-    if file is not None:
-        spec = spec.model_copy(
-            update={"source": {"test": str(file)}, "validation": None, "limit": None, "splits": None}
-        )
-        known = task.known_labels
     try:
-        data = sources.load(
-            spec,
-            task.schema,
-            partial(task.refine, task.options),
-            splits=None if file is None else {"test"},
-            known_labels=known,
-        )
-    except DataError as error:
-        if file is not None:
+        split, rows = rows_of_split(source, predictor, data, None, ("validation", "test"))
+    except (DataError, RecipeError) as error:
+        if data is not None:
             raise
-        raise DataError(
-            [*error.problems, Problem(str(kept), "the run's data can not be read any more", fix)]
-        ) from error
-    labelled = [name for name, rows in data.rows.items() if data.target in rows.column_names]
-    split = next((name for name in ("validation", "test", "train") if name in labelled), None)
-    if split is None:
-        raise DataError(Problem(str(file or kept), "has no labelled rows", fix))
-    rows = data.rows[split]
-    return str(file or split), rows.select(range(min(len(rows), MOST)))
+        what = "an export is compared with the run on labelled rows"
+        fix = "Name some in the layout of the run's data: --data FILE"
+        raise DataError([*error.problems, Problem(str(source), what, fix)]) from error
+    rows = rows.select(range(min(len(rows), MOST)))
+    cpu = torch.device("cpu")
+    return Held(replace(predictor, model=predictor.model.cpu(), device=cpu), str(data or split), rows)
 
 
 def _write_folder(predictor: Predictor, graph: Graph, folder: Path) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from bertkit import data as sources
 from bertkit.data.disk_list import DiskList
 from bertkit.errors import DataError, Problem, RecipeError
-from bertkit.inference.predictor import Predictor, Spread, load, load_as
+from bertkit.inference.predictor import Predictor, load, load_as
+from bertkit.inference.runner import Mapper
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> tuple[DiskList, dict[str, Any]]:
     """The answers for these rows, and `rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details.
 
-    metrics: a user's own `evaluate.Metric` objects; their scores stand beside the task's.
+    metrics: a user's own `evaluate.Metric` objects; their scores are added to the task's.
     Raises UserError where the disk has no room for the answers.
     """
     task = predictor.task
@@ -38,6 +39,51 @@ def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> t
     }
 
 
+def rows_of_split(
+    source: str | Path,
+    predictor: Predictor,
+    file: str | Path | None,
+    split: str | None,
+    preferred: Sequence[str],
+    overrides: Sequence[str] = (),
+) -> tuple[str, Dataset]:
+    """A split of the run's data, or a file's rows, with the split's name. Raises DataError, RecipeError.
+
+    split: None: the first of `preferred` that has targets, or else train. file: as for `evaluate`.
+    """
+    recipe = Path(source).expanduser() / "recipe.yaml"
+    if recipe.is_file():
+        spec = load_recipe(recipe, overrides, check_files=file is None).data
+    elif file is None:
+        raise DataError(Problem(str(source), "has no data: it is not a run", "Name labelled rows: --data FILE"))
+    else:
+        spec = parse_data_spec({"source": {"test": str(file)}, "columns": dict(predictor.columns)}, overrides)
+    if file is not None:
+        rows_source = str(file) if Path(file).is_dir() else {"test": str(file)}
+        spec = spec.model_copy(update={"source": rows_source, "validation": None, "limit": None, "splits": None})
+        split = split or "test"
+    task = predictor.task
+    data = sources.load(
+        spec,
+        task.schema,
+        partial(task.refine, task.options),
+        splits=None if file is None else {str(split)},
+        known_labels=None if file is None else task.known_labels,
+    )
+    labelled = [name for name, rows in data.rows.items() if data.target in rows.column_names]
+    split = split or next((name for name in preferred if name in labelled), "train")
+    if split not in data.rows:
+        what = f"the data have no such split, only {', '.join(data.rows)}"
+        raise DataError(Problem(f"--split {split}", what))
+    targets, rows = task.schema.targets, data.rows[split]
+    if targets and not set(targets) & set(rows.column_names):
+        what = f"no column {' or '.join(f'`{name}`' for name in targets)} to score answers by"
+        key = f"{targets[0]}=NAME" if len(targets) == 1 else "COLUMN=NAME, where COLUMN is the model's target"
+        fix = f"If it has another name there: data.columns.{key}. Answers without scores: bertkit predict."
+        raise DataError(Problem(str(file or f"split {split}"), what, fix))
+    return split, rows
+
+
 def evaluate(
     source: str | Path,
     *,
@@ -49,57 +95,28 @@ def evaluate(
     metrics: Sequence[Any] = (),
     rerank: str | None = None,
     depth: int = 20,
-    spread: Spread = map,
+    mapper: Mapper = map,
 ) -> dict[str, Any]:
-    """Score a run, a model folder or a Hub model on a split of the run's data, or on a file in their layout.
+    """Score a run, a model folder or a Hub model on a split of the run's data, or on a file in the same layout.
 
+    split: by default test, validation or train: the first that has targets.
     file: rows in the layout of the run's data; or a folder of split files, of which `split` (test) is taken.
-    rerank, depth: a cross-encoder that orders the first so many documents that a model for retrieval finds.
+    rerank, depth: a cross-encoder that reorders the first `depth` documents of a retrieval model.
     overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for `load`
-    and `score`. spread: as for `predictor`.
-    Returns `split` and what `score` says. Raises ModelError, RecipeError or DataError.
+    and `score`. mapper: as for `Runner`.
+    Returns `split` and the result of `score`. Raises ModelError, RecipeError or DataError.
     """
     unknown = [override for override in overrides if not override.lstrip("~").startswith("data.")]
     if unknown:
-        what = "only `data.` settings can be changed here; the rest is the model's"
+        what = "only `data.` settings can be overridden here; the rest is part of the model"
         raise RecipeError([Problem(f"override {override}", what) for override in unknown])
-    folder = file is not None and Path(file).is_dir()
-    if split is not None and file is not None and not folder:
-        raise RecipeError(Problem("", "--split names a part of the run's data, --data a file: one or the other"))
-    predictor = replace(load(source, revision=revision, task=task), spread=spread)
-    kept = Path(source).expanduser() / "recipe.yaml"
-    if kept.is_file():
-        spec = load_recipe(kept, overrides, check_files=file is None).data
-    elif file is None:
-        raise DataError(Problem(str(source), "a model folder has no data of its own", "Name a file: --data FILE"))
-    else:
-        spec = parse_data_spec({"source": {"test": str(file)}, "columns": dict(predictor.columns)}, overrides)
-    if file is not None:
-        source_of_rows = str(file) if folder else {"test": str(file)}
-        whole = {"source": source_of_rows, "validation": None, "limit": None, "splits": None}
-        spec, split = spec.model_copy(update=whole), split or "test"
-    data = sources.load(
-        spec,
-        predictor.task.schema,
-        partial(predictor.task.refine, predictor.task.options),
-        splits=None if file is None else {split or "test"},
-        known_labels=None if file is None else predictor.task.known_labels,
-    )
-    labelled = [name for name, rows in data.rows.items() if data.target in rows.column_names]
-    split = split or next((name for name in ("test", "validation") if name in labelled), "train")
-    if split not in data.rows:
-        fix = f"They have {', '.join(data.rows)}."
-        raise DataError(Problem(f"--split {split}", "the run's data have no such split", fix))
-    targets = predictor.task.schema.targets
-    if targets and not set(targets).intersection(data.rows[split].column_names):
-        *first, last = (f"`{name}`" for name in targets)
-        what = f"no column {', '.join(first)}{' or ' if first else ''}{last} to score answers by"
-        key = "COLUMN=NAME, where COLUMN is the one the model learned" if first else f"{targets[0]}=NAME"
-        fix = f"If it has another name there: data.columns.{key}. Answers alone: bertkit predict."
-        raise DataError(Problem(str(file or f"split {split}"), what, fix))
-    if rerank is not None:
-        from bertkit.inference.two_stage import evaluate_two_stages
+    if split is not None and file is not None and not Path(file).is_dir():
+        raise RecipeError(Problem("", "--split names a split of the run's data, --data a file: give one of them"))
+    predictor = replace(load(source, revision=revision, task=task), mapper=mapper)
+    split, rows = rows_of_split(source, predictor, file, split, ("test", "validation"), overrides)
+    if rerank is None:
+        return {"split": split, **score(predictor, rows, metrics)[1]}
+    from bertkit.inference.two_stage import evaluate_two_stages
 
-        ranker = replace(load_as("text-ranking", rerank), spread=spread)
-        return {"split": split, **evaluate_two_stages(predictor, ranker, data.rows[split], depth)}
-    return {"split": split, **score(predictor, data.rows[split], metrics)[1]}
+    ranker = replace(load_as("text-ranking", rerank), mapper=mapper)
+    return {"split": split, **evaluate_two_stages(predictor, ranker, rows, depth)}

@@ -20,7 +20,7 @@ from bertkit.data.words import words
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.words import encode_words
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.inference.predictor import resolve_max_length
+from bertkit.inference.settings import resolve_max_length
 from bertkit.inference.vector_cache import CHUNK, cached
 from bertkit.models.device import Precision, best_device, best_precision
 from bertkit.models.encoder import Encoder, find, load_config, load_model, load_tokenizer

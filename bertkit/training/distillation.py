@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,9 @@ from bertkit.inference.predictor import (
     Predictor,
     load_as,
     model_folder,
-    predictor,
     require_torch_model,
-    resolve_max_length,
 )
+from bertkit.inference.settings import resolve_max_length
 from bertkit.models.encoder import Encoder
 from bertkit.models.heads import soft_losses
 
@@ -258,7 +257,7 @@ def _write(file: Path, features: Dataset, teacher: Teacher) -> None:
     def soft(outputs: Any, batch: Batch) -> Sequence[Any]:
         return list(own.task.soft(outputs, batch).float().cpu().numpy())
 
-    ask = predictor(own.task, own.device, own.precision, own.batch_size, keep=soft)(own.model)
+    ask = replace(own.predict_features, keep=soft)
     with file.open("wb") as raw:
         with pa.ipc.new_stream(raw, schema) as stream:
             for start in range(0, len(features), CHUNK):

@@ -13,7 +13,7 @@ from transformers import TrainingArguments
 from bertkit import data as sources
 from bertkit.errors import DataError, Problem, RecipeError, RowsError
 from bertkit.files import read_json, write_json, write_text
-from bertkit.inference.predictor import resolve_max_length
+from bertkit.inference.settings import resolve_max_length
 from bertkit.models.device import best_device, best_precision
 from bertkit.models.encoder import Encoder, freeze, load_tokenizer, quiet, with_lora
 from bertkit.recipe.recipe import to_yaml

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +19,7 @@ from transformers import EarlyStoppingCallback, TrainingArguments, set_seed
 from bertkit.encoding.padding import Tokens
 from bertkit.errors import ModelError, Problem, RecipeError
 from bertkit.files import read_json, write_json
-from bertkit.inference.predictor import predictor
+from bertkit.inference.runner import Runner
 from bertkit.models.device import resolve_precision
 from bertkit.models.encoder import Encoder
 from bertkit.run import Run
@@ -28,7 +29,7 @@ from bertkit.training.memory import out_of_memory
 from bertkit.training.preflight import arguments, build, chooses, scored_splits
 from bertkit.training.profile import Profile
 from bertkit.training.progress import MetricsLog, Progress
-from bertkit.training.sharding import spread
+from bertkit.training.sharding import sharded_map
 from bertkit.training.stopping import Stop
 from bertkit.training.trainer import TaskTrainer
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from bertkit.data import Data
     from bertkit.recipe.recipe import Recipe
-    from bertkit.tasks.base import Predict, Task
+    from bertkit.tasks.base import Task
 
 
 logger = logging.getLogger(__name__)
@@ -72,17 +73,16 @@ def train_seed(
     distiller, features = learning_from(teacher, recipe, task, fresh, features, args)
     settings = model_settings(recipe, args)
     rows = Tokens(recipe.batching.tokens) if recipe.batching else args.per_device_eval_batch_size
-    how = task, args.device, resolve_precision(settings["precision"], args.device), rows
+    precision = resolve_precision(settings["precision"], args.device)
+    runner = Runner(task, fresh, args.device, precision, rows)
     divided = args.world_size > 1 and not (args.fsdp or args.deepspeed)  # their forward passes are of all processes
     headline = str(args.metric_for_best_model or task.headline)
     try:
         trainer = TaskTrainer(
-            task=task,
-            model=fresh,
+            runner=replace(runner, mapper=sharded_map) if divided else runner,
             args=args,
             features=features,
             validation=data.rows.get("validation"),
-            predict=predictor(*how, spread=spread if divided else map),
             callbacks=[*own_callbacks(recipe, run, seed, headline), *callbacks],
             distiller=distiller,
             tokens=recipe.batching.tokens if recipe.batching else None,
@@ -96,7 +96,7 @@ def train_seed(
     model = trainer.whole(partial(build, recipe, encoder, task))
     if not args.should_save:
         return {}
-    scores = settle(recipe, model, task, data, predictor(*how), folder, settings)
+    scores = settle(recipe, replace(runner, model=model), data, folder, settings)
     outcome = {
         "seed": seed,
         "headline": scores.get("validation", {}).get(headline),
@@ -162,22 +162,17 @@ def learn(trainer: TaskTrainer, folder: Path) -> float:
 
 
 def settle(
-    recipe: Recipe,
-    model: Any,
-    task: Task,
-    data: Data,
-    answering: Callable[[Any], Predict],
-    folder: Path,
-    settings: dict[str, Any],
+    recipe: Recipe, runner: Runner, data: Data, folder: Path, settings: dict[str, Any]
 ) -> dict[str, dict[str, float | None]]:
     """Merge LoRA into the model, calibrate it, save it in `folder`; returns its scores by split.
 
     None of an only seed: nothing is chosen by them, and `finish` scores what was saved.
     """
+    task, model = runner.task, runner.model
     if recipe.peft:
         model.save_pretrained(folder / "adapter")
         model = model.merge_and_unload()
-    predict = answering(model)
+    predict = replace(runner, model=model)
     if "validation" in data.rows:
         task = task.fit(data.rows["validation"], predict)
     save(model, task, folder / "model", settings)

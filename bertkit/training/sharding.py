@@ -21,20 +21,20 @@ from bertkit.models.encoder import quiet
 
 if TYPE_CHECKING:
     from bertkit.encoding.padding import Arrays
-    from bertkit.inference.predictor import Spread
+    from bertkit.inference.runner import Mapper
 
 
 DONE, FAILED = -1, -2  # what a process tells in place of its number of batches
 EXPECTED = (UserError, OSError, ModuleNotFoundError)  # what the command line says without a traceback
 
 
-class Elsewhere(UserError):
+class RemoteError(UserError):
     """What another process could not do; every process is told."""
 
 
 @contextmanager
-def together() -> Iterator[Spread]:
-    """`spread`, for a command that torchrun started several times: every process runs this block.
+def distributed_inference() -> Iterator[Mapper]:
+    """`sharded_map`, for a command that torchrun started several times: every process runs this block.
 
     Process 0 speaks for all: what the others print is dropped, and an error of any process ends the block in
     each. It is raised in process 0; the others exit with 2, or with 1 and a traceback where it is a bug of theirs.
@@ -70,16 +70,16 @@ def together() -> Iterator[Spread]:
     distributed.destroy_process_group()
 
 
-def _to_the_end() -> Iterator[Spread]:
-    """`spread`, and after the block the word that it went well here, or why not."""
+def _to_the_end() -> Iterator[Mapper]:
+    """`sharded_map`, and after the block the word that it went well here, or why not."""
     try:
-        yield spread
+        yield sharded_map
         _exchanged(b" ", DONE)
-    except Elsewhere:
+    except RemoteError:
         raise
     except Exception as error:
         told = json.dumps(_problems(error)).encode()
-        with suppress(Elsewhere):
+        with suppress(RemoteError):
             _exchanged(told, FAILED)
         raise
 
@@ -95,11 +95,11 @@ def _problems(error: Exception) -> Sequence[Problem]:
     return (Problem(f"process {distributed.get_rank()}", f"{type(error).__name__}: {error}"),)
 
 
-def spread(run: Callable[[Any], Arrays], batches: Sequence[Any]) -> list[Arrays]:
+def sharded_map(run: Callable[[Any], Arrays], batches: Sequence[Any]) -> list[Arrays]:
     """`run` of each batch, in the batches' order, as `map` gives it; every process must call it with the same batches.
 
     Process r of n runs the batches r, r + n, …: they are sorted by length, so that all have about the same to do.
-    Raises Elsewhere where another process failed, or had other batches.
+    Raises RemoteError where another process failed, or had other batches.
     """
     rank, world = distributed.get_rank(), distributed.get_world_size()
     everyone = _gathered([run(batch) for batch in batches[rank::world]], len(batches))
@@ -114,7 +114,7 @@ def _gathered(mine: Sequence[Arrays], batches: int) -> list[list[Arrays]]:
 
 
 def _exchanged(content: bytes, batches: int) -> list[bytes]:
-    """The bytes of every process, by its rank. Raises Elsewhere where one failed, is gone, or has other batches."""
+    """The bytes of every process, by its rank. Raises RemoteError where one failed, is gone, or has other batches."""
     device = torch.device("cuda") if distributed.get_backend() == "nccl" else torch.device("cpu")
     head = torch.tensor([len(content), batches], device=device)
     heads = [torch.empty_like(head) for _ in range(distributed.get_world_size())]
@@ -126,10 +126,10 @@ def _exchanged(content: bytes, batches: int) -> list[bytes]:
     _all_gather(contents, padded)
     found = [each[:size].cpu().numpy().tobytes() for each, size in zip(contents, sizes, strict=True)]
     if FAILED in counts:
-        raise Elsewhere(Problem(*each) for each in json.loads(found[counts.index(FAILED)]))
+        raise RemoteError(Problem(*each) for each in json.loads(found[counts.index(FAILED)]))
     if len(set(counts)) > 1:
         what, fix = "the processes do not read the same rows", "Data and model must be the same on every machine."
-        raise Elsewhere(Problem("", what, fix))
+        raise RemoteError(Problem("", what, fix))
     return found
 
 
@@ -138,7 +138,9 @@ def _all_gather(into: list[torch.Tensor], own: torch.Tensor) -> None:
         distributed.all_gather(into, own)
     except RuntimeError as error:
         what = f"another process is gone ({str(error).strip().splitlines()[0]})"
-        raise Elsewhere(Problem("", what, "What stands above may say why; it may have been out of memory.")) from error
+        raise RemoteError(
+            Problem("", what, "What stands above may say why; it may have been out of memory.")
+        ) from error
 
 
 def _unpacked(content: bytes) -> list[Arrays]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bertkit.inference.evaluate import score
-from bertkit.inference.predictor import Predictor, predictor
+from bertkit.inference.predictor import Predictor
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -56,7 +57,7 @@ def _side(own: Predictor, folder: Path, rows: Dataset, graded: dict[str, Any], h
 
 def _seconds(own: Predictor, parts: list[Dataset], batch_size: int) -> float:
     """The median time that one of these parts takes from text to answer; a first one, to warm up, is not counted."""
-    predict = predictor(own.task, own.device, own.precision, batch_size)(own.model)
+    predict = replace(own, batch_size=batch_size).predict_features
     times = []
     for part in [parts[0], *parts]:
         started = time.perf_counter()

@@ -8,6 +8,7 @@ import logging
 import math
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -20,6 +21,7 @@ from bertkit.data.table import numbers
 from bertkit.encoding.padding import Collator
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json, write_json
+from bertkit.inference.runner import Runner
 from bertkit.models.cpu_kernels import faster, memory_kept
 from bertkit.training import checkpoint
 from bertkit.training.batching import UNIT, Batches, EpochLoader, Examples, LengthBatches, TokenBatches
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from transformers import TrainerCallback, TrainingArguments
 
-    from bertkit.tasks.base import Batch, Predict, Task
+    from bertkit.tasks.base import Batch, Task
     from bertkit.training.distillation import Distiller
     from bertkit.training.profile import Profile
 
@@ -56,12 +58,10 @@ class TaskTrainer(Trainer):
     def __init__(
         self,
         *,
-        task: Task,
-        model: Any,
+        runner: Runner,
         args: TrainingArguments,
         features: Dataset,
         validation: Dataset | None,
-        predict: Callable[[Any], Predict],
         callbacks: Sequence[TrainerCallback],
         distiller: Distiller | None = None,
         tokens: int | None = None,
@@ -69,18 +69,18 @@ class TaskTrainer(Trainer):
         profile: Profile | None = None,
         place: Callable[[int], str] = lambda row: f"row {row + 1}",
     ) -> None:
-        """predict: a model -> the function that `Task.evaluate` is given. distiller: adds the teacher's losses.
+        """runner: the task, the model to train, and how it is evaluated. distiller: adds the teacher's losses.
 
         tokens: slots of a micro-batch, in place of its rows. divide: may micro-batches that are too large for the
         memory be divided? Not where the loss compares the rows of a batch. profile: is told where the time goes.
         place: training row -> what a message calls it.
         """
         super().__init__(
-            model=model, args=args, train_dataset=features, eval_dataset=validation, callbacks=list(callbacks)
+            model=runner.model, args=args, train_dataset=features, eval_dataset=validation, callbacks=list(callbacks)
         )
         self.remove_callback(PrinterCallback)  # ours say what happens
-        self.task, self.predict_with, self.features = task, predict, features
-        self.objective: Task | Distiller = distiller or task
+        self.task, self.runner, self.features = runner.task, runner, features
+        self.objective: Task | Distiller = distiller or runner.task
         self.tokens, self.divide, self.parts = tokens, divide, 1
         self.profile, self.place = profile, place
         if profile:
@@ -238,7 +238,7 @@ class TaskTrainer(Trainer):
         """Overall metrics of the task on the validation rows, or on `eval_dataset`, a Dataset of rows."""
         self._turn("evaluation")
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
-        scores = self.task.evaluate(rows, self.predict_with(self.model))
+        scores = self.task.evaluate(rows, replace(self.runner, model=self.model))
         # NaN is never better than anything, which is how an undefined headline metric must compare.
         shown = {
             k: math.nan if v is None else v

@@ -1,0 +1,73 @@
+"""Runs a model over features in batches: the one path from features to a task's items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bertkit.encoding.padding import BatchSize, batches_by_length, fills, pad
+from bertkit.models.device import Precision
+from bertkit.tasks.base import Task
+
+if TYPE_CHECKING:
+    import torch
+    from datasets import Dataset
+
+    from bertkit.encoding.padding import Arrays
+    from bertkit.tasks.base import Batch
+
+Mapper = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Features -> one item per feature, in the features' order.
+
+    Features are batched by length, longest first, so that memory runs out at once or never.
+
+    device: None where `model` is called with NumPy arrays and returns the task's reduced arrays, as `OnnxModel` does.
+    mapper: applies a function to all batches: `map`, or `sharded_map`, where each process runs a part of them.
+    keep: (outputs, batch) -> an item per feature, in place of the task's own.
+    """
+
+    task: Task
+    model: Any  # transformers' PreTrainedModel, or Arrays -> Arrays
+    device: torch.device | None
+    precision: Precision
+    batch_size: BatchSize
+    mapper: Mapper = map
+    keep: Callable[[Any, Batch], Sequence[Any]] | None = None
+
+    def __call__(self, features: Dataset) -> Sequence[Any]:
+        items: list[Any] = [None] * len(features)
+        inputs = features.select_columns([name for name in features.column_names if name != "labels"])
+        fill = fills(self.task.tokenizer, self.task.padding)
+        batches = batches_by_length(features["length"][:], self.batch_size)
+        with self._inference():
+            results = self.mapper(lambda rows: self._run(pad(self.task.examples(inputs, rows.tolist()), fill)), batches)
+            for rows, result in zip(batches, results, strict=True):
+                for row, item in zip(rows, result if self.keep else self.task.kept(result), strict=True):
+                    items[row] = item
+        return items
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        if self.device is None:
+            yield
+            return
+        import torch
+
+        self.model.eval()
+        with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            yield
+
+    def _run(self, arrays: Arrays) -> Any:
+        if self.device is None:
+            return self.model(arrays)
+        import torch
+
+        batch = {name: torch.from_numpy(values).to(self.device) for name, values in arrays.items()}
+        outputs = self.task.forward(self.model, batch)
+        return self.keep(outputs, batch) if self.keep else self.task.reduced(outputs, batch)

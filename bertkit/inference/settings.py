@@ -1,0 +1,98 @@
+"""What bertkit reads from a model's config.json, and how many tokens the model reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bertkit.errors import ModelError, Problem, UserError
+from bertkit.files import read_json
+from bertkit.tasks import TASKS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from bertkit.models.encoder import Encoder
+
+MIN_LENGTH = 8  # tokens of a window
+
+
+class TokenBudget(BaseModel):
+    """Batches by their slots, as in the recipe's `batching`."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+    tokens: Annotated[int, Field(ge=8)]
+
+
+class Settings(BaseModel):
+    """The section `bertkit` of a model's config.json. version: None for a model not trained by bertkit."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+    version: str | None = None
+    task: dict[str, Any]
+    max_length: Annotated[int, Field(ge=MIN_LENGTH)] | None = None
+    precision: Literal["auto", "fp32"] = "auto"
+    batch_size: Annotated[int, Field(gt=0)] | TokenBudget = 32
+    columns: dict[str, str] = {}
+    onnx: Annotated[list[str], Field(min_length=1)] | None = None  # an exported model: the outputs the task reads
+
+
+def read_settings(folder: Path, task: str | None) -> Settings:
+    """The settings of a model folder; for a model not trained by bertkit, the defaults of `task`. Raises ModelError."""
+    where = f"{folder}/config.json"
+    try:
+        section = read_json(folder / "config.json").get("bertkit")
+    except UserError as error:
+        raise ModelError(error.problems) from error
+    except AttributeError as error:
+        raise ModelError(Problem(where, f"not a JSON object: {error}")) from error
+    if section is None and task is None:
+        fix = f"Name its task: --task NAME, or load(…, task=NAME). Known: {', '.join(t.name for t in TASKS)}."
+        raise ModelError(Problem(str(folder), "was not trained by bertkit", fix))
+    if section is None:
+        return Settings(task={"name": task})
+    try:
+        settings = Settings.model_validate(section)
+    except ValidationError as error:
+        raise damaged_settings(folder, error) from error
+    name = settings.task.get("name")
+    if not isinstance(name, str) or settings.version is None:
+        missing = "task" if settings.version else "version"
+        raise ModelError(Problem(where, f"its section `bertkit` has no {missing}"))
+    if task is not None and task != name:
+        raise ModelError(Problem(str(folder), f"this model was trained for {name}, not {task}"))
+    return settings
+
+
+def damaged_settings(folder: Path, error: ValidationError) -> ModelError:
+    """What to raise where the section `bertkit` is not valid."""
+    first = error.errors()[0]
+    path = ".".join(["bertkit", *map(str, first["loc"])])
+    fix = "It was edited, or written by another version of bertkit."
+    return ModelError(Problem(f"{folder}/config.json", f"{path}: {first['msg']}", fix))
+
+
+def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, requested: int | None) -> int:
+    """Tokens per window: as requested, or as many as model and tokenizer allow.
+
+    Raises ModelError, also where the tokenizer has tokens for which the model has no embeddings.
+    """
+    folder = str(encoder.folder)
+    config = encoder.config.to_dict() if encoder.config else read_json(encoder.folder / "config.json")
+    rows, last = config.get("vocab_size"), max(tokenizer.get_vocab().values())
+    if isinstance(rows, int) and last >= rows:
+        what = f"its tokenizer has token ids up to {last:,}, but the model has embeddings for {rows:,}"
+        raise ModelError(Problem(folder, what, "Tokenizer and weights belong to different models."))
+    try:
+        limit = int(min(int(config.get("max_position_embeddings", 512)), tokenizer.model_max_length))
+    except (TypeError, ValueError, OverflowError) as error:
+        what = f"max_position_embeddings or model_max_length is not a number of tokens: {error}"
+        raise ModelError(Problem(folder, what)) from error
+    if limit < MIN_LENGTH:
+        raise ModelError(Problem(folder, f"it reads at most {limit} tokens; at least {MIN_LENGTH} are needed"))
+    if requested is not None and requested > limit:
+        what = f"{requested}, but {folder} reads at most {limit} tokens"
+        raise ModelError(Problem("model.max_length", what))
+    return requested or limit
