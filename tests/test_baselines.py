@@ -28,10 +28,10 @@ def test_single_label_is_scikit_learns():
     texts, targets = ["lovely food", "awful day", "unknown"], [1, 0, 0]
     found = baselines("single-label", TEXTS, IDS, texts, targets, LABELS)
     dummy = DummyClassifier(strategy="prior").fit(TEXTS, IDS)
-    assert found["majority"] == metrics.single_label(targets, dummy.predict_proba(texts), LABELS)
+    assert found["majority"] == metrics.single_label(targets, dummy.predict_proba(texts), LABELS).scores
     assert found["majority"]["accuracy"] == np.mean(dummy.predict(texts) == targets)
     linear = LogisticRegression(max_iter=1000).fit(features(TEXTS), IDS)
-    assert found["tfidf"] == metrics.single_label(targets, linear.predict_proba(features(texts)), LABELS)
+    assert found["tfidf"] == metrics.single_label(targets, linear.predict_proba(features(texts)), LABELS).scores
     assert found["tfidf"]["roc_auc"] == 1
     assert baselines("single-label", TEXTS, IDS, texts, targets, LABELS) == found
 
@@ -43,7 +43,7 @@ def test_multi_label_is_scikit_learns():
     found = baselines("multi-label", TEXTS, train, texts, targets, labels)
     linear = OneVsRestClassifier(LogisticRegression(max_iter=1000)).fit(features(TEXTS), train)
     probabilities = linear.predict_proba(features(texts))
-    expected = metrics.multi_label(targets, probabilities, probabilities >= 0.5, labels)
+    expected = metrics.multi_label(targets, probabilities, probabilities >= 0.5, labels).scores
     assert found["tfidf"] == pytest.approx(expected, nan_ok=True)
     assert found["majority"]["subset_accuracy"] == 0
     assert found["majority"]["f1/good"] == pytest.approx(2 / 3)
@@ -53,9 +53,9 @@ def test_regression_is_scikit_learns():
     train, texts, targets = np.arange(9.0), ["lovely food", "awful day"], [1.0, 7.0]
     found = baselines("regression", TEXTS, train, texts, targets, [])
     ridge = Ridge().fit(features(TEXTS), train)
-    assert found["tfidf"] == metrics.regression(targets, ridge.predict(features(texts)))
+    assert found["tfidf"] == metrics.regression(targets, ridge.predict(features(texts))).scores
     mean = DummyRegressor().fit(TEXTS, train).predict(texts)
-    assert found["majority"] == metrics.regression(targets, mean)
+    assert found["majority"] == metrics.regression(targets, mean).scores
     assert found["majority"]["pearson"] is None
 
 

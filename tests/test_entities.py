@@ -29,7 +29,7 @@ def corpus(rng: np.random.Generator, scheme: str) -> tuple[list[list[str]], list
 
 
 def grade(gold: str, predicted: str, scheme: str = "BIO") -> GradedEntities:
-    """One sentence of blank-separated tags."""
+    """One sentence of space-separated tags."""
     return GradedEntities([gold.split()], [predicted.split()], TYPES, scheme)
 
 
@@ -47,7 +47,9 @@ def test_equals_seqeval(scheme, block):
     """To the last digit, on 2,000 corpora; where there is no entity at all, seqeval says 0 and we None."""
     for case in range(250):
         gold, predicted = corpus(np.random.default_rng([block, case]), scheme)
-        scores = GradedEntities(gold, predicted, TYPES, scheme).scores
+        graded = GradedEntities(gold, predicted, TYPES, scheme)
+        scores = graded.scores
+        assert scores == graded.scored.scores  # seqeval's, and the sums that the bootstrap weights
         how = {"output_dict": True, "zero_division": 0}
         for ending, more in (("", {}), ("_strict", {"mode": "strict", "scheme": SCHEMES[scheme]})):
             if of(scores, ending) == (None, None, None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -105,9 +106,9 @@ def test_resamples_of_many_rows_are_taken_some_at_a_time(monkeypatch: pytest.Mon
     rng = np.random.default_rng(4)
     truth, groups = rng.integers(0, 2, 60).astype(float), np.sort(rng.integers(0, 9, 60))
     ranked = reranking.RankedRows.of(truth, rng.random(60), groups, True, False)
-    whole = ranked.scored().intervals()
+    whole = ranked.intervals()
     monkeypatch.setattr(reranking, "CHUNK", 1)
-    parts = ranked.scored().intervals()
+    parts = dataclasses.replace(ranked).intervals()
     assert list(parts) == list(whole)
     for name, interval in whole.items():
         assert parts[name] == pytest.approx(interval, abs=1e-12)
@@ -160,9 +161,9 @@ def test_queries_are_measured_alike_one_by_one(monkeypatch: pytest.MonkeyPatch) 
     rows, asked, there = torn_queries()
     queries = list(dict.fromkeys(name for name in rows["query_id"] if name))
     answers = list(ranking.searched(rows, queries, [f"d{number}" for number in range(11)], asked, there))
-    together = ranking._measured(answers, rows)
+    together = ranking.GradedSearches(answers, rows).per_query
     monkeypatch.setattr(ranking, "QUERIES", 1)
-    alone = ranking._measured(answers, rows)
+    alone = ranking.GradedSearches(answers, rows).per_query
     assert alone == together
     assert [list(values) for values in alone.values()] == [queries] * len(together)
     assert 0 < np.mean(list(alone["ndcg@10"].values())) < 1

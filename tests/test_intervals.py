@@ -1,4 +1,4 @@
-"""The vectorised formulas equal `metrics` on the repeated rows; the intervals are the bootstrap's."""
+"""Scores of weighted rows equal those of the repeated rows; the intervals are the bootstrap's."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import pytest
 from bertkit.evaluation import intervals, metrics
 
 
-def check(weighted, score, arrays, weights):
+def check(score, arrays, weights):
     """Each column of weights (rows, resamples) scores as the rows repeated so often."""
-    values = weighted(weights.astype(float))
+    values = score(*arrays).weighted(weights.astype(float))
     for column in range(weights.shape[1]):
-        expected = score(*(np.repeat(array, weights[:, column], axis=0) for array in arrays))
-        names = [name for name in expected if not name.startswith("support/")]
-        assert list(values) == names
-        for name in names:
+        expected = score(*(np.repeat(array, weights[:, column], axis=0) for array in arrays)).scores
+        assert list(values) == list(expected)
+        for name in expected:
             wanted = np.nan if expected[name] is None else expected[name]
             assert values[name][column] == pytest.approx(wanted, rel=1e-9, abs=1e-9, nan_ok=True), name
 
@@ -48,14 +47,8 @@ def test_single_label_weights_are_repeated_rows(block):
         truth = rng.choice(rng.integers(0, count, rng.integers(1, count + 1)), rows)  # some labels absent
         given = softmax_rows(rng, rows, count)
         chosen = given.argmax(axis=1) if rng.random() < 0.8 else rng.integers(0, count, rows)
-        weighted = intervals.weighted_single_label(truth, given, labels, chosen)
         score = partial(metrics.single_label, labels=labels)
-        check(
-            weighted,
-            lambda t, g, c, score=score: score(t, g, predictions=c),
-            [truth, given, chosen],
-            draw(rng, rows),
-        )
+        check(lambda t, g, c, score=score: score(t, g, predictions=c), [truth, given, chosen], draw(rng, rows))
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -67,8 +60,7 @@ def test_multi_label_weights_are_repeated_rows(block):
         truth = (rng.random((rows, count)) < rng.choice([0, 0.3, 1], count, p=[0.1, 0.8, 0.1])).astype(int)
         given = np.round(rng.random((rows, count)), int(rng.integers(0, 3)))
         chosen = (given >= rng.random(count)).astype(int)
-        weighted = intervals.weighted_multi_label(truth, given, chosen, labels)
-        check(weighted, partial(metrics.multi_label, labels=labels), [truth, given, chosen], draw(rng, rows))
+        check(partial(metrics.multi_label, labels=labels), [truth, given, chosen], draw(rng, rows))
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -80,8 +72,7 @@ def test_regression_weights_are_repeated_rows(block):
         given = truth * rng.normal() + rng.normal(size=rows) + 100 * rng.normal()
         if rng.random() < 0.5:
             given = np.round(given)
-        weighted = intervals.weighted_regression(truth, given)
-        check(weighted, metrics.regression, [truth, given], draw(rng, rows))
+        check(metrics.regression, [truth, given], draw(rng, rows))
 
 
 def test_intervals_contain_the_point_and_narrow_with_rows():
@@ -91,8 +82,8 @@ def test_intervals_contain_the_point_and_narrow_with_rows():
         truth = rng.integers(0, 3, rows)
         given = np.exp(rng.normal(size=(rows, 3)) + 2 * np.eye(3)[truth])
         given /= given.sum(axis=1, keepdims=True)
-        point = metrics.single_label(truth, given, ["a", "b", "c"])
-        found = intervals.intervals_single_label(truth, given, ["a", "b", "c"])
+        scored = metrics.single_label(truth, given, ["a", "b", "c"])
+        point, found = scored.scores, scored.intervals()
         for name in set(found) - {"ece"}:  # a resample's ece is biased upwards
             low, high = found[name]
             assert low <= point[name] <= high
@@ -107,33 +98,34 @@ def test_equals_the_plain_bootstrap():
     rng = np.random.default_rng(2)
     truth = rng.normal(size=40)
     given = truth + rng.normal(size=40)
-    found = intervals.intervals_regression(truth, given, resamples=70, seed=5)
+    found = metrics.regression(truth, given).intervals(resamples=70, seed=5)
     rng = np.random.default_rng(5)
     samples = [rng.integers(0, 40, 40) for _ in range(70)]
     for name in found:
-        values = [metrics.regression(truth[rows], given[rows])[name] for rows in samples]
+        values = [metrics.regression(truth[rows], given[rows]).scores[name] for rows in samples]
         assert found[name] == pytest.approx(tuple(np.quantile(values, [0.025, 0.975])), abs=1e-12)
 
 
 def test_seed_and_chunks(monkeypatch):
     rng = np.random.default_rng(3)
     arrays = rng.normal(size=30), rng.normal(size=30)
-    found = intervals.intervals_regression(*arrays, resamples=50)
-    assert intervals.intervals_regression(*arrays, resamples=50) == found
-    assert intervals.intervals_regression(*arrays, resamples=50, seed=1) != found
+    scored = metrics.regression(*arrays)
+    found = scored.intervals(resamples=50)
+    assert scored.intervals(resamples=50) == found
+    assert scored.intervals(resamples=50, seed=1) != found
     monkeypatch.setattr(intervals, "CHUNK", 1)
-    assert intervals.intervals_regression(*arrays, resamples=50)["spearman"] == pytest.approx(found["spearman"])
+    assert scored.intervals(resamples=50)["spearman"] == pytest.approx(found["spearman"])
 
 
 def test_mostly_undefined_is_none():
-    assert intervals.intervals_regression([1, 2, 3], [1, 1, 1])["pearson"] is None
-    one_class = intervals.intervals_single_label([0, 0], [[0.9, 0.1], [0.6, 0.4]], ["a", "b"])
+    assert metrics.regression([1, 2, 3], [1, 1, 1]).intervals()["pearson"] is None
+    one_class = metrics.single_label([0, 0], [[0.9, 0.1], [0.6, 0.4]], ["a", "b"]).intervals()
     assert one_class["roc_auc"] is None
     assert one_class["accuracy"] == (1.0, 1.0)
     rare = np.zeros(100, dtype=int)
     rare[0] = 1  # a resample lacks it with probability 0.37: enough resamples are left
     probabilities = np.column_stack([1 - rare * 0.8, rare * 0.8])
-    assert intervals.intervals_single_label(rare, probabilities, ["a", "b"])["roc_auc"] == (1.0, 1.0)
+    assert metrics.single_label(rare, probabilities, ["a", "b"]).intervals()["roc_auc"] == (1.0, 1.0)
 
 
 def test_multi_label_intervals():
@@ -141,14 +133,14 @@ def test_multi_label_intervals():
     truth = rng.integers(0, 2, (100, 3))
     given = np.clip(truth * 0.5 + rng.random((100, 3)) * 0.5, 0, 1)
     chosen = (given > 0.5).astype(int)
-    found = intervals.intervals_multi_label(truth, given, chosen, ["a", "b", "c"], resamples=100)
-    point = metrics.multi_label(truth, given, chosen, ["a", "b", "c"])
-    assert found["f1/b"][0] <= point["f1/b"] <= found["f1/b"][1]
+    scored = metrics.multi_label(truth, given, chosen, ["a", "b", "c"])
+    found = scored.intervals(resamples=100)
+    assert found["f1/b"][0] <= scored.scores["f1/b"] <= found["f1/b"][1]
 
 
 def test_large_data_is_quick():
     rng = np.random.default_rng(0)
     truth, scores = rng.integers(0, 2, 70_000), rng.random(70_000)
     start = time.process_time()
-    intervals.intervals_single_label(truth, np.column_stack([1 - scores, scores]), ["a", "b"], resamples=100)
+    metrics.single_label(truth, np.column_stack([1 - scores, scores]), ["a", "b"]).intervals(resamples=100)
     assert time.process_time() - start < 5  # a tenth of the resamples, and slack for slow machines

@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from bertkit.errors import ModelError, UserError
-from bertkit.evaluation import hf_metrics, metrics
+from bertkit.evaluation import hf_metrics, intervals, metrics
 
 LABELS = ["a", "b", "c"]
 
@@ -23,7 +23,7 @@ def softmax_rows(rng: np.random.Generator, rows: int, labels: int) -> np.ndarray
     return scores / scores.sum(axis=1, keepdims=True)
 
 
-def json_ready(scores: metrics.Scores) -> bool:
+def json_ready(scores: intervals.Scores) -> bool:
     json.dumps(scores, allow_nan=False)
     return all(value is None or type(value) is float for value in scores.values())
 
@@ -33,7 +33,7 @@ def test_single_label_is_scikit_learns(count):
     rng = np.random.default_rng(count)
     probabilities, truth = softmax_rows(rng, 200, count), rng.integers(0, count, 200)
     labels, chosen = [f"l{i}" for i in range(count)], probabilities.argmax(axis=1)
-    scores = metrics.single_label(truth, probabilities, labels)
+    scores = metrics.single_label(truth, probabilities, labels).scores
     assert list(scores) == metrics.metric_names("single-label", labels)
     assert json_ready(scores)
     area = sk.roc_auc_score(truth, probabilities[:, 1] if count == 2 else probabilities, multi_class="ovr")
@@ -60,7 +60,7 @@ def test_multi_label_is_scikit_learns(count):
     rng = np.random.default_rng(count)
     probabilities, truth = rng.random((150, count)), rng.integers(0, 2, (150, count))
     chosen, labels = (probabilities > 0.4).astype(int), [f"l{i}" for i in range(count)]
-    scores = metrics.multi_label(truth, probabilities, chosen, labels)
+    scores = metrics.multi_label(truth, probabilities, chosen, labels).scores
     assert list(scores) == metrics.metric_names("multi-label", labels)
     assert json_ready(scores)
     columns = range(count)
@@ -83,7 +83,7 @@ def test_regression_is_scipys():
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 6, 100).astype(float)  # ties
     given = truth + rng.normal(size=100)
-    scores = metrics.regression(truth, given)
+    scores = metrics.regression(truth, given).scores
     assert list(scores) == metrics.metric_names("regression", LABELS)
     assert json_ready(scores)
     assert scores == {
@@ -99,19 +99,19 @@ def test_regression_is_scipys():
     [([1.0], [2.0]), ([1, 2, 3], [2, 2, 2]), ([0, 0], [1, 2]), ([0.1] * 7, range(7)), (range(7), [0.1] * 7)],
 )
 def test_correlations_of_constants_are_none(truth, given):
-    scores = metrics.regression(truth, given)
+    scores = metrics.regression(truth, given).scores
     assert scores["pearson"] is None
     assert scores["spearman"] is None
     assert scores["neg_mean_squared_error"] is not None
 
 
 def test_correlation_of_rounding_noise_is_none_and_two_rows_correlate():
-    assert metrics.regression([1, 2, 3], 1e9 + np.array([0, 1e-7, 0]))["pearson"] is None
-    assert metrics.regression([1, 2], [4, 3])["pearson"] == -1.0
+    assert metrics.regression([1, 2, 3], 1e9 + np.array([0, 1e-7, 0])).scores["pearson"] is None
+    assert metrics.regression([1, 2], [4, 3]).scores["pearson"] == -1.0
 
 
 def test_a_label_without_rows_counts_as_zero():
-    scores = metrics.single_label([0, 0, 1], np.eye(3)[[0, 0, 1]], LABELS)
+    scores = metrics.single_label([0, 0, 1], np.eye(3)[[0, 0, 1]], LABELS).scores
     assert scores["accuracy"] == 1
     assert scores["f1_macro"] == pytest.approx(2 / 3)
     assert scores["support/c"] == 0
@@ -120,7 +120,7 @@ def test_a_label_without_rows_counts_as_zero():
 
 @pytest.mark.parametrize("labels", [["a"], ["a", "b"], LABELS])
 def test_one_class_only(labels):
-    scores = metrics.single_label([0, 0], np.eye(len(labels))[[0, 0]], labels)
+    scores = metrics.single_label([0, 0], np.eye(len(labels))[[0, 0]], labels).scores
     assert scores["roc_auc"] is None
     assert scores["matthews_correlation"] == 0
     assert scores["accuracy"] == scores["recall/a"] == 1
@@ -129,15 +129,15 @@ def test_one_class_only(labels):
 
 def test_multi_label_without_any_positive():
     nothing = np.zeros((3, 2), dtype=int)
-    scores = metrics.multi_label(nothing, nothing, nothing, ["a", "b"])
+    scores = metrics.multi_label(nothing, nothing, nothing, ["a", "b"]).scores
     assert scores["subset_accuracy"] == 1
     assert scores["f1_micro"] == scores["f1_macro"] == scores["f1_weighted"] == scores["ece"] == 0
     assert scores["roc_auc"] is None
 
 
 def test_ece_is_of_the_decision():
-    assert metrics.single_label([0, 1], [[0.7, 0.3], [0.7, 0.3]], ["a", "b"])["ece"] == pytest.approx(0.2)
-    multi = metrics.multi_label([[0], [0]], [[0.1], [0.3]], [[0], [0]], ["a"])
+    assert metrics.single_label([0, 1], [[0.7, 0.3], [0.7, 0.3]], ["a", "b"]).scores["ece"] == pytest.approx(0.2)
+    multi = metrics.multi_label([[0], [0]], [[0.1], [0.3]], [[0], [0]], ["a"]).scores
     assert multi["ece"] == pytest.approx((0.1 + 0.3) / 2)
 
 
@@ -183,7 +183,7 @@ def test_evaluate_metrics_say_the_same(evaluate):
     rng = np.random.default_rng(0)
     probabilities, truth = softmax_rows(rng, 60, 3), rng.integers(0, 3, 60)
     chosen = probabilities.argmax(axis=1)
-    scores = metrics.single_label(truth, probabilities, LABELS)
+    scores = metrics.single_label(truth, probabilities, LABELS).scores
     hard = ["accuracy", "f1_macro", "matthews_correlation", "f1/b", "support/c"]
     combined = evaluate.combine([hf_metrics.as_evaluate_metric(name, LABELS) for name in hard])
     assert combined.compute(predictions=chosen, references=truth) == {name: scores[name] for name in hard}
@@ -197,12 +197,12 @@ def test_evaluate_metrics_say_the_same(evaluate):
 def test_evaluate_metrics_of_the_other_kinds(evaluate):
     pearson = hf_metrics.as_evaluate_metric("pearson")
     assert pearson.compute(predictions=[1, 2, 3.5], references=[1, 2, 3]) == {
-        "pearson": metrics.regression([1, 2, 3], [1, 2, 3.5])["pearson"]
+        "pearson": metrics.regression([1, 2, 3], [1, 2, 3.5]).scores["pearson"]
     }
     assert pearson.compute(predictions=[1, 1], references=[1, 2]) == {"pearson": None}
     truth, given = [[1, 0], [1, 1]], [[0.9, 0.6], [0.2, 0.8]]
     chosen = [[1, 1], [0, 1]]
-    scores = metrics.multi_label(truth, given, chosen, ["a", "b"])
+    scores = metrics.multi_label(truth, given, chosen, ["a", "b"]).scores
     for name in ["subset_accuracy", "f1_micro", "ece", "neg_log_loss"]:
         metric = hf_metrics.as_evaluate_metric(name, kind="multi-label")
         predictions = given if name in hf_metrics.FROM_PROBABILITIES else chosen

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bertkit.errors import DataError, ModelError, UserError
 from bertkit.evaluation import ranking
-from bertkit.evaluation.ranking import intervals, means, measures
+from bertkit.evaluation.ranking import measures, scored
 
 NAMES = ["ndcg@10", "mrr@10", "map", "recall@1", "recall@5", "recall@10", "recall@100"]
 
@@ -70,7 +70,7 @@ def test_queries_with_nothing_found_or_nothing_to_find_count_as_0():
     assert list(found) == NAMES
     assert all(values == {**dict.fromkeys(qrels, 0.0), "right": 1.0} for values in found.values())
     assert all(list(values) == list(qrels) for values in found.values())
-    assert means(found) == dict.fromkeys(NAMES, 0.25)
+    assert scored(found).scores == dict.fromkeys(NAMES, 0.25)
 
 
 def test_queries_without_judgements_are_left_out():
@@ -78,7 +78,7 @@ def test_queries_without_judgements_are_left_out():
 
 
 def test_an_empty_run_scores_0():
-    assert means(measures({}, {"q": {"a": 1}})) == dict.fromkeys(NAMES, 0.0)
+    assert scored(measures({}, {"q": {"a": 1}})).scores == dict.fromkeys(NAMES, 0.0)
 
 
 def test_judgements_for_other_queries_are_an_error():
@@ -150,7 +150,7 @@ def test_scores_are_those_of_the_definitions(queries, k):
         expected = by_definition(run[query], qrels[query], k)
         assert {name: values[query] for name, values in found.items()} == pytest.approx(expected, abs=1e-12)
     average = {name: np.mean(list(values.values())) for name, values in found.items()}
-    assert means(found) == pytest.approx(average, abs=1e-12)
+    assert scored(found).scores == pytest.approx(average, abs=1e-12)
 
 
 def test_intervals_are_those_of_resampled_queries():
@@ -159,11 +159,11 @@ def test_intervals_are_those_of_resampled_queries():
     run = {query: {document: float(rng.normal()) for document in DOCUMENTS} for query in queries}
     qrels = {query: {str(rng.choice(DOCUMENTS)): 1} for query in queries}
     found = measures(run, qrels)
-    given_intervals = intervals(found, resamples=400, seed=7)
+    given_intervals = scored(found).intervals(resamples=400, seed=7)
     assert list(given_intervals) == NAMES
     draw = np.random.default_rng(7)
     resampled = np.array([draw.integers(0, 60, 60) for _ in range(400)])
     for name, values in found.items():
         low, high = np.quantile(np.array(list(values.values()))[resampled].mean(axis=1), [0.025, 0.975])
         assert given_intervals[name] == pytest.approx((low, high), abs=1e-12)
-    assert given_intervals["ndcg@10"][0] < means(found)["ndcg@10"] < given_intervals["ndcg@10"][1]
+    assert given_intervals["ndcg@10"][0] < scored(found).scores["ndcg@10"] < given_intervals["ndcg@10"][1]

@@ -124,7 +124,7 @@ def test_weights_are_repeated_questions():
     gold = [["cat"], ["red dog"], [], ["dog"], []]
     predicted = ["cat", "dog", "", "x", "y"]
     repeats = np.array([3, 1, 0, 2, 4])
-    weighted = GradedAnswers(gold, predicted).weighted(repeats[:, None].astype(float))
+    weighted = GradedAnswers(gold, predicted).scored.weighted(repeats[:, None].astype(float))
     again = [i for i, n in enumerate(repeats) for _ in range(n)]
     expected = GradedAnswers([gold[i] for i in again], [predicted[i] for i in again]).scores
     assert {name: value[0] for name, value in weighted.items()} == pytest.approx(expected)

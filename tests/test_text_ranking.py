@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -184,7 +185,7 @@ def ranked(data: list[tuple[int, int, int]], grouped: bool | None = None, graded
 def test_measures_are_those_of_scikit_learn_and_trec_eval(data: list[tuple[int, int, int]]) -> None:
     distinct = [(group, grade, score * 100 + place) for place, (group, grade, score) in enumerate(data)]  # no ties
     found = ranked(distinct, grouped=True)
-    per_query, first, sizes = found.per_query()
+    per_query, first, sizes = found.per_query
     judged: dict[str, dict[str, int]] = {}
     run: dict[str, dict[str, float]] = {}
     for place, (group, grade, score) in enumerate(distinct):
@@ -203,7 +204,7 @@ def test_measures_are_those_of_scikit_learn_and_trec_eval(data: list[tuple[int, 
             assert math.isnan(per_query[number])
         reciprocal = 1 / first[number] if first[number] <= 10 else 0
         assert reciprocal == pytest.approx(measured["mrr@10"][query])
-    means = found.scored().scores
+    means = found.scores
     for name in ("ndcg@10", "mrr@10"):
         if counted:
             assert means[name] == pytest.approx(np.mean([measured[name][query] for query in counted]))
@@ -216,11 +217,11 @@ def test_measures_are_those_of_scikit_learn_and_trec_eval(data: list[tuple[int, 
 def test_neither_ties_nor_the_order_of_rows_are_a_gain(data: list[tuple[int, int, int]], random: Any) -> None:
     tied = [(group, grade, score % 3) for group, grade, score in data]
     shuffled = random.sample(tied, len(tied))
-    one, other = ranked(tied, grouped=True).scored().scores, ranked(shuffled, grouped=True).scored().scores
+    one, other = ranked(tied, grouped=True).scores, ranked(shuffled, grouped=True).scores
     for name in ("ndcg@10", "mrr@10"):
         assert one[name] == pytest.approx(other[name])
     apart = [(group, grade, 100 * score - grade) for group, grade, score in tied]
-    assert one["ndcg@10"] == pytest.approx(ranked(apart, grouped=True).scored().scores["ndcg@10"])
+    assert one["ndcg@10"] == pytest.approx(ranked(apart, grouped=True).scores["ndcg@10"])
 
 
 def test_measures_by_hand() -> None:
@@ -234,8 +235,8 @@ def test_measures_by_hand() -> None:
         "mrr@10": 1 / 2,
         "average_precision": average_precision_score([g for _, g, _ in data], [s for _, _, s in data]),
     }
-    assert found.scored().scores == pytest.approx(expected)
-    assert found.worst(["a", "a", "a", "b", "c", "c"]) == [
+    assert found.scores == pytest.approx(expected)
+    assert dataclasses.replace(found, queries=["a", "a", "a", "b", "c", "c"]).details()["worst_queries"] == [
         {
             "query": "a",
             "documents": 3,
@@ -248,13 +249,13 @@ def test_measures_by_hand() -> None:
 
 def test_an_eleventh_place_counts_for_nothing() -> None:
     data = [(0, int(place == 10), -place) for place in range(12)]
-    assert ranked(data, graded=False).scored().scores["mrr@10"] == 0
-    assert ranked(data, graded=False).scored().scores["ndcg@10"] == 0
+    assert ranked(data, graded=False).scores["mrr@10"] == 0
+    assert ranked(data, graded=False).scores["ndcg@10"] == 0
 
 
 def test_pairs_that_stand_alone_are_correlated() -> None:
     data = [(0, 0, 1), (0, 3, 2), (1, 2, 2), (2, 1, 5), (2, 2, 9)]
-    found = ranked(data, grouped=False).scored().scores
+    found = ranked(data, grouped=False).scores
     expected = regression([g for _, g, _ in data], [s / 7 for _, _, s in data])
     assert found == pytest.approx({"spearman": expected["spearman"], "pearson": expected["pearson"]})
 
@@ -262,7 +263,7 @@ def test_pairs_that_stand_alone_are_correlated() -> None:
 def test_intervals_are_over_queries() -> None:
     """Half of 20 queries have their relevant document first, half second: each weighs as one."""
     data = [row for n in range(20) for row in ((n, 1, 5 if n % 2 else 1), (n, 0, 3))]
-    scored = ranked(data, graded=False).scored()
+    scored = ranked(data, graded=False).scored
     assert scored.rows == 20
     low, high = scored.intervals()["mrr@10"] or (0, 0)
     assert scored.scores["mrr@10"] == 0.75

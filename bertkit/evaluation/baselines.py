@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bertkit.evaluation.metrics import Floats, Ints, Kind, Scores, multi_label, regression, single_label
+from bertkit.evaluation.intervals import Floats, Ints, Scores
+from bertkit.evaluation.metrics import Kind, multi_label, regression, single_label
 
 ROWS = 200_000  # of train, evenly spaced, that simple models learn from: bounds their time and memory
 FEATURES = 100_000  # the most frequent 1- and 2-grams kept: bounds time and memory for many labels
@@ -115,8 +116,8 @@ def _linear(kind: Kind, train_features: Any, train: Floats, features: Any) -> Fl
 
 def _scores(kind: Kind, targets: ArrayLike, answer: Floats, labels: Sequence[str]) -> Scores:
     if kind == "regression":
-        return regression(targets, answer[:, 0])
+        return regression(targets, answer[:, 0]).scores
     if kind == "single-label":
-        return single_label(targets, answer, labels)
+        return single_label(targets, answer, labels).scores
     given: Ints = (answer >= 0.5).astype(np.int64)
-    return multi_label(targets, answer, given, labels)
+    return multi_label(targets, answer, given, labels).scores

@@ -1,24 +1,26 @@
-"""The scores of named entities, as conlleval and seqeval define them, and the baselines to beat.
+"""The scores of named entities, by seqeval, and the baseline to beat.
 
-An entity counts as found where type, first and last word are all right (Tjong Kim Sang & De Meulder 2003).
-We count ourselves because seqeval is slow and keeps no counts per sentence, which the bootstrap needs.
+A predicted entity is right where type, first and last word are all right (Tjong Kim Sang & De Meulder 2003). seqeval
+keeps no counts per sentence, which the bootstrap needs: those are ours, and give the same scores to the last digit.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from operator import eq
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from bertkit.data.tagging import Entity, Learned, entities, invalid, strict_entities, tag_names
-from bertkit.evaluation.intervals import Interval, Weighted, bootstrap
-from bertkit.evaluation.metrics import Floats, Scores
+from bertkit.data.tagging import Entity, Learned, entities, from_bio, invalid, strict_entities, tag_names
+from bertkit.evaluation.calibration import expected_calibration_error
+from bertkit.evaluation.graded import Scored, WeightedScores
+from bertkit.evaluation.intervals import Floats, Scores, ratio
 
 Tags: TypeAlias = Collection[Sequence[str]]
 
@@ -51,23 +53,44 @@ class PackedTags(Collection[Sequence[str]]):
             yield [self._names[index] for index in self._words[start:end]]
 
     def __contains__(self, tags: object) -> bool:
-        return any(own == tags for own in self)
+        return any(sentence == tags for sentence in self)
 
 
 @dataclass(frozen=True)
-class GradedEntities:
-    """Predicted tags beside the gold ones, and all that can be said of the two.
+class GradedEntities(WeightedScores):
+    """Predicted tags compared with the gold ones.
 
-    gold, predicted: (sentences, words) tags, both in `scheme`. types: all entity types that may occur.
-
-    Raises:
-        ValueError: There is no sentence, the shapes differ, or a tag is not one of `tag_names(types, scheme)`.
+    gold, predicted: (sentences, words) tags, both in `scheme`. types: all entity types that may occur. confidences: one
+    per predicted entity, in order, at `temperature`.
+    Raises ValueError: there is no sentence, the shapes differ, or a tag is not one of `tag_names(types, scheme)`.
     """
 
     gold: Tags
     predicted: Tags
     types: Sequence[str]
     scheme: Learned = "BIO"
+    confidences: Sequence[float] = ()
+    temperature: float = 1.0
+
+    @classmethod
+    def of(
+        cls,
+        gold: Iterable[Sequence[str]],
+        answers: Sequence[Mapping[str, Any]],
+        types: Sequence[str],
+        scheme: Learned,
+        temperature: float,
+    ) -> GradedEntities:
+        """From gold tags in BIO, and from answers as they are written: `words` with their `tag`, and `entities`."""
+        confidences = array("d")
+
+        def predicted() -> Iterator[list[str]]:
+            for answer in answers:
+                confidences.extend(entity["score"] for entity in answer["entities"])
+                yield [word["tag"] for word in answer["words"]]
+
+        tags = PackedTags(from_bio(tags, scheme) for tags in gold), PackedTags(predicted())
+        return cls(*tags, types, scheme, confidences, temperature)
 
     def __post_init__(self) -> None:
         if not len(self.gold) or len(self.gold) != len(self.predicted):
@@ -92,27 +115,30 @@ class GradedEntities:
         right tag. `support/TYPE` is the number of gold entities, `invalid_tags` that of forbidden transitions
         in the predictions.
         """
-        once = self.weighted(np.ones((len(self.gold), 1)))
-        scores: Scores = {name: None if np.isnan(value[0]) else float(value[0]) for name, value in once.items()}
-        support = self._lenient.sum(axis=1)[2 * len(self.types) :]
-        scores["invalid_tags"] = float(sum(invalid(tags, self.scheme) for tags in self.predicted))
-        return scores | {f"support/{name}": float(count) for name, count in zip(self.types, support, strict=True)}
+        from seqeval.metrics.sequence_labeling import precision_recall_fscore_support as lenient
+        from seqeval.metrics.v1 import precision_recall_fscore_support as strict
+        from seqeval.scheme import IOB2, IOBES
 
-    def intervals(self, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
-        """Bootstrap 95 % percentile intervals over sentences (Efron & Tibshirani 1993), of `metric_names`.
-
-        None where the score is undefined in more than half of the resamples.
-        """
-        return bootstrap(self.weighted, len(self.gold), resamples=resamples, seed=seed)
+        scores, tags = super().scores, (list(self.gold), list(self.predicted))
+        scheme = IOB2 if self.scheme == "BIO" else IOBES
+        occurring = sorted(name for name in self.types if scores[f"f1/{name}"] is not None)
+        per_type = zip(*lenient(*tags, average=None, zero_division=0), strict=True)
+        reports = {f"/{name}": values for name, values in zip(occurring, per_type, strict=True)}
+        reports[""] = lenient(*tags, average="micro", zero_division=0)
+        reports["_strict"] = strict(*tags, average="micro", scheme=scheme, zero_division=0)
+        for ending, values in reports.items():
+            if scores[f"f1{ending}"] is not None:
+                scores |= {f"{name}{ending}": float(value) for name, value in zip(_SCORES, values, strict=False)}
+        return scores
 
     @cached_property
-    def weighted(self) -> Weighted:
-        """The scores of `metric_names` as a function of sentence weights (sentences, resamples)."""
-        lenient, strict = self._lenient, self._counts(lambda tags: strict_entities(tags, self.scheme))
-        rows, sides = len(self.gold), (self.gold, self.predicted)
-        rights = (sum(g == p for g, p in zip(*tags, strict=True)) for tags in zip(*sides, strict=True))
-        right = np.fromiter(rights, np.int64, rows)
-        words = np.fromiter(map(len, self.gold), np.int64, rows)
+    def scored(self) -> Scored:
+        """The scores as a function of sentence weights (sentences, resamples)."""
+        lenient, strict = self._counts(entities), self._counts(lambda tags: strict_entities(tags, self.scheme))
+        right, words, forbidden = (np.empty(len(self.gold), dtype=np.int64) for _ in range(3))
+        for row, (gold, predicted) in enumerate(zip(self.gold, self.predicted, strict=True)):
+            right[row], words[row] = sum(map(eq, gold, predicted)), len(gold)
+            forbidden[row] = invalid(predicted, self.scheme)
 
         def scores(weights: Floats) -> dict[str, Floats]:
             shape = (3, len(self.types), weights.shape[1])
@@ -120,26 +146,47 @@ class GradedEntities:
             per_type = _precision_recall_f1(counts)
             values = [*_precision_recall_f1(counts.sum(axis=1)), *_precision_recall_f1(strict_counts.sum(axis=1))]
             supported = counts[2] > 0
-            values.append(_ratio(np.where(supported, per_type[2], 0.0).sum(axis=0), supported.sum(axis=0)))
-            values.append(_ratio(right @ weights, words @ weights))
+            f1_sum = np.where(supported, per_type[2], 0.0).sum(axis=0)
+            values.append(ratio(f1_sum, supported.sum(axis=0), undefined=np.nan))
+            values.append(ratio(right @ weights, words @ weights, undefined=np.nan))
             values.extend(per_type.transpose(1, 0, 2).reshape(-1, shape[2]))
-            return dict(zip(metric_names(self.types), values, strict=True))
+            support = {f"support/{name}": count for name, count in zip(self.types, counts[2], strict=True)}
+            named = dict(zip(metric_names(self.types), values, strict=True))
+            return {**named, "invalid_tags": forbidden @ weights, **support}
 
-        return scores
+        return Scored(scores, len(self.gold))
+
+    def details(self) -> dict[str, Any]:
+        """Kinds of errors, which types are taken for which, and how well the entities' scores are calibrated."""
+        right = array("b")
+        for gold, predicted in zip(self.gold, self.predicted, strict=True):
+            correct = set(entities(gold))
+            right.extend([entity in correct for entity in entities(predicted)])
+        ece = expected_calibration_error(self.confidences, right) if self.confidences else None
+        return {
+            "labels": self.types,
+            "errors": self.errors(),
+            "confusion": self.confusion(),
+            "calibration": {"temperature": self.temperature, "ece_entities": ece},
+        }
+
+    def pairs(self) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
+        """Lists of predicted and of gold tags, as seqeval's metric expects them."""
+        return list(self.predicted), list(self.gold)
 
     def errors(self) -> dict[str, int]:
-        """What became of each gold entity, and how many predicted ones are spurious; read as conlleval does.
+        """Number of gold entities by outcome, and of spurious predicted ones; read as conlleval does.
 
-        correct: found. boundary: a predicted entity of the right type overlaps it, with another extent. type:
+        correct: predicted. boundary: a predicted entity of the right type overlaps it, with another extent. type:
         the same extent, another type. both: only entities of another type and extent overlap it. missed: none
         does. These sum to the gold entities. spurious: predicted entities that overlap no gold one.
         """
         counts: Counter[str] = Counter()
         for tags in zip(self.gold, self.predicted, strict=True):
             gold, predicted = map(entities, tags)
-            at, wanted = _by_word(predicted), _by_word(gold)
-            counts.update(_outcome(entity, at) for entity in gold)
-            counts["spurious"] += sum(wanted.keys().isdisjoint(range(first, end)) for _, first, end in predicted)
+            predicted_at, gold_at = _by_word(predicted), _by_word(gold)
+            counts.update(_outcome(entity, predicted_at) for entity in gold)
+            counts["spurious"] += sum(gold_at.keys().isdisjoint(range(first, end)) for _, first, end in predicted)
         return {error: counts[error] for error in _ERRORS}
 
     def confusion(self) -> dict[str, Any]:
@@ -153,10 +200,6 @@ class GradedEntities:
             pairs[_type(gold), _type(predicted)] += count
         return {"labels": labels, "matrix": [[pairs[row, column] for column in labels] for row in labels]}
 
-    @cached_property
-    def _lenient(self) -> Any:
-        return self._counts(entities)
-
     def _counts(self, read: Callable[[Sequence[str]], Sequence[Entity]]) -> Any:
         """A sparse (3 * types, sentences) matrix of entities: first right, then predicted, then gold ones."""
         from scipy.sparse import csr_array
@@ -164,26 +207,19 @@ class GradedEntities:
         ids = {name: index for index, name in enumerate(self.types)}
         rows, columns = array("i"), array("i")
         for sentence, tags in enumerate(zip(self.gold, self.predicted, strict=True)):
-            wanted, given = map(read, tags)
-            for block, found in enumerate((set(wanted) & set(given), given, wanted)):
-                rows.extend([block * len(ids) + ids[name] for name, _, _ in found])
-                columns.extend([sentence] * len(found))
-        at = np.asarray(rows), np.asarray(columns)
-        return csr_array((np.ones(len(rows)), at), shape=(3 * len(ids), len(self.gold)))
+            gold, predicted = map(read, tags)
+            for block, counted in enumerate((set(gold) & set(predicted), predicted, gold)):
+                rows.extend([block * len(ids) + ids[name] for name, _, _ in counted])
+                columns.extend([sentence] * len(counted))
+        indices = np.asarray(rows), np.asarray(columns)
+        return csr_array((np.ones(len(rows)), indices), shape=(3 * len(ids), len(self.gold)))
 
 
 def lookup_baseline(train_tokens: Tags, train_tags: Tags, tokens: Tags) -> list[list[str]]:
     """Tags (sentences, words): each word's most frequent tag in train, the first seen of equals; else "O".
 
-    Case counts. The tags of neighbours need not fit together.
-
-    Args:
-        train_tokens: (train sentences, words) words.
-        train_tags: (train sentences, words) tags.
-        tokens: (sentences, words) words to tag.
-
-    Raises:
-        ValueError: The shapes of `train_tokens` and `train_tags` differ.
+    Case counts. The tags of neighbours need not fit together. Raises ValueError: the shapes of `train_tokens` and
+    `train_tags` differ.
     """
     seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for words, tags in zip(train_tokens, train_tags, strict=True):
@@ -197,12 +233,12 @@ def _type(tag: str) -> str:
     return tag if tag == "O" else tag[2:]
 
 
-def _by_word(found: Sequence[Entity]) -> dict[int, Entity]:
-    return {word: entity for entity in found for word in range(entity[1], entity[2])}
+def _by_word(entities: Sequence[Entity]) -> dict[int, Entity]:
+    return {word: entity for entity in entities for word in range(entity[1], entity[2])}
 
 
 def _outcome(gold: Entity, predicted: dict[int, Entity]) -> str:
-    """The name in `errors` of what became of one gold entity, given the predicted entity at each word."""
+    """The key in `errors` of one gold entity, given the predicted entity at each word."""
     kind, *extent = gold
     over = {predicted[word] for word in range(*extent) if word in predicted}
     if gold in over:
@@ -214,15 +250,9 @@ def _outcome(gold: Entity, predicted: dict[int, Entity]) -> str:
     return "both" if over else "missed"
 
 
-def _ratio(top: Floats, bottom: Floats) -> Floats:
-    """NaN where bottom is 0."""
-    ratio: Floats = np.divide(top, bottom, out=np.full(np.shape(top), np.nan), where=bottom > 0)
-    return ratio
-
-
 def _precision_recall_f1(counts: Floats) -> Floats:
     """(3, ...) scores from (3, ...) right, predicted and gold entities; NaN where there are none of these."""
     right, predicted, gold = counts
-    precision, recall = (np.nan_to_num(_ratio(right, of)) for of in (predicted, gold))
-    f1 = np.nan_to_num(_ratio(2 * precision * recall, precision + recall))  # seqeval's formula, to its last digit
+    precision, recall = ratio(right, predicted), ratio(right, gold)
+    f1 = ratio(2 * precision * recall, precision + recall)  # seqeval's formula, to its last digit
     return np.where(predicted + gold > 0, [precision, recall, f1], np.nan)

@@ -1,98 +1,75 @@
-"""Answers of a classifier beside the targets they should have hit, and all that can be said of the two."""
+"""What is reported about answers that were compared with their references: the contract, and scores by row weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from bertkit.evaluation import calibration, intervals, metrics
-from bertkit.evaluation.hf_metrics import compute_user_metric
-from bertkit.evaluation.metrics import Floats, Kind, Scores
+from bertkit.errors import UserError
+from bertkit.evaluation.intervals import Interval, Scores, Weighted, bootstrap
+
+
+class Graded(Protocol):
+    """Answers compared with their references, once; everything that is reported about them."""
+
+    @property
+    def scores(self) -> Scores:
+        """Metrics; None where one is not defined."""
+        ...
+
+    def intervals(self) -> Mapping[str, Interval | None]:
+        """Bootstrap 95 % intervals of the metrics; None where one is not defined in most resamples."""
+        ...
+
+    def details(self) -> dict[str, Any]:
+        """What else results.json says about the answers, such as a confusion matrix."""
+        return {}
+
+    def pairs(self) -> tuple[Any, Any]:
+        """Predictions and references for a user's own `evaluate.Metric`. Raises UserError where there are none."""
+        raise UserError("this task does not support user-defined metrics")
 
 
 @dataclass(frozen=True)
-class Graded:
-    """One kind of target, and as many answers as references.
+class Scored(Graded):
+    """Metrics as a function of row weights: weights of one give the scores, resampled weights their intervals.
 
-    references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. given: the answers' decisions,
-    in the same form. table: their probabilities `(rows, labels)`; empty for regression.
+    weighted: that function of weights `(rows, resamples)`. rows: how many rows there are. exact: scores whose last
+    digit depends on the order of the sums; those are a library's.
     """
 
-    kind: Kind
-    names: list[str]
-    references: Any
-    given: Any
-    table: Any
-
-    @classmethod
-    def of(cls, kind: Kind, names: list[str], references: Any, answers: Sequence[dict[str, Any]]) -> Graded:
-        """From answers as they are written: `label`, `labels` or `score`, and `scores`; of each only numbers stay."""
-        rows = len(answers)
-        if kind == "regression":
-            numbers = np.fromiter((answer["score"] for answer in answers), np.float64, rows)
-            return cls(kind, names, references, numbers, np.empty((rows, 0)))
-        table = np.empty((rows, len(names)))
-        given = np.zeros(rows if kind == "single-label" else table.shape, dtype=np.int64)
-        ids = {name: index for index, name in enumerate(names)}
-        for row, answer in enumerate(answers):
-            table[row] = [answer["scores"][name] for name in names]
-            if kind == "single-label":
-                given[row] = ids[answer["label"]]
-            else:
-                given[row, [ids[name] for name in answer["labels"]]] = 1
-        return cls(kind, names, references, given, table)
+    weighted: Weighted
+    rows: int
+    exact: Mapping[str, float | None] = field(default_factory=dict)
 
     @cached_property
     def scores(self) -> Scores:
-        """The metrics of this kind."""
-        if self.kind == "regression":
-            return metrics.regression(self.references, self.given)
-        if self.kind == "single-label":
-            return metrics.single_label(self.references, self.table, self.names, self.given)
-        return metrics.multi_label(self.references, self.table, self.given, self.names)
+        """The metrics of the rows themselves; None where one is not defined."""
+        values = self.weighted(np.ones((self.rows, 1)))
+        scores = {name: float(value[0]) if np.isfinite(value[0]) else None for name, value in values.items()}
+        return scores | dict(self.exact)
 
-    def intervals(self) -> dict[str, tuple[float, float] | None]:
-        """Bootstrap 95 % intervals of `scores`."""
-        if self.kind == "regression":
-            return intervals.intervals_regression(self.references, self.given)
-        if self.kind == "single-label":
-            return intervals.intervals_single_label(self.references, self.table, self.names, self.given)
-        return intervals.intervals_multi_label(self.references, self.table, self.given, self.names)
+    def intervals(self, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
+        """Bootstrap 95 % percentile intervals of `scores` over rows (Efron & Tibshirani 1993)."""
+        return bootstrap(self.weighted, self.rows, resamples=resamples, seed=seed)
 
-    def user_scores(self, metric: Any) -> Scores:
-        """What a user's `evaluate.Metric` says of decisions and references."""
-        return compute_user_metric(metric, self.given, self.references)
 
-    def confusion(self) -> Any:
-        """`(labels, labels)` counts, rows truth; for multi-label `(labels, 2, 2)`."""
-        if self.kind == "single-label":
-            return metrics.confusion_matrix(self.references, self.given, len(self.names))
-        return metrics.multi_label_confusion_matrices(self.references, self.given)
+class WeightedScores(Graded):
+    """Graded answers whose scores and intervals are those of `scored`."""
 
-    def tempered(self, temperature: float) -> Graded:
-        """The same decisions with probabilities at `temperature` times the one in use."""
-        from scipy.special import logit
+    @cached_property
+    @abstractmethod
+    def scored(self) -> Scored:
+        """The metrics as a function of weights."""
 
-        tiny = np.finfo(np.float64).tiny
-        table: Floats
-        if self.kind == "single-label":
-            table = calibration.apply_temperature_softmax(np.log(np.maximum(self.table, tiny)), temperature)
-        else:
-            logits = logit(np.clip(self.table, tiny, np.nextafter(1, 0)))
-            table = calibration.apply_temperature_sigmoid(logits, temperature)
-        return replace(self, table=table)
+    @cached_property
+    def scores(self) -> Scores:
+        return self.scored.scores
 
-    def temperature(self) -> float:
-        """The temperature of least log loss (Guo et al. 2017)."""
-        fit = (
-            calibration.fit_temperature_softmax if self.kind == "single-label" else calibration.fit_temperature_sigmoid
-        )
-        return fit(self.table, self.references)
-
-    def thresholds(self) -> dict[str, float]:
-        """Label -> the probability from which giving it has the best F1."""
-        return dict(zip(self.names, calibration.fit_thresholds(self.table, self.references), strict=True))
+    def intervals(self, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
+        return self.scored.intervals(resamples=resamples, seed=seed)

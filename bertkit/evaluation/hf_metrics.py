@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 import numpy as np
 
 from bertkit.errors import Problem, UserError
-from bertkit.evaluation.metrics import Kind, Scores, metric_names, multi_label, regression, single_label
+from bertkit.evaluation.intervals import Scores
+from bertkit.evaluation.metrics import Kind, metric_names, multi_label, regression, single_label
 
 if TYPE_CHECKING:
     import evaluate
@@ -39,18 +40,14 @@ def as_evaluate_metric(name: str, labels: Sequence[str] | None = None, *, kind: 
     - multi-label: 0 and 1 (rows, labels) twice; the same three take probabilities, and `ece` decides at 0.5.
     - regression: numbers (rows,) twice.
 
-    Args:
-        name: A name of `metrics.metric_names`, such as "f1_macro", "spearman" or "f1/positive".
-        labels: Names, by id; needed for a per-label score. None: single-label averages go over the labels
-            that occur, as in scikit-learn, instead of over all labels.
-        kind: None: the first of single-label, multi-label, regression that has such a score.
-
-    Raises:
-        UserError: `evaluate` is not installed, or there is no such score.
+    name: one of `metrics.metric_names`, such as "f1_macro", "spearman" or "f1/positive". labels: names, by id; needed
+    for a per-label score; without them single-label averages go over the labels that occur, as in scikit-learn, instead
+    of over all labels. kind: by default the first of single-label, multi-label, regression that has such a score.
+    Raises UserError: `evaluate` is not installed, or there is no such score.
     """
     kinds: tuple[Kind, ...] = (kind,) if kind else get_args(Kind)
-    found = next((each for each in kinds if name in metric_names(each, labels or ())), None)
-    if found is None:
+    scoring = next((each for each in kinds if name in metric_names(each, labels or ())), None)
+    if scoring is None:
         known = sorted({known for each in kinds for known in metric_names(each, labels or ())})
         raise UserError(Problem("", f"there is no metric {name!r}", f"There are: {', '.join(known)}."))
     try:
@@ -61,17 +58,17 @@ def as_evaluate_metric(name: str, labels: Sequence[str] | None = None, *, kind: 
             Problem("", f"{error.name} is not installed", 'Install it: pip install "bertkit[evaluate]"')
         ) from error
 
-    value = datasets.Value("float64" if found == "regression" else "int64")
-    reference = datasets.Sequence(value) if found == "multi-label" else value
+    value = datasets.Value("float64" if scoring == "regression" else "int64")
+    reference = datasets.Sequence(value) if scoring == "multi-label" else value
     prediction = datasets.Sequence(datasets.Value("float64")) if name in FROM_PROBABILITIES else reference
     info = evaluate.MetricInfo(
-        description=f"bertkit's {name} ({found}), as bertkit.evaluation.metrics defines it.",
+        description=f"bertkit's {name} ({scoring}), as bertkit.evaluation.metrics defines it.",
         citation="",
         features=datasets.Features({"predictions": prediction, "references": reference}),
     )
 
     def compute(_: object, predictions: Any, references: Any) -> Scores:
-        return {name: _score(found, name, labels, predictions, references)}
+        return {name: _score(scoring, name, labels, predictions, references)}
 
     # `evaluate` names a metric, and a folder of its cache, after its class.
     members = {"_info": lambda _: info, "_compute": compute}
@@ -81,13 +78,8 @@ def as_evaluate_metric(name: str, labels: Sequence[str] | None = None, *, kind: 
 def compute_user_metric(metric: UserMetric, predictions: Any, references: Any) -> Scores:
     """The numbers of a user's own metric: {name: float}, None for one that is not finite.
 
-    Args:
-        metric: An `evaluate.Metric`, or anything with `compute(predictions=..., references=...)`.
-        predictions: One per row, as the metric wants them.
-        references: One per row, as the metric wants them.
-
-    Raises:
-        UserError: What `compute` returned is not a dictionary of names and numbers.
+    predictions, references: one per row, as the metric expects them. Raises UserError: what `compute` returned is not a
+    dictionary of names and numbers.
     """
     result = metric.compute(predictions=predictions, references=references)
     if not isinstance(result, Mapping):
@@ -96,22 +88,24 @@ def compute_user_metric(metric: UserMetric, predictions: Any, references: Any) -
         )
     bad = [key for key, value in result.items() if not (isinstance(key, str) and isinstance(value, Real))]
     if bad:
-        found = ", ".join(f"{key!r}: {type(result[key]).__name__}" for key in bad)
-        raise UserError(Problem("", f"the metric returned what is not a number ({found})", "Return {name: number}."))
+        values = ", ".join(f"{key!r}: {type(result[key]).__name__}" for key in bad)
+        raise UserError(
+            Problem("", f"the metric returned values that are not numbers ({values})", "Return {name: number}.")
+        )
     return {key: float(value) if math.isfinite(value) else None for key, value in result.items()}
 
 
 def _score(kind: Kind, name: str, labels: Sequence[str] | None, predictions: Any, references: Any) -> float | None:
     if kind == "regression":
-        return regression(references, predictions)[name]
+        return regression(references, predictions).scores[name]
     given, truth = np.asarray(predictions), np.asarray(references)
     if name in FROM_PROBABILITIES or kind == "multi-label":
         names = labels or [str(i) for i in range(given.shape[1])]
         if kind == "single-label":
-            return single_label(truth, given, names)[name]
-        return multi_label(truth, given, given >= 0.5, names)[name]
+            return single_label(truth, given, names).scores[name]
+        return multi_label(truth, given, given >= 0.5, names).scores[name]
     if labels is None:
         occurring, ids = np.unique(np.concatenate([truth, given]), return_inverse=True)
         labels, truth, given = [str(label) for label in occurring], ids[: len(truth)], ids[len(truth) :]
     certain = (given[:, None] == np.arange(len(labels))).astype(np.float64)
-    return single_label(truth, certain, labels, given)[name]
+    return single_label(truth, certain, labels, given).scores[name]

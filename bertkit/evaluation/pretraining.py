@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bertkit.evaluation.similarity import Scored
+from bertkit.evaluation.graded import Scored
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
     from bertkit.data.schema import Answer
-    from bertkit.evaluation.metrics import Floats
+    from bertkit.evaluation.intervals import Floats
 
 COUNTED = ("masked", "right", "loss", "pairs", "pairs_right")
 SAMPLE = 10_000  # examples that the baseline looks at
@@ -26,15 +26,15 @@ def scored(answers: Sequence[Answer], *, pairs: bool) -> Scored:
         table[row] = [answer.get(name, 0) for name in COUNTED]
     masked, right, loss, paired, paired_right = table.T
 
-    def weighted(weights: Floats) -> Mapping[str, Floats]:
+    def weighted(weights: Floats) -> dict[str, Floats]:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            found = {
+            scores = {
                 "mlm_accuracy": right @ weights / (masked @ weights),
                 "perplexity": np.exp(loss @ weights / (masked @ weights)),
             }
-            return found | ({"nsp_accuracy": paired_right @ weights / (paired @ weights)} if pairs else {})
+            return scores | ({"nsp_accuracy": paired_right @ weights / (paired @ weights)} if pairs else {})
 
-    return Scored(lambda weights: dict(weighted(weights)), len(answers))
+    return Scored(weighted, len(answers))
 
 
 def unigrams(features: Dataset, labels: Sequence[Sequence[int]], vocabulary: int) -> dict[str, dict[str, float | None]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,13 +15,16 @@ import numpy as np
 from bertkit.data.schema import Answer
 from bertkit.data.table import column_values
 from bertkit.errors import DataError, ModelError, Problem, UserError
-from bertkit.evaluation.intervals import Interval, bootstrap
-from bertkit.evaluation.metrics import Floats
+from bertkit.evaluation.graded import Scored, WeightedScores
+from bertkit.evaluation.intervals import Floats
 
 if TYPE_CHECKING:
-    import numpy as np
     from datasets import Dataset
 
+DEPTH = 100  # documents in the answer to a query; a document further down counts as not retrieved
+KS = (1, 5, 10, 100)  # of recall@k
+QUERIES = 256  # measured at a time
+WORST = 20  # queries that `details` lists
 
 Run: TypeAlias = Mapping[str, Mapping[str, float]]
 """Query id -> {document id: score}, higher is better."""
@@ -68,22 +73,15 @@ def measures(run: Run, qrels: Judgements, ks: Sequence[int] = (1, 5, 10, 100)) -
     return values
 
 
-def means(per_query: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Score name -> mean over the queries of `measures`."""
-    return {name: math.fsum(values.values()) / len(values) for name, values in per_query.items()}
-
-
-def intervals(
-    per_query: Mapping[str, Mapping[str, float]], *, resamples: int = 1000, seed: int = 0
-) -> dict[str, Interval | None]:
-    """Bootstrap 95 % percentile intervals of `means`: the queries are resampled. See `intervals.bootstrap`."""
-    names = list(per_query)
-    table = np.array([list(per_query[name].values()) for name in names])  # (scores, queries)
+def scored(per_query: PerQuery) -> Scored:
+    """Means over the queries of `measures`, which are what the bootstrap resamples."""
+    table = np.array([list(values.values()) for values in per_query.values()])  # (scores, queries)
 
     def weighted(weights: Floats) -> dict[str, Floats]:
-        return dict(zip(names, table @ weights / weights.sum(axis=0), strict=True))
+        return dict(zip(per_query, table @ weights / weights.sum(axis=0), strict=True))
 
-    return bootstrap(weighted, table.shape[1], resamples=resamples, seed=seed)
+    means = {name: math.fsum(values.values()) / len(values) for name, values in per_query.items()}
+    return Scored(weighted, table.shape[1], means)
 
 
 def _check(run: Run, qrels: Judgements) -> None:
@@ -107,22 +105,57 @@ def _descending(scores: Mapping[str, float]) -> dict[str, int]:
     return {document: len(order) - place for place, document in enumerate(order)}
 
 
-DEPTH = 100  # documents that are kept of what a query finds; what stands further down counts as not found
+@dataclass(frozen=True)
+class GradedSearches(WeightedScores):
+    """Answers of retrieval, as `searched` gives them, compared with the grades of their rows.
 
+    Raises DataError: the rows have no grades.
+    """
 
-QUERIES = 256  # scored at a time
+    answers: Sequence[Answer]
+    rows: Dataset
 
+    @cached_property
+    def per_query(self) -> PerQuery:
+        """The scores of each query; some queries are measured at a time, which bounds memory."""
+        own = rows_by_query(self.rows)
+        names, measured = list(own), dict[str, dict[str, float]]()
+        for start in range(0, max(len(names), 1), QUERIES):
+            some = names[start : start + QUERIES]
+            hits = {name: self.answers[int(own[name][0])]["found"] for name in some}
+            # Scores of the order: documents of equal scores stay in the order of the answer.
+            run = {name: {hit["id"]: -float(place) for place, hit in enumerate(each)} for name, each in hits.items()}
+            judged = judgements(self.rows.select([row for name in some for row in own[name].tolist()]))
+            for metric, values in measures(run, judged, KS).items():
+                measured.setdefault(metric, {}).update(values)
+        return measured
 
-KS = (1, 5, 10, 100)
+    @cached_property
+    def scored(self) -> Scored:
+        """`ndcg@10`, `mrr@10`, `map` and `recall@k`, means over queries."""
+        return scored(self.per_query)
+
+    def details(self) -> dict[str, Any]:
+        """The queries with the lowest nDCG@10: their relevant documents, and the first ones of the answer."""
+        scores, own, worst = self.per_query["ndcg@10"], rows_by_query(self.rows), []
+        for name in sorted(scores, key=scores.__getitem__)[:WORST]:
+            part, first = self.rows.select(own[name].tolist()), int(own[name][0])
+            worst.append(
+                {
+                    "query": self.rows[first]["query"],
+                    "ndcg@10": scores[name],
+                    "relevant": [document for document, grade in judgements(part)[name].items() if grade],
+                    "found": [hit["id"] for hit in self.answers[first]["found"][:3]],
+                }
+            )
+        return {"queries": len(scores), "worst": worst}
 
 
 def searched(
     rows: Dataset, queries: Sequence[str], documents: Sequence[str], asked: Any, there: Any
 ) -> Iterator[Answer]:
     """One answer a row, as `Retrieval.answer` says, from unit vectors of the named queries and documents."""
-    import numpy as np
-
-    named, own = {"query_id", "document_id"} <= set(rows.column_names), _by_query(rows)
+    named, own = {"query_id", "document_id"} <= set(rows.column_names), rows_by_query(rows)
     place = {name: index for index, name in enumerate(documents)}
     document = np.fromiter((place[name] for name in _ids(rows, "document")), np.int64, len(rows))
     first = {int(own[query][0]): index for index, query in enumerate(queries)}
@@ -155,7 +188,7 @@ def _ids(rows: Dataset, side: str) -> Iterator[str]:
         yield (text if name is None else str(name)) if text or side == "document" else ""
 
 
-def _named(rows: Dataset, side: str) -> dict[str, int]:
+def first_rows(rows: Dataset, side: str) -> dict[str, int]:
     """Id -> the first row that has it. Raises DataError: one id has several texts."""
     found, hashes = dict[str, int](), array("q")
     for row, (name, text) in enumerate(zip(_ids(rows, side), column_values(rows, side), strict=True)):
@@ -165,10 +198,8 @@ def _named(rows: Dataset, side: str) -> dict[str, int]:
     return found
 
 
-def _by_query(rows: Dataset) -> dict[str, np.ndarray]:
+def rows_by_query(rows: Dataset) -> dict[str, np.ndarray]:
     """The queries in the order of their first rows, each with its rows; without those that ask nothing."""
-    import numpy as np
-
     numbers: dict[str, int] = {}
     known = (numbers.setdefault(name, len(numbers)) if name else -1 for name in _ids(rows, "query"))
     query = np.fromiter(known, np.int64, len(rows))
@@ -177,28 +208,13 @@ def _by_query(rows: Dataset) -> dict[str, np.ndarray]:
     return {name: order[start:end] for name, (start, end) in zip(numbers, pairwise(cuts), strict=True)}
 
 
-def _judged(rows: Dataset) -> dict[str, dict[str, int]]:
+def judgements(rows: Dataset) -> dict[str, dict[str, int]]:
     """Query -> document -> grade."""
     if "grade" not in rows.column_names:
         raise DataError(Problem("column `grade`", f"not in the rows, which have {', '.join(rows.column_names)}"))
-    found: dict[str, dict[str, int]] = {}
+    grades: dict[str, dict[str, int]] = {}
     named = zip(_ids(rows, "query"), _ids(rows, "document"), column_values(rows, "grade"), strict=True)
     for query, document, grade in named:
         if query:
-            found.setdefault(query, {})[document] = int(grade)
-    return found
-
-
-def _measured(answers: Sequence[Answer], rows: Dataset) -> PerQuery:
-    """The scores of each query, from what was found for some queries at a time, best first."""
-    own = _by_query(rows)
-    names, measured = list(own), dict[str, dict[str, float]]()
-    for start in range(0, max(len(names), 1), QUERIES):
-        some = names[start : start + QUERIES]
-        hits = {name: answers[int(own[name][0])]["found"] for name in some}
-        # Scores of the order: two documents of one score stay as they were found.
-        run = {name: {each["id"]: -float(place) for place, each in enumerate(found)} for name, found in hits.items()}
-        judged = _judged(rows.select([row for name in some for row in own[name].tolist()]))
-        for metric, values in measures(run, judged, KS).items():
-            measured.setdefault(metric, {}).update(values)
-    return measured
+            grades.setdefault(query, {})[document] = int(grade)
+    return grades

@@ -1,24 +1,25 @@
 """Scores of documents in rows, some of them for the same query, against targets that may be fractions.
 
-For rankings of a whole corpus against judgements see `ranking`: trec_eval reads whole grades alone.
+For rankings of a whole corpus against judgements see `ranking`: trec_eval reads integer grades only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bertkit.evaluation import similarity
-from bertkit.evaluation.intervals import CHUNK
-from bertkit.evaluation.metrics import Floats, Ints
-from bertkit.evaluation.similarity import Scored
+from bertkit.evaluation.graded import Scored, WeightedScores
+from bertkit.evaluation.intervals import CHUNK, Floats, Ints, ratio
 
 CUTOFF = 10  # of ndcg@10 and mrr@10
-WORST = 10  # queries that `worst` names
+WORST = 10  # queries that `details` lists
 
 
 def query_numbers(queries: Iterable[str], names: Iterable[str | None] | None) -> Ints:
@@ -30,15 +31,17 @@ def query_numbers(queries: Iterable[str], names: Iterable[str | None] | None) ->
 
 
 def metric_names(grouped: bool, graded: bool) -> list[str]:
-    """The scores that say something, the headline first."""
+    """The metrics that are defined for such targets, the selection metric first."""
     ranks = [f"ndcg@{CUTOFF}", f"mrr@{CUTOFF}"] if grouped else []
     return [*ranks, *(similarity.GRADED if graded else ["average_precision"])]
 
 
-class RankedRows(NamedTuple):
+@dataclass(frozen=True)
+class RankedRows(WeightedScores):
     """Documents' targets and scores, and the number of each one's query, from 0: `(rows,)` each.
 
-    grouped: does the order within a query count? graded: are there targets beside 0 and 1?
+    grouped: whether the order within a query counts. graded: whether there are targets other than 0 and 1. queries:
+    each row's query, for `details`.
     Relevant is a target above 0; a document's gain is its target, and never below 0. Of equal scores the less
     relevant document comes first: a tie is no gain, whatever the order of the rows.
     """
@@ -48,22 +51,32 @@ class RankedRows(NamedTuple):
     groups: Ints
     grouped: bool
     graded: bool
+    queries: Sequence[str] = ()
 
     @classmethod
-    def of(cls, truth: Floats, given: ArrayLike, groups: Ints, grouped: bool | None, graded: bool | None) -> RankedRows:
-        """What is None is found in the rows; without `grouped` every row stands alone."""
+    def of(
+        cls,
+        truth: Floats,
+        given: ArrayLike,
+        groups: Ints,
+        grouped: bool | None,
+        graded: bool | None,
+        queries: Sequence[str] = (),
+    ) -> RankedRows:
+        """What is None is inferred from the rows; without `grouped` every row stands alone."""
         if grouped is None:
             grouped = len(np.unique(groups)) < len(groups)
         if graded is None:
             graded = not np.isin(truth, (0, 1)).all()
-        own = groups if grouped else np.arange(len(groups))
-        return cls(truth, np.asarray(given, dtype=np.float64), own, grouped, graded)
+        numbers = groups if grouped else np.arange(len(groups))
+        return cls(truth, np.asarray(given, dtype=np.float64), numbers, grouped, graded, queries)
 
+    @cached_property
     def per_query(self) -> tuple[Floats, Floats, Ints]:
         """nDCG@10 (Järvelin & Kekäläinen 2002), the rank of the first relevant document, and the number of documents.
 
-        `(queries,)` each. nDCG is NaN for queries without a relevant document, or with one document alone; the
-        rank of what is not there is infinite.
+        `(queries,)` each. nDCG is NaN for queries without a relevant document, or with a single document; without a
+        relevant document the rank is infinite.
         """
         sizes = np.bincount(self.groups)
         number = np.repeat(np.arange(len(sizes)), sizes)
@@ -73,20 +86,21 @@ class RankedRows(NamedTuple):
         ideal = np.lexsort((-self.truth, self.groups))
         gains = np.maximum(self.truth, 0)
         gain, best = (np.bincount(number, gains[by] * discount) for by in (order, ideal))
-        says = (sizes > 1) & (best > 0)
-        ndcg = np.divide(gain, best, out=np.full(len(sizes), np.nan), where=says)
+        defined = (sizes > 1) & (best > 0)
+        ndcg = np.divide(gain, best, out=np.full(len(sizes), np.nan), where=defined)
         first = np.full(len(sizes), np.inf)
         np.minimum.at(first, number, np.where(self.truth[order] > 0, rank, np.inf))
         return ndcg, first, sizes
 
+    @cached_property
     def scored(self) -> Scored:
         """Those of `metric_names`; `ndcg@10` and `mrr@10` are means over the queries that have an nDCG.
 
         Weights, and so bootstrap intervals, are over queries.
         """
-        ndcg, first, sizes = self.per_query()
-        says = ~np.isnan(ndcg)
-        by_query = np.stack([np.where(says, ndcg, 0), np.where(says & (first <= CUTOFF), 1 / first, 0)])
+        ndcg, first, sizes = self.per_query
+        defined = ~np.isnan(ndcg)
+        by_query = np.stack([np.where(defined, ndcg, 0), np.where(defined & (first <= CUTOFF), 1 / first, 0)])
         if self.graded:
             by_row = similarity.graded(self.truth, self.given).weighted
         else:  # the threshold is accuracy's, which has no meaning here
@@ -98,22 +112,23 @@ class RankedRows(NamedTuple):
             starts = range(0, weights.shape[1], step)
             parts = [by_row(weights[self.groups, start : start + step]) for start in starts]
             values = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-            with np.errstate(invalid="ignore"):
-                means = by_query @ weights / (says @ weights)
+            means = ratio(by_query @ weights, defined @ weights, undefined=np.nan)
             values |= dict(zip((f"ndcg@{CUTOFF}", f"mrr@{CUTOFF}"), means, strict=True))
             return {name: values[name] for name in names}
 
-        return similarity.Scored(weighted, len(sizes))
+        return Scored(weighted, len(sizes))
 
-    def worst(self, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """The queries of least nDCG@10, the worst first; `texts`: each row's query."""
-        ndcg, first, sizes = self.per_query()
+    def details(self) -> dict[str, Any]:
+        """The queries of least nDCG@10, the worst first, where the order within a query counts."""
+        if not self.grouped:
+            return {}
+        ndcg, first, sizes = self.per_query
         relevant = np.bincount(self.groups, self.truth > 0)
         _, row = np.unique(self.groups, return_index=True)
         order = [int(query) for query in np.argsort(ndcg, kind="stable") if not np.isnan(ndcg[query])]
-        return [
+        worst = [
             {
-                "query": texts[int(row[query])],
+                "query": self.queries[int(row[query])],
                 "documents": int(sizes[query]),
                 "relevant": int(relevant[query]),
                 "first_relevant": int(first[query]),
@@ -121,3 +136,8 @@ class RankedRows(NamedTuple):
             }
             for query in order[:WORST]
         ]
+        return {"worst_queries": worst}
+
+    def pairs(self) -> tuple[list[float], list[float]]:
+        """Scores and targets, `(rows,)` each."""
+        return self.given.tolist(), self.truth.tolist()

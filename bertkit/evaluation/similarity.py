@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bertkit.evaluation.intervals import Weighted, bootstrap, weighted_regression
-from bertkit.evaluation.metrics import Floats, Scores
+from bertkit.evaluation.graded import Scored
+from bertkit.evaluation.intervals import Floats
+from bertkit.evaluation.metrics import regression
 
-Interval: TypeAlias = tuple[float, float]
 GRADED = ("spearman", "pearson")
 LABELLED = ("accuracy", "average_precision")
 RANKED = ("mrr", "accuracy_at_1", "triplet_accuracy")
 
 
-class Scored(NamedTuple):
-    """Scores as a function of row weights `(rows, resamples)`, and how many rows there are."""
-
-    weighted: Weighted
-    rows: int
-
-    @property
-    def scores(self) -> Scores:
-        """The scores of the rows themselves; None where one is not defined."""
-        values = self.weighted(np.ones((self.rows, 1)))
-        return {name: float(value[0]) if np.isfinite(value[0]) else None for name, value in values.items()}
-
-    def intervals(self) -> dict[str, Interval | None]:
-        """Bootstrap 95 % intervals of `scores`."""
-        return bootstrap(self.weighted, self.rows)
-
-
 def graded(targets: ArrayLike, cosines: ArrayLike) -> Scored:
     """Spearman's and Pearson's correlation of cosines with grades."""
-    all_of_them = weighted_regression(targets, cosines)
-    return Scored(lambda weights: {name: all_of_them(weights)[name] for name in GRADED}, len(np.asarray(targets)))
+    weighted = regression(targets, cosines).weighted
+    return Scored(lambda weights: {name: weighted(weights)[name] for name in GRADED}, len(np.asarray(targets)))
 
 
 def labelled(similar: ArrayLike, cosines: ArrayLike, threshold: float) -> Scored:

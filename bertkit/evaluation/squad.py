@@ -10,15 +10,22 @@ import re
 import string
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bertkit.evaluation.intervals import Interval, Weighted, bootstrap
-from bertkit.evaluation.metrics import Floats, Scores
+from bertkit.data.table import column_values
+from bertkit.errors import DataError, Problem
+from bertkit.evaluation.calibration import expected_calibration_error
+from bertkit.evaluation.graded import Scored, WeightedScores
+from bertkit.evaluation.intervals import Floats, Scores, ratio
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 _SCORES = ("exact_match", "f1")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -45,14 +52,12 @@ def question_scores(predicted: str, gold: Sequence[str]) -> tuple[float, float]:
     return 0.0, max(_f1(given, tokens) for tokens in wanted)
 
 
-class GradedAnswers:
-    """Predicted answers beside the gold ones, and all that can be said of the two; the texts are not held.
+class GradedAnswers(WeightedScores):
+    """Predicted answers compared with the gold ones; the texts are not held.
 
     gold: (questions, answers) texts; a question without any is unanswerable. predicted: (questions,) texts; ""
     says that there is no answer. values: (2, questions), exact match and F1 of each. answerable: (questions,).
-
-    Raises:
-        ValueError: There is no question, or the lengths differ.
+    Raises ValueError: there is no question, or the lengths differ.
     """
 
     def __init__(self, gold: Iterable[Sequence[str]], predicted: Iterable[str]) -> None:
@@ -61,56 +66,82 @@ class GradedAnswers:
             if answers is None or text is None:
                 which = f"question {len(answerable) + 1} on"
                 raise ValueError(f"from {which} there are questions but no predicted answers, or the other way round")
-            for kept, value in zip(values, question_scores(text, answers), strict=True):
-                kept.append(value)
+            for column, value in zip(values, question_scores(text, answers), strict=True):
+                column.append(value)
             answerable.append(len(answers) > 0)
         _check_questions(len(answerable), len(answerable), "predicted answers")
         self.values: Floats = np.array(values)
         self.answerable = np.array(answerable, dtype=bool)
 
     @cached_property
-    def scores(self) -> Scores:
-        """`exact_match` and `f1`, means over questions.
+    def scored(self) -> Scored:
+        """`exact_match` and `f1`, means over questions, as a function of question weights (questions, resamples).
 
-        Where some questions are unanswerable, also both over the rest, `..._has_answer` (None where there is no
-        rest), and over them, `..._no_answer`: both are the share of them that got no answer.
+        Where some questions are unanswerable, also both over the rest, `..._has_answer` (undefined where there is no
+        rest), and over them, `..._no_answer`: both are the share of them that got no answer. Questions of one
+        paragraph are not independent, so the true intervals are somewhat wider than those of the bootstrap.
         """
-        once = self.weighted(np.ones((len(self.answerable), 1)))
-        return {name: None if np.isnan(value[0]) else float(value[0]) for name, value in once.items()}
-
-    def intervals(self, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
-        """Bootstrap 95 % percentile intervals over questions (Efron & Tibshirani 1993), of `scores`.
-
-        Questions of one paragraph are not independent, so the true intervals are somewhat wider. None where the
-        score is undefined in more than half of the resamples.
-        """
-        return bootstrap(self.weighted, len(self.answerable), resamples=resamples, seed=seed)
-
-    @cached_property
-    def weighted(self) -> Weighted:
-        """The scores as a function of question weights (questions, resamples)."""
         members = np.stack([np.ones(len(self.answerable)), self.answerable, ~self.answerable])
         members = members[: len(_groups(not self.answerable.all()))]
 
         def scores(weights: Floats) -> dict[str, Floats]:
             sums = (members[:, None] * self.values) @ weights
             totals = np.broadcast_to((members @ weights)[:, None], sums.shape)
-            means = np.divide(sums, totals, out=np.full(sums.shape, np.nan), where=totals > 0)
+            means = ratio(sums, totals, undefined=np.nan)
             names = metric_names(len(members) > 1)
             return dict(zip(names, means.reshape(-1, weights.shape[1]), strict=True))
 
+        return Scored(scores, len(self.answerable))
+
+
+class GradedRows(GradedAnswers):
+    """Answers as they are written, compared with the `answers` of their rows.
+
+    unanswerable: whether the task knows questions without an answer; it then has `no_answer_auc`. fitted: the
+    calibration in use, for `details`.
+    """
+
+    def __init__(
+        self, answers: Sequence[Mapping[str, Any]], rows: Dataset, unanswerable: bool, fitted: Mapping[str, Any]
+    ) -> None:
+        self.predictions, self.references, self.unanswerable, self.fitted = answers, rows, unanswerable, fitted
+        super().__init__(gold_texts(rows), (answer["answer"] for answer in answers))
+
+    @cached_property
+    def scores(self) -> Scores:
+        """Those of `GradedAnswers`; a task that knows unanswerable questions has all of them, maybe None."""
+        scores = {**dict.fromkeys(metric_names(self.unanswerable)), **super().scores}
+        if self.unanswerable:
+            scores["no_answer_auc"] = no_answer_auc(self._column("null_score"), gold_texts(self.references))
         return scores
+
+    def details(self) -> dict[str, Any]:
+        """The threshold, the temperature, and how far the answers' scores are from their chance of being right."""
+        ece = expected_calibration_error(self._column("score"), self.values[0])
+        return {"calibration": {**self.fitted, "ece": ece}}
+
+    def pairs(self) -> tuple[list[str], list[list[str]]]:
+        """Predicted texts, and lists of gold texts."""
+        return [answer["answer"] for answer in self.predictions], list(gold_texts(self.references))
+
+    def _column(self, name: str) -> Floats:
+        return np.fromiter((answer[name] for answer in self.predictions), np.float64, len(self.answerable))
+
+
+def gold_texts(rows: Dataset) -> Iterator[list[str]]:
+    """The texts of each question's answers. Raises DataError: the rows have no answers."""
+    if "answers" not in rows.column_names:
+        what = f"not in the rows, which have {', '.join(rows.column_names)}"
+        raise DataError(Problem("column `answers`", what))
+    return (given["text"] for given in column_values(rows, "answers"))
 
 
 def no_answer_auc(null_scores: ArrayLike, gold: Iterable[Sequence[str]]) -> float | None:
-    """Area under the ROC curve of finding the unanswerable questions; None where all or none are.
+    """Area under the ROC curve of detecting unanswerable questions; None where all or none are.
 
-    Args:
-        null_scores: (questions,) the higher, the surer that there is no answer, such as its probability.
-        gold: (questions, answers) texts; a question without any is unanswerable.
-
-    Raises:
-        ValueError: There is no question, the lengths differ, or a score is not finite.
+    null_scores: (questions,) the higher, the more certain that there is no answer, such as its probability. gold:
+    (questions, answers) texts; a question without any is unanswerable.
+    Raises ValueError: there is no question, the lengths differ, or a score is not finite.
     """
     from sklearn.metrics import roc_auc_score
 
@@ -127,13 +158,9 @@ def best_threshold(null_odds: ArrayLike, best_texts: Sequence[str], gold: Sequen
     Candidates lie midway between neighbouring distinct odds, and 1 beyond the lowest and the highest. Of equally
     good ones the middle one is taken, the lower of two.
 
-    Args:
-        null_odds: (questions,) score of no answer minus score of the best span, in nats.
-        best_texts: (questions,) the best span's text.
-        gold: (questions, answers) texts; a question without any is unanswerable.
-
-    Raises:
-        ValueError: There is no question, the lengths differ, or odds are not finite.
+    null_odds: (questions,) score of no answer minus score of the best span, in nats. best_texts: (questions,) texts.
+    gold: (questions, answers) texts; a question without any is unanswerable.
+    Raises ValueError: there is no question, the lengths differ, or odds are not finite.
     """
     odds = _finite_scores(null_odds, len(gold))
     _check_questions(len(gold), len(best_texts), "best texts")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from bertkit.data.schema import Answer, Finding
     from bertkit.encoding.padding import Arrays
-    from bertkit.evaluation.metrics import Floats
+    from bertkit.evaluation.intervals import Floats
     from bertkit.tasks.base import Batch
 
 

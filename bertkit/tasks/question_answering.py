@@ -14,7 +14,7 @@ from pydantic import Field
 
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.squad import check_answers
-from bertkit.data.table import Problems, Table, column_values, stored
+from bertkit.data.table import Problems, Table, stored
 from bertkit.encoding.pieces import Pieces, tokenize
 from bertkit.encoding.questions import encode_pairs
 from bertkit.errors import DataError, ModelError, Problem
@@ -358,41 +358,22 @@ class QuestionAnswering(Task):
         return calibration.best_temperature(loss)
 
     def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
-        import numpy as np
-
-        graded = self._graded(answers, rows)
-        scores = {**dict.fromkeys(self.emits), **graded.scores}  # rows that all have an answer lack some
-        if self.unanswerable:
-            null = np.fromiter((answer["null_score"] for answer in answers), np.float64, len(answers))
-            scores["no_answer_auc"] = squad.no_answer_auc(null, _gold_texts(rows))
-        return scores
+        return dict(self._graded(answers, rows).scores)
 
     def intervals(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, tuple[float, float] | None]:
         return dict(self._graded(answers, rows).intervals())
 
     def user_score(self, metric: Any, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
         """A user's `evaluate.Metric` on texts, and lists of gold texts."""
-        return compute_user_metric(metric, [answer["answer"] for answer in answers], list(_gold_texts(rows)))
+        return compute_user_metric(metric, *self._graded(answers, rows).pairs())
 
     def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
         """The threshold, the temperature, and how far the answers' scores are from their chance of being right."""
-        import numpy as np
+        return self._graded(answers, rows).details()
 
-        given = np.fromiter((answer["score"] for answer in answers), np.float64, len(answers))
-        ece = calibration.expected_calibration_error(given, self._graded(answers, rows).values[0])
+    def _graded(self, answers: Sequence[Answer], rows: Dataset) -> squad.GradedRows:
         fitted = {"temperature": self.options.temperature or 1.0, "null_threshold": self.options.null_threshold}
-        return {"calibration": {**fitted, "ece": ece}}
-
-    def _graded(self, answers: Sequence[Answer], rows: Dataset) -> squad.GradedAnswers:
-        return squad.GradedAnswers(_gold_texts(rows), (answer["answer"] for answer in answers))
-
-
-def _gold_texts(rows: Dataset) -> Iterator[list[str]]:
-    """The texts of each question's answers. Raises DataError where the rows have no answers."""
-    if "answers" not in rows.column_names:
-        what = f"not in the rows, which have {', '.join(rows.column_names)}"
-        raise DataError(Problem("column `answers`", what))
-    return (given["text"] for given in column_values(rows, "answers"))
+        return squad.GradedRows(answers, rows, self.unanswerable, fitted)
 
 
 def _noticed(split: str, names: Sequence[Any], located: Sequence[Any], moved: int) -> Iterator[Finding]:

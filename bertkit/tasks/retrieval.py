@@ -13,8 +13,7 @@ from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import numbers
 from bertkit.errors import DataError, Problem, RowsError, UserError
 from bertkit.evaluation import baselines as simple
-from bertkit.evaluation import ranking
-from bertkit.evaluation.ranking import KS, _by_query, _judged, _measured, _named, searched
+from bertkit.evaluation.ranking import KS, GradedSearches, first_rows, searched
 from bertkit.tasks import vectors
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
 from bertkit.tasks.labels import length_findings
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from bertkit.data.table import Table
     from bertkit.encoding.padding import Arrays
     from bertkit.models.encoder import Encoder
-
-WORST = 20  # queries that results.json names
 
 
 class RetrievalOptions(vectors.VectorOptions):
@@ -206,7 +203,7 @@ class Retrieval(Task):
         if "query" not in rows.column_names:
             yield from super().answer(rows, predict)
             return
-        queries, documents = _named(rows, "query"), _named(rows, "document")
+        queries, documents = first_rows(rows, "query"), first_rows(rows, "document")
         queries.pop("", None)
         asked = self._vectors(rows, "query", list(queries.values()), predict)
         there = self._vectors(rows, "document", list(documents.values()), predict)
@@ -234,30 +231,17 @@ class Retrieval(Task):
         return self
 
     def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
-        return dict(ranking.means(_measured(answers, rows)))
+        return dict(GradedSearches(answers, rows).scores)
 
     def intervals(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, tuple[float, float] | None]:
-        return dict(ranking.intervals(_measured(answers, rows)))
+        return GradedSearches(answers, rows).intervals()
 
     def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
-        """The queries with the lowest nDCG@10: what was found, and what should have been."""
-        scores, own = _measured(answers, rows)["ndcg@10"], _by_query(rows)
-        worst = []
-        for name in sorted(scores, key=scores.__getitem__)[:WORST]:
-            part, first = rows.select(own[name].tolist()), int(own[name][0])
-            worst.append(
-                {
-                    "query": rows[first]["query"],
-                    "ndcg@10": scores[name],
-                    "relevant": [document for document, grade in _judged(part)[name].items() if grade],
-                    "found": [each["id"] for each in answers[first]["found"][:3]],
-                }
-            )
-        return {"queries": len(scores), "worst": worst}
+        return GradedSearches(answers, rows).details()
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """The same search by the cosine of TF-IDF vectors, learned on the split's own documents."""
-        queries, documents = _named(rows, "query"), _named(rows, "document")
+        queries, documents = first_rows(rows, "query"), first_rows(rows, "document")
         queries.pop("", None)
         asked, there = (rows[list(s.values())][n] for n, s in (("query", queries), ("document", documents)))
         sides = simple.tfidf_vectors(there, [asked, there])

@@ -15,7 +15,7 @@ from bertkit.data.table import column_values, numbers
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import similarity
-from bertkit.evaluation.graded import Graded
+from bertkit.evaluation.labels import GradedLabels
 from bertkit.tasks import vectors
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
 from bertkit.tasks.labels import length_findings, settle_labels
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from bertkit.encoding.padding import Arrays
-    from bertkit.evaluation.similarity import Scored
+    from bertkit.evaluation.graded import Scored
     from bertkit.models.encoder import Encoder
 
 LOSSES = {  # target -> the losses it can be learned with, the default first
@@ -297,7 +297,7 @@ class SentenceSimilarity(Task):
     def intervals(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, tuple[float, float] | None]:
         return self._scored(answers, rows).intervals()
 
-    def _scored(self, answers: Sequence[Answer], rows: Dataset) -> Scored | Graded:
+    def _scored(self, answers: Sequence[Answer], rows: Dataset) -> Scored:
         import numpy as np
 
         if "score" in rows.column_names:
@@ -311,7 +311,8 @@ class SentenceSimilarity(Task):
             what = f"no score, label or positive in the rows, which have {', '.join(rows.column_names)}"
             raise DataError(Problem("columns", what))
         if self.options.loss == "softmax":
-            return Graded.of("single-label", list(self.options.labels or ()), self._numbers(rows, "label"), answers)
+            wanted = self._numbers(rows, "label")
+            return GradedLabels.of("single-label", list(self.options.labels or ()), wanted, answers).scored
         if not self.options.labels:
             raise DataError(
                 Problem("column `label`", "this model learned no labels; it gives cosines", "Map a `score`.")

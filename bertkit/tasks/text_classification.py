@@ -18,7 +18,8 @@ from bertkit.encoding.texts import encode_texts
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration, metrics
-from bertkit.evaluation.graded import Graded
+from bertkit.evaluation.hf_metrics import compute_user_metric
+from bertkit.evaluation.labels import GradedLabels
 from bertkit.models.encoder import load_model
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
 from bertkit.tasks.labels import length_findings, settle_labels, settle_weights
@@ -371,12 +372,7 @@ class TextClassification(Task):
         """Temperature (Guo et al. 2017), then per-label thresholds of best F1; what the recipe fixed stays."""
         if self.kind == "regression":
             return self
-        graded, found = self._graded(DiskList(self.answer(rows, predict)), rows), dict[str, Any]()
-        if self.options.temperature is None:
-            found["temperature"] = graded.temperature()
-            graded = graded.tempered(found["temperature"])
-        if self.options.thresholds is None and self.kind == "multi-label":
-            found["thresholds"] = graded.thresholds()
+        found = self._graded(DiskList(self.answer(rows, predict)), rows).calibrated()
         return replace(self, options=self.options.model_copy(update=found))
 
     def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
@@ -387,24 +383,21 @@ class TextClassification(Task):
 
     def user_score(self, metric: Any, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
         """A user's `evaluate.Metric` on label ids `(rows,)`, 0/1 `(rows, labels)`, or numbers `(rows,)`."""
-        return self._graded(answers, rows).user_scores(metric)
+        return compute_user_metric(metric, *self._graded(answers, rows).pairs())
 
     def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
         """Confusion matrix (rows: truth), and calibration before and after the temperature."""
-        if self.kind == "regression":
-            return {}
-        graded, temperature = self._graded(answers, rows), self.options.temperature or 1.0
-        ece = {"ece_before": graded.tempered(1 / temperature).scores["ece"], "ece_after": graded.scores["ece"]}
-        calibrated = {"temperature": temperature, **ece, "thresholds": self.options.thresholds}
-        return {"labels": self.names, "confusion_matrix": graded.confusion(), "calibration": calibrated}
+        return self._graded(answers, rows).details()
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         train = simple.enough(train)
         targets = self._targets(train), self._targets(rows)
         return simple.baselines(self.kind, _joined(train), targets[0], _joined(rows), targets[1], self.names)
 
-    def _graded(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
-        return Graded.of(self.kind, self.names, self._targets(rows), answers)
+    def _graded(self, answers: Sequence[Answer], rows: Dataset) -> GradedLabels:
+        options = self.options
+        targets = self._targets(rows)
+        return GradedLabels.of(self.kind, self.names, targets, answers, options.temperature, options.thresholds)
 
 
 def _rows(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from bertkit.encoding.padding import Arrays
-    from bertkit.evaluation.metrics import Floats, Ints
+    from bertkit.evaluation.intervals import Floats, Ints
     from bertkit.evaluation.reranking import RankedRows
     from bertkit.models.encoder import Encoder
 
@@ -325,11 +325,11 @@ class TextRanking(Task):
 
     def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
         """`ndcg@10` and `mrr@10` are means over queries with a relevant document and another one; see `RankedRows`."""
-        return dict(self._ranked(similarity.of(answers, "score"), rows).scored().scores)
+        return dict(self._ranked(similarity.of(answers, "score"), rows).scores)
 
     def intervals(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, tuple[float, float] | None]:
         """Bootstrap over queries, where they have several rows; else over rows."""
-        return self._ranked(similarity.of(answers, "score"), rows).scored().intervals()
+        return self._ranked(similarity.of(answers, "score"), rows).intervals()
 
     def user_score(self, metric: Any, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
         """A user's `evaluate.Metric` on scores and targets, `(rows,)` both."""
@@ -338,7 +338,7 @@ class TextRanking(Task):
     def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
         """The queries of least nDCG@10, the worst first."""
         ranked = self._ranked(similarity.of(answers, "score"), rows)
-        return {"worst_queries": ranked.worst(rows["query"])} if ranked.grouped else {}
+        return ranked.details()
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """Random scores, and the cosine of query and document as TF-IDF vectors, learned on the texts of train."""
@@ -349,11 +349,12 @@ class TextRanking(Task):
         sides = simple.tfidf_vectors([*train["query"], *train["document"]], [rows["query"][:], rows["document"][:]])
         if sides is not None:
             given["tf-idf cosine"] = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel().tolist()
-        return {name: dict(self._ranked(scores, rows).scored().scores) for name, scores in given.items()}
+        return {name: dict(self._ranked(scores, rows).scores) for name, scores in given.items()}
 
     def _ranked(self, scores: ArrayLike, rows: Dataset) -> RankedRows:
         options = self.options
-        return reranking.RankedRows.of(_targets(rows), scores, _queries(rows), options.grouped, options.graded)
+        numbers, texts = _queries(rows), rows["query"]
+        return reranking.RankedRows.of(_targets(rows), scores, numbers, options.grouped, options.graded, texts)
 
 
 def _targets(rows: Dataset) -> Floats:

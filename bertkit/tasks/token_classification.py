@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -496,24 +495,11 @@ class TokenClassification(Task):
 
     def user_score(self, metric: Any, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
         """A user's `evaluate.Metric` on lists of tags, such as seqeval's."""
-        graded = self._graded(answers, rows)
-        return compute_user_metric(metric, list(graded.predicted), list(graded.gold))
+        return compute_user_metric(metric, *self._graded(answers, rows).pairs())
 
     def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
         """What kinds of errors there are, which types are taken for which, and how well the scores are calibrated."""
-        graded = self._graded(answers, rows)
-        right, given = array("b"), array("d")
-        for gold, predicted, answer in zip(graded.gold, graded.predicted, answers, strict=True):
-            golden = set(tagging.entities(gold))
-            right.extend([entity in golden for entity in tagging.entities(predicted)])
-            given.extend([entity["score"] for entity in answer["entities"]])
-        ece = calibration.expected_calibration_error(given, right) if given else None
-        return {
-            "labels": self.types,
-            "errors": graded.errors(),
-            "confusion": graded.confusion(),
-            "calibration": {"temperature": self._temperature, "ece_entities": ece},
-        }
+        return self._graded(answers, rows).details()
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """`lookup`: every word gets the tag that it most often had in train; unseen ones O."""
@@ -525,10 +511,8 @@ class TokenClassification(Task):
         if "tags" not in rows.column_names:
             what = f"not in the rows, which have {', '.join(rows.column_names)}"
             raise DataError(Problem("column `tags`", what))
-        scheme = self.options.scheme
-        given = entities.PackedTags([word["tag"] for word in answer["words"]] for answer in answers)
-        gold = entities.PackedTags(tagging.from_bio(tags, scheme) for tags in column_values(rows, "tags"))
-        return entities.GradedEntities(gold, given, self.types, scheme)
+        tags, scheme = column_values(rows, "tags"), self.options.scheme
+        return entities.GradedEntities.of(tags, answers, self.types, scheme, self._temperature)
 
 
 def _read(logits: Tensor, batch: Batch) -> Tensor:

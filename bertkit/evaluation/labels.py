@@ -1,0 +1,111 @@
+"""A classifier's or regressor's answers compared with their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from bertkit.evaluation import calibration, metrics
+from bertkit.evaluation.graded import Scored, WeightedScores
+from bertkit.evaluation.metrics import Kind
+
+
+@dataclass(frozen=True)
+class GradedLabels(WeightedScores):
+    """One kind of target, and as many answers as references.
+
+    references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. given: the answers' decisions,
+    in the same form. table: their probabilities `(rows, labels)`; empty for regression. temperature, thresholds: what
+    the answers were given with; None where no option fixes them yet.
+    """
+
+    kind: Kind
+    names: list[str]
+    references: Any
+    given: Any
+    table: Any
+    temperature: float | None = None
+    thresholds: Mapping[str, float] | float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        kind: Kind,
+        names: list[str],
+        references: Any,
+        answers: Sequence[dict[str, Any]],
+        temperature: float | None = None,
+        thresholds: Mapping[str, float] | float | None = None,
+    ) -> GradedLabels:
+        """From answers as they are written: `label`, `labels` or `score`, and `scores`; only their numbers are held."""
+        rows = len(answers)
+        if kind == "regression":
+            numbers = np.fromiter((answer["score"] for answer in answers), np.float64, rows)
+            return cls(kind, names, references, numbers, np.empty((rows, 0)))
+        table = np.empty((rows, len(names)))
+        given = np.zeros(rows if kind == "single-label" else table.shape, dtype=np.int64)
+        ids = {name: index for index, name in enumerate(names)}
+        for row, answer in enumerate(answers):
+            table[row] = [answer["scores"][name] for name in names]
+            if kind == "single-label":
+                given[row] = ids[answer["label"]]
+            else:
+                given[row, [ids[name] for name in answer["labels"]]] = 1
+        return cls(kind, names, references, given, table, temperature, thresholds)
+
+    @cached_property
+    def scored(self) -> Scored:
+        """The metrics of this kind."""
+        if self.kind == "regression":
+            return metrics.regression(self.references, self.given)
+        if self.kind == "single-label":
+            return metrics.single_label(self.references, self.table, self.names, self.given)
+        return metrics.multi_label(self.references, self.table, self.given, self.names)
+
+    def details(self) -> dict[str, Any]:
+        """Confusion matrix (rows: truth; multi-label: 2 x 2 per label), and calibration before and after."""
+        if self.kind == "regression":
+            return {}
+        if self.kind == "single-label":
+            confusion: Any = metrics.confusion_matrix(self.references, self.given, len(self.names))
+        else:
+            confusion = metrics.multi_label_confusion_matrices(self.references, self.given)
+        temperature = self.temperature or 1.0
+        ece = {"ece_before": self.tempered(1 / temperature).scores["ece"], "ece_after": self.scores["ece"]}
+        calibrated = {"temperature": temperature, **ece, "thresholds": self.thresholds}
+        return {"labels": self.names, "confusion_matrix": confusion, "calibration": calibrated}
+
+    def pairs(self) -> tuple[Any, Any]:
+        """Decisions and references, each as `references` is."""
+        return self.given, self.references
+
+    def tempered(self, temperature: float) -> GradedLabels:
+        """The same decisions with probabilities at `temperature` times the one in use."""
+        from scipy.special import logit
+
+        tiny = np.finfo(np.float64).tiny
+        if self.kind == "single-label":
+            table = calibration.apply_temperature_softmax(np.log(np.maximum(self.table, tiny)), temperature)
+        else:
+            logits = logit(np.clip(self.table, tiny, np.nextafter(1, 0)))
+            table = calibration.apply_temperature_sigmoid(logits, temperature)
+        return replace(self, table=table)
+
+    def calibrated(self) -> dict[str, Any]:
+        """What no option fixes, fitted: `temperature` (Guo et al. 2017), then `thresholds` of best F1 per label."""
+        found, graded = dict[str, Any](), self
+        if self.kind == "regression":
+            return found
+        if self.temperature is None:
+            single = self.kind == "single-label"
+            fit = calibration.fit_temperature_softmax if single else calibration.fit_temperature_sigmoid
+            found["temperature"] = fit(self.table, self.references)
+            graded = self.tempered(found["temperature"])
+        if self.thresholds is None and self.kind == "multi-label":
+            best = calibration.fit_thresholds(graded.table, self.references)
+            found["thresholds"] = dict(zip(self.names, best, strict=True))
+        return found
