@@ -88,7 +88,7 @@ def command_page() -> str:
 
 def commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Every command with its parser: `bertkit train`, `bertkit tokenizer train`, …"""
-    yield from below(cli._parser())
+    yield from below(cli.make_parser())
 
 
 def below(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:

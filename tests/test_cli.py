@@ -131,7 +131,7 @@ def test_copy_never_overwrites(capsys: Any, tmp_path: Path) -> None:
     assert "bertkit check" in said(capsys, "copy", "sst2", mine)
     assert mine.read_text() == shipped_recipes()["sst2"].read_text()
     mine.write_text("changed")
-    assert "is there already" in refused(capsys, "copy", "sst2", mine)
+    assert "already exists" in refused(capsys, "copy", "sst2", mine)
     assert mine.read_text() == "changed"
     assert "did you mean 'sst2'" in refused(capsys, "copy", "sst3", tmp_path / "other.yaml")
     assert not (tmp_path / "other.yaml").exists()
@@ -144,7 +144,7 @@ def test_check_says_what_it_found_and_trains_nothing(capsys: Any, tmp_path: Path
     assert code == 0
     assert "single texts, single-label, 2 labels: bad, good" in captured.out
     assert "[CLS] the cat was good" in captured.out
-    assert "nothing stands in the way" in captured.out
+    assert "ready to train" in captured.out
     for finding in ("train: 16 rows", "bad 8 (50.0%)", "repeat an earlier row", "are in train too", "are cut at 12"):
         assert finding in captured.err, finding
     assert sorted(tmp_path.rglob("*")) == before
@@ -377,7 +377,7 @@ def test_an_interrupt_is_not_a_traceback(capsys: Any, recipe: Path, tmp_path: Pa
 
 
 def test_a_terminal_of_few_characters_stops_nothing() -> None:
-    program = "import bertkit.cli.main as c; c._talk(); print('h\\u00e9 \\ud83d █')"
+    program = "import bertkit.cli.main as c; c._set_up_output(); print('h\\u00e9 \\ud83d █')"
     command = [sys.executable, "-X", "utf8=0", "-c", program]
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}

@@ -96,7 +96,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 def test_the_command_page_has_every_command_and_option(reference: ModuleType) -> None:
     sections = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", reference.command_page(), re.M | re.S))
-    leaves = {parser.prog: parser for parser in parsers(cli._parser()) if parser._defaults}
+    leaves = {parser.prog: parser for parser in parsers(cli.make_parser()) if parser._defaults}
     assert sections.keys() == leaves.keys()
     assert {"bertkit train", "bertkit tokenizer train"} <= sections.keys()
     for name, parser in leaves.items():
@@ -158,7 +158,7 @@ def test_what_coming_from_says_can_be_run(tmp_path: Path, monkeypatch: pytest.Mo
     for block in re.findall(r"^```bash\n(.*?)^```$", page, re.M | re.S):
         for line in re.findall(r"^bertkit (?:train|copy) .*$", block.replace("\\\n", " "), re.M):
             words = [word.strip("'") for word in re.findall(r"'[^']*'|\S+", line)]
-            args = cli._parse(words[1:])
+            args = cli.parse(words[1:])
             load_recipe(args.recipe, getattr(args, "rest", []), check_files=False)
             tried += 1
     assert tried > 8

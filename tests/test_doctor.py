@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertkit.cli.machine import doctor, shown
-from bertkit.cli.main import machine as doctor_module
+from bertkit.cli import doctor as doctor_module
+from bertkit.cli.doctor import doctor_text, examine
 from bertkit.cli.main import main
 from bertkit.models import cpu_kernels as cpu
 from bertkit.models import parity
@@ -21,7 +21,7 @@ from bertkit.models.parity import CPU, EXACT, ROUNDED, STEP, Check, Way
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
     """What doctor finds on this machine."""
-    return doctor()
+    return examine()
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_every_path_of_this_machine_is_checked_and_right(found: dict[str, Any]) 
             assert f"{way.title}: {what}" in names
     assert found["ok"]
     assert len(names) == len(set(names)) >= 12
-    assert shown(found).endswith("All paths agree.")
+    assert doctor_text(found).endswith("All paths agree.")
 
 
 def test_figures_are_those_of_arithmetic_and_not_of_doing_nothing(found: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ def test_what_is_not_a_number_fails_and_is_json(monkeypatch: pytest.MonkeyPatch)
     right = cpu.attention
     monkeypatch.setattr(cpu, "attention", lambda *args, **more: right(*args, **more) * float("nan"))
     monkeypatch.setattr(parity, "ways", lambda device: [Way(STEP, CPU, False)])
-    found = doctor()
+    found = examine()
     assert not found["ok"]
     assert {check["why"] for check in found["checks"]} == {"not a number"}
     json.dumps(found, allow_nan=False)
@@ -140,9 +140,9 @@ def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 @pytest.mark.usefixtures("no_parity")
 def test_a_token_is_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_a-very-secret-one")
-    found = doctor()
+    found = examine()
     assert found["hub_token"] is True
-    assert "very-secret" not in json.dumps(found) + shown(found)
+    assert "very-secret" not in json.dumps(found) + doctor_text(found)
 
 
 def test_extras_say_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,12 +157,12 @@ def test_extras_say_what_is_missing_and_how_to_get_it(monkeypatch: pytest.Monkey
     told = {each["name"]: (each["state"], each["fix"]) for each in doctor_module._extras()}
     assert told["a"] == ("no nowhere-to-be-found", 'pip install "bertkit[a]"')
     assert told["b"][0].endswith("is too old")
-    assert told["c"] == told["dev"] == ("there", "")
+    assert told["c"] == told["dev"] == ("installed", "")
 
 
 def test_an_extra_that_lacks_much_keeps_the_table_narrow(found: dict[str, Any]) -> None:
     state = ", ".join(f"no package-{number}" for number in range(25))
-    told = shown({**found, "extras": [{"name": "dev", "state": state, "fix": 'pip install "bertkit[dev]"'}]})
+    told = doctor_text({**found, "extras": [{"name": "dev", "state": state, "fix": 'pip install "bertkit[dev]"'}]})
     assert "no package-3 and 21 more" in told
     assert "package-4" not in told
 
@@ -173,5 +173,5 @@ def test_sizes_of_caches_count_every_file_once(monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "deep" / "file").write_bytes(b"x" * 3_000_000)
     (tmp_path / "link").symlink_to(tmp_path / "deep" / "file")
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
-    own = next(each for each in doctor()["caches"] if each["folder"] == str(tmp_path))
+    own = next(each for each in examine()["caches"] if each["folder"] == str(tmp_path))
     assert 3_000_000 <= own["bytes"] < 3_001_000

@@ -286,7 +286,7 @@ say("report", ["report", sys.argv[2], "--output", sys.argv[3]])
     code, out, _ = told.pop("doctor")
     assert code == 0
     assert re.search(r"^torch +not installed$", out, re.M)
-    assert out.endswith('only exported models answer. For all else:\n    pip install "bertkit[torch]"\n')
+    assert out.endswith('only exported models can be run. To train:\n    pip install "bertkit[torch]"\n')
     assert len(told) == len(asked) + 3
     for command, (code, _, said) in told.items():
         assert code == 2, command

@@ -45,7 +45,7 @@ def test_commands_parse(page: Path) -> None:
         if words[0] == "make":
             assert set(words[1:]) <= targets, words
         else:
-            cli._parse(words[1:])  # exits where it can not
+            cli.parse(words[1:])  # exits where it can not
 
 
 def test_there_are_commands() -> None:

@@ -75,7 +75,7 @@ def test_the_commands_say_and_write_once_what_one_process_does(done: Path) -> No
     ("name", "message"),
     [
         ("a bad row", "row 9"),
-        ("stdin", "stdin can not be read by several processes"),
+        ("stdin", "stdin cannot be read by several processes"),
         ("a folder as output", "a folder.jsonl: Is a directory"),
         ("one finds no file", "few.jsonl"),
         ("one has other rows", "the processes do not read the same rows"),

@@ -18,11 +18,11 @@ import small
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.cli.main import _parse, main
+from bertkit.cli.main import main, parse
 from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
-from bertkit.recipe.yaml import parse
+from bertkit.recipe.yaml import parse as parse_yaml
 from bertkit.run import Run
 from bertkit.sweeps import page as pages
 from bertkit.sweeps import search
@@ -501,7 +501,7 @@ def test_the_commands_of_the_scaling_page_parse() -> None:
         told = read(command[1:] if command[0] == "torchrun" else command[2:])
         assert told.module
         assert told.training_script == "bertkit"
-        ours = _parse(told.training_script_args)
+        ours = parse(told.training_script_args)
         if told.training_script_args[0] == "train":
             assert (ours.recipe, ours.output_dir.name) in (("sst2", "sst2"), ("large.yaml", "large"))
 
@@ -510,6 +510,6 @@ def test_the_recipe_of_the_scaling_page_is_taken(room: Path) -> None:
     page = (Path(__file__).resolve().parent.parent / "docs" / "scaling.md").read_text()
     section = re.search(r"```yaml\n(training:.*?)```", page, re.DOTALL)
     assert section is not None
-    training = parse(section[1]).data["training"]
+    training = parse_yaml(section[1]).data["training"]
     recipe = recipe_of(room, *(f"training.{key}={json.dumps(value)}" for key, value in training.items()))
     assert recipe.training["fsdp"] == "full_shard"

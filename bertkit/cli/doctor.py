@@ -1,26 +1,176 @@
-"""The command `doctor`: a parser, and one call of the API."""
+"""The command doctor: what this machine and installation can do, and whether the fast paths compute correctly."""
 
 from __future__ import annotations
 
-import argparse
 import json
-from typing import Any
+import os
+from collections.abc import Iterator
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from bertkit.cli.shared import quiet_libraries
+from bertkit.cli.shared import JSON, command, quiet_libraries
+from bertkit.text import columns
+
+if TYPE_CHECKING:
+    import torch
+
+VARIABLES = ("BERTKIT_CACHE", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS")
 
 
-def doctor_command(commands: Any) -> None:
-    """Add doctor to the subparsers of `bertkit`."""
-    command = commands.add_parser("doctor", help="devices, versions, extras, and numeric checks of the fast paths")
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(run=_doctor)
+def examine() -> dict[str, Any]:
+    """Versions, devices, precision, extras, caches and parity checks; `ok` is whether every check passed.
+
+    It holds no secrets: only whether there is a Hub token. Uses no network. Without torch there are no checks.
+    """
+    from huggingface_hub import get_token
+
+    from bertkit.run import environment
+
+    device, precision, why, checks = "cpu", "fp32", "torch is not installed", list[dict[str, Any]]()
+    if find_spec("torch"):
+        from bertkit.models.device import best_device
+        from bertkit.models.parity import parity
+
+        best = best_device()
+        device, (precision, why) = best.type, _precision(best)
+        checks = [{**check._asdict(), "ok": check.ok} for check in parity()]
+    for check in checks:  # JSON has no NaN
+        if check["difference"] is not None and check["difference"] != check["difference"]:
+            check.update(difference=None, why="not a number")
+    return {
+        "environment": environment(device, precision),
+        "devices": list(_devices()),
+        "precision": {"used": precision, "why": why},
+        "extras": _extras(),
+        "caches": list(_caches()),
+        "variables": {name: os.environ.get(name) for name in VARIABLES},
+        "hub_token": get_token() is not None,
+        "checks": checks,
+        "ok": all(check["ok"] for check in checks),
+    }
 
 
-def _doctor(args: argparse.Namespace) -> int:
-    """Returns 2 where a check fails."""
+def doctor_text(facts: dict[str, Any]) -> str:
+    """The result of `examine` as tables."""
+    environment = facts["environment"]
+    versions, threads = {"python": environment["python"], **environment["versions"]}, environment["threads"]
+    about = [
+        ["what", "value"],
+        *([name, version or "not installed"] for name, version in versions.items()),
+        ["platform", environment["platform"]],
+        [
+            "machine",
+            f"{environment['device']}, {environment['cpus']} cores" + (f", torch uses {threads}" if threads else ""),
+        ],
+        *(["device", text] for text in facts["devices"]),
+        ["precision", f"{facts['precision']['used']}: {facts['precision']['why']}"],
+        ["Hub token", "yes" if facts["hub_token"] else "no"],
+        *([name, value] for name, value in facts["variables"].items() if value is not None),
+    ]
+    extras = [["extra", "state", "to install"]]
+    extras += [[each["name"], _short(each["state"]), each["fix"]] for each in facts["extras"]]
+    caches = [["cache", "MB", "folder"]]
+    caches += [[each["name"], f"{each['bytes'] / 1e6:,.1f}", each["folder"]] for each in facts["caches"]]
+    checks = [["attention, compared with eager on the CPU in fp32", "", "difference", "limit"]]
+    for each in facts["checks"]:
+        figure = f"{each['difference']:.1e}" if each["difference"] is not None else each["why"]
+        checks.append([each["name"], "ok" if each["ok"] else "FAIL", figure, f"{each['limit']:.0e}"])
+    failed = sum(not each["ok"] for each in facts["checks"])
+    if not facts["checks"]:
+        last = 'torch is not installed: only exported models can be run. To train:\n    pip install "bertkit[torch]"'
+        return "\n\n".join([*map(columns, (about, extras, caches)), last])
+    last = "All paths agree." if not failed else (
+        f"{failed} of {len(facts['checks'])} checks FAIL: models trained or run on this machine may be wrong.\n"
+        "    Update torch and the device's driver, or use another device; then run bertkit doctor again."
+    )  # fmt: skip
+    return "\n\n".join([*map(columns, (about, extras, caches, checks)), last])
+
+
+def _short(state: str) -> str:
+    """The state of an extra; only the first packages where many are missing."""
+    missing = state.split(", ")
+    return state if len(missing) < 6 else f"{', '.join(missing[:4])} and {len(missing) - 4} more"
+
+
+def _devices() -> Iterator[str]:
+    """The usable devices: name, memory in GB, compute capability."""
+    if find_spec("torch") is None:
+        yield "cpu"
+        return
+    import torch
+
+    for index in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(index)
+        yield f"cuda:{index}: {facts.name}, {facts.total_memory / 1e9:.0f} GB, capability {facts.major}.{facts.minor}"
+    if torch.backends.mps.is_available():
+        yield "mps: an Apple GPU"
+    yield "cpu"
+
+
+def _precision(device: torch.device) -> tuple[str, str]:
+    from bertkit.models.device import best_precision
+
+    precision = best_precision(device)
+    if precision == "bf16":
+        return precision, f"this {device.type} has it in hardware; weights, losses and stored logits stay fp32"
+    needed = {"cuda": "a GPU from Ampere on", "cpu": "AVX512-BF16 or AMX"}.get(device.type)
+    return precision, f"bf16 is faster with {needed} only" if needed else f"bf16 is not used on {device.type}"
+
+
+def _extras() -> list[dict[str, str]]:
+    """Each extra of bertkit: what is missing or too old, and the command that installs it."""
+    from packaging.requirements import Requirement
+
+    extras = []
+    requirements = [Requirement(text) for text in metadata.requires("bertkit") or []]
+    for extra in metadata.metadata("bertkit").get_all("Provides-Extra") or []:
+        needed = [each for each in requirements if each.marker and each.marker.evaluate({"extra": extra})]
+        needed = [each for each in needed if each.name != "bertkit"]  # extras that name other extras
+        missing = [text for text in map(_missing, needed) if text]
+        fix = f'pip install "bertkit[{extra}]"' if missing else ""
+        extras.append({"name": extra, "state": ", ".join(missing) or "installed", "fix": fix})
+    return extras
+
+
+def _missing(needed: Any) -> str:
+    """What is wrong with the installation of a package, or nothing."""
+    try:
+        version = metadata.version(needed.name)
+    except metadata.PackageNotFoundError:
+        return f"no {needed.name}"
+    return "" if needed.specifier.contains(version, prereleases=True) else f"{needed.name} {version} is too old"
+
+
+def _caches() -> Iterator[dict[str, Any]]:
+    from datasets import config
+    from huggingface_hub import constants
+
+    from bertkit.cache import cache_root
+
+    folders = {
+        "Hub models and data": Path(constants.HF_HUB_CACHE),
+        "prepared data sets": Path(config.HF_DATASETS_CACHE),
+        "vectors and teacher outputs": cache_root(),
+    }
+    for name, folder in folders.items():
+        yield {"name": name, "folder": str(folder), "bytes": sum(_sizes(folder))}
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    """The sizes of all files below a folder, in bytes; links, as in the Hub's cache, are not followed."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                yield os.lstat(os.path.join(parent, name)).st_size
+            except OSError:  # deleted meanwhile
+                continue
+
+
+@command("show devices, versions and extras, and check the fast paths numerically", JSON)
+def doctor(as_json: bool) -> int:
     quiet_libraries()
-    from bertkit.cli.machine import doctor, shown
-
-    found = doctor()
-    print(json.dumps(found, indent=2) if args.json else shown(found))
-    return 0 if found["ok"] else 2
+    facts = examine()
+    print(json.dumps(facts, indent=2) if as_json else doctor_text(facts))
+    return 0 if facts["ok"] else 2

@@ -1,15 +1,70 @@
-"""Arguments and set-up that several commands share."""
+"""What the commands share: how one is declared, the arguments that several have, and quiet libraries."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
-MODEL = "a run folder, a model folder or a Hub id"
+
+class Argument(NamedTuple):
+    """What `add_argument` of argparse takes."""
+
+    name: str
+    options: dict[str, Any]
+
+
+class Command(NamedTuple):
+    """One command. run: called with its arguments by name; returns the exit code, or None for 0."""
+
+    name: str  # "train", or "tokenizer train" for an action of a group
+    help: str
+    run: Callable[..., int | None]
+    arguments: tuple[Argument, ...]
+    interrupted: str  # how to continue after Ctrl-C
+
+
+def command(help: str, *arguments: Argument, interrupted: str = "") -> Callable[[Callable[..., int | None]], Command]:
+    """Declares the command that a function runs; its name is the function's, with spaces for underscores."""
+    return lambda run: Command(run.__name__.replace("_", " "), help, run, arguments, interrupted)
+
+
+def argument(name: str, help: str, **options: Any) -> Argument:
+    """An argument. Its default gives the type, and is stated in its help if that says nothing of it."""
+    default = options.get("default")
+    if isinstance(default, int | float):
+        options = {"type": type(default), "metavar": "N", **options}
+    if isinstance(default, int | float | str) and "default: " not in help:
+        help = f"{help}; default: {default}"
+    return Argument(name, {"help": help, **options})
+
+
+def flag(name: str, help: str, **options: Any) -> Argument:
+    """An option without a value."""
+    return argument(name, help, action="store_true", **options)
+
+
+def path(name: str, help: str, metavar: str = "FILE", **options: Any) -> Argument:
+    """An option that names a file or a folder."""
+    return argument(name, help, metavar=metavar, type=Path, **options)
+
+
+ROWS = "csv, tsv, json, jsonl, parquet, conll, or txt with one text per line"
+RUN = argument("source", "a run folder, a model folder or a Hub id", metavar="RUN")
+MODEL = argument("source", "a run folder, a model folder or a Hub id", metavar="MODEL")
+RECIPE = argument("recipe", "a shipped recipe's name, or a file")
+OVERRIDES = argument(
+    "rest", "a YAML value, or ~key to delete; e.g. training.num_train_epochs=1", nargs="*", metavar="key=value"
+)
+TASK = argument("--task", "task of a model that was not trained by bertkit")
+REVISION = argument("--revision", "commit, tag or branch of a Hub id", metavar="NAME")
+COLUMN = argument("--column", "the column of texts", default="text", metavar="NAME")
+JSON = flag("--json", "print JSON", dest="as_json")
 
 
 def quiet_libraries() -> None:
-    """Bars and notices of the libraries below; ours say what matters."""
+    """Turn off the progress bars and notices of datasets and transformers."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it advises torch as soon as it is imported
     import datasets
     import transformers

@@ -1,0 +1,282 @@
+"""The commands about trained models: evaluate, predict, explain, report, export, push."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from bertkit import processes
+from bertkit.cli.shared import JSON, MODEL, REVISION, ROWS, RUN, TASK, argument, command, flag, path, quiet_libraries
+from bertkit.errors import DataError, Problem, UserError
+from bertkit.serve.limits import Limits
+
+
+def _on_all_processes(run: Callable[..., None]) -> Callable[..., None]:
+    """Divides the batches of a command over the processes that torchrun started: `mapper` is its `map`."""
+
+    @wraps(run)
+    def started(**options: Any) -> None:
+        if processes.world() == 1:
+            run(mapper=map, **options)
+            return
+        quiet_libraries()
+        from bertkit.training.sharding import distributed_inference
+
+        with distributed_inference() as mapper:
+            run(mapper=mapper, **options)
+
+    return started
+
+
+@command(
+    "score a model on a split or a file",
+    RUN,
+    argument("rest", "data settings, e.g. data.columns.text=sentence", nargs="*", metavar="key=value"),
+    argument("--split", "train, validation or test; default: test, else validation, else train"),
+    path("--data", "labelled rows in the layout of the run's data"),
+    TASK,
+    REVISION,
+    argument("--rerank", "retrieval: a cross-encoder that reranks the documents found", metavar="MODEL"),
+    argument("--depth", "documents per query for --rerank", default=20),
+    JSON,
+)
+@_on_all_processes
+def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **options: Any) -> None:
+    from bertkit.inference.evaluate import evaluate
+    from bertkit.report.table import scores_table
+
+    quiet_libraries()
+    scores = evaluate(source, file=data, overrides=rest, **options)
+    print(json.dumps(scores, indent=2) if as_json else scores_table(scores))
+
+
+@command(
+    "predict for texts, or for any number of rows",
+    RUN,
+    argument("rest", "texts; with --context, questions", nargs="*", metavar="TEXT"),
+    path("--context", "the text that the questions are about"),
+    argument("--input", f"{ROWS}; - reads jsonl from stdin", metavar="FILE"),
+    path("--output", ".jsonl or .csv; default: jsonl to stdout"),
+    argument(
+        "--column",
+        "input column for a column of the model, if named differently",
+        action="append",
+        default=[],
+        metavar="text=NAME",
+    ),
+    TASK,
+    REVISION,
+    JSON,
+)
+@_on_all_processes
+def predict(
+    source: str, rest: list[str], context: Path | None, input: str | None, output: Path | None, column: list[str],
+    as_json: bool, mapper: Any, **options: Any,
+) -> None:  # fmt: skip
+    if bool(rest) == bool(input):
+        raise UserError(Problem("", "predict needs texts, or --input FILE", "bertkit predict RUN 'some text'"))
+    if input and context:
+        raise UserError(Problem("", "--context works only with TEXTs; rows of --input have a context each"))
+    if not input and (output or column):
+        raise UserError(Problem("", "--output and --column work only with --input FILE"))
+    columns = dict(pair.partition("=")[::2] for pair in column)
+    if "" in columns.values():
+        raise UserError(Problem("--column", "write it as text=NAME_IN_THE_FILE"))
+    if input == "-" and mapper is not map:
+        raise UserError(Problem("--input -", "stdin cannot be read by several processes", "Name a file of rows."))
+    quiet_libraries()
+    from bertkit.inference.predict_file import predict_file
+    from bertkit.inference.predictor import load
+
+    predictor = replace(load(source, **options), mapper=mapper)
+    if not input:
+        _predict_texts(predictor, source, rest, context, as_json)
+        return
+    count = predict_file(predictor, source, input, output if processes.first() else None, columns)
+    print(f"{count:,} rows" + (f" in {output}" if output else ""), file=sys.stderr)
+
+
+def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path | None, as_json: bool) -> None:
+    from bertkit.inference.display import example, shown
+    from bertkit.text import escape_controls
+
+    reads = predictor.task.inputs
+    if not context and {"text"} not in reads:
+        names = " and ".join(name for name in predictor.task.schema.columns if name in reads[0])
+        fix = "give the text that the questions are about with --context FILE; or: " if "context" in reads[0] else ""
+        what = f"this model reads {names} together, not a single text"
+        raise UserError(Problem("", what, fix + example(source, predictor.task, reads)))
+    passage = _text(context) if context else ""
+    for name in filter(os.path.isfile, texts if processes.first() else ()):
+        print(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
+    rows = [{"question": text, "context": passage} if context else text for text in texts]
+    for text, answer in zip(texts, predictor.stream(rows), strict=True):
+        both = {"text": text, "answer": answer}
+        print(json.dumps(both, ensure_ascii=False) if as_json else escape_controls(shown(text, answer)))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(Problem(str(path), f"not UTF-8: {error}")) from error
+    except OSError as error:
+        raise DataError(Problem(str(path), f"cannot be read: {error.strerror or error}")) from error
+
+
+@command(
+    "attribute predictions to words: integrated gradients, and attention maps",
+    RUN,
+    argument("rest", "texts, or two texts of a pair; default: the examples of the report", nargs="*", metavar="TEXT"),
+    path("--input", f"rows: {ROWS}"),
+    path("--output", "write an HTML page too, with attention maps"),
+    TASK,
+    REVISION,
+    JSON,
+)
+def explain(
+    source: str, rest: list[str], input: Path | None, output: Path | None, as_json: bool, **options: Any
+) -> None:
+    if rest and input:
+        raise UserError(Problem("", "explain takes texts, or --input FILE, but not both"))
+    if not rest and not input:
+        _explain_run(source, output=output, json=as_json, **options)
+        return
+    quiet_libraries()
+    from bertkit.explain.explain import explain_rows, rows_of
+    from bertkit.explain.shown import EXPLAINED, lines
+    from bertkit.inference.predictor import load, require_torch_model
+    from bertkit.report.html import write_explained
+
+    predictor = require_torch_model(load(source, **options), source)
+    explanations = explain_rows(predictor, rows_of(predictor, rest, input))
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    for each in explanations:
+        if as_json:
+            print(json.dumps({**each, "attention": None}, ensure_ascii=False))
+        else:
+            print("\n".join(lines(each, colour)), end="\n\n")
+    if not as_json:
+        print(EXPLAINED)
+    if output:
+        print(write_explained(explanations, source, output), file=sys.stderr)
+
+
+def _explain_run(source: str, **only_with_texts: Any) -> None:
+    if given := [name for name, value in only_with_texts.items() if value]:
+        what = f"--{given[0]} works only with texts or --input FILE"
+        raise UserError(Problem("", what, "bertkit explain RUN 'some text'"))
+    quiet_libraries()
+    from bertkit.report.examples import write_explanations
+    from bertkit.report.facts import understood
+
+    with understood(source):
+        print(write_explanations(Path(source)))
+    print(f"bertkit report {source} shows them", file=sys.stderr)
+
+
+@command(
+    "write a run as one HTML page, or compare several",
+    path("runs", "a finished run folder", "RUN", nargs="+"),
+    path("--output", "default: RUN/report.html for one run, comparison.html for several"),
+)
+def report(runs: list[Path], output: Path | None) -> None:
+    from bertkit.report.html import write_report
+
+    print(write_report(runs, output))
+
+
+@command(
+    "export a run as an ONNX graph and compare it with the run",
+    RUN,
+    path("--output", "a new folder", "DIR", required=True),
+    flag("--int8", "quantise to int8: a quarter of the size, and faster on CPUs"),
+    argument("--max-drop", "with --int8: largest accepted drop of the headline metric", default=0.005, metavar="X"),
+    argument("--opset", "ONNX opset, for older runtimes; default: 20", type=int, metavar="N"),
+    path("--data", "labelled rows for the comparison; default: the run's validation rows"),
+)
+def export(source: str, output: Path, opset: int | None, **options: Any) -> None:
+    quiet_libraries()
+    from bertkit.export.graph import OPSET
+    from bertkit.export.program import export
+
+    facts = export(source, output, opset=OPSET if opset is None else opset, **options)
+    headline = facts["headline"]
+    rows = f"{facts['fp32']['rows']:,} rows ({facts['split']})"
+    print(f"{output}: {facts['task']}, compared with the model on {rows}")
+    for name in ("fp32", "int8"):
+        if figures := facts.get(name):
+            values = [metrics.get(headline) for metrics in figures["metrics"].values()]
+            scores = " -> ".join("-" if value is None else f"{value:.4f}" for value in values)
+            equal = figures["rows"] - figures["answers_differ"]
+            print(f"  {name}: {figures['megabytes']:.1f} MB, {headline} {scores}, {equal:,} equal predictions")
+
+
+@command(
+    "upload a run's model to the Hub in one commit",
+    path("source", "the folder of a finished run", "RUN"),
+    argument("repo_id", "owner/model; a new repository is private", metavar="REPO_ID"),
+    flag("--public", "make the repository public once the upload is complete"),
+    flag("--dry-run", "only print what would be uploaded"),
+    argument("--revision", "default: main", metavar="BRANCH"),
+    flag("--create-pr", "open a pull request instead of committing"),
+    flag("--predictions", "upload RUN/predictions too, which contain the rows of the data"),
+    flag("--report", "upload RUN/report.html too, which contains some rows of the data"),
+)
+def push(**options: Any) -> None:
+    from bertkit.hub.push import push
+
+    quiet_libraries()
+    pushed = push(options.pop("source"), options.pop("repo_id"), **options)
+    print(pushed.table())
+    if pushed.commit is None:
+        print("\nnothing was uploaded: --dry-run")
+    else:
+        print(f'\n{pushed.url}\nbertkit.load("{pushed.repo_id}", revision="{pushed.commit}")')
+
+
+def positive_number(text: str) -> int:
+    """A whole number from 1 on, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
+
+
+_LIMITS = {
+    "max_batch_tokens": "tokens per call of the model",
+    "max_client_batch_size": "rows per request",
+    "max_concurrent_requests": "requests in progress, queued ones included; further ones get a 429",
+    "payload_limit": "bytes of a request's body",
+    "timeout": "seconds to read a request's body, and again to answer it",
+}
+
+
+@command(
+    "serve predictions over HTTP",
+    MODEL,
+    TASK,
+    REVISION,
+    argument("--host", "default: 127.0.0.1, reachable from this machine only", default="127.0.0.1"),
+    argument("--port", "0: any free port; default: 8000", default=8000),
+    *(
+        argument(f"--{limit.name.replace('_', '-')}", _LIMITS[limit.name], type=positive_number, default=limit.default)
+        for limit in fields(Limits)
+    ),
+)
+def serve(source: str, task: str | None, revision: str | None, host: str, port: int, **limits: Any) -> None:
+    quiet_libraries()
+    from bertkit.inference.predictor import load
+
+    try:
+        from bertkit.serve.server import serve
+    except ModuleNotFoundError as error:
+        raise UserError(Problem("", f"serve needs {error.name}", 'pip install "bertkit[serve]"')) from error
+    serve(load(source, revision=revision, task=task), source, host=host, port=port, limits=Limits(**limits))

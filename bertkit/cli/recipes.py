@@ -1,0 +1,144 @@
+"""The commands about recipes: recipes, show, copy, check, train, sweep; and tokenizer train."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from bertkit import processes
+from bertkit.cli.shared import COLUMN, OVERRIDES, RECIPE, argument, command, flag, path, quiet_libraries
+from bertkit.errors import Problem, UserError
+from bertkit.recipe.shipped import shipped_recipes
+
+
+@command("list the shipped recipes: task, encoder, expected score")
+def recipes() -> None:
+    shipped = sorted(shipped_recipes().items(), key=lambda item: (item[1].parent.name, item[0]))
+    try:
+        from bertkit.recipe.recipe import load_recipe
+        from bertkit.text import columns
+    except ModuleNotFoundError as error:  # installed without dependencies: names are still an answer
+        print("\n".join(f"{name}  ({file.parent.name})" for name, file in shipped))
+        print(f"\nEncoders and scores need {error.name}: pip install bertkit", file=sys.stderr)
+        return
+    rows = [["recipe", "task", "encoder", "expected"]]
+    for name, file in shipped:
+        recipe = load_recipe(file, check_files=False)
+        ranges = [f"{k} {v[0]}–{v[1]}" for k, v in (recipe.expected or {}).items() if isinstance(v, list)]
+        rows.append([name, recipe.task.name, recipe.model.title, ", ".join(ranges) or "none stated"])
+    print(columns(rows))
+
+
+@command(
+    "print a recipe with every default filled in; the output is a valid recipe",
+    argument("recipe", "a shipped recipe's name, or a file", nargs="?"),
+    OVERRIDES,
+    flag("--schema", "print the JSON Schema of recipes, for editors"),
+)
+def show(recipe: str | None, rest: list[str], schema: bool) -> None:
+    from bertkit.recipe.recipe import json_schema, load_recipe, to_yaml
+
+    if schema:
+        print(json.dumps(json_schema(), indent=2))
+    elif recipe is None:
+        raise UserError(Problem("", "no recipe given", "`bertkit recipes` lists the shipped ones."))
+    else:
+        print(to_yaml(load_recipe(recipe, rest, check_files=False)), end="")
+
+
+@command("copy a shipped recipe to a file of your own", RECIPE, argument("file", "a new file", type=Path))
+def copy(recipe: str, file: Path) -> None:
+    from bertkit.files import write_text
+    from bertkit.recipe.recipe import load_recipe
+
+    load_recipe(recipe, check_files=False)
+    source = shipped_recipes().get(recipe, Path(recipe))
+    if file.exists():
+        raise UserError(Problem(str(file), "already exists", "Name another file."))
+    write_text(file, source.read_text(encoding="utf-8"))
+    print(f"{file} is yours. Next: bertkit check {file}")
+
+
+@command("check a recipe and its data without training", RECIPE, OVERRIDES)
+def check(recipe: str, rest: list[str]) -> None:
+    from bertkit.recipe.recipe import load_recipe
+
+    loaded = load_recipe(recipe, rest)
+    quiet_libraries()
+    from bertkit.models.encoder import find
+    from bertkit.training.preflight import inspect, prepare, rehearse
+
+    encoder = find(loaded.model)
+    task, data = prepare(loaded, encoder)
+    rehearse(loaded, encoder, task, data)
+    print(f"{task.name}: {task.describe()}")
+    features, _ = inspect(task, data)
+    print(f"first row as the model reads it: {task.tokenizer.decode(task.examples(features, [0])['input_ids'][0])}")
+    print("ready to train")
+
+
+@command(
+    "train a recipe into a run folder",
+    RECIPE,
+    OVERRIDES,
+    path("--output-dir", "a new or empty folder", "RUN", required=True),
+    flag("--resume", "continue an interrupted run"),
+    flag("--changed", "with --resume: even if recipe, data or libraries have changed"),
+    flag("--profile", "report where the time is spent, also in RUN/profile.json"),
+    interrupted="continue with the same command and --resume",
+)
+def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed: bool, profile: bool) -> None:
+    from bertkit.recipe.recipe import load_recipe
+
+    if changed and not resume:
+        raise UserError(Problem("", "--changed works only with --resume", "Give both."))
+    loaded = load_recipe(recipe, rest)
+    quiet_libraries()
+    from bertkit.report.table import after_training
+    from bertkit.training.train import train
+
+    run = train(loaded, output_dir, resume, profile=profile, changed=changed)
+    if run.finished and processes.first():
+        print(after_training(run.folder, run.results))
+
+
+@command(
+    "search for the settings of a recipe that score best",
+    RECIPE,
+    OVERRIDES,
+    path("--space", "YAML: key of the recipe -> {low, high, log, step}, or a list of choices", required=True),
+    path("--output-dir", "a new folder, or a sweep to continue", "DIR", required=True),
+    argument("--trials", "number of trials", default=20),
+    argument("--timeout", "no trial starts after this time", type=float, metavar="SECONDS"),
+    argument("--confirm", "new seeds on which the winner and the base recipe are trained", default=3, metavar="SEEDS"),
+    interrupted="the same command continues from here",
+)
+def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits: Any) -> None:
+    from bertkit.recipe.recipe import load_recipe
+    from bertkit.sweeps.sweep import sweep
+
+    loaded = load_recipe(recipe, rest)
+    quiet_libraries()
+    done = sweep(loaded, space, output_dir, **limits)
+    print("\n".join(done.results["verdict"]))
+    print(f"\nrecipe: {done.folder}/best.yaml\nrun: {done.folder}/best\nall trials: {done.folder}/sweep.html")
+
+
+@command(
+    "train a WordPiece tokenizer, as BERT's, on texts",
+    path("--input", "txt, csv, tsv, json, jsonl or parquet", nargs="+", required=True),
+    path("--output", "a new folder", "DIR", required=True),
+    argument("--vocab-size", "word pieces", default=30522),
+    flag("--cased", "keep case and accents; by default they are removed"),
+    argument("--min-frequency", "minimum count of a pair to be merged", default=2),
+    argument("--limit-alphabet", "maximum number of different characters", default=1000),
+    COLUMN,
+    argument("--max-length", "maximum tokens of the model's input", default=512),
+)
+def tokenizer_train(input: list[Path], output: Path, cased: bool, **options: Any) -> None:
+    from bertkit.models.bert.wordpiece import train_wordpiece
+
+    quiet_libraries()
+    train_wordpiece(input, output, lowercase=not cased, **options)
