@@ -63,6 +63,7 @@ def file_digest(file: Path, root: Path) -> str:
 
 
 def sha256_of_json(value: Any) -> str:
+    """sha256 (hex) of a value as JSON with sorted keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 

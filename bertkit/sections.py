@@ -27,6 +27,8 @@ REPO_ID = re.compile(r"(?!.*(--|\.\.|\.git$))(?=.{1,96}$)[A-Za-z0-9][\w.-]*/\w([
 
 
 class Section(BaseModel):
+    """Immutable, without unknown keys, coercion, or numbers that are not finite."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 

@@ -240,7 +240,7 @@ def test_evaluate_a_file_with_names_of_its_own(capsys: Any, run: Run, tmp_path: 
 
 def test_evaluate_refuses_what_it_can_not_do(capsys: Any, run: Run, tmp_path: Path) -> None:
     assert "only `data.` settings" in refused(capsys, "evaluate", run.folder, "training.learning_rate=1")
-    assert "no data of its own" in refused(capsys, "evaluate", run.model)
+    assert "has no data: it is not a run" in refused(capsys, "evaluate", run.model)
     assert "nowhere.jsonl" in refused(capsys, "evaluate", run.folder, "--data", tmp_path / "nowhere.jsonl")
     strange = small.write_rows(tmp_path / "strange.jsonl", [{"text": "a cat", "label": "lovely"}])
     assert "lovely" in refused(capsys, "evaluate", run.folder, "--data", strange)
