@@ -111,7 +111,13 @@ def test_house_rules() -> None:
     Errors of any kind are caught where other libraries open what anyone may have made, where a server goes on, and
     where other processes wait to hear of them.
     """
-    boundaries = ("models/encoder.py", "export/graph.py", "inference/onnx_session.py", "serve/batcher.py", "serve/gate.py")
+    boundaries = (
+        "models/encoder.py",
+        "export/graph.py",
+        "inference/onnx_session.py",
+        "serve/batcher.py",
+        "serve/gate.py",
+    )
     boundaries += ("training/sharding.py",)
     for file in sorted(PACKAGE.rglob("*.py")):
         caught = (
