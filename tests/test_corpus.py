@@ -172,7 +172,7 @@ def test_nothing_is_left_of_a_load_that_fails(tmp_path, cache):
 def test_a_cache_that_can_not_be_written_says_so(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file" / "vectors"))
-    assert "the corpus can not be kept here: Not a directory" in fails(
+    assert "the corpus cannot be cached here: Not a directory" in fails(
         {"train": write(tmp_path / "a.jsonl", documents(5))}
     )
 
@@ -197,7 +197,7 @@ def test_hold_out_goes_by_the_text_alone(tmp_path):
 
 def test_a_hold_out_of_nothing_is_refused(tmp_path):
     message = fails({"train": write(tmp_path / "a.jsonl", documents(3))}, validation=0.001)
-    assert "0.001 of 3 documents can not be held out" in message
+    assert "0.001 of 3 documents cannot be held out" in message
 
 
 def test_limit_takes_the_first_and_reads_no_further(tmp_path):

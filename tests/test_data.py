@@ -251,7 +251,7 @@ def test_files_by_split(tmp_path):
     assert "nowhere.csv: no such file" in message
     assert "is a folder; a file is needed" in message
     assert "no split 'dev'; did you mean validation?" in message
-    assert "no train split; there is: test" in fails({"test": str(b)})
+    assert "no train split; available: test" in fails({"test": str(b)})
     assert list(get({"test": str(b)}, splits=["test"]).rows) == ["test"]
 
 
@@ -305,7 +305,7 @@ def test_a_hub_data_set_keeps_its_names(monkeypatch, named):
     assert data.rows["test"].column_names == ["text"]
     assert data.origins["validation"][1] == "some/data, dev, row 2"
     assert "found: 'idx', 'sentence', 'label'" in fails(**HUB)
-    assert "no extra split; the splits there: train, dev, test, unsupervised" in fails(**HUB, splits=["extra"])
+    assert "no extra split; available: train, dev, test, unsupervised" in fails(**HUB, splits=["extra"])
 
 
 def test_some_unlabelled_rows_are_an_error(monkeypatch, named):
@@ -480,7 +480,7 @@ def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
     assert warnings == [
         f"train: 2 rows with an empty `text`: {train}:23, {train}:24",
         "train: labels with fewer than 10 rows: Ab 1, ab  1",
-        "train: the labels 'Ab' and 'ab ' differ only in case or blanks",
+        "train: the labels 'Ab' and 'ab ' differ only in case or space",
         f"train: 1 row repeats an earlier row; e.g. {train}:22 and {train}:3",
         f"train: 1 row repeats an earlier text with another target; e.g. {train}:21 and {train}:2",
         f"test: 1 of 2 rows (50.0%) is in train too; e.g. {test}:1 is {train}:4",

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.schema import Column, Finding, in_train_too, note, warn
 from bertkit.data.splits import names_of
-from bertkit.data.table import Origin, column_values, numbers, rows_named
-from bertkit.text import counted, part_of, share
+from bertkit.data.table import Origin, column_values, locations, numbers
+from bertkit.text import counted, share
 
 if TYPE_CHECKING:
     import numpy as np
     from datasets import Dataset
 
-    from bertkit.data.schema import Column, Finding
     from bertkit.data.table import Data
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -26,15 +26,12 @@ MANY_LABELS = 10  # a longer list is cut short in messages
 
 
 def check(data: Data) -> list[Finding]:
-    """What can be said of rows without a tokenizer; a `fail` is a reason not to train.
+    """What can be checked without a tokenizer; a `fail` is a reason not to train.
 
     Per split: rows, label balance, empty texts, duplicates (with and without the same target), and rows that
-    validation or test share with train. Two rows are the same where their texts are, but for case and blanks
-    around them. Rows are read a few at a time; what is kept of each are numbers. Of a corpus, all was found when it
-    was read.
+    validation or test share with train. Texts are the same if they differ only in case and surrounding space.
+    Memory: a few numbers per row. A corpus was checked when it was read.
     """
-    from bertkit.data.schema import Finding
-
     if data.corpus:
         return list(data.findings)
     texts = [name for name, column in data.columns.items() if column.holds in ("text", "words")]
@@ -42,13 +39,12 @@ def check(data: Data) -> list[Finding]:
     findings, trained = list(data.findings), None
     for split, rows in data.rows.items():
         origin = data.origins[split]
-        findings.append(Finding("note", f"{split}: {counted(len(rows), 'row')}"))
-        own = [name for name in texts if name in rows.column_names and not data.columns[name].unchecked]
-        findings += _empty(rows, own, split, origin)
+        findings.append(note(f"{split}: {counted(len(rows), 'row')}"))
+        checked = [name for name in texts if name in rows.column_names and not data.columns[name].unchecked]
+        findings += _empty(rows, checked, split, origin)
         name = data.target if data.target in rows.column_names else None
-        target = None if name is None else data.columns[name]
-        if name and target and target.holds not in ("answers", "text") and not target.unchecked:
-            findings += _balance(rows, name, target, split)
+        if name and not data.columns[name].unchecked:
+            findings += _balance(rows, name, data.columns[name], split)
         seen = _Seen.of(rows, everywhere)
         findings += _duplicates(seen, rows, name, split, origin)
         if split == "train":
@@ -62,41 +58,35 @@ def _joined(value: str | list[str]) -> str:
     return value if isinstance(value, str) else " ".join(value)
 
 
-def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> list[Finding]:
-    from bertkit.data.schema import Finding
-
-    findings = []
+def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> Iterator[Finding]:
     for name in names:
         empty = [index for index, value in enumerate(column_values(rows, name)) if not _joined(value).strip()]
         if empty:
-            what = f"{split}: {counted(len(empty), 'row')} with an empty `{name}`: {rows_named(origin, empty)}"
-            findings.append(Finding("warn", what))
-    return findings
+            what = f"{split}: {counted(len(empty), 'row')} with an empty `{name}`: {locations(origin, empty)}"
+            yield warn(what)
 
 
 def _balance(rows: Dataset, name: str, column: Column, split: str) -> list[Finding]:
-    from bertkit.data.schema import Finding
-
     if column.holds == "number":
         values = numbers(rows, name)
         low, high = float(values.min()), float(values.max())
-        findings = [Finding("note", f"{split}: from {low:g} to {high:g}, mean {values.mean():.4g}")]
+        findings = [note(f"{split}: from {low:g} to {high:g}, mean {values.mean():.4g}")]
         if split == "train" and low == high:
             findings.append(Finding("fail", f"train: every row has the number {low:g}; there is nothing to learn"))
         return findings
     labels = names_of(column)
+    if labels is None:
+        return []
     counts = Counter(label for value in column_values(rows, name) for label in labels(value))
     shares = [f"{label} {n:,} ({share(n, len(rows))})" for label, n in counts.most_common(MANY_LABELS)]
     more = f", and {len(counts) - MANY_LABELS:,} more labels" if len(counts) > MANY_LABELS else ""
-    findings = [Finding("note", f"{split}: {', '.join(shares) or 'no labels'}{more}")]
+    findings = [note(f"{split}: {', '.join(shares) or 'no labels'}{more}")]
     if split == "train":
         findings += _label_findings(counts, several=column.holds != "label")
     return findings
 
 
 def _label_findings(counts: Mapping[str, int], several: bool) -> list[Finding]:
-    from bertkit.data.schema import Finding
-
     findings = []
     if not counts or (len(counts) == 1 and not several):
         have = f"every row has the label {next(iter(counts))!r}" if counts else "no row has a label"
@@ -104,13 +94,13 @@ def _label_findings(counts: Mapping[str, int], several: bool) -> list[Finding]:
     few = sorted((n, name) for name, n in counts.items() if n < FEW_ROWS)
     if few:
         some = ", ".join(f"{name} {n}" for n, name in few[:MANY_LABELS]) + (", …" if len(few) > MANY_LABELS else "")
-        findings.append(Finding("warn", f"train: labels with fewer than {FEW_ROWS} rows: {some}"))
+        findings.append(warn(f"train: labels with fewer than {FEW_ROWS} rows: {some}"))
     spelled: dict[str, str] = {}
     for name in sorted(counts):
         other = spelled.setdefault(name.strip().casefold(), name)
         if other != name:
-            what = f"train: the labels {other!r} and {name!r} differ only in case or blanks"
-            findings.append(Finding("warn", what, "they are two labels; write them the same way if they are one"))
+            what = f"train: the labels {other!r} and {name!r} differ only in case or space"
+            findings.append(warn(what, "they are two labels; write them the same way if they are one"))
     return findings
 
 
@@ -127,47 +117,42 @@ class _Seen:
         """Rows without any text, which `_empty` reports, are left out."""
         import numpy as np
 
-        hashes, there = array("q"), array("q")
+        hashes, with_text = array("q"), array("q")
         for row, texts in enumerate(zip(*(column_values(rows, name) for name in names), strict=True)):
             normal = tuple(_joined(text).strip().casefold() for text in texts)
             if any(normal):
                 hashes.append(hash(normal))
-                there.append(row)
-        own, keys = (np.frombuffer(values, dtype=np.int64) for values in (there, hashes))
+                with_text.append(row)
+        indices, keys = (np.frombuffer(values, dtype=np.int64) for values in (with_text, hashes))
         _, index, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        return cls(own, keys, own[index][inverse])
+        return cls(indices, keys, indices[index][inverse])
 
 
 def _duplicates(seen: _Seen, rows: Dataset, target: str | None, split: str, origin: Origin) -> list[Finding]:
     import numpy as np
 
-    from bertkit.data.schema import Finding
-
-    again = np.flatnonzero(seen.first != seen.rows)
-    pairs = np.stack([seen.first[again], seen.rows[again]], axis=1)
+    repeated = np.flatnonzero(seen.first != seen.rows)
+    pairs = np.stack([seen.first[repeated], seen.rows[repeated]], axis=1)
     if target is None or not len(pairs):
         differ = np.zeros(len(pairs), dtype=bool)
     else:
         values = (column_values(rows.select(side), target) for side in pairs.T)
         differ = np.fromiter((one != other for one, other in zip(*values, strict=True)), bool, len(pairs))
     findings = []
-    for found, what in ((pairs[~differ], "an earlier row"), (pairs[differ], "an earlier text with another target")):
-        if len(found):
-            first, row = found[0].tolist()
-            said = f"{split}: {counted(len(found), 'row', 'repeat')} {what}; e.g. {origin[row]} and {origin[first]}"
-            findings.append(Finding("warn", said))
+    for some, of in ((pairs[~differ], "an earlier row"), (pairs[differ], "an earlier text with another target")):
+        if len(some):
+            first, row = some[0].tolist()
+            what = f"{split}: {counted(len(some), 'row', 'repeat')} {of}; e.g. {origin[row]} and {origin[first]}"
+            findings.append(warn(what))
     return findings
 
 
 def _shared(seen: _Seen, trained: _Seen, split: str, data: Data) -> list[Finding]:
     import numpy as np
 
-    from bertkit.data.schema import Finding
-
     common = np.flatnonzero(np.isin(seen.keys, trained.keys))
     if not len(common):
         return []
-    like = trained.first[trained.keys == seen.keys[common[0]]][0]
-    pair = f"{data.origins[split][int(seen.rows[common[0]])]} is {data.origins['train'][int(like)]}"
-    what = f"{split}: {part_of(len(common), len(data.rows[split]), 'row')} in train too; e.g. {pair}"
-    return [Finding("warn", what, "scores will look better than they are")]
+    same = trained.first[trained.keys == seen.keys[common[0]]][0]
+    pair = f"{data.origins[split][int(seen.rows[common[0]])]} is {data.origins['train'][int(same)]}"
+    return [in_train_too(split, len(common), len(data.rows[split]), "row", pair)]

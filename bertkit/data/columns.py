@@ -25,7 +25,6 @@ def choose_columns(
     found: Sequence[str],
     spec: DataSpec,
     columns: Mapping[str, Column],
-    *,
     inputs: Sequence[Sequence[str]],
     targets: Sequence[str],
     where: str,

@@ -1,10 +1,12 @@
-"""What a task says of its rows (columns), and what checks say of the data (findings)."""
+"""The columns that a task declares (Schema), and what checks report about the data (Finding)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
+
+from bertkit.text import part_of
 
 Answer: TypeAlias = dict[str, Any]  # one row's answer, as it is written to JSON
 
@@ -36,8 +38,24 @@ class Schema:
 
 
 class Finding(NamedTuple):
-    """Something `check` has to say about the data. A `fail` stops `train` before a model is built."""
+    """What `check` reports about the data. A `fail` stops `train` before a model is built."""
 
     level: Literal["note", "warn", "fail"]
     what: str
     fix: str = ""
+
+
+def note(what: str) -> Finding:
+    """Something worth knowing."""
+    return Finding("note", what)
+
+
+def warn(what: str, fix: str = "") -> Finding:
+    """Something that may be a mistake."""
+    return Finding("warn", what, fix)
+
+
+def in_train_too(split: str, count: int, total: int, noun: str, example: str) -> Finding:
+    """So many of the split's rows are rows of train."""
+    what = f"{split}: {part_of(count, total, noun)} in train too; e.g. {example}"
+    return warn(what, "scores will look better than they are")

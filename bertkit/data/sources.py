@@ -62,7 +62,7 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     missing = [split for split in splits or () if split not in found]
     if missing:
         have = ", ".join(paths if paths is not None else hub) or "none"
-        raise DataError(Problem(str(spec.source), f"no {' and no '.join(missing)} split; the splits there: {have}"))
+        raise DataError(Problem(str(spec.source), f"no {' and no '.join(missing)} split; available: {have}"))
     chosen = [split for split in SPLITS if split in found and (splits is None or split in splits)]
     if paths is not None:
         return {split: [_open_file(path, spec) for path in paths[split]] for split in chosen}
@@ -87,7 +87,7 @@ def _open_beir(folder: Path, splits: Collection[str] | None) -> dict[str, list[P
     problems.raise_if_any()
     missing = [split for split in splits or () if split not in beir.qrels]
     if missing:
-        what = f"no {' and no '.join(missing)} split; the splits there: {', '.join(beir.qrels)}"
+        what = f"no {' and no '.join(missing)} split; available: {', '.join(beir.qrels)}"
         raise DataError(Problem(str(folder), what))
     parts: dict[str, list[Part]] = {}
     for split in [split for split in SPLITS if split in beir.qrels and (splits is None or split in splits)]:

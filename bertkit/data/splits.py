@@ -22,13 +22,13 @@ SPLITS = ("train", "validation", "test")
 BINS = 10  # parts of equal size that scores are cut into for a stratified hold-out
 
 
-def names_of(column: Column) -> Names:
-    """What gives the labels of one value of this column: itself, several, those of its tags, or none."""
+def names_of(column: Column) -> Names | None:
+    """What gives the labels of one value of this column: itself, several, or the types of its tags; None: no labels."""
     if column.holds == "tags":
         return lambda tags: sorted({tag.partition("-")[2] for tag in tags or () if tag != "O"})
-    if column.holds == "text":
-        return lambda text: []
-    return lambda value: [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    if column.holds == "labels":
+        return lambda labels: labels or []
+    return (lambda label: [label] if label else []) if column.holds == "label" else None
 
 
 def hold_out(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from bertkit.data.disk_list import close, disk_full_as_error
 from bertkit.errors import DataError, Problem
@@ -62,8 +62,13 @@ class Origin:
     def __len__(self) -> int:
         return len(self.number)
 
+    def add(self, file: int, number: int) -> None:
+        """The location of one more row: an index into `files`, and its number there."""
+        self.file.append(file)
+        self.number.append(number)
+
     def select(self, indices: Sequence[int]) -> Origin:
-        """The places of these rows, in this order."""
+        """The locations of these rows, in this order."""
         file, number = (array(a.typecode, [a[i] for i in indices]) for a in (self.file, self.number))
         return Origin(self.files, file, number)
 
@@ -174,10 +179,18 @@ def column_values(rows: Dataset, name: str) -> Iterator[Any]:
     return chain.from_iterable(batch[name] for batch in rows.select_columns([name]).iter(AT_A_TIME))
 
 
-def rows_named(origin: Origin, indices: Sequence[int], most: int = 5) -> str:
-    """The places of rows, for a message: the first few, then how many more."""
+def locations(origin: Origin, indices: Sequence[int], most: int = 5) -> str:
+    """The locations of rows, for a message: the first few, then how many more."""
     more = f" and {len(indices) - most:,} more" if len(indices) > most else ""
     return ", ".join(origin[i] for i in indices[:most]) + more
+
+
+class Loaded(NamedTuple):
+    """The rows of one split."""
+
+    rows: Dataset
+    origin: Origin
+    fingerprint: str  # sha256 of column names, values and their order
 
 
 @dataclass(frozen=True)

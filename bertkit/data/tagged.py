@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.table import Problems, Table, rows_named, stored
+from bertkit.data.table import Problems, Table, locations, stored
 from bertkit.data.tagging import Scheme, find_scheme, to_bio
 from bertkit.data.words import read_spans, spans_to_tags, words
 from bertkit.errors import DataError, Problem
@@ -70,7 +70,7 @@ def tag_words(table: Table, split: str, scheme: Scheme | None) -> tuple[Table, l
     findings = [] if own == "BIO" else [Finding("note", f"{split}: its tags are {own}; read as BIO")]
     if repaired:
         what = f"{split}: {len(repaired):,} sentences have an entity that begins with I-; read as B-"
-        findings.append(Finding("warn", f"{what}: {rows_named(table.origin, repaired)}"))
+        findings.append(Finding("warn", f"{what}: {locations(table.origin, repaired)}"))
     return Table({**table.values, "tags": bio}, table.origin), findings
 
 
