@@ -14,13 +14,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
 from bertkit.errors import DataError, UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.serve import tei
+from bertkit.serve.answers import list_of, pydantic_model
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.metrics import Metrics
@@ -34,22 +34,18 @@ TEI_PATHS = {"/embed": "gives no vectors", "/v1/embeddings": "gives no vectors",
 NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 
 
-class Error(BaseModel):
-    """An error response."""
-
-    error: str
-    error_type: str
+Error = pydantic_model("Error", "An error response.", error=str, error_type=str)
 
 
-def make_app(predictor: Predictor, model: str, limits: Limits) -> FastAPI:
-    """The application that serves this predictor. model: its name in /info.
+def make_app(predictor: Predictor, name: str, limits: Limits) -> FastAPI:
+    """The application that serves this predictor. name: of the model, in /info.
 
     /predict for every task; /embed and /v1/embeddings where the task gives vectors; /rerank where it ranks texts;
     /health, /info, /metrics; /docs and /openapi.json.
     """
     metrics = Metrics()
     batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, metrics)
-    service = Service(predictor, model, limits, batcher)
+    service = Service(predictor, name, limits, batcher)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -107,7 +103,7 @@ def _add_answer_paths(app: FastAPI, service: Service) -> None:
         summary = "Vectors of texts, for OpenAI clients"
         _add(app, "/v1/embeddings", service.openai, tei.OpenAIRequest, tei.OpenAIResponse, summary)
     if ranking:
-        _add(app, "/rerank", service.rerank, tei.RerankRequest, list[tei.Rank], "Texts, best first")
+        _add(app, "/rerank", service.rerank, tei.RerankRequest, list_of(tei.Rank), "Texts, best first")
     for path in TEI_PATHS:
         if not (ranking if path == "/rerank" else vectors):
             app.add_api_route(path, _unsupported(name, path), methods=["POST"], include_in_schema=False)

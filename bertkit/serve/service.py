@@ -12,7 +12,7 @@ from pydantic import BaseModel, Discriminator, Tag
 from bertkit.data.schema import Answer
 from bertkit.inference.predictor import Predictor
 from bertkit.serve import tei
-from bertkit.serve.answers import predict_types
+from bertkit.serve.answers import list_of, predict_types
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.rows import Row, RowReader
@@ -35,7 +35,8 @@ class Service:
             return request, response
         rows: Any = Annotated[request, Tag("rows")]
         body = Annotated[rows | Annotated[tei.ClassifyRequest, Tag("inputs")], Discriminator(_kind)]
-        return body, response | list[tei.Prediction] | list[list[tei.Prediction]]
+        labels = list_of(tei.Prediction)
+        return body, response | labels | list_of(labels)
 
     async def predict(self, body: Any) -> Build:
         """/predict: rows of the task, or text-embeddings-inference's inputs."""

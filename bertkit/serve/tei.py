@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from bertkit.data.schema import Answer
+from bertkit.serve.answers import described, list_of, pydantic_model
 from bertkit.serve.limits import Refused
 from bertkit.tasks.base import Task
 
@@ -66,43 +67,28 @@ class ClassifyRequest(_Truncatable):
     )
 
 
-class Prediction(BaseModel):
-    """A label and its probability; for a regression `score` and the value."""
-
-    label: str
-    score: float
-
-
-class Rank(BaseModel):
-    """One of the request's texts, by its index."""
-
-    index: int
-    score: float
-    text: str | None = Field(None, description="with return_text")
-
-
-class Embedding(BaseModel):
-    """One vector; in base64 as little-endian fp32."""
-
-    object: Literal["embedding"] = "embedding"
-    embedding: list[float] | str
-    index: int
-
-
-class Usage(BaseModel):
-    """Tokens, including prefixes and special tokens."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
-class OpenAIResponse(BaseModel):
-    """Vectors in the order of the texts."""
-
-    object: Literal["list"] = "list"
-    data: list[Embedding]
-    model: str
-    usage: Usage
+Prediction = pydantic_model(
+    "Prediction", "A label and its probability; for a regression `score` and the value.", label=str, score=float
+)
+_text = described(str | None, "with return_text")
+Rank = pydantic_model("Rank", "One of the request's texts, by its index.", index=int, score=float, text=(_text, None))
+Embedding = pydantic_model(
+    "Embedding",
+    "One vector; in base64 as little-endian fp32.",
+    object=Literal["embedding"],
+    embedding=list[float] | str,
+    index=int,
+)
+_usage = dict.fromkeys(("prompt_tokens", "total_tokens"), int)
+Usage = pydantic_model("Usage", "Tokens, including prefixes and special tokens.", **_usage)
+OpenAIResponse = pydantic_model(
+    "OpenAIResponse",
+    "Vectors in the order of the texts.",
+    object=Literal["list"],
+    data=list_of(Embedding),
+    model=str,
+    usage=Usage,
+)
 
 
 def as_list(texts: Texts) -> list[str]:
