@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from bertkit.tasks.base import Task
 
 
-def pydantic_model(name: str, about: str, **fields: Any) -> Any:
+def schema(name: str, about: str, **fields: Any) -> Any:
     """A pydantic model for the OpenAPI schema. fields: name -> type, or (type, default)."""
     return create_model(name, __config__=ConfigDict(extra="forbid"), __doc__=about, **fields)
 
@@ -29,27 +29,19 @@ def list_of(item: Any) -> Any:
 TRUNCATED = described(bool, "the text was longer than the model's maximum length, and was cut")
 SCORES = described(dict[str, float], "label -> calibrated probability")
 SPAN = {"start": int, "end": int, "score": float}
-Word = pydantic_model("Word", "A word of the text.", word=str, tag=str, score=described(float, "posterior of the tag"))
-Entity = pydantic_model(
-    "Entity", "start and end are characters of the text, end exclusive.", text=str, label=str, **SPAN
-)
-Span = pydantic_model("Span", "start and end are characters of the context, end exclusive.", answer=str, **SPAN)
-Hit = pydantic_model("Hit", "A document of the request's rows.", id=str, score=float)
-Token = pydantic_model("Token", "A token for a mask.", token=str, score=float)
+Word = schema("Word", "A word of the text.", word=str, tag=str, score=described(float, "posterior of the tag"))
+Entity = schema("Entity", "start and end are characters of the text, end exclusive.", text=str, label=str, **SPAN)
+Span = schema("Span", "start and end are characters of the context, end exclusive.", answer=str, **SPAN)
+Hit = schema("Hit", "A document of the request's rows.", id=str, score=float)
+Token = schema("Token", "A token for a mask.", token=str, score=float)
 RANK = described(int | None, "rank of the positive among those of the request's rows")
 HITS = described(list_of(Hit) | None, "only in the answer to a query's first row: the best documents")
 
-Label = pydantic_model("Label", "The most probable label.", label=str, score=float, scores=SCORES, truncated=TRUNCATED)
-Labels = pydantic_model(
-    "Labels", "The labels above their thresholds.", labels=list[str], scores=SCORES, truncated=TRUNCATED
-)
-Number = pydantic_model(
-    "Number", "The value of a regression, or the score of a document.", score=float, truncated=TRUNCATED
-)
-Entities = pydantic_model(
-    "Entities", "Tagged words.", words=list_of(Word), entities=list_of(Entity), truncated=TRUNCATED
-)
-BestSpan = pydantic_model(
+Label = schema("Label", "The most probable label.", label=str, score=float, scores=SCORES, truncated=TRUNCATED)
+Labels = schema("Labels", "The labels above their thresholds.", labels=list[str], scores=SCORES, truncated=TRUNCATED)
+Number = schema("Number", "The value of a regression, or the score of a document.", score=float, truncated=TRUNCATED)
+Entities = schema("Entities", "Tagged words.", words=list_of(Word), entities=list_of(Entity), truncated=TRUNCATED)
+BestSpan = schema(
     "BestSpan",
     "The best answer; an empty text where the context has none.",
     answer=str,
@@ -58,8 +50,8 @@ BestSpan = pydantic_model(
     null_score=described(float, "probability that the context has no answer"),
     truncated=TRUNCATED,
 )
-Vector = pydantic_model("Vector", "The vector of a text.", vector=list[float], truncated=TRUNCATED)
-Similarity = pydantic_model(
+Vector = schema("Vector", "The vector of a text.", vector=list[float], truncated=TRUNCATED)
+Similarity = schema(
     "Similarity",
     "The cosine of the vectors of a pair, or the probabilities of a classifier of pairs.",
     score=float,
@@ -69,15 +61,15 @@ Similarity = pydantic_model(
     negative_score=(float | None, None),
     truncated=TRUNCATED,
 )
-Ranked = pydantic_model(
+Ranked = schema(
     "Ranked",
     "The rank of a row's document among all documents of the request, for the row's query.",
     score=(float | None, None),
     rank=(int | None, None),
     found=(HITS, None),
 )
-Filled = pydantic_model("Filled", "A text with its masks filled.", filled=str, masks=list_of(list_of(Token)))
-MaskedLoss = pydantic_model(
+Filled = schema("Filled", "A text with its masks filled.", filled=str, masks=list_of(list_of(Token)))
+MaskedLoss = schema(
     "MaskedLoss",
     "What was masked in a document and how much of it the model predicted; the loss is a sum in nats.",
     **dict.fromkeys(("masked", "right", "pairs", "pairs_right"), int),
@@ -99,6 +91,4 @@ ANSWERS: Mapping[str, Callable[[Any], Any]] = {
 def predict_types(row_list: Any, task: Task) -> tuple[type[BaseModel], type[BaseModel]]:
     """Request and response of /predict: rows and their answers, in order. row_list: the annotation of the rows."""
     answers = described(list_of(ANSWERS[task.name](task)), "one per row, in the order of the rows")
-    return pydantic_model("PredictRequest", "Rows.", rows=row_list), model(
-        "PredictResponse", "Answers.", answers=answers
-    )
+    return schema("PredictRequest", "Rows.", rows=row_list), schema("PredictResponse", "Answers.", answers=answers)

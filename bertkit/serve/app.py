@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from bertkit.errors import DataError, UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.serve import tei
-from bertkit.serve.answers import list_of, pydantic_model
+from bertkit.serve.answers import list_of, schema
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.metrics import Metrics
@@ -34,7 +34,7 @@ TEI_PATHS = {"/embed": "gives no vectors", "/v1/embeddings": "gives no vectors",
 NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 
 
-Error = pydantic_model("Error", "An error response.", error=str, error_type=str)
+Error = schema("Error", "An error response.", error=str, error_type=str)
 
 
 def make_app(predictor: Predictor, name: str, limits: Limits) -> FastAPI:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from bertkit.data.schema import Answer
-from bertkit.serve.answers import described, list_of, pydantic_model
+from bertkit.serve.answers import described, list_of, schema
 from bertkit.serve.limits import Refused
 from bertkit.tasks.base import Task
 
@@ -67,12 +67,12 @@ class ClassifyRequest(_Truncatable):
     )
 
 
-Prediction = pydantic_model(
+Prediction = schema(
     "Prediction", "A label and its probability; for a regression `score` and the value.", label=str, score=float
 )
 _text = described(str | None, "with return_text")
-Rank = pydantic_model("Rank", "One of the request's texts, by its index.", index=int, score=float, text=(_text, None))
-Embedding = pydantic_model(
+Rank = schema("Rank", "One of the request's texts, by its index.", index=int, score=float, text=(_text, None))
+Embedding = schema(
     "Embedding",
     "One vector; in base64 as little-endian fp32.",
     object=Literal["embedding"],
@@ -80,8 +80,8 @@ Embedding = pydantic_model(
     index=int,
 )
 _usage = dict.fromkeys(("prompt_tokens", "total_tokens"), int)
-Usage = pydantic_model("Usage", "Tokens, including prefixes and special tokens.", **_usage)
-OpenAIResponse = pydantic_model(
+Usage = schema("Usage", "Tokens, including prefixes and special tokens.", **_usage)
+OpenAIResponse = schema(
     "OpenAIResponse",
     "Vectors in the order of the texts.",
     object=Literal["list"],
