@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-TORCH = ("accelerate", "captum", "torch")  # the extra `torch`: what training needs, and models that are not exported
+TORCH = ("accelerate", "captum", "evaluate", "peft", "torch")  # the extra `torch`: training, and models as trained
 
 
 class Problem(NamedTuple):

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlparse
 
-import yaml
+from ruamel.yaml import YAML
 
 LICENSES = {"apache-2.0", "mit", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "gpl-3.0", "unknown", "other"}
 TOKEN = "hf_" + "OnlyForTheTestsOfBertkit" * 2
@@ -58,7 +58,7 @@ def git_sha1(content: bytes) -> str:
 def wrong_metadata(content: str) -> Iterator[str]:
     """What the Hub has against a model card, as far as bertkit writes it: huggingface.co/docs/hub/model-cards."""
     front = re.match(r"---\n(.*?\n)---\n", content, re.DOTALL)
-    data = yaml.safe_load(front[1]) if front else None
+    data = YAML(typ="safe", pure=True).load(front[1]) if front else None
     if not isinstance(data, dict):
         yield "no metadata"
         return

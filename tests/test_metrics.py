@@ -221,7 +221,7 @@ def test_unknown_evaluate_metric():
 
 def test_without_evaluate_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "evaluate", None)
-    with pytest.raises(UserError, match=r'pip install "bertkit\[evaluate\]"'):
+    with pytest.raises(UserError, match=r'pip install "bertkit\[torch\]"'):
         hf_metrics.as_evaluate_metric("accuracy")
 
 

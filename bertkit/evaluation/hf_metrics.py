@@ -55,7 +55,7 @@ def as_evaluate_metric(name: str, labels: Sequence[str] | None = None, *, kind: 
         import evaluate
     except ModuleNotFoundError as error:
         raise UserError(
-            Problem("", f"{error.name} is not installed", 'Install it: pip install "bertkit[evaluate]"')
+            Problem("", f"{error.name} is not installed", 'Install it: pip install "bertkit[torch]"')
         ) from error
 
     value = datasets.Value("float64" if scoring == "regression" else "int64")

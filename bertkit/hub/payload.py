@@ -94,12 +94,13 @@ def _unsafe(path: str, file: Path) -> Iterator[Problem]:
 
 def _card(file: Path) -> Iterator[Problem]:
     """What huggingface_hub, asked offline, and the Hub's page have against the card."""
-    from huggingface_hub import ModelCard
-    from yaml import YAMLError  # type: ignore[import-untyped]
+    from huggingface_hub import ModelCardData
+    from ruamel.yaml import YAML, YAMLError
 
+    front = re.match(r"---\n(.*?\n)---\n", file.read_text(encoding="utf-8"), re.DOTALL)
     try:
-        data = ModelCard.load(file).data.to_dict()
-    except (ValueError, YAMLError) as error:
+        data = ModelCardData(**YAML(typ="safe", pure=True).load(front[1] if front else "{}")).to_dict()
+    except (ValueError, TypeError, YAMLError) as error:
         yield Problem(str(file), f"the card's metadata are not valid: {str(error).strip().splitlines()[0]}")
         return
     for key in ("library_name", "pipeline_tag"):

@@ -287,7 +287,7 @@ def with_lora(model: PreTrainedModel, spec: Lora, beside: Mapping[str, Module]) 
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
-        raise UserError(Problem("peft", "LoRA needs peft", 'pip install "bertkit[peft]"')) from error
+        raise UserError(Problem("peft", "LoRA needs peft", 'pip install "bertkit[torch]"')) from error
     bare = model.base_model is model
     head = [
         name
