@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json, sha256
@@ -95,11 +95,13 @@ def _unsafe(path: str, file: Path) -> Iterator[Problem]:
 def _card(file: Path) -> Iterator[Problem]:
     """What huggingface_hub, asked offline, and the Hub's page have against the card."""
     from huggingface_hub import ModelCardData
-    from ruamel.yaml import YAML, YAMLError
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
     front = re.match(r"---\n(.*?\n)---\n", file.read_text(encoding="utf-8"), re.DOTALL)
     try:
-        data = ModelCardData(**YAML(typ="safe", pure=True).load(front[1] if front else "{}")).to_dict()
+        stated: Any = ModelCardData(**YAML(typ="safe", pure=True).load(front[1] if front else "{}"))
+        data = stated.to_dict()
     except (ValueError, TypeError, YAMLError) as error:
         yield Problem(str(file), f"the card's metadata are not valid: {str(error).strip().splitlines()[0]}")
         return
