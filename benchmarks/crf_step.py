@@ -17,6 +17,7 @@ from bertkit.encoding.padding import Collator
 from bertkit.models.device import best_device, best_precision
 from bertkit.models.encoder import find, load_tokenizer
 from bertkit.sections import DataSpec, ModelSpec
+from bertkit.tasks.base import prepare
 from bertkit.tasks.token_classification import TokenClassification, TokenClassificationOptions
 
 
@@ -30,7 +31,7 @@ def main() -> None:
     options = TokenClassificationOptions(name="token-classification", head="crf")
     spec = DataSpec(source=args.file, delimiter="\t", limit=args.batch * args.steps)
     rows = load(spec, TokenClassification.schema, partial(TokenClassification.refine, options)).rows["train"]
-    task = TokenClassification.prepare(options, load_tokenizer(encoder.folder), 128, rows, [])
+    task = prepare(TokenClassification, options, load_tokenizer(encoder.folder), 128, rows, [])
     features, collate = task.encode(rows), Collator.of(task.tokenizer, task.padding)
     device = best_device()
     model = task.model(encoder).to(device).train()

@@ -25,6 +25,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from bertkit.tasks.base import prepare
+
 WORDS = [f"w{i}" for i in range(1000)]
 COMMANDS = ("evaluate", "predict", "inspect", "train")
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -96,7 +98,7 @@ def make_model(task: str, folder: Path) -> None:
     BertModel(BertConfig(vocab_size=len(vocabulary), max_position_embeddings=128, **sizes)).save_pretrained(encoder)
     kind = get_task(task.partition(",")[0])
     options = kind.Options.model_validate({"name": kind.name, **OPTIONS[task]})
-    made = kind.prepare(options, load_tokenizer(encoder), 128, Dataset.from_list(list(rows(task, 200))), [])
+    made = prepare(kind, options, load_tokenizer(encoder), 128, Dataset.from_list(list(rows(task, 200))), [])
     model = made.model(Encoder(str(encoder), encoder, "folder"))
     settings = {"version": "0", "precision": "fp32", "batch_size": 32, "columns": {}}
     save(model, made, folder / "model", settings)

@@ -24,6 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bertkit.tasks.base import evaluate as evaluate_task
+
 VARIANTS = ("torch fp32", "torch default", "ONNX fp32", "ONNX int8")
 SECONDS = 3.0  # that one cell is measured for, at least five batches
 
@@ -58,14 +60,14 @@ def measure(folder: Path, precision: str | None, spec: argparse.Namespace) -> di
 def runner(predictor: Any) -> Any:
     """A batch of arrays -> what is kept of it, as the predictor does it."""
     if predictor.backend == "onnx":
-        return lambda arrays: predictor.task.kept(predictor.model(arrays))
+        return lambda arrays: predictor.task.items(predictor.model(arrays))
     import torch
 
     def run(arrays: Any) -> Any:
         bf16 = predictor.precision == "bf16"
         with torch.inference_mode(), torch.autocast(predictor.device.type, torch.bfloat16, enabled=bf16):
             batch = {name: torch.from_numpy(values).to(predictor.device) for name, values in arrays.items()}
-            return predictor.task.keep(predictor.task.forward(predictor.model, batch), batch)
+            return predictor.task.reduce(predictor.task.forward(predictor.model, batch), batch)
 
     return run
 
@@ -95,8 +97,8 @@ def metric(predictor: Any, spec: argparse.Namespace) -> float | None:
         split
     ]
     rows = rows.select(range(min(len(rows), spec.rows)))
-    scores = predictor.task.evaluate(rows, predictor.predict_features)
-    value: float | None = scores[predictor.task.headline]
+    scores = evaluate_task(predictor.task, rows, predictor.predict_features)
+    value: float | None = scores[predictor.task.metrics[0]]
     return value
 
 

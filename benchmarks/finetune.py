@@ -44,7 +44,7 @@ from bertkit.models.device import best_device, best_precision
 from bertkit.models.encoder import Encoder, find, load_tokenizer
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks import get_task
-from bertkit.tasks.base import Task
+from bertkit.tasks.base import Task, prepare
 from bertkit.training.trainer import TaskTrainer
 
 TASKS = {".tsv": "text-classification", ".conll": "token-classification", ".json": "question-answering"}
@@ -72,7 +72,7 @@ def setting(file: Path, rows: int) -> Setting:
         DataSpec(source=str(file), limit=rows, **READ[file.suffix]), kind.schema, partial(kind.refine, options)
     ).rows["train"]
     tokenizer = load_tokenizer(encoder.folder)
-    task = kind.prepare(options, tokenizer, LONGEST.get(file.suffix, 128), read, [])
+    task = prepare(kind, options, tokenizer, LONGEST.get(file.suffix, 128), read, [])
     features = task.features(read)
     inputs = features.select_columns([n for n in tokenizer.model_input_names if n in features.column_names])
     if kind.name == "text-classification":

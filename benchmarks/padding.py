@@ -17,6 +17,7 @@ from bertkit.encoding.padding import batches_by_length
 from bertkit.models.encoder import find, load_tokenizer
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks import get_task
+from bertkit.tasks.base import prepare
 from bertkit.training.batching import LengthBatches, TokenBatches
 
 SETS = {
@@ -48,7 +49,7 @@ def main() -> None:
         options = kind.Options.model_validate({"name": name})
         spec = DataSpec(source={"train": str(args.folder / file)}, columns=columns)
         rows = sources.load(spec, kind.schema, partial(kind.refine, options)).rows["train"]
-        task = kind.prepare(options, tokenizer, limit, rows, [])
+        task = prepare(kind, options, tokenizer, limit, rows, [])
         features = task.encode(rows)
         lengths, units = np.asarray(features["length"][:]), task.units(features)
         shares, sizes = [], []

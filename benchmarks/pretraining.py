@@ -43,6 +43,7 @@ from bertkit.inference.runner import Runner
 from bertkit.models.device import best_device, best_precision
 from bertkit.models.encoder import find, load_tokenizer
 from bertkit.sections import DataSpec, ModelSpec
+from bertkit.tasks.base import prepare
 from bertkit.tasks.pretraining import Pretraining, PretrainingOptions
 from bertkit.training.trainer import TaskTrainer
 
@@ -83,7 +84,7 @@ def setting(args: argparse.Namespace) -> tuple[Any, Pretraining, Dataset]:
     options = PretrainingOptions(name="pretraining", short_sequences=0.0)
     spec = DataSpec(source={"train": str(args.corpus)}, limit=args.documents)
     rows = sources.load(spec, Pretraining.schema).rows["train"]
-    task = Pretraining.prepare(options, load_tokenizer(encoder.folder), LENGTH, rows, [])
+    task = prepare(Pretraining, options, load_tokenizer(encoder.folder), LENGTH, rows, [])
     features = task.encode(rows)
     full = np.flatnonzero(np.asarray(features["length"][:]) > LENGTH - 24)
     return encoder, task, features.select(full)

@@ -33,8 +33,9 @@ from bertkit.data.readers import read_rows
 from bertkit.encoding.padding import Collator, batches_by_length
 from bertkit.encoding.pieces import Pieces, tokenize
 from bertkit.models.encoder import find, load_tokenizer
+from bertkit.models.heads.spans import WindowSpans
 from bertkit.sections import DataSpec, ModelSpec
-from bertkit.tasks.question_answering import Kept, QuestionAnswering, QuestionAnsweringOptions
+from bertkit.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions
 
 T = TypeVar("T")
 
@@ -103,11 +104,15 @@ class Contest:
         own = [first <= at - place + low < end for at in range(len(starts))]
         return starts, ends, offsets, own, low - place
 
-    def keep(self) -> list[Kept]:
+    def keep(self) -> list[WindowSpans]:
         kept: list[Any] = [None] * len(self.features)
         with torch.inference_mode():
             for indices, (outputs, batch) in zip(self.order, self.batches, strict=True):
-                for index, item in zip(indices, self.task.keep(outputs, batch), strict=True):
+                for index, item in zip(
+                    indices,
+                    self.task.items({n: v.numpy() for n, v in self.task.reduce(outputs, batch).items()}),
+                    strict=True,
+                ):
                     kept[index] = item
         return kept
 
@@ -125,7 +130,7 @@ class Contest:
         told = Dataset.from_dict({"example_id": [str(row) for row, _ in held], "offset_mapping": offsets})
         return lambda: scripted(self.rows, told, logits)
 
-    def missed(self, kept: list[Kept], candidates: list[list[Candidate]]) -> int:
+    def missed(self, kept: list[WindowSpans], candidates: list[list[Candidate]]) -> int:
         """Questions whose best span the loop did not find. Raises AssertionError where we did not."""
         best: dict[int, tuple[float, int, int]] = {}
         for row, window in zip(self.features["row"], kept, strict=True):

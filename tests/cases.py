@@ -10,7 +10,7 @@ from datasets import Dataset
 
 from bertkit.models.encoder import Encoder, load_tokenizer
 from bertkit.tasks import get_task
-from bertkit.tasks.base import Task
+from bertkit.tasks.base import Task, prepare
 
 TEXTS = [
     "the cat was good",
@@ -43,7 +43,7 @@ class Case:
         """The task, prepared from the rows."""
         kind = get_task(self.options["name"])
         options = kind.Options.model_validate(self.options)
-        return kind.prepare(options, load_tokenizer(encoder), self.max_length, self.rows(), self.class_names)
+        return prepare(kind, options, load_tokenizer(encoder), self.max_length, self.rows(), self.class_names)
 
 
 def encoder(folder: Path) -> Encoder:

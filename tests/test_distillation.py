@@ -36,6 +36,7 @@ from bertkit.report.table import after_training, against_teacher
 from bertkit.run import Run
 from bertkit.sections import Distillation
 from bertkit.tasks.base import Batch, Task
+from bertkit.training import distillation
 from bertkit.training.distillation import (
     Distiller,
     Teacher,
@@ -47,6 +48,7 @@ from bertkit.training.distillation import (
     with_soft_targets,
 )
 from bertkit.training.seed import save
+from bertkit.training.soft_targets import SOFT_TARGETS
 from bertkit.training.teacher_comparison import compare_with_teacher
 from bertkit.training.train import train
 from bertkit.training.trainer import TaskTrainer
@@ -166,7 +168,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(case: Case, tiny_enc
     sizes = []
     for model in (teacher.predictor.model, task.model(encoder(tiny_encoder))):
         model.train()
-        loss = task.soft_loss(task.forward(model, batch), batch, spec.temperature)
+        loss = SOFT_TARGETS[task.name].loss(task, task.forward(model, batch), batch, spec.temperature)
         loss.backward()
         sizes.append(max(float(p.grad.abs().max()) for p in model.parameters() if p.grad is not None))
         assert loss.dtype == torch.float32
@@ -245,11 +247,11 @@ def test_a_student_learns_the_teachers_probabilities_and_not_the_labels(tiny_enc
     assert ours == pytest.approx(theirs, abs=0.02)
 
 
-def test_a_task_without_soft_targets_says_so(tiny_encoder: Path) -> None:
+def test_a_task_without_soft_targets_is_refused(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = BY_ID["single-label"].task(tiny_encoder)
-    for call in (lambda: Task.soft(task, None, {}), lambda: Task.soft_loss(task, None, {}, 1.0)):
-        with pytest.raises(UserError, match="distillation: text-classification can not be learned from a teacher"):
-            call()
+    monkeypatch.setattr(distillation, "SOFT_TARGETS", {})
+    with pytest.raises(UserError, match="distillation: text-classification cannot be distilled"):
+        find_teacher(Distillation(teacher=str(tiny_encoder)), task)
 
 
 def test_soft_columns_are_padded_as_numbers() -> None:
@@ -519,10 +521,10 @@ def test_other_tasks_strike_a_bargain_too(identifier: str, tiny_encoder: Path, t
     task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
     student, rows = load(save_teacher(case, tiny_encoder, tmp_path / "student", seed=2)), case.rows()
     graded = score(student, rows)[1]
-    struck = compare_with_teacher(teacher, tmp_path / "student", student, rows, graded, task.headline)
+    struck = compare_with_teacher(teacher, tmp_path / "student", student, rows, graded, task.metrics[0])
     assert struck["student / teacher"]["parameters"] == 1.0
-    assert struck["student"]["score"] == graded["metrics"][task.headline]
-    assert struck["teacher"]["score"] == score(teacher.predictor, rows)[1]["metrics"][task.headline]
+    assert struck["student"]["score"] == graded["metrics"][task.metrics[0]]
+    assert struck["teacher"]["score"] == score(teacher.predictor, rows)[1]["metrics"][task.metrics[0]]
     assert "95 % interval" in against_teacher({"split": "validation", **struck})
 
 

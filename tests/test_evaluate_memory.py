@@ -29,6 +29,7 @@ from bertkit.evaluation.entities import PackedTags
 from bertkit.inference.runner import Runner
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
+from bertkit.tasks.base import evaluate as evaluate_task
 
 EVERY = CASES + DRAWN
 NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**60), 2**60) | st.booleans() | st.none()
@@ -48,7 +49,7 @@ def test_spooled_answers_score_as_listed_ones(case: Case, tiny_encoder: Path) ->
     assert list(spooled) == listed
     for grade in (task.score, task.intervals, task.details):
         assert grade(spooled, rows) == grade(listed, rows)
-    assert task.evaluate(rows, predict) == task.score(listed, rows)
+    assert evaluate_task(task, rows, predict) == task.grade(listed, rows).scores
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])

@@ -27,6 +27,8 @@ from bertkit.models.encoder import Encoder, find, load_tokenizer
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
+from bertkit.tasks.base import evaluate as evaluate_task
+from bertkit.tasks.base import prepare
 from bertkit.tasks.pretraining import Pretraining, PretrainingOptions
 from bertkit.training.seed import save
 from bertkit.training.train import train
@@ -49,8 +51,8 @@ def test_learns_what_can_be_known(tiny_encoder: Path, tmp_path: Path) -> None:
     """A masked word of a rhyme can be told by its neighbours; so can a rhyme that does not belong."""
     case = dataclasses.replace(DRAWN[1], columns={"text": COUNTING})
     task, model = fit(case, tiny_encoder, tmp_path, steps=400, batch=8)
-    scores = task.evaluate(case.rows(), ask(task, model).predict_features)
-    assert set(scores) == {"perplexity", *task.emits}
+    scores = evaluate_task(task, case.rows(), ask(task, model).predict_features)
+    assert set(scores) == {"perplexity", *task.metrics}
     assert float(scores["mlm_accuracy"] or 0) > 0.8
     assert float(scores["nsp_accuracy"] or 0) > 0.7
     assert float(scores["perplexity"] or np.inf) < 2
@@ -175,10 +177,10 @@ def test_errors_say_what_to_do(tiny_encoder: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
     one = Dataset.from_dict({"text": ["a"]})
     with pytest.raises(DataError, match="from another document, and there is one"):
-        Pretraining.prepare(PretrainingOptions(name="pretraining"), tokenizer, 32, one, [])
+        prepare(Pretraining, PretrainingOptions(name="pretraining"), tokenizer, 32, one, [])
     tokenizer.mask_token = None
     with pytest.raises(ModelError, match="MASK"):
-        Pretraining.prepare(PretrainingOptions(name="pretraining"), tokenizer, 32, DRAWN[0].rows(), [])
+        prepare(Pretraining, PretrainingOptions(name="pretraining"), tokenizer, 32, DRAWN[0].rows(), [])
     with pytest.raises(ModelError, match="mini"):
         find(ModelSpec(config="minni", tokenizer=str(tiny_encoder)))
 

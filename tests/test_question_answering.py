@@ -33,10 +33,12 @@ from bertkit.evaluation import squad
 from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
+from bertkit.models.heads.spans import WindowSpans
 from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
 from bertkit.sections import DataSpec
-from bertkit.tasks.question_answering import Kept, QuestionAnswering, QuestionAnsweringOptions
+from bertkit.tasks.base import prepare
+from bertkit.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions
 from bertkit.training.train import train
 
 __all__ = ["_own_logging", "kinds"]  # fixtures
@@ -54,6 +56,10 @@ CONTEXTS = [
     "the cat sat on the mat . " * 9,
 ]
 Span = tuple[float, int, int]  # score, first and last piece of the context
+
+
+def items_of(task: Any, outputs: Any, batch: Any) -> Any:
+    return task.items({name: values.detach().cpu().numpy() for name, values in task.reduce(outputs, batch).items()})
 
 
 def rows_of(contexts: list[str], question: str = "the cat ?") -> Dataset:
@@ -74,9 +80,9 @@ def keep(
     size: int = 3,
     padding: int = 0,
     fill: float = 9.0,
-) -> list[Kept]:
+) -> list[WindowSpans]:
     """What the task keeps of these logits in batches of `size`, with `fill` where there is only padding."""
-    kept: list[Kept] = []
+    kept: list[WindowSpans] = []
     for start in range(0, len(features), size):
         inputs = features[start : start + size]
         batch = Collator.of(task.tokenizer, task.padding)({n: v for n, v in inputs.items() if n != "labels"})
@@ -84,7 +90,7 @@ def keep(
         both = torch.full((2, len(inputs["row"]), width), fill)
         for place, each in enumerate(logits[start : start + size]):
             both[:, place, : each.shape[1]] = torch.from_numpy(each)
-        kept += task.keep(SimpleNamespace(start_logits=both[0], end_logits=both[1]), batch)
+        kept += items_of(task, SimpleNamespace(start_logits=both[0], end_logits=both[1]), batch)
     return kept
 
 
@@ -451,21 +457,21 @@ def test_what_is_wrong_in_a_squad_document_is_named_by_its_place(tmp_path: Path)
 
 
 def test_whether_there_may_be_no_answer_is_settled_by_train(tiny_encoder: Path) -> None:
-    def prepare(*texts: list[str], **options: Any) -> QuestionAnswering:
+    def prepared(*texts: list[str], **options: Any) -> QuestionAnswering:
         answers = [{"text": each, "answer_start": [0] * len(each)} for each in texts]
         rows = Dataset.from_dict({"question": ["?"] * len(texts), "context": ["cat"] * len(texts), "answers": answers})
         given = QuestionAnsweringOptions.model_validate({"name": "question-answering", **options})
-        return QuestionAnswering.prepare(given, load_tokenizer(tiny_encoder), 32, rows, [])
+        return prepare(QuestionAnswering, given, load_tokenizer(tiny_encoder), 32, rows, [])
 
-    assert prepare(["cat"], []).options.unanswerable is True
-    assert prepare(["cat"], ["cat"]).options.unanswerable is False
-    assert prepare(["cat"], unanswerable=True).options.unanswerable is True
-    assert "or none" in prepare(["cat"], []).describe()
-    assert "no_answer_auc" not in prepare(["cat"]).emits
+    assert prepared(["cat"], []).options.unanswerable is True
+    assert prepared(["cat"], ["cat"]).options.unanswerable is False
+    assert prepared(["cat"], unanswerable=True).options.unanswerable is True
+    assert "or none" in prepared(["cat"], []).describe()
+    assert "no_answer_auc" not in prepared(["cat"]).metrics
     with pytest.raises(DataError, match=r"task\.unanswerable is false, but 2 questions of train have no answer"):
-        prepare(["cat"], [], [], unanswerable=False)
+        prepared(["cat"], [], [], unanswerable=False)
     with pytest.raises(DataError, match="no question of train has an answer"):
-        prepare([], [])
+        prepared([], [])
 
 
 # --- fitting
@@ -609,7 +615,7 @@ def test_every_score_of_a_model_is_the_same_score(version: str, runs: dict[str, 
     kept = small.read_rows(run.folder / "predictions" / "validation.jsonl")
     assert [line["answer"] for line in kept] == [line["answer"] for line in lines]
     rows = Dataset.from_list([{"answers": line["answers"]} for line in kept])
-    assert predictor.task.score([line["answer"] for line in lines], rows) == scores
+    assert predictor.task.grade([line["answer"] for line in lines], rows).scores == scores
     official = [squad.question_scores(line["answer"]["answer"], line["answers"]["text"]) for line in kept]
     assert scores["exact_match"] == pytest.approx(np.mean([exact for exact, _ in official]))
     assert scores["f1"] == pytest.approx(np.mean([f1 for _, f1 in official]))

@@ -169,6 +169,6 @@ def test_it_trains(file: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     outcomes = run.results["seeds"]
     assert [outcome["seed"] for outcome in outcomes] == shipped.seeds
     assert {outcome["steps"] for outcome in outcomes} == {2}
-    assert run.results["headline"] == shipped.training.get("metric_for_best_model", run.load().task.headline)
+    assert run.results["headline"] == shipped.training.get("metric_for_best_model", run.load().task.metrics[0])
     labels = getattr(shipped.task, "labels", None)
     assert not labels or run.load().task.names == list(labels.values() if isinstance(labels, dict) else labels)

@@ -21,6 +21,7 @@ from bertkit.inference.two_stage import evaluate_two_stages, reranked
 from bertkit.models.encoder import load_tokenizer
 from bertkit.retrieval.mining import mine_file, nearest
 from bertkit.retrieval.models import dual_encoder, kept_vectors, reranker
+from bertkit.tasks.base import prepare
 from bertkit.tasks.retrieval import Retrieval, RetrievalOptions
 from bertkit.training.seed import save
 
@@ -50,7 +51,7 @@ def beir(folder: Path) -> Path:
 def task(folder: Path, **more: Any) -> Retrieval:
     options = RetrievalOptions.model_validate({"name": "retrieval", **more})
     rows = Dataset.from_dict({"query": ["a"], "document": ["b"], "grade": [1.0]})
-    return Retrieval.prepare(options, load_tokenizer(folder), 32, rows, [])
+    return prepare(Retrieval, options, load_tokenizer(folder), 32, rows, [])
 
 
 def made(folder: Path, out: Path, **more: Any) -> Path:
@@ -85,7 +86,7 @@ def test_the_whole_way(tiny_encoder: Path, tmp_path: Path, capsys: pytest.Captur
     rows = [json.loads(line) for line in (run / "predictions" / "test.jsonl").read_text().splitlines()]
     assert len(rows) == 3 + 2  # judged pairs, and the documents that nobody judged
     answers = [row.pop("answer") for row in rows]
-    assert load(run).task.score(answers, Dataset.from_list(rows)) == test["metrics"]
+    assert load(run).task.grade(answers, Dataset.from_list(rows)).scores == test["metrics"]
 
 
 def test_ranks_are_those_of_brute_force(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_bad_input_is_said(tiny_encoder: Path, tmp_path: Path, monkeypatch: pyte
         predictor(rows)
     options, texts = RetrievalOptions(name="retrieval"), Dataset.from_dict({"text": ["a"]})
     with pytest.raises(DataError, match="learns from `query` and `document`"):
-        Retrieval.prepare(options, load_tokenizer(tiny_encoder), 32, texts, [])
+        prepare(Retrieval, options, load_tokenizer(tiny_encoder), 32, texts, [])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"bertkit\[retrieval\]"):
         task(tiny_encoder)

@@ -25,6 +25,7 @@ from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import similarity
 from bertkit.models.heads.vector_losses import cosent, cosines, in_batch
+from bertkit.tasks.base import prepare
 from bertkit.tasks.sentence_similarity import SentenceSimilarity, SentenceSimilarityOptions
 from bertkit.training.seed import save
 
@@ -306,7 +307,7 @@ def test_contradictions_are_said(columns: dict[str, Any], more: dict[str, Any], 
     from bertkit.models.encoder import load_tokenizer
 
     with pytest.raises(DataError, match=said):
-        SentenceSimilarity.prepare(options(**more), load_tokenizer(tiny_encoder), 32, Dataset.from_dict(columns), [])
+        prepare(SentenceSimilarity, options(**more), load_tokenizer(tiny_encoder), 32, Dataset.from_dict(columns), [])
 
 
 ROWS = {
@@ -350,9 +351,8 @@ def test_the_whole_way(
     assert main(["predict", str(run), "--input", str(tmp_path / "validation.jsonl"), "--output", str(written)]) == 0
     rows = [json.loads(line) for line in written.read_text().splitlines()]
     answers = [row.pop("answer") for row in rows]
-    again = load(run).task.score(
-        answers, Dataset.from_list([{**r, **({"score": float(r["score"])} if target == "score" else {})} for r in rows])
-    )
+    gold = [{**r, **({"score": float(r["score"])} if target == "score" else {})} for r in rows]
+    again = load(run).task.grade(answers, Dataset.from_list(gold)).scores
     assert again == trained
 
 
@@ -382,7 +382,7 @@ def test_a_threshold_of_0_is_one(tiny_encoder: Path) -> None:
     case = next(c for c in CASES if c.id == "similarity-labels")
     own = Case("x", {**case.options, "threshold": 0.0}, case.columns).task(tiny_encoder)
     answers = [{"score": 0.3 if label == own.options.labels[1] else -0.3} for label in case.columns["label"]]
-    assert own.score(answers, case.rows())["accuracy"] == 1.0
+    assert own.grade(answers, case.rows()).scores["accuracy"] == 1.0
 
 
 def test_vectors_of_texts_that_were_cut_are_told_of(

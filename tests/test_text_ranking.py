@@ -24,12 +24,14 @@ from bertkit.data import load as load_data
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import ranking
+from bertkit.evaluation.hf_metrics import compute_user_metric
 from bertkit.evaluation.metrics import regression
 from bertkit.evaluation.reranking import RankedRows, query_numbers
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
 from bertkit.recipe.recipe import load_recipe
 from bertkit.sections import DataSpec
+from bertkit.tasks.base import prepare
 from bertkit.tasks.cross_encoder import read_length
 from bertkit.tasks.text_ranking import TextRanking, TextRankingOptions
 from bertkit.training.batching import LengthBatches
@@ -60,7 +62,9 @@ def rows(targets: list[float], column: str = "label", **more: Any) -> Dataset:
 
 def task(folder: Path, data: Dataset, max_length: int = 32, **options: Any) -> TextRanking:
     options = {"name": "text-ranking", **options}
-    return TextRanking.prepare(TextRankingOptions.model_validate(options), load_tokenizer(folder), max_length, data, [])
+    return prepare(
+        TextRanking, TextRankingOptions.model_validate(options), load_tokenizer(folder), max_length, data, []
+    )
 
 
 def spread(model: Any) -> Any:
@@ -306,9 +310,11 @@ def test_what_is_left_open_is_settled_by_train(
     made = task(tiny_encoder, data, **options)
     found = made.options
     assert (found.loss, found.activation, found.score_range, found.graded, found.grouped) == settled
-    assert made.headline == headline
-    assert set(made.emits) <= made.options.metrics
-    again = TextRanking.restore(json.loads(made.options.model_dump_json()), made.tokenizer, 32)
+    assert made.metrics[0] == headline
+    assert set(made.metrics) <= made.options.metrics
+    again = TextRanking(
+        TextRankingOptions.model_validate(json.loads(made.options.model_dump_json())), made.tokenizer, 32
+    )
     assert again.options == made.options
     assert all(str(word) in made.describe() for word in settled[:2])
 
@@ -531,7 +537,7 @@ def test_a_users_metric_sees_scores_and_targets(tiny_encoder: Path) -> None:
 
     data = rows([0, 0, 1])
     answers = [{"score": score, "truncated": False} for score in (0.1, 0.2, 0.9)]
-    assert task(tiny_encoder, data).user_score(Largest(), answers, data) == {"top": 1.0}
+    assert compute_user_metric(Largest(), *task(tiny_encoder, data).grade(answers, data).pairs()) == {"top": 1.0}
 
 
 def test_sts_b_is_read_as_pairs_that_stand_alone(real_data: Path, tiny_encoder: Path) -> None:
@@ -541,8 +547,8 @@ def test_sts_b_is_read_as_pairs_that_stand_alone(real_data: Path, tiny_encoder: 
     ]
     recipe = load_recipe("stsb-cross-minilm", [*files, f"model.name={tiny_encoder}", "model.max_length=64"])
     data = load_data(recipe.data, TextRanking, recipe.task)
-    made = TextRanking.prepare(recipe.task, load_tokenizer(tiny_encoder), 64, data.rows["train"], [])
-    assert made.headline == "spearman"
+    made = prepare(TextRanking, recipe.task, load_tokenizer(tiny_encoder), 64, data.rows["train"], [])
+    assert made.metrics[0] == "spearman"
     assert made.options.score_range == [0.0, 5.0]
     tfidf = made.baselines(data.rows["train"], data.rows["validation"])["tf-idf cosine"]
     assert tfidf["spearman"] == pytest.approx(0.72, abs=0.05)

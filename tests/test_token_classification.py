@@ -26,6 +26,7 @@ from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
 from bertkit.recipe.recipe import load_recipe
 from bertkit.sections import DataSpec
+from bertkit.tasks.base import prepare
 from bertkit.tasks.token_classification import Emissions, TokenClassification, TokenClassificationOptions
 from bertkit.training.train import train
 
@@ -199,8 +200,13 @@ def test_a_span_that_cuts_a_word_is_refused_grown_or_shrunk(tmp_path: Path) -> N
 def made(head: str, folder: Path, max_length: int = 16, **options: Any) -> tuple[TokenClassification, Any]:
     rows = Dataset.from_dict({"tokens": [sentence(0)[0]], "tags": [sentence(0)[1]]})
     given = {"name": "token-classification", "head": head, "stride": 4, **options}
-    task = TokenClassification.prepare(
-        TokenClassificationOptions.model_validate(given), load_tokenizer(folder), max_length, rows, []
+    task = prepare(
+        TokenClassification,
+        TokenClassificationOptions.model_validate(given),
+        load_tokenizer(folder),
+        max_length,
+        rows,
+        [],
     )
     torch.manual_seed(3)
     model = task.model(encoder(folder))
@@ -340,7 +346,7 @@ def test_a_run_learns_and_all_ways_to_score_it_agree(run: Any, tmp_path: Path) -
     lines = small.read_rows(run.folder / "predictions" / "validation.jsonl")
     rows = Dataset.from_list([{"tokens": line["tokens"], "tags": line["tags"]} for line in lines])
     task = run.load().task
-    assert task.score([line["answer"] for line in lines], rows) == again["metrics"]
+    assert task.grade([line["answer"] for line in lines], rows).scores == again["metrics"]
     assert set(results["splits"]["validation"]["errors"]) >= {"correct", "boundary", "missed", "spurious"}
 
 

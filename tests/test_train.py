@@ -149,7 +149,7 @@ def test_every_score_of_a_model_is_the_same_score(kind: str, runs: dict[str, Run
         count = predict_file(predictor, str(run.folder), str(run.folder.parent / f"{split}.jsonl"), out, {})
         answers = [row["answer"] for row in small.read_rows(out)]
         assert count == len(answers) == small.SIZES[split]
-        assert predictor.task.score(answers, data.rows[split]) == scores
+        assert predictor.task.grade(answers, data.rows[split]).scores == scores
         kept = [row["answer"] for row in small.read_rows(run.folder / "predictions" / f"{split}.jsonl")]
         assert kept == answers
     numbers = {str(answer.get("scores", answer.get("score"))) for answer in answers}

@@ -220,3 +220,12 @@ Row: TypeAlias = dict[str, Any]
 
 
 NumberedRow: TypeAlias = tuple[int, Row]  # line (csv, tsv, jsonl, conll, txt) or row (json, parquet), counted from 1
+
+
+def required(rows: Dataset, *names: str) -> str:
+    """The first of these columns that the rows have. Raises DataError where they have none of them."""
+    found = next((name for name in names if name in rows.column_names), None)
+    if found is None:
+        where = f"column{'s' * (len(names) > 1)} {' and '.join(f'`{name}`' for name in names)}"
+        raise DataError(Problem(where, f"not in the rows, which have {', '.join(rows.column_names)}"))
+    return found

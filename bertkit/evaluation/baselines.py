@@ -27,6 +27,13 @@ def enough(train: Dataset) -> Dataset:
     return train.select(np.linspace(0, len(train) - 1, ROWS).round().astype(np.int64))
 
 
+def joined_texts(rows: Dataset) -> list[str]:
+    """Each row's text, or both texts of its pair in one string."""
+    if "text" in rows.column_names:
+        return list(rows["text"])
+    return [f"{a}\n{b}" for a, b in zip(rows["text_a"], rows["text_b"], strict=True)]
+
+
 def baselines(
     kind: Kind,
     train_texts: Sequence[str],

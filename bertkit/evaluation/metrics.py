@@ -250,3 +250,14 @@ def _finite(values: Floats, what: str) -> Floats:
 def _varies(values: Floats) -> bool:
     mean = values.mean()
     return bool(np.linalg.norm(values - mean) > CONSTANT * abs(mean))
+
+
+def selecting(kind: Kind, labels: Sequence[str] = ()) -> list[str]:
+    """The metrics that may select a checkpoint, the default first: higher is better."""
+    first = {"single-label": "accuracy", "multi-label": "f1_micro", "regression": "spearman"}[kind]
+    names = (name for name in metric_names(kind, labels) if not name.startswith(("ece", "support/")))
+    return list(dict.fromkeys([first, *names]))
+
+
+KINDS: tuple[Kind, ...] = ("single-label", "multi-label", "regression")
+SELECTING = frozenset(["precision/", "recall/", "f1/", *(name for kind in KINDS for name in selecting(kind))])

@@ -9,14 +9,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bertkit.data.table import column_values, required
 from bertkit.evaluation import similarity
 from bertkit.evaluation.graded import Scored, WeightedScores
 from bertkit.evaluation.intervals import CHUNK, Floats, Ints, ratio
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
 
 CUTOFF = 10  # of ndcg@10 and mrr@10
 WORST = 10  # queries that `details` lists
@@ -141,3 +146,14 @@ class RankedRows(WeightedScores):
     def pairs(self) -> tuple[list[float], list[float]]:
         """Scores and targets, `(rows,)` each."""
         return self.given.tolist(), self.truth.tolist()
+
+
+def targets(rows: Dataset) -> Floats:
+    """Each row's `label` or `score`, `(rows,)`. Raises DataError where the rows have neither."""
+    return np.fromiter(column_values(rows, required(rows, "label", "score")), np.float64, len(rows))
+
+
+def queries(rows: Dataset) -> Ints:
+    """The number of each row's query, `(rows,)`: by `group`, or without that by the query's text."""
+    names = column_values(rows, "group") if "group" in rows.column_names else None
+    return query_numbers(column_values(rows, "query"), names)

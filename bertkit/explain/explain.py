@@ -18,7 +18,7 @@ from bertkit.explain.gradients import MOST, Integrated, integrated_gradients
 from bertkit.explain.targets import TARGETS, Read, Target
 from bertkit.explain.words import Merger, Share, Text
 from bertkit.sections import DataSpec
-from bertkit.tasks.vectors import DOCUMENTS, QUERIES
+from bertkit.tasks.vectors import DOCUMENTS, QUERIES, VectorTask
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -98,7 +98,7 @@ def texts_of(task: Any, row: Dataset) -> list[Text]:
         return [Text("tokens", text, places)]
     names = ("question", "context") if "question" in row.column_names else SIDES
     found = {name: str(row[name][0]) for name in names if name in row.column_names}
-    if task.gives_embeddings:
+    if isinstance(task, VectorTask):
         options = task.options
         found = {
             name: options.query_prefix * (name in QUERIES) + options.document_prefix * (name in DOCUMENTS) + text
@@ -123,17 +123,17 @@ def _attributed(
     # GradCache, in parts, would not meet the vectors that stand in for a batch's pieces.
     size = predictor.batch_size
     together = size if isinstance(size, int) else max(1, size.tokens // task.max_length)
-    if task.gives_embeddings and task.options.mini_batch:
+    if isinstance(task, VectorTask) and task.options.mini_batch:
         together = min(together, task.options.mini_batch)
     merger, done = Merger(task.tokenizer, texts), list[Integrated]()
     for part in target.parts:
         batch = batches[part.feature]
         done.append(integrated_gradients(task, predictor.model, batch, part.score, batch_size=together, most=most))
-        which = [part.feature] if task.gives_embeddings else range(len(texts))
+        which = [part.feature] if isinstance(task, VectorTask) else range(len(texts))
         merger.add(batch["input_ids"][0].tolist(), done[-1].pieces.tolist(), which)
     return Attributed(
         what=target.what
-        + (f", by the words of {texts[target.parts[0].feature].name}" if task.gives_embeddings else ""),
+        + (f", by the words of {texts[target.parts[0].feature].name}" if isinstance(task, VectorTask) else ""),
         unit=target.unit,
         value=sum(each.value for each in done),
         baseline=sum(each.baseline for each in done),
@@ -165,7 +165,7 @@ def rows_of(predictor: Predictor, texts: Sequence[str], file: Path | None = None
         return [row for _, row in read_rows(file, text_a_row(file, DataSpec(source=str(file))))]
     task = predictor.task
     pair = next((names for names in PAIRS if frozenset(names) in task.inputs), None)
-    alone = frozenset({"text"}) in task.inputs and not task.gives_embeddings
+    alone = frozenset({"text"}) in task.inputs and not isinstance(task, VectorTask)
     if pair is None or alone:
         return list(texts)
     if len(texts) != 2:

@@ -71,7 +71,7 @@ def compared(
     theirs = replace(ours, model=exported, device=None)
     found = list(task.answer(rows, theirs.predict_features))
     differ = sum(not same(*pair, close) for pair in zip(expected, found, strict=True))
-    metrics = {"torch": task.score(expected, rows), "onnx": task.score(found, rows)}
+    metrics = {"torch": task.grade(expected, rows).scores, "onnx": task.grade(found, rows).scores}
     return Agreement(len(rows), difference, differ, metrics)
 
 

@@ -153,7 +153,7 @@ def _quantize(
     held: Held, graph: Graph, folder: Path, expected: Sequence[Answer], sample: Any, max_drop: float
 ) -> dict[str, Any]:
     """model.onnx in int8; and its figures."""
-    headline, found, last = held.predictor.task.headline, quantize.layers(graph.proto), dict[str, Agreement]()
+    headline, found, last = held.predictor.task.metrics[0], quantize.layers(graph.proto), dict[str, Agreement]()
 
     def opened(**nodes: Any) -> OnnxModel:
         replace(graph, proto=quantize.quantized(graph.proto, folder / GRAPH, **nodes)).write(folder / GRAPH)
@@ -179,14 +179,14 @@ def _quantize(
 
 
 def _figures(held: Held, found: Agreement, file: Path) -> dict[str, Any]:
-    return {**asdict(found), "drop": found.drop(held.predictor.task.headline), "megabytes": file.stat().st_size / 1e6}
+    return {**asdict(found), "drop": found.drop(held.predictor.task.metrics[0]), "megabytes": file.stat().st_size / 1e6}
 
 
 def _facts(held: Held, graph: Graph, folder: Path, held_against: dict[str, Any], seconds: float) -> dict[str, Any]:
     weights = sum(each.numel() * each.element_size() for each in held.predictor.model.state_dict().values())
     return {
         "task": held.predictor.task.name,
-        "headline": held.predictor.task.headline,
+        "headline": held.predictor.task.metrics[0],
         "precision": "int8" if "int8" in held_against else "fp32",
         "split": held.split,
         "inputs": described(graph.proto.graph.input),

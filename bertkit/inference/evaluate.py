@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit import data as sources
 from bertkit.data.disk_list import DiskList
 from bertkit.errors import DataError, Problem, RecipeError
+from bertkit.evaluation.hf_metrics import compute_user_metric
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.inference.runner import Mapper
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
@@ -27,15 +28,15 @@ def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> t
     """
     task = predictor.task
     answers = DiskList(task.answer(rows, predictor.predict_features))
-    scores = task.score(answers, rows)
+    graded = task.grade(answers, rows)
+    scores = dict(graded.scores)
     for metric in metrics:
-        scores |= task.user_score(metric, answers, rows)
-    details = task.details(answers, rows)
+        scores |= compute_user_metric(metric, *graded.pairs())
     return answers, {
         "rows": len(rows),
         "metrics": scores,
-        "intervals": task.intervals(answers, rows),
-        **details,
+        "intervals": dict(graded.intervals()),
+        **graded.details(),
     }
 
 

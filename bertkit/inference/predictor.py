@@ -26,6 +26,7 @@ from bertkit.models.encoder import Encoder, find, load_config, load_tokenizer
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task, vectors
 from bertkit.tasks.base import Task
+from bertkit.tasks.vectors import VectorTask
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,7 +82,7 @@ class Predictor:
         import numpy as np
         from datasets import Dataset
 
-        if not self.task.gives_embeddings:
+        if not isinstance(self.task, VectorTask):
             what = f"a model for {self.task.name} gives no vectors of texts"
             fix = "bertkit.Features gives vectors from the layers of any encoder."
             raise UserError(Problem("the model", what, fix))
@@ -156,10 +157,11 @@ def load(
     encoder = Encoder(str(source), folder, "folder")
     limit = resolve_max_length(encoder, tokenizer, settings.max_length)
     if settings.version is None:
-        restored = kind.from_config(load_config(folder), tokenizer, limit)
+        options, longest = kind.from_config(load_config(folder), tokenizer)
+        restored = kind(options, tokenizer, min(limit, longest or limit))
     else:
         try:
-            restored = kind.restore(settings.task, tokenizer, limit)
+            restored = kind(kind.Options.model_validate(settings.task), tokenizer, limit)
         except ValidationError as error:
             raise damaged_settings(folder, error) from error
     saved = settings.batch_size

@@ -48,7 +48,7 @@ class Runner:
         with self._inference():
             results = self.mapper(lambda rows: self._run(pad(self.task.examples(inputs, rows.tolist()), fill)), batches)
             for rows, result in zip(batches, results, strict=True):
-                for row, item in zip(rows, result if self.keep else self.task.kept(result), strict=True):
+                for row, item in zip(rows, result if self.keep else self.task.items(result), strict=True):
                     items[row] = item
         return items
 
@@ -70,4 +70,6 @@ class Runner:
 
         batch = {name: torch.from_numpy(values).to(self.device) for name, values in arrays.items()}
         outputs = self.task.forward(self.model, batch)
-        return self.keep(outputs, batch) if self.keep else self.task.reduced(outputs, batch)
+        if self.keep:
+            return self.keep(outputs, batch)
+        return {name: values.detach().cpu().numpy() for name, values in self.task.reduce(outputs, batch).items()}

@@ -31,12 +31,12 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
     if ranker.task.name != "text-ranking":
         raise UserError(Problem("--rerank", f"a model for {ranker.task.name}", "Name one for text-ranking."))
     answers = list(task.answer(rows, retriever.predict_features))
-    both = reranked(answers, rows, ranker, depth)
+    graded = task.grade(reranked(answers, rows, ranker, depth), rows)
     return {
         "rows": len(rows),
-        "metrics": task.score(both, rows),
-        "intervals": task.intervals(both, rows),
-        "first_stage": task.score(answers, rows),
+        "metrics": graded.scores,
+        "intervals": dict(graded.intervals()),
+        "first_stage": task.grade(answers, rows).scores,
         "depth": depth,
     }
 

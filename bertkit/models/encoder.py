@@ -16,7 +16,7 @@ from bertkit.models.bert.presets import PRE_NORM
 from bertkit.models.untrusted import vet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -155,6 +155,12 @@ def load_config(folder: Path) -> PretrainedConfig:
             raise ModelError(Problem("model.name", what, "Pretrain one with norm: post to fine-tune it.")) from error
         what = f"{folder}/config.json is not one that transformers can load: {_first_line(error)}"
         raise ModelError(Problem("model.name", what, "It needs an encoder of the BERT family.")) from error
+
+
+def classifier(names: Sequence[str]) -> dict[str, Any]:
+    """The settings of a head with one output per name."""
+    id2label = dict(enumerate(names))
+    return {"num_labels": len(id2label), "id2label": id2label, "label2id": {n: i for i, n in id2label.items()}}
 
 
 def load_model(

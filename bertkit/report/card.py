@@ -13,7 +13,7 @@ from bertkit.report import sections
 from bertkit.report.comparison import flat
 from bertkit.report.facts import Facts, read_facts, understood
 from bertkit.report.table import COUNTS, against_baselines, against_teacher, beaten
-from bertkit.report.usage import USAGE
+from bertkit.report.usage import TAGS, USAGE
 from bertkit.tasks import get_task
 from bertkit.text import columns
 
@@ -113,7 +113,7 @@ def _metadata(facts: Facts, repo_id: str | None) -> str:
     from huggingface_hub import ModelCardData
 
     kind, hub = get_task(facts.task), facts.recipe.hub
-    tag = kind.tag or kind.name
+    tag = TAGS.get(kind.name, kind.name)
     base, data = _of_the_hub(facts.recipe.model.name), _of_the_hub(facts.recipe.data.source)
     results = list(_results(facts, tag))
     return ModelCardData(

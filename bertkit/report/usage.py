@@ -14,6 +14,9 @@ class Usage(NamedTuple):
     adds: str  # what bertkit's answers have that those of `plain` lack
 
 
+# Pipeline tags of the Hub, where they are not the task's name.
+TAGS = {"retrieval": "sentence-similarity", "pretraining": "fill-mask"}
+
 USAGE: Mapping[str, Usage] = {
     "text-classification": Usage(
         """\

@@ -15,6 +15,7 @@ from bertkit.inference.vector_cache import cached
 from bertkit.models.device import best_device, best_precision
 from bertkit.retrieval.commands import DualEncoder
 from bertkit.retrieval.store import Encode, ModelIdentity
+from bertkit.tasks.vectors import VectorTask
 
 SHARE = 8  # neighbouring passages share an eighth of their pieces
 
@@ -89,7 +90,7 @@ def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:
 
 def _of_vectors(model: str, revision: str | None) -> Predictor:
     predictor = load_as("sentence-similarity", model, revision=revision)
-    if not predictor.task.gives_embeddings:
+    if not isinstance(predictor.task, VectorTask):
         what = f"a model for {predictor.task.name} gives no vectors of texts"
         raise ModelError(Problem(model, what, "Name one for sentence-similarity or retrieval."))
     return predictor

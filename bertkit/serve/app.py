@@ -26,6 +26,7 @@ from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.middleware import LimitsMiddleware, cancel_on_disconnect, error_response
 from bertkit.serve.service import Service
+from bertkit.tasks.vectors import VectorTask
 
 Handler = Callable[[Any], Awaitable[Callable[[], Any]]]  # body -> a function that builds the response
 
@@ -94,7 +95,7 @@ def _add_service_paths(app: FastAPI, service: Service, metrics: Metrics) -> None
 
 
 def _add_answer_paths(app: FastAPI, service: Service) -> None:
-    name, vectors = service.task.name, service.task.gives_embeddings
+    name, vectors = service.task.name, isinstance(service.task, VectorTask)
     ranking = name == "text-ranking"
     request, response = service.predict_types()
     _add(app, "/predict", service.predict, request, response, "Answers to rows, in their order")

@@ -62,6 +62,6 @@ class RowReader:
         """Rows with equal keys may share a call; None where answers depend on the other rows of the call."""
         task = self._task
         ranked = task.name == "retrieval" and "query" in rows[0]
-        if task.resampled or ranked or any(name in row for row in rows for name in task.schema.context):
+        if task.schema.corpus or ranked or any(name in row for row in rows for name in task.schema.context):
             return None
         return frozenset(rows[0])

@@ -83,7 +83,7 @@ def sweep(
         write_text(Path(temporary) / "recipe.yaml", to_yaml(base))
         dimensions, report, variants = read_space(Path(space), Path(temporary) / "recipe.yaml")
     task, data = _dry_run(base, variants, report)
-    metric = str(base.training.get("metric_for_best_model", task.headline))
+    metric = str(base.training.get("metric_for_best_model", task.metrics[0]))
     deadline = None if timeout is None else time.monotonic() + timeout
     with only_writer(Run(folder)), quiet("optuna"):
         as_text = {key: repr(dimension) for key, dimension in dimensions.items()}
@@ -144,9 +144,9 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
                 if str(path[0]).startswith("training."):
                     arguments(recipe, task, Path(temporary), recipe.seeds[0], evaluates=chooses(recipe, data))
                     continue
-                headline = checked(recipe)[0].headline
-            if headline != task.headline:
-                report.add(KeyProblem(path, f"is scored by {headline}, the base recipe by {task.headline}"))
+                headline = checked(recipe)[0].metrics[0]
+            if headline != task.metrics[0]:
+                report.add(KeyProblem(path, f"is scored by {headline}, the base recipe by {task.metrics[0]}"))
         except UserError as error:
             for problem in error.problems:
                 report.add(KeyProblem(path, f"{problem.where}: {problem.what}".removeprefix(": "), problem.fix))

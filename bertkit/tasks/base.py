@@ -1,8 +1,8 @@
-"""The contract of a task: everything bertkit has to know to train, score, predict and export it.
+"""The contract of a task: what training, evaluation and prediction need to know of one use of an encoder.
 
-A task is a final, immutable class in one file of this folder. It turns rows (the user's examples, in
-canonical columns) into features (model inputs), and what the model says about features into answers.
-Training-time evaluation, `evaluate`, `predict` and export all go through the same `reduce`, `kept` and `decode`.
+A task is a final, immutable class in one file of this folder. It turns rows (the user's examples, in canonical
+columns) into features (model inputs), and model outputs into answers and scores. What other programs add for a task
+(explanations, report, HTTP schemas, soft targets, exported outputs) is a table in their folder, by task name.
 
 Heavy libraries are imported inside the methods that need them, so that recipes can be read without them.
 """
@@ -16,14 +16,15 @@ from functools import partial
 from itertools import chain
 from operator import add
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
+from typing_extensions import TypeVar
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Finding, Schema
 from bertkit.data.table import MAX_PROBLEMS, on_disk
-from bertkit.errors import Problem, RowsError, UserError
+from bertkit.errors import RowsError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,11 +36,12 @@ if TYPE_CHECKING:
 
     from bertkit.data.table import Table
     from bertkit.encoding.padding import Arrays
+    from bertkit.evaluation.graded import Graded
+    from bertkit.evaluation.intervals import Scores
     from bertkit.models.encoder import Encoder
 
-
 Batch: TypeAlias = "dict[str, Tensor]"
-Predict: TypeAlias = "Callable[[Dataset], Sequence[Any]]"  # features -> what `keep` kept, in their order
+Predict: TypeAlias = "Callable[[Dataset], Sequence[Any]]"  # features -> one item per feature, in order
 
 
 class TaskOptions(BaseModel):
@@ -47,83 +49,54 @@ class TaskOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     name: str
-    metrics: ClassVar[frozenset[str]] = frozenset()  # what `score` may emit, for `metric_for_best_model`
+    metrics: ClassVar[frozenset[str]] = frozenset()  # every name that `metric_for_best_model` may have
+
+
+O = TypeVar("O", bound=TaskOptions, default=Any)  # noqa: E741
 
 
 @dataclass(frozen=True)
-class Task(ABC):
-    """One use of an encoder. Immutable: `fit` and friends return a new task.
-
-    Subclasses are frozen dataclasses with exactly these three fields: options, tokenizer, max_length.
-    """
+class Task(ABC, Generic[O]):
+    """One use of an encoder. Immutable: `fit` returns a new task."""
 
     Options: ClassVar[type[TaskOptions]]
     name: ClassVar[str]  # the Hub's pipeline tag, where it has one
-    tag: ClassVar[str] = ""  # the Hub's pipeline tag, where it is not the name
     schema: ClassVar[Schema]  # columns, inputs, targets, context, groups
+    padding: ClassVar[Mapping[str, int]] = {}  # token-level columns besides the tokenizer's -> padding value
+    reduce_inputs: ClassVar[Sequence[str]] = ()  # batch columns that `reduce` reads
     chunk_size: ClassVar[int] = 4096  # rows answered at a time; the same everywhere, so that batches are the same
-    resampled: ClassVar[bool] = False  # does `examples` draw something anew in each epoch?
-    gives_embeddings: ClassVar[bool] = False  # is each text read by itself, and made a vector?
 
-    padding: ClassVar[Mapping[str, int]] = {}  # token-level columns besides the tokenizer's own -> what pads them
-    reduce_inputs: ClassVar[Sequence[str]] = ()  # columns that `reduce` reads
-
-    options: Any  # in a task, its own options
+    options: O
     tokenizer: PreTrainedTokenizerBase
     max_length: int
 
-    # --- before there is a model
+    # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    @abstractmethod
-    def prepare(
-        cls,
-        options: Any,
-        tokenizer: PreTrainedTokenizerBase,
-        max_length: int,
-        rows: Dataset,
-        class_names: list[str],
-    ) -> Task:
-        """Settle from the training rows what the recipe left open (kind, labels, weights).
+    def refine(cls, options: O, table: Table, split: str) -> tuple[Table, list[Finding]]:
+        """The rows of a split as they were read -> rows checked against each other, and what was found.
 
-        Raises DataError where rows and options contradict each other.
-        """
-
-    @classmethod
-    @abstractmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Task:
-        """The task of a model that bertkit did not make, with this task's documented defaults."""
-
-    @classmethod
-    def restore(cls, options: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, max_length: int) -> Task:
-        """The task that a model's config.json describes. Raises pydantic's ValidationError on a damaged one."""
-        return cls(cls.Options.model_validate(options), tokenizer, max_length)
-
-    @classmethod
-    def refine(cls, options: Any, table: Table, split: str) -> tuple[Table, list[Finding]]:
-        """A split as it was read -> the rows that the task knows, checked against each other; and what was done.
-
-        Targets may be None: rows without one are seen to later. Raises DataError with the places of bad rows.
+        Targets may be None: rows without a target are handled later. Raises DataError with file and line.
         """
         return table, []
 
-    @property
+    @classmethod
     @abstractmethod
-    def headline(self) -> str:
-        """The metric that picks the checkpoint: higher is better, always."""
+    def settle(cls, options: O, rows: Dataset, class_names: Sequence[str]) -> O:
+        """The options with everything that the training rows decide (labels, kind, weights).
 
-    @abstractmethod
-    def check(self, features: Dataset, split: str) -> Iterator[Finding]:
-        """What is wrong with these features, before the accelerator is paid for."""
+        class_names: names and order of the target in the data set itself (ClassLabel). Raises DataError where rows and
+        options contradict each other.
+        """
 
-    @property
+    @classmethod
     @abstractmethod
-    def emits(self) -> Sequence[str]:
-        """The metrics that may pick the checkpoint, of those that `score` emits for these targets."""
+    def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[O, int | None]:
+        """Default options for a model not trained by bertkit, and its own limit in tokens. Raises ModelError."""
 
     @abstractmethod
     def describe(self) -> str:
-        """One line for people: what was inferred, such as `single-label, 2 labels: negative, positive`."""
+        """One line, such as `single texts, single-label, 2 labels: negative, positive`."""
 
     @property
     def inputs(self) -> Sequence[frozenset[str]]:
@@ -135,151 +108,135 @@ class Task(ABC):
         """The values that a target column may hold; None where targets are not labels."""
         return None
 
-    # --- text -> features -> model -------------------------------------------------------------------------------
+    # --- rows -> features
 
     @abstractmethod
     def encode(self, rows: Dataset) -> Dataset:
-        """A chunk of rows -> features. A row may give several; column `row` says which row a feature came from.
+        """A chunk of rows -> features. A row may give several; `row` says which, `length` counts tokens.
 
-        Columns named in `tokenizer.model_input_names` go to the model; `length` counts word pieces.
-        Raises RowsError for rows that the model can not read.
+        Columns named in `tokenizer.model_input_names` go to the model. Raises RowsError for rows that cannot be read.
         """
 
     def features(self, rows: Dataset) -> Dataset:
-        """`encode` of any number of rows, as training reads them: on disk, those of a unit one after the other."""
+        """`encode` of any number of rows, on disk, in the order of training: those of a unit are adjacent."""
         return encode_all(self, rows)
 
     def examples(
         self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
     ) -> dict[str, list[Any]]:
-        """The columns of these features, as the model reads them.
-
-        draw: in training (seed, epoch), of which whatever is drawn anew each epoch is a pure function.
-        """
+        """Model inputs of these features. draw: (seed, epoch), for tasks that sample again in each epoch (masking)."""
         columns: dict[str, list[Any]] = features[indices]
         return columns
 
     def units(self, features: Dataset) -> ArrayLike:
-        """For each feature the unit that must not be torn apart between training batches (itself)."""
+        """For each feature, the unit that must not be split between batches. Default: the feature itself."""
         return range(len(features))
+
+    def check(self, features: Dataset, split: str) -> Iterator[Finding]:
+        """Problems of these features. Default: the distribution of lengths, and what was truncated."""
+        from bertkit.tasks.labels import length_findings
+
+        yield from length_findings(features, split, self.max_length)
+
+    # --- features -> model -> loss
 
     @abstractmethod
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
-        """The pretrained encoder with this task's head, in fp32; without `new_head` every tensor must be there."""
-
-    @property
-    def learning_rate_factors(self) -> Mapping[str, float]:
-        """Part of parameters' names -> what their learning rate is, times the recipe's."""
-        return {}
+        """The pretrained encoder with this task's head, in fp32; without `new_head` every tensor must be saved."""
 
     def extra_modules(self, model: Any) -> Mapping[str, Module]:
-        """Modules of the model that transformers does not know: name -> module, saved as `name.safetensors`."""
+        """Modules that transformers does not save (a CRF, a dense layer): name -> module."""
         return {}
 
     def extra_files(self, model: Any) -> Mapping[str, Any]:
-        """What other libraries want beside the model: file name -> its JSON."""
+        """Configuration files of other libraries: file name -> JSON."""
+        return {}
+
+    @property
+    def learning_rate_factors(self) -> Mapping[str, float]:
+        """Part of a parameter's name -> factor on the learning rate."""
         return {}
 
     def forward(self, model: Any, batch: Batch) -> Any:
-        """Run the model on what it knows of the batch."""
+        """Run the model on the tokenizer's inputs of this batch."""
         return model(**{name: batch[name] for name in self.tokenizer.model_input_names if name in batch})
 
     @abstractmethod
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """The SUM of the losses of this batch, in nats, fp32, `()`; the trainer divides by the whole step's `count`.
 
-        Where a task adds several losses up, each with a count of its own, `(losses,)`.
+        Where a task adds up several losses, each with its own count: `(losses,)`.
         """
 
     @abstractmethod
     def count(self, batch: Batch) -> float | tuple[float, ...]:
-        """How many terms `loss` sums for this batch; one number per loss."""
+        """The number of terms in `loss` for this batch; one number per loss."""
 
-    # --- teacher -> student ----------------------------------------------------------------------------------------
-
-    @property
-    def shared(self) -> Mapping[str, Any]:
-        """What a teacher must have in common with its student: option -> its value."""
-        return {}
-
-    def soft(self, outputs: Any, batch: Batch) -> Tensor:
-        """On the device: what a teacher says of each feature, `(features, numbers)`, padded at the end."""
-        raise UserError(Problem("distillation", f"{self.name} can not be learned from a teacher"))
-
-    def soft_loss(self, outputs: Any, batch: Batch, temperature: float) -> Tensor:
-        """The SUM of the losses against the teacher's `batch["soft"]`, as `loss` sums and `count` counts.
-
-        Hinton et al. 2015: both sides' logits are divided by the temperature, and the loss is multiplied by its square.
-        """
-        raise UserError(Problem("distillation", f"{self.name} can not be learned from a teacher"))
-
-    # --- model -> answers ------------------------------------------------------------------------------------------
+    # --- outputs -> answers
 
     @abstractmethod
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
-        """On the device: the little that `decode` needs, of known rank; an exported graph ends with it.
+        """On the device: the small part of the outputs that decoding needs; an exported graph ends with it.
 
-        The first dimension is the feature's, but where something is the same for all features.
+        The first dimension is the features', except for what all features share.
         """
 
-    @abstractmethod
-    def kept(self, arrays: Arrays) -> Sequence[Any]:
-        """What `reduce` gave, whoever computed it -> what `decode` is given, one item per feature."""
-
-    @final
-    def reduced(self, outputs: Any, batch: Batch) -> Arrays:
-        """What `reduce` gives, as NumPy arrays."""
-        return {name: values.detach().cpu().numpy() for name, values in self.reduce(outputs, batch).items()}
-
-    @final
-    def keep(self, outputs: Any, batch: Batch) -> Sequence[Any]:
-        """`kept` of `reduce`."""
-        return self.kept(self.reduced(outputs, batch))
+    def items(self, arrays: Arrays) -> Sequence[Any]:
+        """What `reduce` returned, as one item per feature. Default: the rows of the only array."""
+        (only,) = arrays.values()
+        return list(only)
 
     @abstractmethod
-    def decode(self, kept: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
-        """What was kept -> one answer per row, in the rows' order."""
-
-    @abstractmethod
-    def fit(self, rows: Dataset, predict: Predict) -> Task:
-        """This task with what validation rows can settle (temperature, thresholds) and the recipe left open."""
-
-    @abstractmethod
-    def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
-        """Metrics of these answers against the rows' targets; None where one is not defined."""
-
-    @abstractmethod
-    def intervals(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, tuple[float, float] | None]:
-        """Bootstrap 95 % intervals of `score`'s metrics."""
-
-    def user_score(self, metric: Any, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
-        """Scores of a user's own metric object, which has `compute(predictions=…, references=…)`."""
-        raise UserError(f"{self.name} takes no metrics of your own")
-
-    def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
-        """What else results.json should say of these answers, such as a confusion matrix."""
-        return {}
-
-    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
-        """Scores of simple models that this one must beat, by name."""
-        return {}
+    def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
+        """One answer per row, in order. Raises ModelError where the model's outputs are not finite."""
 
     def answer(self, rows: Dataset, predict: Predict) -> Iterator[Answer]:
-        """Answers for any number of rows, a chunk at a time: the one path of training, evaluation and prediction."""
-        for kept, features, part in self.chunks(rows, predict):
-            yield from self.decode(kept, features, part)
+        """The one path of training, evaluation and prediction: encode, predict, decode, a chunk of rows at a time."""
+        for items, features, part in predicted(self, rows, predict):
+            yield from self.decode(items, features, part)
 
-    def chunks(self, rows: Dataset, predict: Predict) -> Iterator[tuple[Sequence[Any], Dataset, Dataset]]:
-        """What was kept, features and rows, a chunk of rows at a time."""
-        for start in range(0, len(rows), self.chunk_size):
-            features, part = encode_chunk(self, rows, start)
-            yield predict(features), features, part
+    # --- answers -> scores
 
-    def evaluate(self, rows: Dataset, predict: Predict) -> dict[str, float | None]:
-        """Score the model behind `predict`."""
-        return self.score(DiskList(self.answer(rows, predict)), rows)
+    @property
+    @abstractmethod
+    def metrics(self) -> Sequence[str]:
+        """Metrics that may select the checkpoint, the default first. Higher is better."""
 
-    # --- what people and programs are told of answers ----------------------------------------------------------------
+    def fit(self, rows: Dataset, predict: Predict) -> Task[O]:
+        """The task with temperature and thresholds fitted on validation rows. Default: nothing to fit."""
+        return self
+
+    @abstractmethod
+    def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
+        """The answers compared with the targets. Raises DataError where the rows have none."""
+
+    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:
+        """Scores of baselines that this model must beat, by name."""
+        return {}
+
+
+def prepare(
+    kind: type[Task],
+    options: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    rows: Dataset,
+    class_names: Sequence[str] = (),
+) -> Task:
+    """The task that a recipe's options and the training rows describe. Raises DataError."""
+    return kind(kind.settle(options, rows, class_names), tokenizer, max_length)
+
+
+def evaluate(task: Task, rows: Dataset, predict: Predict) -> Scores:
+    """The scores of the model behind `predict` on these rows."""
+    return task.grade(DiskList(task.answer(rows, predict)), rows).scores
+
+
+def predicted(task: Task, rows: Dataset, predict: Predict) -> Iterator[tuple[Sequence[Any], Dataset, Dataset]]:
+    """Items, features and rows, a chunk of rows at a time."""
+    for start in range(0, len(rows), task.chunk_size):
+        features, part = encode_chunk(task, rows, start)
+        yield predict(features), features, part
 
 
 def encode_all(task: Task, rows: Dataset) -> Dataset:

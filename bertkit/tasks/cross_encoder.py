@@ -28,6 +28,18 @@ def extra_files(max_length: int) -> dict[str, Any]:
     }
 
 
+def read(config: PretrainedConfig) -> tuple[Literal["sigmoid", "identity"], int | None]:
+    """Activation and length limit of a model as CrossEncoder reads them.
+
+    Raises ModelError on a model with several outputs, and on activations other than sigmoid and identity.
+    """
+    folder = Path(str(config.name_or_path))
+    if config.num_labels != 1:
+        what = f"its head has {config.num_labels} outputs; text-ranking is for models with one"
+        raise ModelError(Problem(str(folder), what, "Several are classes: --task text-classification."))
+    return read_activation(config, folder), read_length(folder)
+
+
 def read_length(folder: Path) -> int | None:
     """The word pieces that a model folder's own files allow; None where they say nothing. Raises ModelError."""
     if not (folder / "modules.json").is_file():  # without it, CrossEncoder reads no other file of its own

@@ -1,17 +1,106 @@
-"""Label names and their weights, settled from the training rows."""
+"""Label names, targets and weights, settled from the training rows."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from bertkit.data.columns import label_names
 from bertkit.data.schema import Finding
-from bertkit.data.table import numbers
+from bertkit.data.table import column_values, numbers
 from bertkit.errors import DataError, Problem
 from bertkit.text import counted, part_of
 
 if TYPE_CHECKING:
+    import numpy as np
     from datasets import Dataset
+    from torch import Tensor
+
+Name: TypeAlias = Annotated[str, Field(min_length=1)]
+Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+
+
+def _from_pairs(given: Any) -> Any:
+    pairs = isinstance(given, list) and given and all(isinstance(g, list) and len(g) == 2 for g in given)
+    return dict(given) if pairs else given
+
+
+def _as_pairs(labels: Any) -> Any:
+    # transformers sorts the keys of config.json, and their order is that of the label ids.
+    return [list(pair) for pair in labels.items()] if isinstance(labels, dict) else labels
+
+
+Labels: TypeAlias = Annotated[
+    Annotated[list[Name], Field(min_length=1)] | Annotated[dict[str, Name], Field(min_length=1)] | None,
+    BeforeValidator(_from_pairs),
+    PlainSerializer(_as_pairs, when_used="json"),
+]
+Weights: TypeAlias = Literal["auto"] | dict[str, Annotated[float, Field(gt=0)]]
+
+
+def flat_labels(rows: Dataset, column: str) -> Iterator[str]:
+    """The labels of all rows, one after the other; `labels` holds several per row."""
+    values = column_values(rows, column)
+    return iter(values) if column == "label" else chain.from_iterable(values)
+
+
+def label_ids(labels: Any) -> dict[str, int]:
+    """Label name, or value in the data, -> label id; labels: {value in the data: name}, settled; else no ids."""
+    values: dict[str, str] = labels if isinstance(labels, dict) else {}
+    ids = {name: index for index, name in enumerate(dict.fromkeys(values.values()))}
+    return ids | {value: ids[name] for value, name in values.items()}
+
+
+def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:
+    """Label ids `(rows,)`, or 0/1 `(rows, labels)` for `labels`. Raises DataError on values that `labels` lacks."""
+    import numpy as np
+
+    ids = label_ids(labels)
+    names = list(dict.fromkeys(labels.values()))
+    unknown = [value for value in dict.fromkeys(flat_labels(rows, column)) if value not in ids]
+    if unknown:
+        what = f"labels that the model does not know: {', '.join(map(repr, unknown[:10]))}"
+        raise DataError(Problem(f"column `{column}`", what, f"It knows {', '.join(names)}."))
+    if column == "label":
+        return np.fromiter((ids[value] for value in column_values(rows, column)), np.int64, len(rows))
+    table = np.zeros((len(rows), len(names)), dtype=np.float64)
+    for row, several in enumerate(column_values(rows, column)):
+        table[row, [ids[value] for value in several]] = 1.0
+    return table
+
+
+def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequence[str]) -> dict[str, Any]:
+    """`labels`, `class_weights` and `pos_weight` of these options, settled from the training rows. Raises DataError."""
+    values = Counter(flat_labels(rows, column))
+    labels = settle_labels(options.labels, label_names(values, class_names))
+    names = list(dict.fromkeys(labels.values()))
+    if column == "label" and len(names) < 2:
+        raise DataError(Problem("task.labels", f"only one label, {names[0]}: there is nothing to learn"))
+    counts = Counter[str]()
+    for value, count in values.items():
+        counts[labels[value]] += count
+    odds = {name: max(len(rows) - counts[name], 1) / max(counts[name], 1) for name in names}
+    return {
+        "labels": labels,
+        "class_weights": settle_weights("class_weights", options.class_weights, balanced_weights(counts, names)),
+        "pos_weight": settle_weights("pos_weight", options.pos_weight, odds),
+    }
+
+
+def balanced_weights(counts: Counter[str], names: Sequence[str]) -> dict[str, float]:
+    """n / (labels * count) for each label, as scikit-learn's `balanced`; an absent label counts as 1."""
+    return {name: counts.total() / (len(names) * max(counts[name], 1)) for name in names}
+
+
+def weight_tensor(by_name: Any, names: Sequence[str], like: Tensor) -> Tensor | None:
+    """The weights of these labels `(labels,)`, on the device of `like`; None where there are none."""
+    import torch
+
+    return torch.tensor([by_name[name] for name in names], device=like.device) if by_name else None
 
 
 def settle_labels(wanted: list[str] | dict[str, str] | None, found: Sequence[str]) -> dict[str, str]:
@@ -53,15 +142,15 @@ def settle_weights(
     return {name: wanted.get(name, 1.0) for name in auto}
 
 
-def length_findings(features: Dataset, split: str, max_length: int, overflow: str) -> Iterator[Finding]:
-    """The distribution of lengths in word pieces, and what the limit cuts off."""
+def length_findings(features: Dataset, split: str, max_length: int, *, windows: bool = True) -> Iterator[Finding]:
+    """The distribution of lengths in tokens, and what the limit cuts off. windows: may a row have several features?"""
     import numpy as np
 
     _, starts = np.unique(numbers(features, "row"), return_index=True)
     lengths = numbers(features, "length")
     median, high = np.percentile(lengths, [50, 95])
-    what = f"{split}: word pieces per window: median {median:.0f}, 95 % within {high:.0f}, at most {lengths.max()}"
-    if overflow == "window":
+    what = f"{split}: tokens per window: median {median:.0f}, 95 % within {high:.0f}, at most {lengths.max()}"
+    if windows and len(lengths) > len(starts):
         what += f"; {len(starts):,} rows in {len(lengths):,} windows"
     yield Finding("note", what)
     if "lost" not in features.column_names:  # a task that reads everything
@@ -70,7 +159,5 @@ def length_findings(features: Dataset, split: str, max_length: int, overflow: st
     cut = int((lost > 0).sum())
     if cut:
         part = part_of(cut, len(starts), "row")
-        what = (
-            f"{split}: {part} cut at {max_length} word pieces, which leaves {counted(int(lost.sum()), 'piece')} unread"
-        )
-        yield Finding("warn", what, "Raise model.max_length, or set task.overflow: window.")
+        what = f"{split}: {part} truncated at {max_length} tokens: {counted(int(lost.sum()), 'token')} dropped"
+        yield Finding("warn", what, "Raise model.max_length" + (", or set task.overflow: window." if windows else "."))

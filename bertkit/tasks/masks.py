@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.base import Batch
 
 
-class Kept(NamedTuple):
+class MaskedItem(NamedTuple):
     """Of one feature: sums as in COUNTED, and for each of the user's own masks pieces and probabilities."""
 
     counts: Floats
@@ -55,19 +55,21 @@ def reduce(outputs: Any, batch: Batch, chosen: Tensor, guesses: int) -> dict[str
     return {"counts": counts.double(), **asked}
 
 
-def kept(arrays: Arrays) -> list[Kept]:
+def items(arrays: Arrays) -> list[MaskedItem]:
     """What `reduce` gave, feature by feature."""
-    rows = [Kept(row, []) for row in arrays["counts"]]
+    rows = [MaskedItem(row, []) for row in arrays["counts"]]
     asked = zip(*(arrays[name].tolist() for name in ("feature", "pieces", "probabilities")), strict=True)
     for index, pieces, probabilities in asked:
         rows[index].guesses.append((pieces, probabilities))
     return rows
 
 
-def decode(kept: Sequence[Kept], features: Dataset, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> list[Answer]:
+def decode(
+    items: Sequence[MaskedItem], features: Dataset, rows: Dataset, tokenizer: PreTrainedTokenizerBase
+) -> list[Answer]:
     """One answer per row: the sums of its features; or the best pieces for the masks in its text."""
     sums, guesses = np.zeros((len(rows), len(COUNTED))), dict[int, list[tuple[list[int], list[float]]]]()
-    for row, item in zip(features["row"][:], kept, strict=True):
+    for row, item in zip(features["row"][:], items, strict=True):
         sums[row] += item.counts
         if item.guesses:
             guesses[row] = item.guesses

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ from bertkit.files import read_json
 from bertkit.models.bert.presets import PRE_NORM
 from bertkit.models.encoder import load_model
 from bertkit.tasks import masks
-from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
+from bertkit.tasks.base import Batch, Task, TaskOptions
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from bertkit.encoding.padding import Arrays
+    from bertkit.evaluation.graded import Graded
     from bertkit.models.bert.drawing import Drawing
     from bertkit.models.encoder import Encoder
 
@@ -49,7 +50,7 @@ class PretrainingOptions(TaskOptions):
 
 @final
 @dataclass(frozen=True)
-class Pretraining(Task):
+class Pretraining(Task[PretrainingOptions]):
     """BERT's two objectives (Devlin et al. 2019, section 3.1), or ALBERT's sentence order (Lan et al. 2020).
 
     Masks and pairs are drawn anew in each epoch, as a pure function of (seed, epoch, example); evaluation draws
@@ -59,7 +60,6 @@ class Pretraining(Task):
 
     Options: ClassVar[type[TaskOptions]] = PretrainingOptions
     name: ClassVar[str] = "pretraining"
-    tag: ClassVar[str] = "fill-mask"
     schema: ClassVar[Schema] = Schema(
         columns={"text": Column("text", "a document")},
         inputs=(frozenset({"text"}),),
@@ -67,43 +67,28 @@ class Pretraining(Task):
         corpus=True,
     )
     chunk_size: ClassVar[int] = 256
-    resampled: ClassVar[bool] = True
     padding: ClassVar[Mapping[str, int]] = {"labels": -100}
-
-    options: PretrainingOptions
-    tokenizer: PreTrainedTokenizerBase
-    max_length: int
 
     # --- before there is a model
 
     @classmethod
-    def prepare(
-        cls,
-        options: PretrainingOptions,
-        tokenizer: PreTrainedTokenizerBase,
-        max_length: int,
-        rows: Dataset,
-        class_names: list[str],
-    ) -> Self:
+    def settle(cls, options: PretrainingOptions, rows: Dataset, class_names: Sequence[str]) -> PretrainingOptions:
         """Raises DataError where one document is to be told from another, ModelError on a tokenizer without masks."""
         if options.nsp == "nsp" and len(rows) < 2:
             what = "nsp takes sentences from another document, and there is one"
             raise DataError(Problem("task.nsp", what, "Give more documents, or write sop or none."))
-        _drawing(options, tokenizer)
-        return cls(options, tokenizer, max_length)
+        return options
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Self:
+    def from_config(
+        cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[PretrainingOptions, int | None]:
         """Defaults for a foreign model: NSP where its checkpoint was trained with it, masks of 15 %."""
         pairs = "BertForPreTraining" in (config.architectures or [])
-        return cls(PretrainingOptions(name="pretraining", nsp="nsp" if pairs else "none"), tokenizer, max_length)
+        return PretrainingOptions(name="pretraining", nsp="nsp" if pairs else "none"), None
 
     @property
-    def headline(self) -> str:
-        return "mlm_accuracy"
-
-    @property
-    def emits(self) -> Sequence[str]:
+    def metrics(self) -> Sequence[str]:
         return ["mlm_accuracy"] if self.options.nsp == "none" else ["mlm_accuracy", "nsp_accuracy"]
 
     def describe(self) -> str:
@@ -141,9 +126,21 @@ class Pretraining(Task):
         seed, epoch = draw or (0, 0)
         return self._drawing(features, indices, seed, epoch)
 
+    def __post_init__(self) -> None:
+        """Raises ModelError on a tokenizer without masks."""
+        assert self._drawing
+
     @cached_property
     def _drawing(self) -> Drawing:
-        return _drawing(self.options, self.tokenizer)
+        from bertkit.models.bert.drawing import Drawing
+
+        options = self.options
+        return Drawing.of(
+            self.tokenizer,
+            nsp=options.nsp,
+            mask_probability=options.mask_probability,
+            whole_word=options.whole_word,
+        )
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         """Our BERT where the encoder is one; else transformers' masked language model, which knows no pairs."""
@@ -167,14 +164,14 @@ class Pretraining(Task):
         from accelerate.utils.other import extract_model_from_parallel
 
         inputs = {name: batch[name] for name in self.tokenizer.model_input_names if name in batch}
-        chosen, alone = self._chosen(batch), extract_model_from_parallel(model)
+        chosen, alone = self.chosen(batch), extract_model_from_parallel(model)
         if alone.config.model_type in OURS:
             return model(**inputs, position=chosen)
         outputs = model(**inputs)
         outputs.prediction_logits = outputs.logits[chosen]
         return outputs
 
-    def _chosen(self, batch: Batch) -> Tensor:
+    def chosen(self, batch: Batch) -> Tensor:
         """Where something is to be predicted, `(batch, length)`: masked by us, or by the user."""
         return (batch["labels"] != -100).logical_or(batch["input_ids"] == self.tokenizer.mask_token_id)
 
@@ -183,7 +180,7 @@ class Pretraining(Task):
         import torch
         from torch.nn import functional as F
 
-        logits, labels = outputs.prediction_logits.float(), batch["labels"][self._chosen(batch)]
+        logits, labels = outputs.prediction_logits.float(), batch["labels"][self.chosen(batch)]
         words = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing)
         if self.options.nsp == "none":
             return words[None]
@@ -195,61 +192,29 @@ class Pretraining(Task):
         words = float((batch["labels"] != -100).sum())
         return (words,) if self.options.nsp == "none" else (words, float((batch["next_sentence_label"] != -100).sum()))
 
-    # --- teacher -> student
-
-    def soft(self, outputs: Any, batch: Batch) -> Tensor:
-        """Logits of the chosen positions, `(chosen, vocab)`."""
-        logits: Tensor = outputs.prediction_logits
-        return logits
-
-    def soft_loss(self, outputs: Any, batch: Batch, temperature: float) -> Tensor:
-        """KL of the masked pieces (Sanh et al. 2019, section 2); pairs are learned from their labels alone."""
-        import torch
-
-        from bertkit.models.heads import soft_losses
-
-        masked = batch["labels"][self._chosen(batch)] != -100
-        words = soft_losses.kl(outputs.prediction_logits[masked], batch["soft"][masked], temperature).sum()
-        return torch.cat([words[None], self.loss(outputs, batch)[1:]])
-
     # --- model -> answers
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """`counts`, and for each [MASK] of the user's its `feature` and best `pieces` with their `probabilities`."""
-        return masks.reduce(outputs, batch, self._chosen(batch), GUESSES)
+        return masks.reduce(outputs, batch, self.chosen(batch), GUESSES)
 
-    def kept(self, arrays: Arrays) -> Sequence[Any]:
-        return masks.kept(arrays)
+    def items(self, arrays: Arrays) -> Sequence[Any]:
+        return masks.items(arrays)
 
-    def decode(self, kept: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
+    def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
         """One answer per document: counts of masked pieces and pairs, right ones, and the summed loss in nats;
         or, of a text with masks, `masks` (the best pieces of each, with probabilities) and the `filled` text.
 
         Raises ModelError when the model's outputs are not finite.
         """
-        return masks.decode(kept, features, rows, self.tokenizer)
+        return masks.decode(items, features, rows, self.tokenizer)
 
-    def fit(self, rows: Dataset, predict: Predict) -> Self:
-        return self
-
-    def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
-        """Accuracy and perplexity of masked pieces (exp of the mean loss), accuracy of pairs."""
-        return dict(scores.scored(answers, pairs=self.options.nsp != "none").scores)
-
-    def intervals(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, tuple[float, float] | None]:
-        """Over documents, whose pieces are drawn together."""
-        return scores.scored(answers, pairs=self.options.nsp != "none").intervals()
+    def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
+        """Accuracy and perplexity of masked tokens (exp of the mean loss), accuracy of pairs; over documents."""
+        return scores.scored(answers, pairs=self.options.nsp != "none")
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """Unigrams: the most frequent piece everywhere, and the perplexity of train's frequencies."""
         held_out = self.encode(rows)
         drawn = self.examples(held_out, range(min(len(held_out), scores.SAMPLE)))
         return scores.unigrams(self.encode(train), drawn["labels"], len(self.tokenizer))
-
-
-def _drawing(options: PretrainingOptions, tokenizer: PreTrainedTokenizerBase) -> Drawing:
-    from bertkit.models.bert.drawing import Drawing
-
-    return Drawing.of(
-        tokenizer, nsp=options.nsp, mask_probability=options.mask_probability, whole_word=options.whole_word
-    )

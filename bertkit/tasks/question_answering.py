@@ -8,32 +8,37 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
 from pydantic import Field
 
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.squad import check_answers
-from bertkit.data.table import Problems, Table, stored
+from bertkit.data.table import Problems, Table, required, stored
 from bertkit.encoding.pieces import Pieces, tokenize
 from bertkit.encoding.questions import encode_pairs
-from bertkit.errors import DataError, ModelError, Problem
+from bertkit.errors import DataError, Problem
 from bertkit.evaluation import calibration, squad
-from bertkit.evaluation.hf_metrics import compute_user_metric
 from bertkit.models.encoder import load_model
-from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
-from bertkit.tasks.labels import length_findings
+from bertkit.models.heads.spans import (
+    Candidates,
+    WindowSpans,
+    best_of_windows,
+    best_spans,
+    log_odds,
+    masked_logits,
+    window_spans,
+)
+from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
+from bertkit.tasks.checks import require_finite
 
 if TYPE_CHECKING:
-    import numpy as np
     from datasets import Dataset
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from bertkit.encoding.padding import Arrays
     from bertkit.models.encoder import Encoder
-
-NOWHERE = -1e4  # the logit of a position where no answer can be; finite, for bf16 and smoothing
 
 
 class QuestionAnsweringOptions(TaskOptions):
@@ -53,26 +58,9 @@ class QuestionAnsweringOptions(TaskOptions):
     )
 
 
-class Kept(NamedTuple):
-    """The best spans of one window, and its score for `no answer here`."""
-
-    scores: np.ndarray  # (spans,) fp32, best first
-    first: np.ndarray  # (spans,): pieces of the context
-    last: np.ndarray  # (spans,)
-    null: float
-
-
-class Candidates(NamedTuple):
-    """The best spans of a whole context, best first."""
-
-    scores: list[float]
-    spans: list[tuple[int, int]]  # characters of the context, end exclusive
-    null: float
-
-
 @final
 @dataclass(frozen=True)
-class QuestionAnswering(Task):
+class QuestionAnswering(Task[QuestionAnsweringOptions]):
     """The span of best start and end logit over all windows of the context (Devlin et al. 2019, sections 4.2 and 4.3).
 
     The model is transformers' own `…ForQuestionAnswering`. A span counts in the window in which its first piece
@@ -95,10 +83,6 @@ class QuestionAnswering(Task):
     )
     chunk_size: ClassVar[int] = 2048  # a context may have many windows; 1,024 left 2.6 % of padding
     reduce_inputs: ClassVar[Sequence[str]] = ("place", "low", "count", "first", "end")
-
-    options: QuestionAnsweringOptions
-    tokenizer: PreTrainedTokenizerBase
-    max_length: int
 
     # --- before there is a model
 
@@ -133,14 +117,9 @@ class QuestionAnswering(Task):
         return Table({**table.values, "answers": answers}, table.origin), list(_noticed(split, names, answers, moved))
 
     @classmethod
-    def prepare(
-        cls,
-        options: QuestionAnsweringOptions,
-        tokenizer: PreTrainedTokenizerBase,
-        max_length: int,
-        rows: Dataset,
-        class_names: Sequence[str],
-    ) -> Self:
+    def settle(
+        cls, options: QuestionAnsweringOptions, rows: Dataset, class_names: Sequence[str]
+    ) -> QuestionAnsweringOptions:
         """Settle from the training rows whether there may be no answer. Raises DataError where there is never one."""
         answered = [bool(answers["text"]) for answers in rows["answers"]]
         if not any(answered):
@@ -149,34 +128,30 @@ class QuestionAnswering(Task):
             what = f"task.unanswerable is false, but {answered.count(False):,} questions of train have no answer"
             raise DataError(Problem("task.unanswerable", what, "Leave it out, or remove these rows."))
         settled = {"unanswerable": not all(answered) if options.unanswerable is None else options.unanswerable}
-        return cls(options.model_copy(update=settled), tokenizer, max_length)
+        return options.model_copy(update=settled)
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Self:
+    def from_config(
+        cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[QuestionAnsweringOptions, int | None]:
         """Defaults for a foreign model: there is always an answer, of 30 pieces at most; no temperature."""
         options = QuestionAnsweringOptions(name="question-answering", unanswerable=False)
-        return cls(options, tokenizer, min(max_length, 384))
+        return options, 384
 
     @property
-    def headline(self) -> str:
-        return "f1"
-
-    @property
-    def emits(self) -> Sequence[str]:
-        return [*squad.metric_names(self.unanswerable), *(["no_answer_auc"] if self.unanswerable else [])]
+    def metrics(self) -> Sequence[str]:
+        names = [*squad.metric_names(self.unanswerable), *(["no_answer_auc"] if self.unanswerable else [])]
+        return ["f1", *(name for name in names if name != "f1")]
 
     @property
     def unanswerable(self) -> bool:
-        """May there be no answer? Settled since `prepare`."""
+        """May there be no answer? Settled before training."""
         return bool(self.options.unanswerable)
 
     def describe(self) -> str:
         """Such as `answers of at most 30 word pieces, or none`."""
         most = f"answers of at most {self.options.max_answer_length} word pieces"
         return f"{most}, or none" if self.unanswerable else most
-
-    def check(self, features: Dataset, split: str) -> Iterator[Finding]:
-        yield from length_findings(features, split, self.max_length, "window")
 
     # --- text -> features -> model
 
@@ -202,7 +177,7 @@ class QuestionAnswering(Task):
         """The mean of the cross-entropies of start and end, each `(windows, pieces)`, over where an answer can be."""
         from torch.nn import functional as F
 
-        logits = _masked(outputs.start_logits, outputs.end_logits, batch)
+        logits = masked_logits(outputs.start_logits, outputs.end_logits, batch)
         parts = zip(logits, batch["labels"].unbind(1), strict=True)
         one, other = (F.cross_entropy(logits, gold, reduction="sum") for logits, gold in parts)
         return (one + other) / 2
@@ -211,118 +186,58 @@ class QuestionAnswering(Task):
         """Windows."""
         return float(len(batch["labels"]))
 
-    # --- teacher -> student
-
-    def soft(self, outputs: Any, batch: Batch) -> Tensor:
-        """Start and end logits of each piece, `(windows, pieces * 2)`."""
-        import torch
-
-        return torch.stack([outputs.start_logits, outputs.end_logits], dim=-1).float().flatten(1)
-
-    def soft_loss(self, outputs: Any, batch: Batch, temperature: float) -> Tensor:
-        """The mean of the KL of start and of end, over where an answer can be."""
-        from bertkit.models.heads import soft_losses
-
-        soft = batch["soft"].reshape(len(batch["soft"]), -1, 2)
-        starts, ends = soft[:, : outputs.start_logits.shape[1]].unbind(2)
-        ours = _masked(outputs.start_logits, outputs.end_logits, batch)
-        one, other = (
-            soft_losses.kl(*pair, temperature) for pair in zip(ours, _masked(starts, ends, batch), strict=True)
-        )
-        return (one + other).sum() / 2
-
     # --- model -> answers
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
-        """The best spans of each window: `scores`, best first and -inf behind the last, `(windows, spans)`; `spans`,
-        `(windows, spans, 2)`, the first and the last piece of the context; and `null`, `(windows,)`, its score for
-        none. Exact; of equal spans the first in the text.
-        """
-        import torch
-        from torch.nn import functional as F
+        """`scores`, `spans` and `null` of the best spans of each window; see `best_spans`."""
+        logits = masked_logits(outputs.start_logits, outputs.end_logits, batch)
+        most, longest = self.options.n_best, self.options.max_answer_length
+        return best_spans(*logits, batch, n_best=most, max_answer_length=longest)
 
-        starts, ends = _masked(outputs.start_logits, outputs.end_logits, batch)
-        pieces = torch.arange(starts.shape[1], device=starts.device) - (batch["place"] - batch["low"])[:, None]
-        own = (pieces >= batch["first"][:, None]) & (pieces < batch["end"][:, None])
-        inside = (pieces >= batch["low"][:, None]) & (pieces < (batch["low"] + batch["count"])[:, None])
-        null, most = starts[:, 0] + ends[:, 0], self.options.n_best
-        width = self.options.max_answer_length
-        # Wide enough for `most` starts in windows of any width, which an exported graph takes for granted.
-        starts = F.pad(starts.masked_fill(~own, -torch.inf), (0, most), value=-torch.inf)
-        ends = F.pad(ends.masked_fill(~inside, -torch.inf), (0, most + width - 1), value=-torch.inf)
-        # The n best spans begin at the n starts that are best with their best end. Sorts are stable: with topk, which
-        # of equal spans (bf16 has many) are taken would depend on the padding.
-        # In two dimensions, since torch.export takes the size that max_pool1d is given for fixed.
-        best = starts + F.max_pool2d(ends[:, None], (1, width), 1)[:, 0]
-        few = best.sort(dim=1, descending=True, stable=True).indices[:, :most].sort(dim=1).values
-        after = few[..., None] + torch.arange(width, device=few.device)
-        ends = ends.gather(1, after.flatten(1)).reshape(after.shape)
-        spans = (starts.gather(1, few)[..., None] + ends).flatten(1).sort(dim=1, descending=True, stable=True)
-        scores, at = spans.values[:, :most], spans.indices[:, :most]
-        first = few.gather(1, at // width) - (batch["place"] - batch["low"])[:, None]
-        return {"scores": scores, "spans": torch.stack([first, first + at % width], dim=-1), "null": null}
+    def items(self, arrays: Arrays) -> Sequence[WindowSpans]:
+        return window_spans(arrays)
 
-    def kept(self, arrays: Arrays) -> Sequence[Kept]:
-        real = (arrays["scores"] != -math.inf).sum(axis=1).tolist()
-        table = zip(arrays["scores"], arrays["spans"], arrays["null"].tolist(), real, strict=True)
-        return [Kept(scores[:n], spans[:n, 0], spans[:n, 1], null) for scores, spans, null, n in table]
-
-    def decode(self, kept: Sequence[Kept], features: Dataset, rows: Dataset) -> list[Answer]:
+    def decode(self, items: Sequence[WindowSpans], features: Dataset, rows: Dataset) -> list[Answer]:
         """One answer per row: `answer`, `start`, `end`, `score`; `n_best`, the same four of each candidate, best first,
         equal texts once with their scores summed; `null_score`, of there being none; and `truncated`, never true.
 
         start, end: characters of the row's context. No answer is "" from 0 to 0. Raises ModelError when the model's
         outputs are not finite.
         """
-        found = self._candidates(kept, features, rows)
+        found = self._candidates(items, features, rows)
         return [self._answer(each, context) for each, context in zip(found, rows["context"][:], strict=True)]
 
-    def _candidates(self, kept: Sequence[Kept], features: Dataset, rows: Dataset) -> list[Candidates]:
+    def _candidates(self, items: Sequence[WindowSpans], features: Dataset, rows: Dataset) -> list[Candidates]:
+        """The best spans of each row's context. Raises ModelError where the model's outputs are not finite."""
+        import numpy as np
+
         texts = rows["context"][:]
-        windows: list[list[Kept]] = [[] for _ in texts]
-        bad = set()
-        for row, window in zip(features["row"][:], kept, strict=True):
+        windows: list[list[WindowSpans]] = [[] for _ in texts]
+        for row, window in zip(features["row"][:], items, strict=True):
             windows[row].append(window)
-            if not (math.isfinite(window.null) and all(map(math.isfinite, window.scores.tolist()))):
-                bad.add(row)
-        if bad:
-            what = f"its outputs are not finite for {len(bad)} of {len(texts)} rows"
-            raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
+        require_finite(all(math.isfinite(w.null) and np.isfinite(w.scores).all() for w in each) for each in windows)
         contexts = zip(windows, tokenize(self.tokenizer, texts), texts, strict=True)
-        return [_ranked(*each, self.options.n_best) for each in contexts]
+        n_best = self.options.n_best
+        return [best_of_windows(each, t.starts, t.ends, text, n_best) for each, t, text in contexts]
 
     def _answer(self, found: Candidates, context: str) -> Answer:
-        chances, null = self._chances(found, self.options.temperature or 1.0)
+        chances, null = found.probabilities(self.options.temperature or 1.0, unanswerable=self.unanswerable)
         merged: dict[str, dict[str, Any]] = {}
         for (start, end), chance in zip(found.spans, chances, strict=True):
             text = context[start:end]
             first = merged.setdefault(text, {"answer": text, "start": start, "end": end, "score": 0.0})
             first["score"] = min(first["score"] + chance, 1.0)  # all candidates may be one text
         ranked = sorted(merged.values(), key=lambda each: -each["score"])
+        limit = self.options.null_threshold or 0.0
         none = {"answer": "", "start": 0, "end": 0, "score": null}
-        silent = not ranked or (self.unanswerable and _log_odds(null, ranked[0]["score"]) > self._threshold)
+        silent = not ranked or (self.unanswerable and log_odds(null, ranked[0]["score"]) > limit)
         return {**(none if silent else ranked[0]), "n_best": ranked, "null_score": null, "truncated": False}
-
-    @property
-    def _threshold(self) -> float:
-        return self.options.null_threshold or 0.0
-
-    def _chances(self, found: Candidates, temperature: float) -> tuple[list[float], float]:
-        """Softmax over the candidates, and over `none` where there may be none."""
-        scores = [*found.scores, *([found.null] if self.unanswerable else [])]
-        if not scores:
-            return [], 0.0
-        top = max(scores)
-        gains = [math.exp((score - top) / temperature) for score in scores]
-        total = math.fsum(gains)
-        chances = [gain / total for gain in gains]
-        return (chances[:-1], chances[-1]) if self.unanswerable else (chances, 0.0)
 
     def fit(self, rows: Dataset, predict: Predict) -> QuestionAnswering:
         """The temperature that makes the best answers' scores their chance of being right, then the null threshold of
         best F1; what the recipe fixed stays."""
         found, contexts, gold = list[Candidates](), rows["context"][:], [each["text"] for each in rows["answers"]]
-        for chunk in self.chunks(rows, predict):
+        for chunk in predicted(self, rows, predict):
             found += self._candidates(*chunk)
         task: QuestionAnswering = self
         if self.options.temperature is None:
@@ -330,7 +245,7 @@ class QuestionAnswering(Task):
         if self.unanswerable and self.options.null_threshold is None:
             eager = task._with(null_threshold=math.inf)
             answers = [eager._answer(each, context) for each, context in zip(found, contexts, strict=True)]
-            odds = [_log_odds(a["null_score"], a["score"]) for a in answers]
+            odds = [log_odds(a["null_score"], a["score"]) for a in answers]
             task = task._with(null_threshold=squad.best_threshold(odds, [a["answer"] for a in answers], gold))
         return task
 
@@ -357,21 +272,8 @@ class QuestionAnswering(Task):
 
         return calibration.best_temperature(loss)
 
-    def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
-        return dict(self._graded(answers, rows).scores)
-
-    def intervals(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, tuple[float, float] | None]:
-        return dict(self._graded(answers, rows).intervals())
-
-    def user_score(self, metric: Any, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
-        """A user's `evaluate.Metric` on texts, and lists of gold texts."""
-        return compute_user_metric(metric, *self._graded(answers, rows).pairs())
-
-    def details(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, Any]:
-        """The threshold, the temperature, and how far the answers' scores are from their chance of being right."""
-        return self._graded(answers, rows).details()
-
-    def _graded(self, answers: Sequence[Answer], rows: Dataset) -> squad.GradedRows:
+    def grade(self, answers: Sequence[Answer], rows: Dataset) -> squad.GradedRows:
+        required(rows, "answers")
         fitted = {"temperature": self.options.temperature or 1.0, "null_threshold": self.options.null_threshold}
         return squad.GradedRows(answers, rows, self.unanswerable, fitted)
 
@@ -403,38 +305,3 @@ def _inside(gold: tuple[int, int] | None, low: int, count: int, place: int) -> l
     if gold is None or gold[0] < low or gold[1] >= low + count:
         return [0, 0]
     return [gold[0] - low + place, gold[1] - low + place]
-
-
-def _masked(start_logits: Tensor, end_logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Start and end logits `(windows, pieces)` fp32, where a context piece or the first special token stands."""
-    import torch
-
-    at = torch.arange(start_logits.shape[1], device=start_logits.device)
-    place = batch["place"][:, None]
-    there = ((at >= place) & (at < place + batch["count"][:, None])) | (at == 0)
-    starts, ends = (logits.float().masked_fill(~there, NOWHERE) for logits in (start_logits, end_logits))
-    return starts, ends
-
-
-def _ranked(windows: Sequence[Kept], pieces: Pieces, context: str, most: int) -> Candidates:
-    """The best spans over all windows of a context, without the blanks that some tokenizers count to their pieces."""
-    import numpy as np
-
-    scores, first, last = (np.concatenate(parts) for parts in zip(*(w[:3] for w in windows), strict=True))
-    best = np.argsort(-scores, kind="stable")[:most]
-    starts, ends = pieces.starts[first[best]].tolist(), pieces.ends[last[best]].tolist()
-    kept, spans = [], []
-    for score, start, end in zip(scores[best].tolist(), starts, ends, strict=True):
-        text = context[start:end]
-        bare = text.strip()
-        if len(bare) < len(text):
-            start += len(text) - len(text.lstrip())
-            end = start + len(bare)
-        if bare:
-            kept.append(score)
-            spans.append((start, end))
-    return Candidates(kept, spans, min(window.null for window in windows))
-
-
-def _log_odds(null: float, best: float) -> float:
-    return math.log(max(null, 1e-300)) - math.log(max(best, 1e-300))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 
@@ -11,24 +11,22 @@ from pydantic import Field
 from bertkit.data.columns import label_names
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Column, Finding, Schema
-from bertkit.data.table import column_values, numbers
+from bertkit.data.table import column_values, required
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import similarity
+from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.tasks import vectors
-from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
-from bertkit.tasks.labels import length_findings, settle_labels
+from bertkit.tasks.base import Batch, Predict, TaskOptions
+from bertkit.tasks.labels import settle_labels
+from bertkit.tasks.vectors import VectorTask
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from numpy.typing import ArrayLike
     from torch import Tensor
-    from torch.nn import Module
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
-    from bertkit.encoding.padding import Arrays
-    from bertkit.evaluation.graded import Scored
     from bertkit.models.encoder import Encoder
 
 LOSSES = {  # target -> the losses it can be learned with, the default first
@@ -67,7 +65,7 @@ class SentenceSimilarityOptions(vectors.VectorOptions):
 
 @final
 @dataclass(frozen=True)
-class SentenceSimilarity(Task):
+class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
     """One vector a text, compared by cosine (Reimers & Gurevych 2019).
 
     Learns from graded pairs (`text_a`, `text_b`, `score`), labelled pairs (`label`), or anchors with a
@@ -97,23 +95,14 @@ class SentenceSimilarity(Task):
         targets=("score", "label", "positive"),
         context=("positive", "negative"),
     )
-    gives_embeddings: ClassVar[bool] = True
-
-    options: SentenceSimilarityOptions
-    tokenizer: PreTrainedTokenizerBase
-    max_length: int
+    sides: ClassVar[Sequence[str]] = ("text", "text_a", "text_b", "anchor", "positive", "negative")
 
     # --- before there is a model
 
     @classmethod
-    def prepare(
-        cls,
-        options: SentenceSimilarityOptions,
-        tokenizer: PreTrainedTokenizerBase,
-        max_length: int,
-        rows: Dataset,
-        class_names: Sequence[str],
-    ) -> Self:
+    def settle(
+        cls, options: SentenceSimilarityOptions, rows: Dataset, class_names: Sequence[str]
+    ) -> SentenceSimilarityOptions:
         """Settle loss, labels and range from the training rows. Raises DataError on contradictions."""
         target = next(name for name in cls.schema.targets if name in rows.column_names)
         first = "anchor" if target == "positive" else "text_a"
@@ -140,28 +129,15 @@ class SentenceSimilarity(Task):
             if options.score_range and not low <= least <= most <= high:
                 what = f"[{low:g}, {high:g}], but scores of train go from {least:g} to {most:g}"
                 raise DataError(Problem("task.score_range", what, "Widen it, or leave it out."))
-        return cls(options.model_copy(update=settled), tokenizer, max_length)
-
-    @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Self:
-        """A foreign model: its own modules.json, or mean pooling; cosines, no threshold, truncation."""
-        options, longest = vectors.foreign(config, tokenizer, max_length)
-        return cls(SentenceSimilarityOptions.model_validate({"name": cls.name, **options}), tokenizer, longest)
+        return options.model_copy(update=settled)
 
     @property
-    def headline(self) -> str:
-        if self.options.loss == "multiple-negatives-ranking":
-            return "mrr"
-        return "accuracy" if self.options.labels else "spearman"
-
-    @property
-    def emits(self) -> Sequence[str]:
+    def metrics(self) -> Sequence[str]:
         if self.options.loss == "multiple-negatives-ranking":
             return similarity.RANKED
         if self.options.loss == "softmax":
-            return [
-                n for n in self.options.metrics if "/" not in n and n not in (*similarity.GRADED, *similarity.RANKED)
-            ]
+            own = self.options.metrics.difference(similarity.GRADED, similarity.RANKED)
+            return ["accuracy", *(name for name in own if "/" not in name and name != "accuracy")]
         return similarity.LABELLED if self.options.labels else similarity.GRADED
 
     @property
@@ -174,7 +150,7 @@ class SentenceSimilarity(Task):
         return f"{self.options.described()}, loss {self.options.loss}{labels}"
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
-        yield from length_findings(features, split, self.max_length, self.options.overflow)
+        yield from super().check(features, split)
         if split == "train" and self.options.loss in ("cosent", "multiple-negatives-ranking"):
             what = f"train: {self.options.loss} compares the rows of a batch, which accumulation does not make larger"
             yield Finding(
@@ -184,15 +160,11 @@ class SentenceSimilarity(Task):
     # --- text -> features -> model
 
     def encode(self, rows: Dataset) -> Dataset:
-        from datasets import Dataset
-
-        sides = [n for n in ("text", "text_a", "text_b", "anchor", "positive", "negative") if n in rows.column_names]
-        texts = {side: rows[side][:] for side in sides}
-        columns = vectors.encode_sides(self.tokenizer, texts, self.options, self.max_length)
+        features = super().encode(rows)
         for target in (name for name in self.schema.targets if name in rows.column_names):
             values = self._numbers(rows, target)
-            columns["labels"] = [values[row] for row in columns["row"]]
-        return Dataset.from_dict(columns)
+            features = features.add_column("labels", [values[row] for row in features["row"]])
+        return features
 
     def _numbers(self, rows: Dataset, target: str) -> list[float] | list[int]:
         """What the loss compares with: a number per row; for `positive` nothing, 0."""
@@ -209,22 +181,9 @@ class SentenceSimilarity(Task):
         low, high = self.options.score_range or (0.0, 1.0)
         return [(score - low) / ((high - low) or 1.0) for score in column_values(rows, "score")]
 
-    def units(self, features: Dataset) -> ArrayLike:
-        """The texts of a row are learned together."""
-        return numbers(features, "row")
-
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         classes = len(self.options.labels or ()) if self.options.loss == "softmax" else 0
         return vectors.build(encoder, self.options, classes=classes, new_head=new_head)
-
-    def extra_modules(self, model: Any) -> Mapping[str, Module]:
-        return vectors.extra_modules(model)
-
-    def extra_files(self, model: Any) -> Mapping[str, Any]:
-        return vectors.extra_files(self.options, model.config.hidden_size, self.max_length)
-
-    def forward(self, model: Any, batch: Batch) -> Any:
-        return vectors.forward(super().forward, model, batch, self.options.mini_batch)
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """`vectors` are `(texts, size)`: the sides of a row one after the other, rows in order."""
@@ -234,7 +193,7 @@ class SentenceSimilarity(Task):
         from bertkit.models.heads import vector_losses
 
         if self.options.loss == "multiple-negatives-ranking":
-            return vectors.in_batch(outputs, batch, self.options.scale)
+            return self.in_batch_loss(outputs, batch)
         side = batch["side"]
         a, b = outputs["vectors"][side == 0], outputs["vectors"][side == 1]
         targets = batch["labels"][side == 0]
@@ -246,38 +205,11 @@ class SentenceSimilarity(Task):
             return F.mse_loss(cosines, targets.float(), reduction="sum")
         return vector_losses.cosent(cosines, targets.float(), self.options.scale) * len(a)
 
-    def count(self, batch: Batch) -> float:
-        return float((batch["side"] == 0).sum())
-
-    # --- teacher -> student
-
-    @property
-    def shared(self) -> Mapping[str, Any]:
-        return vectors.shared(self.options)
-
-    def soft(self, outputs: Any, batch: Batch) -> Tensor:
-        """Vectors, `(texts, size)`."""
-        return vectors.soft(outputs)
-
-    def soft_loss(self, outputs: Any, batch: Batch, temperature: float) -> Tensor:
-        """1 - cosine of each text's two vectors; there is no temperature."""
-        return vectors.soft_loss(outputs, batch)
-
-    # --- model -> answers
-
-    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
-        """`vectors`, `(texts, size)` fp32; of a classifier over them `weight` and `bias`."""
-        return vectors.reduce(outputs)
-
-    def kept(self, arrays: Arrays) -> Sequence[Any]:
-        """Each text's vector, fp32, and the classifier that all of them share."""
-        return vectors.kept(arrays)
-
-    def decode(self, kept: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
+    def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
         """`vector` of a text; `score` (cosine) of a pair, with `label` and `scores` where it learned labels; of an
         anchor `score`, `rank` of its positive among those of its rows (4,096 at a time), and `negative_score`."""
         labels = self.options.labels or []
-        return vectors.decode(kept, features, labels, self.options.threshold, "positive" in rows.column_names)
+        return vectors.decode(items, features, labels, self.options.threshold, "positive" in rows.column_names)
 
     def fit(self, rows: Dataset, predict: Predict) -> Self:
         """The threshold of best accuracy, where two labels come from cosines and the recipe left it open."""
@@ -291,13 +223,7 @@ class SentenceSimilarity(Task):
     def _similar(self, rows: Dataset) -> list[bool]:
         return [bool(number) for number in self._numbers(rows, "label")]
 
-    def score(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, float | None]:
-        return dict(self._scored(answers, rows).scores)
-
-    def intervals(self, answers: Sequence[Answer], rows: Dataset) -> dict[str, tuple[float, float] | None]:
-        return self._scored(answers, rows).intervals()
-
-    def _scored(self, answers: Sequence[Answer], rows: Dataset) -> Scored:
+    def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         import numpy as np
 
         if "score" in rows.column_names:
@@ -307,12 +233,10 @@ class SentenceSimilarity(Task):
             ranks, several = similarity.of(answers, "rank"), "negative" in rows.column_names
             beats = similarity.of(answers, "score") > similarity.of(answers, "negative_score") if several else None
             return similarity.ranked(ranks, beats)
-        if "label" not in rows.column_names:
-            what = f"no score, label or positive in the rows, which have {', '.join(rows.column_names)}"
-            raise DataError(Problem("columns", what))
+        required(rows, "score", "label", "positive")
         if self.options.loss == "softmax":
-            wanted = self._numbers(rows, "label")
-            return GradedLabels.of("single-label", list(self.options.labels or ()), wanted, answers).scored
+            names = list(self.options.labels or ())
+            return GradedLabels.of("single-label", names, self._numbers(rows, "label"), answers)
         if not self.options.labels:
             raise DataError(
                 Problem("column `label`", "this model learned no labels; it gives cosines", "Map a `score`.")
@@ -339,4 +263,4 @@ class SentenceSimilarity(Task):
         if self.options.labels:
             best = similarity.best_threshold(self._similar(rows), similarity.of(answers, "score"))
             own = replace(self, options=self.options.model_copy(update={"threshold": best}))
-        return {"tf-idf cosine": own.score(answers, rows)}
+        return {"tf-idf cosine": own.grade(answers, rows).scores}

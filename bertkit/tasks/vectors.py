@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from bertkit.data.schema import Answer
+from bertkit.data.schema import Answer, Finding
+from bertkit.data.table import numbers
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, Problem
 from bertkit.evaluation import similarity
-from bertkit.tasks.base import Batch, TaskOptions
+from bertkit.tasks.base import Batch, Task, TaskOptions
+from bertkit.tasks.labels import length_findings
 
 if TYPE_CHECKING:
     import numpy as np
     from datasets import Dataset
+    from numpy.typing import ArrayLike
     from torch import Tensor
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -63,42 +66,6 @@ class VectorOptions(TaskOptions):
         return ", ".join(part for part in parts if part)
 
 
-def foreign(
-    config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> tuple[dict[str, Any], int]:
-    """Layout and prompts of a model that bertkit did not make, as options; and its limit in word pieces.
-
-    Raises ModelError on modules that bertkit does not know.
-    """
-    from bertkit.models.heads.vectors import read_layout
-    from bertkit.models.untrusted import read_object
-
-    folder = Path(str(config.name_or_path))
-    layout, longest, lowercased = read_layout(folder)
-    if lowercased and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
-        what = "its texts are brought to lower case for a tokenizer that tells case, which bertkit does not do"
-        raise ModelError(Problem(str(folder / "sentence_bert_config.json"), what))
-    file = folder / "config_sentence_transformers.json"
-    said = read_object(file) if file.is_file() else {}
-    kept = said.get("prompts") or {}
-    if not isinstance(kept, dict) or not all(isinstance(prompt, str | None) for prompt in kept.values()):
-        raise ModelError(Problem(str(file), "its prompts are not texts by name"))
-    if kept.get(said.get("default_prompt_name")):
-        what = "%s: its default prompt %r is put before queries or documents alone, if it is theirs"
-        logger.warning(what, folder, kept[said["default_prompt_name"]])
-    prefixes = {f"{side}_prefix": kept[side] for side in ("query", "document") if kept.get(side)}
-    return {**layout._asdict(), **prefixes}, min(max_length, longest or max_length)
-
-
-def extra_files(options: VectorOptions, size: int, longest: int) -> dict[str, Any]:
-    """What sentence-transformers wants beside the model: file name -> JSON."""
-    from bertkit.models.heads.vectors import files
-
-    prompts = {"query": options.query_prefix, "document": options.document_prefix}
-    said = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-    return {**files(options.layout, size, longest), "config_sentence_transformers.json": said}
-
-
 QUERIES, DOCUMENTS = ("anchor", "query"), ("positive", "negative", "document")  # the columns that get a prefix
 
 
@@ -127,33 +94,104 @@ def _number(text: str) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def in_batch(outputs: Mapping[str, Tensor], batch: Batch, scale: float) -> Tensor:
-    """`in_batch` of `models/heads/vector_losses.py`, of anchors, positives and, where given, negatives."""
-    import torch
+class TextVector(NamedTuple):
+    """A text's vector `(size,)`, and the classifier's weight `(classes, 3 size)` and bias, the same for all texts."""
 
-    from bertkit.models.heads import vector_losses
-
-    a, b, c = (outputs["vectors"][batch["side"] == side] for side in range(3))
-    texts = torch.cat([batch["same"][batch["side"] == side] for side in range(3)])
-    return vector_losses.in_batch(a, b, c, texts, scale)
+    vector: np.ndarray
+    classifier: tuple[np.ndarray, np.ndarray] | None
 
 
-def shared(options: VectorOptions) -> dict[str, Any]:
-    """What a teacher of vectors must have in common with its student."""
-    return {"query_prefix": options.query_prefix, "document_prefix": options.document_prefix}
+V = TypeVar("V", bound=VectorOptions)
 
 
-def soft(outputs: Mapping[str, Tensor]) -> Tensor:
-    """A teacher's vectors, `(texts, size)` fp32."""
-    return outputs["vectors"].float()
+class VectorTask(Task[V]):
+    """A task whose model gives each text a vector: an encoder in the layout of sentence-transformers."""
 
+    sides: ClassVar[Sequence[str]]  # columns of texts, in the order of a row's features
 
-def soft_loss(outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
-    """1 - cosine of the student's and the teacher's vector, the mean of a row's texts, summed over rows, `()`."""
-    from bertkit.models.heads import soft_losses
+    @classmethod
+    def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[V, int | None]:
+        """The model's own modules.json and prompts, or mean pooling and none; cosines, no threshold, truncation.
 
-    rows, texts = (batch["side"] == 0).sum(), len(batch["side"])
-    return soft_losses.distance(outputs["vectors"], batch["soft"]).sum() * rows / texts
+        Raises ModelError on modules that bertkit does not support.
+        """
+        from bertkit.models.heads.vectors import read_layout
+        from bertkit.models.untrusted import read_object
+
+        folder = Path(str(config.name_or_path))
+        layout, longest, lowercased = read_layout(folder)
+        if lowercased and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
+            what = "its texts are lower-cased for a case-sensitive tokenizer, which bertkit does not do"
+            raise ModelError(Problem(str(folder / "sentence_bert_config.json"), what))
+        file = folder / "config_sentence_transformers.json"
+        settings = read_object(file) if file.is_file() else {}
+        prompts = settings.get("prompts") or {}
+        if not isinstance(prompts, dict) or not all(isinstance(prompt, str | None) for prompt in prompts.values()):
+            raise ModelError(Problem(str(file), "its prompts are not texts by name"))
+        if prompts.get(settings.get("default_prompt_name")):
+            what = "%s: its default prompt %r is used for queries or documents only, if it is theirs"
+            logger.warning(what, folder, prompts[settings["default_prompt_name"]])
+        prefixes = {f"{side}_prefix": prompts[side] for side in ("query", "document") if prompts.get(side)}
+        options: Any = cls.Options.model_validate({"name": cls.name, **layout._asdict(), **prefixes})
+        return options, longest
+
+    def encode(self, rows: Dataset) -> Dataset:
+        """One feature a text, the sides of a row one after the other; see `encode_sides`."""
+        from datasets import Dataset
+
+        texts = {name: rows[name][:] for name in self.sides if name in rows.column_names}
+        return Dataset.from_dict(encode_sides(self.tokenizer, texts, self.options, self.max_length))
+
+    def units(self, features: Dataset) -> ArrayLike:
+        """The texts of a row are trained on together."""
+        return numbers(features, "row")
+
+    def check(self, features: Dataset, split: str) -> Iterator[Finding]:
+        yield from length_findings(features, split, self.max_length, windows=False)
+
+    def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
+        return build(encoder, self.options, new_head=new_head)
+
+    def extra_modules(self, model: Any) -> Mapping[str, Module]:
+        """The dense layer and the classifier, where the model has them."""
+        from bertkit.models.heads.vectors import DENSE
+
+        places = {"dense": f"{DENSE}/model", "classifier": "classifier"}
+        return {places[name]: module for name, module in model.named_children() if name in places}
+
+    def extra_files(self, model: Any) -> Mapping[str, Any]:
+        """What sentence-transformers reads besides the model."""
+        from bertkit.models.heads.vectors import files
+
+        prompts = {"query": self.options.query_prefix, "document": self.options.document_prefix}
+        settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+        layout = files(self.options.layout, model.config.hidden_size, self.max_length)
+        return {**layout, "config_sentence_transformers.json": settings}
+
+    def forward(self, model: Any, batch: Batch) -> Any:
+        return forward(super().forward, model, batch, self.options.mini_batch)
+
+    def in_batch_loss(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """Multiple-negatives ranking over anchors, positives and, where given, negatives, `()`."""
+        import torch
+
+        from bertkit.models.heads import vector_losses
+
+        a, b, c = (outputs["vectors"][batch["side"] == side] for side in range(3))
+        texts = torch.cat([batch["same"][batch["side"] == side] for side in range(3)])
+        return vector_losses.in_batch(a, b, c, texts, self.options.scale)
+
+    def count(self, batch: Batch) -> float:
+        """Rows."""
+        return float((batch["side"] == 0).sum())
+
+    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+        """`vectors`, `(texts, size)`, and `weight` and `bias` of the classifier where there is one, fp32."""
+        return {name: outputs[name].float() for name in ("vectors", "weight", "bias") if name in outputs}
+
+    def items(self, arrays: Arrays) -> Sequence[TextVector]:
+        classifier = (arrays["weight"], arrays["bias"]) if "weight" in arrays else None
+        return [TextVector(vector, classifier) for vector in arrays["vectors"]]
 
 
 def build(encoder: Encoder, options: VectorOptions, *, classes: int = 0, new_head: bool = True) -> PreTrainedModel:
@@ -180,14 +218,6 @@ def build(encoder: Encoder, options: VectorOptions, *, classes: int = 0, new_hea
         # The classifier's own tensors go with the vectors: which texts are pairs, the loss and decode know.
         model.register_forward_hook(_with_classifier)
     return model  # type: ignore[no-any-return]
-
-
-def extra_modules(model: Any) -> dict[str, Module]:
-    """Where they are saved, without `.safetensors` -> the dense layer and the classifier, where there are such."""
-    from bertkit.models.heads.vectors import DENSE
-
-    places = {"dense": f"{DENSE}/model", "classifier": "classifier"}
-    return {places[name]: module for name, module in model.named_children() if name in places}
 
 
 def _with_classifier(model: Any, inputs: Any, outputs: Any) -> Any:
@@ -225,29 +255,11 @@ def forward(run: Callable[[Any, Batch], Any], model: Any, batch: Batch, mini_bat
     return {**parts[0], "vectors": torch.cat([each["vectors"] for each in parts])}
 
 
-class Kept(NamedTuple):
-    """A text's vector `(size,)`, and the classifier's weight `(classes, 3 size)` and bias, the same for all texts."""
-
-    vector: np.ndarray
-    classifier: tuple[np.ndarray, np.ndarray] | None
-
-
-def reduce(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`vectors`, and `weight` and `bias` of the classifier where there is one, fp32."""
-    return {name: outputs[name].float() for name in ("vectors", "weight", "bias") if name in outputs}
-
-
-def kept(arrays: Arrays) -> list[Kept]:
-    """One item a text."""
-    classifier = (arrays["weight"], arrays["bias"]) if "weight" in arrays else None
-    return [Kept(vector, classifier) for vector in arrays["vectors"]]
-
-
-def stacked(kept: Sequence[Kept]) -> np.ndarray:
+def stacked(items: Sequence[TextVector]) -> np.ndarray:
     """`(texts, size)` fp32. Raises ModelError when vectors are not finite."""
     import numpy as np
 
-    every = np.stack([item.vector for item in kept])
+    every = np.stack([item.vector for item in items])
     bad = int((~np.isfinite(every)).any(axis=1).sum())
     if bad:
         what = f"its vectors are not finite for {bad} of {len(every)} texts"
@@ -256,7 +268,7 @@ def stacked(kept: Sequence[Kept]) -> np.ndarray:
 
 
 def decode(
-    kept: Sequence[Kept], features: Dataset, labels: Sequence[str], threshold: float | None, ranked: bool
+    items: Sequence[TextVector], features: Dataset, labels: Sequence[str], threshold: float | None, ranked: bool
 ) -> list[Answer]:
     """Vectors, or cosines of the sides; and `truncated`. Raises ModelError when vectors are not finite.
 
@@ -265,13 +277,13 @@ def decode(
     import numpy as np
 
     sides = max(features["side"][:]) + 1
-    every = stacked(kept)
+    every = stacked(items)
     lost = np.asarray(features["lost"][:]).reshape(-1, sides).sum(axis=1) > 0
     table = every.astype(np.float64).reshape(-1, sides, every.shape[1])
     if sides == 1:
         answers: list[Answer] = [{"vector": vector.tolist()} for vector in every]
-    elif kept[0].classifier is not None:
-        answers = _classified(table, kept[0].classifier, labels)
+    elif items[0].classifier is not None:
+        answers = _classified(table, items[0].classifier, labels)
     else:
         unit = table / np.maximum(np.linalg.norm(table, axis=-1, keepdims=True), 1e-12)
         answers = by_cosine(unit.transpose(1, 0, 2), labels, threshold, ranked)

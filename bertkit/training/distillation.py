@@ -31,6 +31,7 @@ from bertkit.inference.predictor import (
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.encoder import Encoder
 from bertkit.models.heads import soft_losses
+from bertkit.training.soft_targets import SOFT_TARGETS
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -54,11 +55,11 @@ class Teacher:
     predictor: Predictor
 
     def soft(self, batch: Batch) -> tuple[Any, Tensor]:
-        """The model's outputs for a batch on its device, and what `Task.soft` makes of them, `(features, numbers)`."""
+        """The model's outputs for a batch on its device, and its soft targets, `(features, numbers)`."""
         own = self.predictor
         with torch.no_grad(), torch.autocast(own.device.type, torch.bfloat16, enabled=own.precision == "bf16"):
             outputs = own.task.forward(own.model, batch)
-            return outputs, own.task.soft(outputs, batch)
+            return outputs, SOFT_TARGETS[own.task.name].outputs(own.task, outputs, batch)
 
 
 def find_teacher(spec: Distillation, task: Task) -> Teacher:
@@ -69,11 +70,14 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
     except UserError as error:
         raise ModelError([each._replace(where=f"{WHERE}, {each.where}") for each in error.problems]) from error
     problems = []
+    if task.name not in SOFT_TARGETS:
+        raise UserError(Problem("distillation", f"{task.name} cannot be distilled"))
     if own.task.name != task.name:
         problems.append(Problem(WHERE, f"{spec.teacher} was trained for {own.task.name}, not {task.name}"))
     else:
-        for option, ours in task.shared.items():
-            if (theirs := own.task.shared[option]) != ours:
+        must_match = SOFT_TARGETS[task.name].must_match
+        for option, ours in must_match(task).items():
+            if (theirs := must_match(own.task)[option]) != ours:
                 verb = "are" if isinstance(ours, list) else "is"
                 what = f"{option} {verb} {_listed(theirs)}, the student's {verb} {_listed(ours)}"
                 problems.append(Problem(WHERE, what, f"Write  task: {{{option}: …}}  as the teacher has it."))
@@ -102,7 +106,7 @@ def check_sizes(spec: Distillation, teacher: Teacher, task: Task, model: Any, fe
     device = teacher.predictor.device
     sizes = [teacher.soft({name: values.to(device) for name, values in batch.items()})[1].shape[-1]]
     with torch.no_grad():
-        sizes.append(task.soft(task.forward(model, batch), batch).shape[-1])
+        sizes.append(SOFT_TARGETS[task.name].outputs(task, task.forward(model, batch), batch).shape[-1])
     if sizes[0] != sizes[1]:
         what = f"its vectors have {sizes[0]:,} numbers, the student's {sizes[1]:,}"
         raise ModelError(Problem(WHERE, what, f"Give the student a dense layer:  task: {{dense: {sizes[0]}}}"))
@@ -170,7 +174,7 @@ class Distiller:
         if is_online(self.spec, self.task):
             batch = {**batch, SOFT: self.teacher.soft(batch)[1]}
         hard = self.task.loss(outputs, batch, label_smoothing)
-        soft = self.task.soft_loss(outputs, batch, self.spec.temperature)
+        soft = SOFT_TARGETS[self.task.name].loss(self.task, outputs, batch, self.spec.temperature)
         mixed = self.spec.alpha * soft + (1 - self.spec.alpha) * hard
         if not self.spec.hidden:
             return mixed
@@ -192,7 +196,7 @@ class Distiller:
 
 def is_online(spec: Distillation, task: Task) -> bool:
     """Is the teacher asked in every step, since what it says is too much to keep, or never the same?"""
-    return spec.hidden or task.resampled
+    return spec.hidden or SOFT_TARGETS[task.name].online
 
 
 def with_soft_targets(features: Dataset, teacher: Teacher) -> Dataset:
@@ -255,7 +259,7 @@ def _write(file: Path, features: Dataset, teacher: Teacher) -> None:
     schema = pa.schema({SOFT: kind})
 
     def soft(outputs: Any, batch: Batch) -> Sequence[Any]:
-        return list(own.task.soft(outputs, batch).float().cpu().numpy())
+        return list(SOFT_TARGETS[own.task.name].outputs(own.task, outputs, batch).float().cpu().numpy())
 
     ask = replace(own.predict_features, keep=soft)
     with file.open("wb") as raw:

@@ -120,7 +120,7 @@ def finish(
         verify(run, predictor, data.rows[split])
     device = predictor.device.type
     write_json(run.folder / "environment.json", environment(device, predictor.precision))
-    headline = recipe.training.get("metric_for_best_model", predictor.task.headline)
+    headline = recipe.training.get("metric_for_best_model", predictor.task.metrics[0])
     if len(outcomes) == 1:
         own = {split: each["metrics"] for split, each in splits.items()}
         outcomes = [outcomes[0] | {"headline": own.get("validation", {}).get(headline), "metrics": own}]

@@ -19,6 +19,7 @@ from bertkit.models.encoder import Encoder, freeze, load_tokenizer, quiet, with_
 from bertkit.recipe.recipe import to_yaml
 from bertkit.run import ANYWAY, Run, versions
 from bertkit.tasks import get_task
+from bertkit.tasks.base import prepare as prepare_task
 from bertkit.training.distillation import Teacher, check_sizes, find_teacher, keep_layers
 
 if TYPE_CHECKING:
@@ -54,11 +55,11 @@ def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
     if "validation" not in data.rows and (recipe.early_stopping or len(recipe.seeds) > 1):
         what = "there is no validation split to choose by, which early_stopping and several seeds need"
         raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
-    task = kind.prepare(recipe.task, tokenizer, limit, data.rows["train"], data.class_names)
-    headline = recipe.training.get("metric_for_best_model", task.headline)
-    if headline not in task.emits:
+    task = prepare_task(kind, recipe.task, tokenizer, limit, data.rows["train"], data.class_names)
+    headline = recipe.training.get("metric_for_best_model", task.metrics[0])
+    if headline not in task.metrics:
         what = f"{task.name} with these targets has no metric {headline!r} to choose by"
-        raise RecipeError(Problem("training.metric_for_best_model", what, f"It has {', '.join(task.emits)}."))
+        raise RecipeError(Problem("training.metric_for_best_model", what, f"It has {', '.join(task.metrics)}."))
     return task, data
 
 
@@ -164,7 +165,7 @@ def arguments(recipe: Recipe, task: Task, folder: Path, seed: int, *, evaluates:
     if "bf16" not in given and not given.get("fp16"):
         own["bf16"] = best_precision(device) == "bf16"
     if evaluates:
-        own["metric_for_best_model"] = task.headline
+        own["metric_for_best_model"] = task.metrics[0]
         own["greater_is_better"] = True
     else:
         given["eval_strategy"] = "no"

@@ -23,6 +23,7 @@ from bertkit.inference.runner import Runner
 from bertkit.models.device import resolve_precision
 from bertkit.models.encoder import Encoder
 from bertkit.run import Run
+from bertkit.tasks.base import evaluate
 from bertkit.training.checkpoint import latest_intact
 from bertkit.training.distillation import Distiller, Teacher, is_online, with_soft_targets
 from bertkit.training.memory import out_of_memory
@@ -76,7 +77,7 @@ def train_seed(
     precision = resolve_precision(settings["precision"], args.device)
     runner = Runner(task, fresh, args.device, precision, rows)
     divided = args.world_size > 1 and not (args.fsdp or args.deepspeed)  # their forward passes are of all processes
-    headline = str(args.metric_for_best_model or task.headline)
+    headline = str(args.metric_for_best_model or task.metrics[0])
     try:
         trainer = TaskTrainer(
             runner=replace(runner, mapper=sharded_map) if divided else runner,
@@ -178,7 +179,7 @@ def settle(
     save(model, task, folder / "model", settings)
     if len(recipe.seeds) == 1:
         return {}
-    return {split: task.evaluate(data.rows[split], predict) for split in scored_splits(data)}
+    return {split: evaluate(task, data.rows[split], predict) for split in scored_splits(data)}
 
 
 def model_settings(recipe: Recipe, args: TrainingArguments) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json, write_json
 from bertkit.inference.runner import Runner
 from bertkit.models.cpu_kernels import faster, memory_kept
+from bertkit.tasks.base import evaluate
 from bertkit.training import checkpoint
 from bertkit.training.batching import UNIT, Batches, EpochLoader, Examples, LengthBatches, TokenBatches
 from bertkit.training.memory import divided, parts_that_fit
@@ -238,7 +239,7 @@ class TaskTrainer(Trainer):
         """Overall metrics of the task on the validation rows, or on `eval_dataset`, a Dataset of rows."""
         self._turn("evaluation")
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
-        scores = self.task.evaluate(rows, replace(self.runner, model=self.model))
+        scores = evaluate(self.task, rows, replace(self.runner, model=self.model))
         # NaN is never better than anything, which is how an undefined headline metric must compare.
         shown = {
             k: math.nan if v is None else v

@@ -36,3 +36,9 @@ def soft_listnet(student: Tensor, teacher: Tensor, sizes: Sequence[int], tempera
         for scores in (student, teacher)
     )
     return soft_losses.kl(ours, theirs, temperature).sum()
+
+
+def query_sizes(groups: Tensor) -> list[int]:
+    """How many rows each query has. groups: `(rows,)`, the number of each row's query, those of a query adjacent."""
+    sizes: list[int] = torch.unique_consecutive(groups, return_counts=True)[1].tolist()
+    return sizes

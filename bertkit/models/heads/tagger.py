@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from bertkit.data.tagging import entities
+from bertkit.errors import ModelError, Problem
 
 if TYPE_CHECKING:
     import numpy as np
+    from datasets import Dataset
 
 
 BLOCK = 2**16  # padded words that are decoded at a time
+
+
+class Emissions(NamedTuple):
+    """The scores of the words that a window owns, and the chain that they are part of."""
+
+    scores: np.ndarray  # (words, tags) fp32
+    chain: tuple[np.ndarray, ...] | None  # transitions, start, end; None: every word for itself
 
 
 class Entity(NamedTuple):
@@ -29,6 +38,37 @@ class Tagged(NamedTuple):
     tags: list[str]
     scores: list[float]  # the posterior of each tag
     entities: list[Entity]
+
+
+def window_emissions(arrays: Mapping[str, np.ndarray], tags: int, *, crf: bool) -> list[Emissions]:
+    """`emissions`, `words` (how many) and a chain's `transitions`, `start` and `end`, one item per window.
+
+    Raises ModelError where they are not those of so many tags.
+    """
+    parts = ("transitions", "start", "end") if crf else ()
+    given = arrays["emissions"].shape[-1] if "emissions" in arrays else 0
+    if given != tags or not {"words", *parts} <= arrays.keys():
+        what = f"its outputs ({', '.join(arrays)}; {given} tags) are not those of a head with {tags} tags"
+        raise ModelError(Problem("the model", what, "Its config.json was edited, or belongs to another model."))
+    chain = tuple(arrays[name] for name in parts) or None
+    counted = zip(arrays["emissions"], arrays["words"].tolist(), strict=True)
+    return [Emissions(emissions[:words], chain) for emissions, words in counted]
+
+
+def words_of_rows(
+    items: Sequence[Emissions], features: Dataset, rows: int, tags: int
+) -> tuple[list[list[int]], list[np.ndarray]]:
+    """For each sentence the words that windows read, in order, and their scores `(words, tags)`."""
+    import numpy as np
+
+    read: list[list[int]] = [[] for _ in range(rows)]
+    parts: list[list[np.ndarray]] = [[np.empty((0, tags), dtype=np.float32)] for _ in range(rows)]
+    for row, words, window in zip(features["row"][:], features["words"][:], items, strict=True):
+        read[row] += words
+        parts[row].append(window.scores)
+    if items[0].chain is not None and not all(np.isfinite(part).all() for part in items[0].chain):
+        raise ModelError(Problem("the model", "its CRF is not finite", "Its weights are damaged."))
+    return read, [np.concatenate(each) for each in parts]
 
 
 def decode_tags(

@@ -1,0 +1,163 @@
+"""Soft targets: what a student learns from a teacher, task by task (Hinton et al. 2015)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bertkit.encoding.windows import first_windows, mean_of_windows, row_windows
+from bertkit.models.heads import ranking_losses, soft_losses
+from bertkit.models.heads.crf import Chain
+from bertkit.models.heads.spans import masked_logits
+from bertkit.models.heads.words import emissions, pack_sentences, word_logits
+from bertkit.tasks.base import Batch
+from bertkit.tasks.labels import weight_tensor
+from bertkit.tasks.pretraining import Pretraining
+from bertkit.tasks.question_answering import QuestionAnswering
+from bertkit.tasks.text_classification import TextClassification
+from bertkit.tasks.text_ranking import TextRanking
+from bertkit.tasks.token_classification import TokenClassification
+from bertkit.tasks.vectors import VectorTask
+
+Options: TypeAlias = Mapping[str, Any]
+
+
+class SoftTargets(NamedTuple):
+    """How the models of a task learn from a teacher.
+
+    outputs: on the device, what a teacher says of each feature, `(features, numbers)`, padded at the end.
+    loss: the SUM of the losses against the teacher's `batch["soft"]`, as `Task.loss` sums and `Task.count` counts.
+    Both sides' logits are divided by the temperature, and the loss is multiplied by its square.
+    must_match: what teacher and student must have in common: option -> value.
+    online: the teacher runs along with each step, because its features are sampled again in each epoch.
+    """
+
+    outputs: Callable[[Any, Any, Batch], Tensor]
+    loss: Callable[[Any, Any, Batch, float], Tensor]
+    must_match: Callable[[Any], Options] = lambda task: {}
+    online: bool = False
+
+
+def _logits(task: Any, outputs: Any, batch: Batch) -> Tensor:
+    """`(windows, labels)` fp32."""
+    logits: Tensor = outputs.logits.float()
+    return logits
+
+
+def _labels_loss(task: TextClassification, outputs: Any, batch: Batch, temperature: float) -> Tensor:
+    """KL of each row with its class weight, cross-entropy of each decision, or squared error."""
+    student, teacher = mean_of_windows(outputs.logits, batch), mean_of_windows(batch["soft"], batch)
+    if task.kind == "regression":
+        return F.mse_loss(student, teacher, reduction="sum")
+    if task.kind == "multi-label":
+        return soft_losses.binary(student, teacher, temperature)
+    losses = soft_losses.kl(student, teacher, temperature)
+    weight = weight_tensor(task.options.class_weights, task.names, losses)
+    return losses.sum() if weight is None else (losses * weight[first_windows(batch["labels"], batch)]).sum()
+
+
+def _words(task: TokenClassification, outputs: Any, batch: Batch) -> Tensor:
+    """Logits of the words of each window, `(windows, words * tags)`; with a CRF preceded by the chain's: `tags` rows of
+    transitions, one of start and one of end."""
+    words = emissions(outputs["logits"], batch)
+    if task.options.head == "softmax":
+        return words.flatten(1)
+    chain = torch.cat([part.float().reshape(-1, len(task.tags)) for part in outputs["chain"]])
+    return torch.cat([chain.expand(len(words), -1, -1), words], dim=1).flatten(1)
+
+
+def _words_loss(task: TokenClassification, outputs: Any, batch: Batch, temperature: float) -> Tensor:
+    """KL of each word with its class weight; for a chain, cross-entropy of each word's marginals."""
+    present, tags = batch["heads"] >= 0, len(task.tags)
+    soft = batch["soft"].reshape(len(present), -1, tags)
+    start = tags + 2 if task.options.head == "crf" else 0
+    teacher = soft[:, start : start + present.shape[1]][present]
+    student = word_logits(outputs["logits"], batch).float()
+    if not len(student):
+        return student.sum()
+    if task.options.head == "softmax":
+        losses = soft_losses.kl(student, teacher, temperature)
+    else:
+        sentence, place, mask = pack_sentences(batch)
+        chain = Chain(soft[0, :tags], soft[0, tags], soft[0, tags + 1])
+        student_side, teacher_side = (
+            (scores.new_zeros((*mask.shape, tags)).index_put((sentence, place), scores), task.constrained(each))
+            for scores, each in ((student, outputs["chain"]), (teacher, chain))
+        )
+        losses = soft_losses.chain_cross_entropy(student_side, teacher_side, mask, temperature)[sentence, place].float()
+    weight = task.weights(losses)
+    return losses.sum() if weight is None else (losses * weight[batch["labels"][present]]).sum()
+
+
+def _borders(task: QuestionAnswering, outputs: Any, batch: Batch) -> Tensor:
+    """Start and end logits of each token, `(windows, tokens * 2)`."""
+    return torch.stack([outputs.start_logits, outputs.end_logits], dim=-1).float().flatten(1)
+
+
+def _borders_loss(task: QuestionAnswering, outputs: Any, batch: Batch, temperature: float) -> Tensor:
+    """The mean of the KL of start and of end, over the positions that an answer can have."""
+    soft = batch["soft"].reshape(len(batch["soft"]), -1, 2)
+    starts, ends = soft[:, : outputs.start_logits.shape[1]].unbind(2)
+    student = masked_logits(outputs.start_logits, outputs.end_logits, batch)
+    pairs = zip(student, masked_logits(starts, ends, batch), strict=True)
+    start, end = (soft_losses.kl(*pair, temperature) for pair in pairs)
+    return (start + end).sum() / 2
+
+
+def _vectors(task: VectorTask[Any], outputs: Any, batch: Batch) -> Tensor:
+    """`(texts, size)` fp32."""
+    vectors: Tensor = outputs["vectors"].float()
+    return vectors
+
+
+def _vectors_loss(task: VectorTask[Any], outputs: Any, batch: Batch, temperature: float) -> Tensor:
+    """1 - cosine of the student's and the teacher's vector, the mean of a row's texts, summed over rows."""
+    rows, texts = (batch["side"] == 0).sum(), len(batch["side"])
+    return soft_losses.distance(outputs["vectors"], batch["soft"]).sum() * rows / texts
+
+
+def _prefixes(task: VectorTask[Any]) -> Options:
+    return {name: getattr(task.options, name) for name in ("query_prefix", "document_prefix")}
+
+
+def _ranking_loss(task: TextRanking, outputs: Any, batch: Batch, temperature: float) -> Tensor:
+    """Squared error of each row's logit; for listwise, KL over the rows of a query."""
+    _, first, windows = row_windows(batch)
+    student, teacher = (
+        ranking_losses.greatest(logits[:, 0].float(), windows, len(first)) for logits in (outputs.logits, batch["soft"])
+    )
+    if task.options.loss == "listwise":
+        return ranking_losses.soft_listnet(
+            student, teacher, ranking_losses.query_sizes(batch["group"][first]), temperature
+        )
+    return F.mse_loss(student, teacher, reduction="sum")
+
+
+def _masked_tokens(task: Pretraining, outputs: Any, batch: Batch) -> Tensor:
+    """Logits of the chosen positions, `(chosen, vocab)`."""
+    logits: Tensor = outputs.prediction_logits
+    return logits
+
+
+def _masked_tokens_loss(task: Pretraining, outputs: Any, batch: Batch, temperature: float) -> Tensor:
+    """KL of the masked tokens (Sanh et al. 2019, section 2); pairs are learned from their labels alone."""
+    masked = batch["labels"][task.chosen(batch)] != -100
+    tokens = soft_losses.kl(outputs.prediction_logits[masked], batch["soft"][masked], temperature).sum()
+    return torch.cat([tokens[None], task.loss(outputs, batch)[1:]])
+
+
+SOFT_TARGETS: Mapping[str, SoftTargets] = {
+    "text-classification": SoftTargets(_logits, _labels_loss, lambda task: {"kind": task.kind, "labels": task.names}),
+    "token-classification": SoftTargets(
+        _words, _words_loss, lambda task: {"head": task.options.head, "tags": task.tags}
+    ),
+    "question-answering": SoftTargets(_borders, _borders_loss),
+    "sentence-similarity": SoftTargets(_vectors, _vectors_loss, _prefixes),
+    "retrieval": SoftTargets(_vectors, _vectors_loss, _prefixes),
+    "text-ranking": SoftTargets(_logits, _ranking_loss, lambda task: {"activation": task.options.activation}),
+    "pretraining": SoftTargets(_masked_tokens, _masked_tokens_loss, online=True),
+}
