@@ -1,4 +1,4 @@
-"""What a fine-tuned model has to beat: the majority answer, and a linear model over TF-IDF."""
+"""Baselines that a fine-tuned model should beat: the majority answer, and a linear model over TF-IDF."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from numpy.typing import ArrayLike
 from bertkit.evaluation.intervals import Floats, Ints, Scores
 from bertkit.evaluation.metrics import Kind, multi_label, regression, single_label
 
-ROWS = 200_000  # of train, evenly spaced, that simple models learn from: bounds their time and memory
-FEATURES = 100_000  # the most frequent 1- and 2-grams kept: bounds time and memory for many labels
-
+ROWS = 200_000  # of train, evenly spaced, that baselines are fitted to: bounds their time and memory
+FEATURES = 100_000  # the most frequent 1- and 2-grams: bounds time and memory for many labels
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 
 def enough(train: Dataset) -> Dataset:
-    """The rows of train that simple models learn from: all, or ROWS of them."""
+    """The rows of train that baselines are fitted to: all, or ROWS of them."""
     if len(train) <= ROWS:
         return train
     return train.select(np.linspace(0, len(train) - 1, ROWS).round().astype(np.int64))
@@ -42,28 +41,18 @@ def baselines(
     targets: ArrayLike,
     labels: Sequence[str],
 ) -> dict[str, Scores]:
-    """Scores of simple models on the evaluation rows, by the functions of `metrics`; deterministic.
+    """Scores of the baselines on the evaluation rows, by the functions of `metrics`; deterministic.
 
-    majority: the most frequent label (multi-label: what most rows say of each label), with the shares in
+    majority: the most frequent label (multi-label: for each label, whether most rows have it), with the shares in
     train as probabilities, which is scikit-learn's DummyClassifier(strategy="prior"); regression: the mean.
 
     tfidf: 1- and 2-grams, sublinear TF-IDF, then logistic regression (multi-label: one per label, given from
-    0.5 on) or ridge regression. Left out where it can not be fitted: no text has a word, or all targets of
+    0.5 on) or ridge regression. Left out where it cannot be fitted: no text has a word, or all targets of
     train are the same.
 
-    Args:
-        kind: What `targets` are.
-        train_texts: (train rows,) texts; of a pair, both in one string.
-        train_targets: (train rows,) label ids or numbers; multi-label: (train rows, labels) of 0 and 1.
-        texts: (rows,) texts to score on.
-        targets: Their targets, as `train_targets`.
-        labels: Names, by id; ignored for regression.
-
-    Returns:
-        "majority" and, where fitted, "tfidf" -> scores.
-
-    Raises:
-        ValueError: There is no row, or a shape does not fit.
+    train_texts, texts: (train rows,) and (rows,) texts; for a pair, both in one string. train_targets, targets: label
+    ids or numbers; multi-label: (rows, labels) of 0 and 1. labels: names, by id; ignored for regression.
+    Raises ValueError: there is no row, or a shape does not fit.
     """
     # One fit for every kind: regression is a column of numbers, classification columns of probabilities.
     if kind == "regression":

@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say: temperatures, per-label thresholds and the calibration error.
+"""Calibration: temperatures, thresholds per label, and the calibration error.
 
 The temperature and the calibration error follow Guo et al. 2017, "On Calibration of Modern Neural Networks".
 """
@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias, TypedDict
+from typing import TypedDict
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
+from bertkit.evaluation.intervals import Floats, Ints
 
 BINS = 15  # as in Guo et al.
 COLDEST, HOTTEST = 0.05, 20.0  # bounds of a fitted temperature: separable data has no finite minimum
+TINY, BELOW_1 = np.finfo(np.float64).tiny, np.nextafter(1, 0)  # the probabilities nearest to 0 and 1 with finite logits
 
 
 class Bin(TypedDict):
@@ -35,70 +35,57 @@ def bin_of(confidence: Floats, bins: int = BINS) -> Ints:
 
 
 def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> list[Bin]:
-    """What a reliability diagram shows: confidence against accuracy, in bins of equal width.
+    """The bars of a reliability diagram: confidence and accuracy, in bins of equal width.
 
-    Args:
-        confidence: (decisions,) probability in [0, 1] that the model gave to its decision.
-        correct: (decisions,) whether that decision was right.
-        bins: Number of bins.
-
-    Raises:
-        ValueError: There is no decision, or the shapes differ.
+    confidence: (decisions,) probability in [0, 1] that the model gave to its decision. correct: (decisions,) whether
+    that decision was right. Raises ValueError: there is no decision, or the shapes differ.
     """
     confidences, corrects = _decisions(confidence, correct)
     which = bin_of(confidences, bins)
-    counts = np.bincount(which, minlength=bins)
-    confidence_sums = np.bincount(which, weights=confidences, minlength=bins)
-    correct_sums = np.bincount(which, weights=corrects, minlength=bins)
+    counts = np.bincount(which, minlength=bins).tolist()
+    sums = (np.bincount(which, weights=values, minlength=bins).tolist() for values in (confidences, corrects))
     return [
-        Bin(
-            low=i / bins,
-            high=(i + 1) / bins,
-            count=int(count),
-            confidence=float(confidence_sums[i] / count) if count else None,
-            accuracy=float(correct_sums[i] / count) if count else None,
-        )
-        for i, count in enumerate(counts)
+        Bin(low=i / bins, high=(i + 1) / bins, count=count, confidence=c / count, accuracy=a / count)
+        if count
+        else Bin(low=i / bins, high=(i + 1) / bins, count=0, confidence=None, accuracy=None)
+        for i, (count, c, a) in enumerate(zip(counts, *sums, strict=True))
     ]
 
 
 def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
     """Mean over decisions of |confidence - accuracy| of their bin (Guo et al. 2017, equation 3), in [0, 1].
 
-    Args:
-        confidence: (decisions,) probability in [0, 1] that the model gave to its decision.
-        correct: (decisions,) whether that decision was right.
-        bins: Number of bins of equal width.
-
-    Raises:
-        ValueError: There is no decision, or the shapes differ.
+    Arguments and errors as in `reliability`.
     """
     confidences, corrects = _decisions(confidence, correct)
     gaps = np.bincount(bin_of(confidences, bins), weights=confidences - corrects, minlength=bins)
     return float(np.abs(gaps).sum() / len(confidences))
 
 
+def softmax_logits(probabilities: ArrayLike) -> Floats:
+    """Logits whose softmax the probabilities are: their logarithms, as softmax does not see the shift that is lost."""
+    return np.log(np.maximum(np.asarray(probabilities, dtype=np.float64), TINY))
+
+
+def sigmoid_logits(probabilities: ArrayLike) -> Floats:
+    """Logits whose sigmoid the probabilities are; those of 0 and 1, which would be infinite, are the nearest ones."""
+    from scipy.special import logit
+
+    return np.asarray(logit(np.clip(np.asarray(probabilities, dtype=np.float64), TINY, BELOW_1)))
+
+
 def fit_temperature_softmax(probabilities: ArrayLike, references: ArrayLike) -> float:
-    """The temperature T that minimises the negative log likelihood of softmax(logits / T).
+    """The temperature T that minimises the negative log likelihood of softmax(logits / T); see `best_temperature`.
 
-    Args:
-        probabilities: (rows, labels) as softmax gave them at the temperature in use, which the result
-            multiplies. The logits are their logarithms: softmax does not see the shift that is lost.
-        references: (rows,) label ids.
-
-    Returns:
-        T in [0.05, 20]; 1.0 where no T is better than leaving the probabilities as they are, or where no
-            row is wrong, so that ever colder ones are.
-
-    Raises:
-        ValueError: There is no row, or the shapes do not fit.
+    probabilities: (rows, labels) as softmax gave them at the temperature in use, which the result multiplies.
+    references: (rows,) label ids. Raises ValueError: there is no row, or the shapes do not fit.
     """
     from scipy.special import logsumexp
 
     given, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.int64)
     if given.ndim != 2 or not given.size or truth.shape != given.shape[:1]:
         raise ValueError(f"expected (rows, labels) and (rows,), not {given.shape} and {truth.shape}")
-    logits = np.log(np.maximum(given, np.finfo(np.float64).tiny))
+    logits = softmax_logits(given)
     chosen = logits[np.arange(len(truth)), truth]
 
     def loss(temperature: float) -> float:
@@ -110,23 +97,11 @@ def fit_temperature_softmax(probabilities: ArrayLike, references: ArrayLike) -> 
 def fit_temperature_sigmoid(probabilities: ArrayLike, references: ArrayLike) -> float:
     """The temperature T, one for all labels, that minimises the binary cross-entropy of sigmoid(logits / T).
 
-    Args:
-        probabilities: (rows, labels) as the sigmoid gave them at the temperature in use, which the result
-            multiplies.
-        references: (rows, labels) of 0 and 1.
-
-    Returns:
-        T in [0.05, 20]; 1.0 where no T is better than leaving the probabilities as they are, or where no
-            row is wrong, so that ever colder ones are.
-
-    Raises:
-        ValueError: There is no row, or the shapes do not fit.
+    probabilities: (rows, labels) as the sigmoid gave them at the temperature in use, which the result multiplies.
+    references: (rows, labels) of 0 and 1. Raises ValueError: there is no row, or the shapes do not fit.
     """
-    from scipy.special import logit
-
     given, truth = _label_matrices(probabilities, references)
-    # 1 itself would be an infinite logit; the float64 below it is as near as a sigmoid can tell.
-    logits = logit(np.clip(given, np.finfo(np.float64).tiny, np.nextafter(1, 0)))
+    logits = sigmoid_logits(given)
 
     def loss(temperature: float) -> float:
         scaled = logits / temperature
@@ -136,22 +111,14 @@ def fit_temperature_sigmoid(probabilities: ArrayLike, references: ArrayLike) -> 
 
 
 def apply_temperature_softmax(logits: ArrayLike, temperature: float) -> Floats:
-    """Probabilities (..., labels) from logits (..., labels): softmax(logits / temperature).
-
-    Raises:
-        ValueError: The temperature is not above 0.
-    """
+    """softmax(logits / temperature), both (..., labels). Raises ValueError: the temperature is not above 0."""
     from scipy.special import softmax
 
     return np.asarray(softmax(_cooled(logits, temperature), axis=-1), dtype=np.float64)
 
 
 def apply_temperature_sigmoid(logits: ArrayLike, temperature: float) -> Floats:
-    """Probabilities from logits, elementwise in their shape: sigmoid(logits / temperature).
-
-    Raises:
-        ValueError: The temperature is not above 0.
-    """
+    """sigmoid(logits / temperature), elementwise. Raises ValueError: the temperature is not above 0."""
     from scipy.special import expit
 
     return np.asarray(expit(_cooled(logits, temperature)), dtype=np.float64)
@@ -163,12 +130,8 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
     Candidates lie midway between neighbouring distinct probabilities, 0 counting as one of them. Of equally
     good ones the nearest to 0.5 is taken, then the lower. A label without a positive row keeps 0.5.
 
-    Args:
-        probabilities: (rows, labels) in [0, 1].
-        references: (rows, labels) of 0 and 1.
-
-    Raises:
-        ValueError: There is no row, or the shapes do not fit.
+    probabilities: (rows, labels) in [0, 1]. references: (rows, labels) of 0 and 1. Raises ValueError: there is no row,
+    or the shapes do not fit.
     """
     given, truth = _label_matrices(probabilities, references)
     return [_best_threshold(given[:, label], truth[:, label]) for label in range(given.shape[1])]
@@ -190,17 +153,21 @@ def _best_threshold(scores: Floats, truth: Floats) -> float:
 
 
 def best_temperature(loss: Callable[[float], float]) -> float:
-    """The temperature of least `loss`, in [0.05, 20]; 1.0 where none is better, or where ever colder ones are."""
+    """The temperature of least `loss`, in [0.05, 20].
+
+    1.0 where none is better than leaving the probabilities as they are, or where ever lower temperatures are better
+    because no row is wrong.
+    """
     from scipy.optimize import minimize_scalar
 
-    # A softmax's loss is convex in 1 / T, so it has one valley in log T too, and a bounded search finds it; of the
-    # posteriors of a chain, and of answers that were summed, it finds a valley.
-    found = minimize_scalar(
+    # A softmax's loss is convex in 1 / T, so it has a single minimum in log T too, which a bounded search finds; for
+    # the posteriors of a chain, and for answers that were summed, it finds a local minimum.
+    minimum = minimize_scalar(
         lambda log_t: loss(math.exp(log_t)), bounds=(math.log(COLDEST), math.log(HOTTEST)), method="bounded"
     )
-    temperature = math.exp(float(found.x))
+    temperature = math.exp(float(minimum.x))
     if temperature < COLDEST * 1.01:
-        return 1.0  # no row was wrong: the loss falls without end, and says nothing about confidence
+        return 1.0  # the loss falls without end, and says nothing about confidence
     return temperature if loss(temperature) < loss(1.0) - 1e-12 else 1.0  # a smaller gain is rounding
 
 
@@ -213,12 +180,14 @@ def _cooled(logits: ArrayLike, temperature: float) -> Floats:
 def _decisions(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
     confidences, corrects = np.asarray(confidence, dtype=np.float64), np.asarray(correct, dtype=np.float64)
     if confidences.ndim != 1 or not confidences.size or confidences.shape != corrects.shape:
-        raise ValueError(f"expected twice (decisions,), not {confidences.shape} and {corrects.shape}")
+        raise ValueError(
+            f"expected confidences and correctness (decisions,), not {confidences.shape} and {corrects.shape}"
+        )
     return confidences, corrects
 
 
 def _label_matrices(probabilities: ArrayLike, references: ArrayLike) -> tuple[Floats, Floats]:
     given, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.float64)
     if given.ndim != 2 or not given.size or given.shape != truth.shape:
-        raise ValueError(f"expected twice (rows, labels), not {given.shape} and {truth.shape}")
+        raise ValueError(f"expected probabilities and references (rows, labels), not {given.shape} and {truth.shape}")
     return given, truth

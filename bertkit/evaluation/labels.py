@@ -85,18 +85,14 @@ class GradedLabels(WeightedScores):
 
     def tempered(self, temperature: float) -> GradedLabels:
         """The same decisions with probabilities at `temperature` times the one in use."""
-        from scipy.special import logit
-
-        tiny = np.finfo(np.float64).tiny
         if self.kind == "single-label":
-            table = calibration.apply_temperature_softmax(np.log(np.maximum(self.table, tiny)), temperature)
+            table = calibration.apply_temperature_softmax(calibration.softmax_logits(self.table), temperature)
         else:
-            logits = logit(np.clip(self.table, tiny, np.nextafter(1, 0)))
-            table = calibration.apply_temperature_sigmoid(logits, temperature)
+            table = calibration.apply_temperature_sigmoid(calibration.sigmoid_logits(self.table), temperature)
         return replace(self, table=table)
 
     def calibrated(self) -> dict[str, Any]:
-        """What no option fixes, fitted: `temperature` (Guo et al. 2017), then `thresholds` of best F1 per label."""
+        """Fitted values of the options that are not set: `temperature`, then `thresholds` of best F1 per label."""
         found, graded = dict[str, Any](), self
         if self.kind == "regression":
             return found
