@@ -23,6 +23,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,8 @@ def lines(content: bytes, rng: random.Random) -> bytes:
 def rows_of(recipe_name: str, file: Path) -> None:
     """Read a file as the rows of a recipe's training split, checked as `bertkit check` does."""
     recipe = load_recipe(recipe_name, [f"data.source={{train: {file}}}"])
-    load_data(recipe.data, get_task(recipe.task.name), recipe.task)
+    kind = get_task(recipe.task.name)
+    load_data(recipe.data, kind.schema, partial(kind.refine, recipe.task))
 
 
 def seeds() -> dict[str, tuple[list[bytes], str, Callable[[bytes, random.Random], bytes], Callable[[Path], None]]]:

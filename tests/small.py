@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bertkit.data import Data, load
 from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.sections import DataSpec
+from bertkit.tasks.base import Task, TaskOptions
 
 WORDS = ("cat", "dog", "mat", "one", "two", "three", "four", "five")
 SIZES = {"train": 16, "validation": 10, "test": 7}
@@ -17,6 +21,11 @@ LEARN = (  # overrides with which a model learns the small rows, in some three s
     "training.eval_strategy=steps",
     "training.eval_steps=20",
 )
+
+
+def read_data(spec: DataSpec, kind: type[Task], options: TaskOptions, **more: Any) -> Data:
+    """The rows of a data section, as this task reads them."""
+    return load(spec, kind.schema, partial(kind.refine, options), **more)
 
 
 def text(number: int, side: int) -> str:

@@ -72,7 +72,7 @@ def test_pairs_join_title_and_text_with_a_blank(tmp_path):
         {"query_id": "q1", "query": "how do boats climb", "document_id": "d2", "document": "Bread rises.", "grade": 0},
         {"query_id": "q2", "query": "the moon and water", "document_id": "d3", "document": "Tides", "grade": 1},
     ]  # fmt: skip
-    with pytest.raises(DataError, match="no judgements for train; there are some for: test"):
+    with pytest.raises(DataError, match="no judgements for train; available: test"):
         pairs(beir, "train")
 
 
@@ -120,7 +120,7 @@ def test_everything_wrong_is_said_at_once(tmp_path):
         "qrels/test.tsv:3: the query 'q9' is not in queries.jsonl",
         "qrels/test.tsv:4: the grade '-1' is not a whole number from 0",
         "qrels/test.tsv:5: the grade '1.0' is not a whole number from 0",
-        "qrels/test.tsv:7: 'q2' and 'd1' have the grade 1 in an earlier line",
+        "qrels/test.tsv:7: 'q2' and 'd1' have another grade on line 6",
         "qrels/test.tsv:8: the document 'd4' is judged relevant, and is empty",
     ]
 
@@ -140,13 +140,13 @@ def test_missing_files_are_named_together(tmp_path):
     assert wrong(tmp_path) == [
         f"corpus.jsonl: {here}",
         f"queries.jsonl: {here}",
-        "qrels: no judgements of a split, such as test.tsv; there: nothing",
+        "qrels: no judgements of a split, such as test.tsv; the folder holds: nothing",
     ]
 
 
 def test_judgements_of_no_split_are_named(tmp_path):
     (problem,) = wrong(folder(tmp_path, all=TEST))
-    assert problem == "qrels: no judgements of a split, such as test.tsv; there: all"
+    assert problem == "qrels: no judgements of a split, such as test.tsv; the folder holds: all"
 
 
 def test_two_forms_of_one_file_are_a_problem(tmp_path):

@@ -20,12 +20,12 @@ from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from small import read_data as load_data
 from test_cli import _own_logging
 from test_qa_windows import TEXTS, TOKENIZERS, kinds, qa
 
 import bertkit
 from bertkit.cli.main import main
-from bertkit.data import load as load_data
 from bertkit.encoding.padding import Collator
 from bertkit.encoding.pieces import tokenize
 from bertkit.errors import DataError, ModelError

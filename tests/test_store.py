@@ -131,9 +131,9 @@ def test_awkward_ids_are_only_themselves(store: Store) -> None:
 def test_a_repeated_id_is_counted_or_refused_with_both_places(store: Store) -> None:
     same = [{"id": "a", "text": "x"}, {"id": "b", "text": "y"}, {"id": "a", "text": "x"}]
     assert index(store, same) == Indexed(2, 0, 0, 1, 0, 2)
-    with pytest.raises(DataError, match=r"row 3: the id 'a' stands at row 1 with other contents\n.*an id of its own"):
+    with pytest.raises(DataError, match=r"row 3: the id 'a' has other contents at row 1\n.*an id of its own"):
         index(store, [*same[:2], {"id": "a", "text": "z"}])
-    with pytest.raises(DataError, match=f"row {MANY + 1}: the id 'd0' stands at row 1 with"):
+    with pytest.raises(DataError, match=f"row {MANY + 1}: the id 'd0' has other contents at row 1"):
         index(store, [*numbered(MANY), {"id": "d0", "text": "other"}])
     assert "document number 0" in rows(store, "text")  # the batches before it stay
 

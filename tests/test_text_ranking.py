@@ -17,10 +17,10 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, ndcg_score
+from small import read_data as load_data
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline, set_seed
 
 import bertkit
-from bertkit.data import load as load_data
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import ranking

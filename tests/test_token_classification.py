@@ -16,9 +16,9 @@ from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from small import read_data as load_data
 
 import bertkit
-from bertkit.data import load as load_data
 from bertkit.data.tagged import sentences, words_of
 from bertkit.data.tagging import entities, invalid
 from bertkit.errors import DataError, ModelError

@@ -7,7 +7,7 @@ import json
 import mmap
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from secrets import token_hex
@@ -46,6 +46,31 @@ class Problems:
         """Raise a DataError if anything was noted."""
         if self._found:
             raise DataError(self._found)
+
+
+class FirstSeen:
+    """Keys that must stand for one value each: an id for one text, a pair for one grade."""
+
+    def __init__(self) -> None:
+        self._first: dict[Hashable, tuple[Any, Any]] = {}  # key -> (location, value)
+        self.repeats: int = 0  # keys that were added again with the same value
+        self.first_repeat: Any = None  # its location
+
+    def add(self, key: Hashable, value: Any, location: Any) -> tuple[bool, Any]:
+        """Whether the key is new; and where it was first seen with another value, None where it was not."""
+        first, known = self._first.setdefault(key, (location, value))
+        if known != value:
+            return False, first
+        if first == location:
+            return True, None
+        self.repeats += 1
+        self.first_repeat = location if self.repeats == 1 else self.first_repeat
+        return False, None
+
+    @property
+    def locations(self) -> dict[Any, Any]:
+        """Key -> the location where it was first seen."""
+        return {key: location for key, (location, _) in self._first.items()}
 
 
 @dataclass(frozen=True)

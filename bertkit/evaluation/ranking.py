@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from bertkit.data.schema import Answer
-from bertkit.data.table import column_values
+from bertkit.data.table import FirstSeen, column_values
 from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.evaluation.graded import Scored, WeightedScores
 from bertkit.evaluation.intervals import Floats
@@ -190,12 +189,12 @@ def _ids(rows: Dataset, side: str) -> Iterator[str]:
 
 def first_rows(rows: Dataset, side: str) -> dict[str, int]:
     """Id -> the first row that has it. Raises DataError: one id has several texts."""
-    found, hashes = dict[str, int](), array("q")
+    seen = FirstSeen()
     for row, (name, text) in enumerate(zip(_ids(rows, side), column_values(rows, side), strict=True)):
-        hashes.append(hash(text))
-        if hashes[found.setdefault(name, row)] != hashes[row]:
-            raise DataError(Problem(f"row {row + 1}", f"the {side} {name!r} has another text in an earlier row"))
-    return found
+        _, other = seen.add(name, hash(text), row)
+        if other is not None:
+            raise DataError(Problem(f"row {row + 1}", f"the {side} {name!r} has another text in row {other + 1}"))
+    return seen.locations
 
 
 def rows_by_query(rows: Dataset) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from bertkit.data.table import Problems
+from bertkit.data.table import FirstSeen, Problems
 from bertkit.data.values import replace_surrogates
 from bertkit.text import short_repr
 
@@ -42,8 +42,12 @@ class Document:
 class Reader:
     """Reads rows one by one; remembers every id, some 300 bytes each, so that none stands for two documents."""
 
-    seen: dict[str, tuple[str, str]] = field(default_factory=dict)  # id -> where, hash
-    repeated: int = 0
+    seen: FirstSeen = field(default_factory=FirstSeen)  # id -> hash
+
+    @property
+    def repeated(self) -> int:
+        """Documents that were given again with the same contents."""
+        return self.seen.repeats
 
     def read(self, rows: Iterable[Placed]) -> Iterator[Document]:
         """The documents, without repeated ones.
@@ -56,13 +60,11 @@ class Reader:
             document = _document(where, row, problems)
             if document is None:
                 continue
-            earlier, known = self.seen.setdefault(document.id, (where, document.hash))
-            if known != document.hash:
+            new, other = self.seen.add(document.id, document.hash, where)
+            if other is not None:
                 fix = "Give each document an id of its own, or leave the outdated one out."
-                problems.add(where, f"the id {short_repr(document.id)} stands at {earlier} with other contents", fix)
-            elif earlier != where:
-                self.repeated += 1
-            elif not problems:
+                problems.add(where, f"the id {short_repr(document.id)} has other contents at {other}", fix)
+            elif new and not problems:
                 yield document
         problems.raise_if_any()
 
