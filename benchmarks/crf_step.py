@@ -15,7 +15,7 @@ import torch
 from bertkit.data import load
 from bertkit.encoding.padding import Collator
 from bertkit.models.device import best_device, best_precision
-from bertkit.models.encoder import find, load_tokenizer
+from bertkit.models.encoder import load_tokenizer, resolve_encoder
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks.base import prepare
 from bertkit.tasks.token_classification import TokenClassification, TokenClassificationOptions
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=10)
     args = parser.parse_args()
-    encoder = find(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2"))
+    encoder = resolve_encoder(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2"))
     options = TokenClassificationOptions(name="token-classification", head="crf")
     spec = DataSpec(source=args.file, delimiter="\t", limit=args.batch * args.steps)
     rows = load(spec, TokenClassification.schema, partial(TokenClassification.refine, options)).rows["train"]

@@ -41,7 +41,7 @@ from transformers import (
 from bertkit import data as sources
 from bertkit.inference.runner import Runner
 from bertkit.models.device import best_device, best_precision
-from bertkit.models.encoder import Encoder, find, load_tokenizer
+from bertkit.models.encoder import Encoder, load_tokenizer, resolve_encoder
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, prepare
@@ -65,7 +65,7 @@ class Setting:
 
 
 def setting(file: Path, rows: int) -> Setting:
-    encoder = find(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2"))
+    encoder = resolve_encoder(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2"))
     kind = get_task(TASKS[file.suffix])
     options = kind.Options.model_validate({"name": kind.name})
     read = sources.load(

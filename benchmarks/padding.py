@@ -14,7 +14,7 @@ import numpy as np
 
 from bertkit import data as sources
 from bertkit.encoding.padding import batches_by_length
-from bertkit.models.encoder import find, load_tokenizer
+from bertkit.models.encoder import load_tokenizer, resolve_encoder
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import prepare
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tokens", type=int, default=4096)
     args = parser.parse_args()
-    tokenizer = load_tokenizer(find(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2")).folder)
+    tokenizer = load_tokenizer(resolve_encoder(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2")).folder)
     print(f"{'':24}  training: 32 rows  {args.tokens} tokens  answers: 32 rows")
     for title, (name, file, columns, limit) in SETS.items():
         kind = get_task(name)

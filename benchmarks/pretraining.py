@@ -41,7 +41,7 @@ from transformers import (
 from bertkit import data as sources
 from bertkit.inference.runner import Runner
 from bertkit.models.device import best_device, best_precision
-from bertkit.models.encoder import find, load_tokenizer
+from bertkit.models.encoder import load_tokenizer, resolve_encoder
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks.base import prepare
 from bertkit.tasks.pretraining import Pretraining, PretrainingOptions
@@ -80,7 +80,7 @@ def arguments(steps: int, **more: Any) -> TrainingArguments:
 
 def setting(args: argparse.Namespace) -> tuple[Any, Pretraining, Dataset]:
     """The encoder, the task and full-length features of the corpus."""
-    encoder = find(ModelSpec(config="mini", tokenizer=str(args.tokenizer), max_length=LENGTH))
+    encoder = resolve_encoder(ModelSpec(config="mini", tokenizer=str(args.tokenizer), max_length=LENGTH))
     options = PretrainingOptions(name="pretraining", short_sequences=0.0)
     spec = DataSpec(source={"train": str(args.corpus)}, limit=args.documents)
     rows = sources.load(spec, Pretraining.schema).rows["train"]

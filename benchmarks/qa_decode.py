@@ -32,7 +32,7 @@ from torch import Tensor
 from bertkit.data.readers import read_rows
 from bertkit.encoding.padding import Collator, batches_by_length
 from bertkit.encoding.pieces import Pieces, tokenize
-from bertkit.models.encoder import find, load_tokenizer
+from bertkit.models.encoder import load_tokenizer, resolve_encoder
 from bertkit.models.heads.spans import WindowSpans
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions
@@ -258,7 +258,7 @@ def main() -> None:
     options = QuestionAnsweringOptions(
         name="question-answering", n_best=N_BEST, max_answer_length=LONGEST, unanswerable=False
     )
-    task = QuestionAnswering(options, load_tokenizer(find(ModelSpec(name=ENCODER)).folder), MAX_LENGTH)
+    task = QuestionAnswering(options, load_tokenizer(resolve_encoder(ModelSpec(name=ENCODER)).folder), MAX_LENGTH)
     encoding, features = seconds(lambda: task.encode(rows))
     print(f"encode  {len(rows):,} questions, {len(features):,} windows: {len(features) / encoding:,.0f} windows/s")
     for name, peaks in (("noise", 0.0), ("peaks", 10.0)):

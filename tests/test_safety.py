@@ -20,7 +20,7 @@ from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json
 from bertkit.inference.predictor import load
-from bertkit.models.encoder import find, load_tokenizer
+from bertkit.models.encoder import load_tokenizer, resolve_encoder
 from bertkit.models.untrusted import vet
 from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
@@ -80,7 +80,7 @@ def test_a_folder_whose_weights_are_a_pickle_is_refused(archive: bool, model: Pa
     for name in ("pytorch_model.bin", "adapter_model.bin", "training_args.bin", "model.pt"):
         bomb(model / name, marker, archive=archive)
     with pytest.raises(ModelError, match="does not unpickle"):
-        find(ModelSpec(name=str(model)))
+        resolve_encoder(ModelSpec(name=str(model)))
     with pytest.raises(ModelError, match="can not be loaded"):
         load(model)
     assert main(["predict", str(model), "a text"]) == 2

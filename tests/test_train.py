@@ -22,7 +22,7 @@ from bertkit.files import read_json, sha256
 from bertkit.inference.evaluate import evaluate
 from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import load
-from bertkit.models.encoder import find
+from bertkit.models.encoder import resolve_encoder
 from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
 from bertkit.tasks.text_classification import TextClassification
@@ -65,7 +65,7 @@ def weights(run: Run) -> dict[str, torch.Tensor]:
 def fresh(run: Run, seed: int = 42) -> dict[str, torch.Tensor]:
     """The model as it was before its first step."""
     recipe = run.recipe
-    encoder = find(recipe.model)
+    encoder = resolve_encoder(recipe.model)
     task, _ = prepare(recipe, encoder)
     set_seed(seed)
     return {name: p.detach() for name, p in task.model(encoder).named_parameters()}
@@ -340,14 +340,14 @@ def first_loss(encoder: Path, folder: Path, *more: str) -> tuple[Run, torch.Tens
     given += [row for row in small.rows("single-label", 8) if row["label"] == "good"]
     small.write_rows(folder / "train.jsonl", given)
     run = train(recipe, folder / "run")
-    task, _ = prepare(recipe, find(recipe.model))
+    task, _ = prepare(recipe, resolve_encoder(recipe.model))
     texts = [row["text"] for row in given]
     batch = AutoTokenizer.from_pretrained(run.model)(
         texts, truncation=True, max_length=32, padding=True, return_tensors="pt"
     )
     set_seed(42)
     with torch.inference_mode():
-        logits = task.model(find(recipe.model)).eval()(**batch).logits
+        logits = task.model(resolve_encoder(recipe.model)).eval()(**batch).logits
     return run, logits, torch.tensor([task.names.index(row["label"]) for row in given])
 
 

@@ -67,10 +67,10 @@ def check(recipe: str, rest: list[str]) -> None:
 
     loaded = load_recipe(recipe, rest)
     quiet_libraries()
-    from bertkit.models.encoder import find
+    from bertkit.models.encoder import resolve_encoder
     from bertkit.training.preflight import inspect, prepare, rehearse
 
-    encoder = find(loaded.model)
+    encoder = resolve_encoder(loaded.model)
     task, data = prepare(loaded, encoder)
     rehearse(loaded, encoder, task, data)
     print(f"{task.name}: {task.describe()}")

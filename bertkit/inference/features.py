@@ -23,7 +23,7 @@ from bertkit.errors import DataError, ModelError, Problem
 from bertkit.inference.settings import resolve_max_length
 from bertkit.inference.vector_cache import CHUNK, cached
 from bertkit.models.device import Precision, best_device, best_precision
-from bertkit.models.encoder import Encoder, find, load_config, load_model, load_tokenizer
+from bertkit.models.encoder import Encoder, load_config, load_model, load_tokenizer, resolve_encoder
 from bertkit.sections import ModelSpec
 from bertkit.text import short_repr
 
@@ -91,7 +91,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         _texts(X)
         run = Path(self.model).expanduser() / "model"
         name = str(run if (run / "config.json").is_file() else self.model)
-        encoder = find(ModelSpec(name=name, revision=self.revision))
+        encoder = resolve_encoder(ModelSpec(name=name, revision=self.revision))
         config, tokenizer = load_config(encoder.folder), load_tokenizer(encoder.folder)
         device, layers = best_device(), _layers(self.layers, config.num_hidden_layers)
         self.reader_ = _Reader(

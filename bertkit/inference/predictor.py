@@ -22,7 +22,7 @@ from bertkit.inference.onnx_session import OnnxModel, open_model
 from bertkit.inference.runner import Mapper, Runner
 from bertkit.inference.settings import TokenBudget, damaged_settings, read_settings, resolve_max_length
 from bertkit.models.device import Precision, best_device, resolve_precision
-from bertkit.models.encoder import Encoder, find, load_config, load_tokenizer
+from bertkit.models.encoder import Encoder, load_config, load_tokenizer, resolve_encoder
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task, vectors
 from bertkit.tasks.base import Task
@@ -134,7 +134,7 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
         raise ModelError(Problem(str(source), "neither a run nor a model folder", "It has no config.json."))
     if str(source).count("/") > 1 or str(source).startswith((".", "/", "~")):
         raise ModelError(Problem(str(source), "no such folder"))
-    return find(ModelSpec(name=str(source), revision=revision)).folder
+    return resolve_encoder(ModelSpec(name=str(source), revision=revision)).folder
 
 
 def load(

@@ -45,7 +45,7 @@ class Encoder:
     config: PretrainedConfig | None = None  # of a new encoder; else the folder has it
 
 
-def find(spec: ModelSpec) -> Encoder:
+def resolve_encoder(spec: ModelSpec) -> Encoder:
     """The encoder a recipe names, fetched from the Hub when it is not here.
 
     A folder is taken as it is. A Hub id comes from the Hub or its cache; where neither answers, from an
@@ -183,9 +183,9 @@ def load_model(
     for name, value in settings.items():
         setattr(config, name, value)
     if encoder.config is not None:
-        return _drawn(config, auto_class)
+        return _from_config(config, auto_class)
     try:
-        with quiet("transformers"):
+        with quiet_logger("transformers"):
             model, report = auto_class.from_pretrained(
                 encoder.folder,
                 config=config,
@@ -214,7 +214,7 @@ def load_model(
     return model  # type: ignore[no-any-return]
 
 
-def _drawn(config: PretrainedConfig, model_class: Any) -> PreTrainedModel:
+def _from_config(config: PretrainedConfig, model_class: Any) -> PreTrainedModel:
     """A model with random weights. Raises ModelError where only bertkit's own BERT has what the config says."""
     from transformers import CONFIG_MAPPING, PreTrainedModel
 
@@ -243,7 +243,7 @@ def load_extra_module(encoder: Encoder, name: str, module: Module) -> None:
         ) from error
 
 
-class quiet:
+class quiet_logger:
     """Within the block, loggers of this package say errors only. Ours says what matters."""
 
     def __init__(self, package: str) -> None:

@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from transformers import TrainerCallback
 
 from bertkit.errors import DataError, ModelError, Problem, UserError
-from bertkit.models.encoder import quiet
+from bertkit.models.encoder import quiet_logger
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 from bertkit.run import Run
 from bertkit.sweeps.space import Space, brief
@@ -181,7 +181,7 @@ def train_or_resume(recipe: Recipe, folder: Path, *callbacks: TrainerCallback) -
     resume = file.is_file() and file.read_text(encoding="utf-8") == to_yaml(recipe)
     if not resume:
         shutil.rmtree(folder, ignore_errors=True)
-    with quiet("bertkit"):
+    with quiet_logger("bertkit"):
         run = train(recipe, folder, resume, callbacks=callbacks)
     if not run.finished:
         raise KeyboardInterrupt

@@ -74,7 +74,7 @@ def sweep(
         import optuna  # noqa: F401
     except ModuleNotFoundError as error:
         raise UserError(Problem("optuna", "a sweep needs optuna", 'pip install "bertkit[sweep]"')) from error
-    from bertkit.models.encoder import quiet
+    from bertkit.models.encoder import quiet_logger
     from bertkit.sweeps.search import Search, open_study
 
     folder, base = Path(output_dir), recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": recipe.seeds[:1]})
@@ -85,7 +85,7 @@ def sweep(
     task, data = _dry_run(base, variants, report)
     metric = str(base.training.get("metric_for_best_model", task.metrics[0]))
     deadline = None if timeout is None else time.monotonic() + timeout
-    with only_writer(Run(folder)), quiet("optuna"):
+    with only_writer(Run(folder)), quiet_logger("optuna"):
         as_text = {key: repr(dimension) for key, dimension in dimensions.items()}
         facts = {"recipe": to_yaml(base), "space": as_text, "data": data.fingerprints}
         study, storage = open_study(folder / "study.jsonl", facts)
@@ -123,12 +123,12 @@ def _check_folder(folder: Path) -> None:
 
 def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -> tuple[Task, Data]:
     """Check the base recipe and each value of the space against data, model and transformers. Raises UserError."""
-    from bertkit.models.encoder import find, quiet
+    from bertkit.models.encoder import quiet_logger, resolve_encoder
     from bertkit.training.preflight import arguments, chooses, inspect, prepare, rehearse
     from bertkit.validation import KeyProblem
 
     def checked(recipe: Recipe) -> tuple[Task, Data]:
-        encoder = find(recipe.model)
+        encoder = resolve_encoder(recipe.model)
         task, data = prepare(recipe, encoder)
         if "validation" not in data.rows:
             what = "no validation split to select by"
@@ -140,7 +140,7 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
     task, data = checked(base)
     for path, recipe in variants.items():
         try:
-            with TemporaryDirectory() as temporary, quiet("bertkit"):
+            with TemporaryDirectory() as temporary, quiet_logger("bertkit"):
                 if str(path[0]).startswith("training."):
                     arguments(recipe, task, Path(temporary), recipe.seeds[0], evaluates=chooses(recipe, data))
                     continue

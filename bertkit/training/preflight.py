@@ -15,7 +15,7 @@ from bertkit.errors import DataError, Problem, RecipeError, RowsError
 from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.device import best_device, best_precision
-from bertkit.models.encoder import Encoder, freeze, load_tokenizer, quiet, with_lora
+from bertkit.models.encoder import Encoder, freeze, load_tokenizer, quiet_logger, with_lora
 from bertkit.recipe.recipe import to_yaml
 from bertkit.run import ANYWAY, Run, versions
 from bertkit.tasks import get_task
@@ -99,7 +99,7 @@ def rehearse(recipe: Recipe, encoder: Encoder, task: Task, data: Data) -> Teache
 
     Returns the teacher, where the recipe names one that the student can learn from.
     """
-    with TemporaryDirectory() as room, quiet("bertkit"):
+    with TemporaryDirectory() as room, quiet_logger("bertkit"):
         arguments(recipe, task, Path(room), recipe.seeds[0], evaluates=chooses(recipe, data))
         model = build(recipe, encoder, task)
         if recipe.distillation is None:

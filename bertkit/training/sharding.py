@@ -17,7 +17,7 @@ from safetensors.numpy import load, save
 from torch import distributed
 
 from bertkit.errors import Problem, UserError
-from bertkit.models.encoder import quiet
+from bertkit.models.encoder import quiet_logger
 
 if TYPE_CHECKING:
     from bertkit.encoding.padding import Arrays
@@ -51,7 +51,7 @@ def distributed_inference() -> Iterator[Mapper]:
         with ExitStack() as stack:
             if not first:
                 nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-                for silence in (redirect_stdout(nowhere), redirect_stderr(nowhere), quiet("bertkit")):
+                for silence in (redirect_stdout(nowhere), redirect_stderr(nowhere), quiet_logger("bertkit")):
                     stack.enter_context(silence)
             yield from _to_the_end()
     except Exception as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit import processes
 from bertkit.files import write_json
-from bertkit.models.encoder import find, quiet
+from bertkit.models.encoder import quiet_logger, resolve_encoder
 from bertkit.run import Run, only_writer, open_run
 from bertkit.training.finish import draw_report, finish, publish, push_run
 from bertkit.training.preflight import begin, check_hub, inspect, prepare, rehearse
@@ -54,8 +54,8 @@ def train(
     if resume and run.finished:
         logger.info("%s is finished; there is nothing to resume", run.folder)
         return run
-    with nullcontext() if first else quiet("bertkit"):  # said once, not by every process
-        encoder = find(recipe.model)
+    with nullcontext() if first else quiet_logger("bertkit"):  # said once, not by every process
+        encoder = resolve_encoder(recipe.model)
         logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
         task, data = prepare(recipe, encoder)
         logger.info("task: %s, %s", task.name, task.describe())
