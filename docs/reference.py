@@ -17,7 +17,7 @@ from bertkit.recipe.recipe import Recipe, json_schema
 from bertkit.recipe.training_arguments import DECIDED, training_fields
 
 HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
-KINDS = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false", "null": "null"}
+KINDS = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false", "null": "null"}
 BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
 PLAIN = {"task": {"name": "text-classification"}, "model": {"name": "-"}, "data": {"source": "-"}}
 
@@ -153,7 +153,7 @@ def kind(part: Mapping[str, Any]) -> str:
 
 def word(name: str) -> str:
     """A type of TrainingArguments in words."""
-    return {"int": "whole number", "float": "number", "bool": "true or false", "False": "false"}.get(
+    return {"int": "integer", "float": "number", "bool": "true or false", "False": "false"}.get(
         name, {"str": "text", "list": "list of text", "dict": "mapping", "None": "null"}.get(name, name)
     )
 

@@ -74,7 +74,7 @@ def test_the_recipe_page_has_the_defaults(reference: ModuleType) -> None:
                 assert default == reference.code(field.get_default(call_default_factory=True)), (name, key)
     assert found["training"]["learning_rate"][1] == "`5e-05`"  # bertkit's own
     assert found["training"]["lr_scheduler_type"][1] == "`linear`"  # transformers'
-    assert found["data"]["limit"][0].startswith("whole number from 1 or mapping to whole number from 1")
+    assert found["data"]["limit"][0].startswith("integer from 1 or mapping to integer from 1")
 
 
 def test_the_written_page_has_the_same_defaults(reference: ModuleType) -> None:
