@@ -18,7 +18,7 @@ from bertkit.recipe.recipe import load_recipe
 from bertkit.report.card import write_card
 from bertkit.run import Run
 from bertkit.training.finish import finish
-from bertkit.training.preflight import begin
+from bertkit.training.preflight import Job, write_run_metadata
 from bertkit.training.seed import save
 
 FOUND = Finding("warn", "something is `odd` ```", "Look at it.")
@@ -43,11 +43,12 @@ def finished(case: Case, folder: Path, where: Path, **sections: dict[str, Any]) 
         own, dict(task.schema.columns), target, [], prints, [], {split: [] for split in own}, task.schema.corpus
     )
     recipe = load_recipe(once, check_files=False)
-    begin(recipe, run, data, [FOUND])
+    job = Job(recipe, encoder(folder), task, data, features=rows)
+    write_run_metadata(job, run, [FOUND])
     save(model, task, run.model, {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
     small.write_rows(where / "metrics.jsonl", [{"seed": 1, "step": step, "loss": 1 / step} for step in (1, 2, 3)])
     outcome = {"seed": 1, "headline": None, "metrics": {"validation": {}}, "steps": 1, "seconds": 1.0}
-    finish(recipe, run, data, [outcome | {"best_step": None}], (), 0.0)
+    finish(job, run, [outcome | {"best_step": None}], (), 0.0)
     write_card(run)
     return run
 

@@ -753,7 +753,7 @@ def test_a_push_that_fails_leaves_a_whole_run(
 ) -> None:
     hub.faults = always("/commit", 403)
     recipe = small.recipe(tmp_path, tiny_encoder, f"hub.repo_id={ME}")
-    with pytest.raises(ModelError, match=rf"the run itself is whole\n    Push it later: bertkit push .* {ME}"):
+    with pytest.raises(ModelError, match=rf"the run itself is complete\n    Push it later: bertkit push .* {ME}"):
         train(recipe, tmp_path / "run")
     assert Run(tmp_path / "run").finished
     hub.faults = []

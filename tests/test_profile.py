@@ -22,10 +22,10 @@ def test_every_moment_belongs_to_one_part(monkeypatch: pytest.MonkeyPatch) -> No
     watch = Profile()
     watch.on_train_begin(None, None, None)
     for part in ("data", "forward", "backward"):
-        watch.turn(part)
+        watch.switch(part)
     watch.on_train_end(None, None, None)
     watch.on_train_begin(None, None, None)  # a second seed; what is between is nobody's
-    watch.turn("forward")
+    watch.switch("forward")
     watch.on_step_end(None, None, None)
     assert watch.facts()["seconds"] == 10.0
     told = {part: facts["seconds"] for part, facts in watch.facts()["parts"].items()}
@@ -41,10 +41,10 @@ def test_it_waits_for_the_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: waited.append(1))
     watch = Profile()
-    watch.turn("forward")
+    watch.switch("forward")
     assert not waited, "outside of a training nothing is measured"
     watch.on_train_begin(None, None, None)
-    watch.turn("forward")
+    watch.switch("forward")
     assert waited == [1]
 
 
@@ -76,5 +76,5 @@ def test_profile_json_and_the_table(tiny_encoder: Path, tmp_path: Path, capsys: 
 
 def test_padding_is_counted() -> None:
     watch = Profile()
-    watch.saw([{"attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])}, {"attention_mask": torch.ones(1, 2)}])
+    watch.count([{"attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])}, {"attention_mask": torch.ones(1, 2)}])
     assert (watch.facts()["slots"], watch.facts()["padding"]) == (10, pytest.approx(0.2))

@@ -37,9 +37,8 @@ from bertkit.report.facts import Facts, read_facts
 from bertkit.report.html import compare, report, write_report
 from bertkit.report.neighbours import neighbours
 from bertkit.run import Run
-from bertkit.training import train as program
-from bertkit.training.finish import finish
-from bertkit.training.preflight import begin
+from bertkit.training.finish import finish, write_reports
+from bertkit.training.preflight import Job, write_run_metadata
 from bertkit.training.seed import save
 from bertkit.training.train import train
 
@@ -90,7 +89,8 @@ def finished(case: Case, folder: Path, where: Path) -> Run:
     target = next((name for name in task.schema.targets if name in rows.column_names), None)
     prints = dict.fromkeys(own, "0" * 64)
     data = Data(own, dict(task.schema.columns), target, [], prints, [], {split: [] for split in own}, task.corpus)
-    begin(recipe, run, data, [Finding("warn", "something is odd", "Look at it.")])
+    job = Job(recipe, encoder(folder), task, data, features=rows)
+    write_run_metadata(job, run, [Finding("warn", "something is odd", "Look at it.")])
     save(model, task, run.model, {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
     outcome = {
         "seed": 1,
@@ -101,7 +101,7 @@ def finished(case: Case, folder: Path, where: Path) -> Run:
         "best_step": None,
     }
     small.write_rows(where / "metrics.jsonl", [{"seed": 1, "step": step, "loss": 1 / step} for step in (1, 2, 3)])
-    finish(recipe, run, data, [outcome], (), 0.0)
+    finish(job, run, [outcome], (), 0.0)
     return run
 
 
@@ -497,9 +497,9 @@ def test_a_report_that_fails_does_not_lose_the_run(
     monkeypatch.setattr("bertkit.report.examples.write_explanations", fails)
     made = Run(tmp_path / "run")
     with caplog.at_level("WARNING", logger="bertkit"):
-        program.draw_report(made, True)
-    assert "there is no explanation (ValueError: no ink); the run is whole" in caplog.text
-    assert "there is no report (ValueError: no ink); the run is whole" in caplog.text
+        write_reports(made, True)
+    assert "no explanation was written (ValueError: no ink); the run is complete" in caplog.text
+    assert "no report was written (ValueError: no ink); the run is complete" in caplog.text
     assert f"bertkit report {made.folder}" in caplog.text
 
 

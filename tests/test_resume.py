@@ -151,7 +151,7 @@ def test_killed_while_it_evaluates_after_training(
     recipe: Recipe, uninterrupted: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model has its place then, and `finish` does not come to its end."""
-    from bertkit.training import train as program
+    from bertkit.training import finish as program
 
     def dead(*_: Any) -> None:
         raise Killed
@@ -242,18 +242,18 @@ def test_a_damaged_checkpoint_is_left_out_and_the_one_before_is_used(
     bad.write_bytes(bad.read_bytes()[:-7])
     caplog.set_level(logging.WARNING, "bertkit")
     train(recipe, run.folder, resume=True)
-    assert "checkpoint-6 is damaged and is left out" in caplog.text
+    assert "checkpoint-6 is damaged and is skipped" in caplog.text
     same(run, uninterrupted)
 
 
 def test_a_flipped_byte_is_damage(recipe: Recipe, tmp_path: Path) -> None:
     run = killed(recipe, tmp_path / "run")
     file = newest(run) / "model.safetensors"
-    assert checkpoint.whole(newest(run))
+    assert checkpoint.is_intact(newest(run))
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    assert not checkpoint.whole(newest(run))
+    assert not checkpoint.is_intact(newest(run))
 
 
 def test_a_missing_file_is_damage(recipe: Recipe, tmp_path: Path) -> None:

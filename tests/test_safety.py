@@ -121,7 +121,7 @@ def test_pickles_in_a_checkpoint_are_never_read_on_resume(
     names = ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth", "rng_state_0.pth", "training_args.bin")
     for name in (*names, "pytorch_model.bin", "adapter_model.bin", "optimizer.bin"):
         bomb(folder / name, marker)
-    assert not checkpoint.whole(folder)
+    assert not checkpoint.is_intact(folder)
     monkeypatch.setattr(torch, "load", unpickled)
     resumed = train(recipe, tmp_path / "run", resume=True)
     assert not marker.exists()

@@ -78,7 +78,7 @@ def test_the_commands_say_and_write_once_what_one_process_does(done: Path) -> No
         ("stdin", "stdin cannot be read by several processes"),
         ("a folder as output", "a folder.jsonl: Is a directory"),
         ("one finds no file", "few.jsonl"),
-        ("one has other rows", "the processes do not read the same rows"),
+        ("one has other rows", "the processes read different rows"),
         ("one has a bug", "process 1: ZeroDivisionError: division by zero"),
         ("one is killed", "another process is gone"),
     ],
@@ -107,7 +107,7 @@ def test_a_run_under_fsdp_ends_as_one_process_does(done: Path) -> None:
     scores = [json.loads((run / "results.json").read_text())["splits"] for run in (one, two)]
     for split in ("validation", "test"):
         assert scores[1][split]["metrics"] == pytest.approx(scores[0][split]["metrics"], abs=1e-6)
-    assert "training with FSDP can not go on from a checkpoint" in said(done / "fsdp, 2", "0.refused")
+    assert "training with FSDP cannot continue from a checkpoint" in said(done / "fsdp, 2", "0.refused")
 
 
 @pytest.mark.parametrize("when", ["before", "along"])
@@ -176,7 +176,7 @@ def test_each_process_runs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sharding.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(sharding.distributed, "get_world_size", lambda: 3)
-    monkeypatch.setattr(sharding, "_gathered", lambda mine, batches: [[("?",)] * 3, [*mine, None], [("?",)] * 2])
+    monkeypatch.setattr(sharding, "_gather", lambda mine, batches: [[("?",)] * 3, [*mine, None], [("?",)] * 2])
     ran: list[int] = []
     made = sharding.sharded_map(lambda batch: ran.append(batch) or (batch,), range(7))  # type: ignore[func-returns-value]
     assert ran == [1, 4]

@@ -26,7 +26,7 @@ from bertkit.models.encoder import resolve_encoder
 from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
 from bertkit.tasks.text_classification import TextClassification
-from bertkit.training import train as program
+from bertkit.training import finish as program
 from bertkit.training.preflight import prepare
 from bertkit.training.train import train
 

@@ -68,11 +68,11 @@ def check(recipe: str, rest: list[str]) -> None:
     loaded = load_recipe(recipe, rest)
     quiet_libraries()
     from bertkit.models.encoder import resolve_encoder
-    from bertkit.training.preflight import inspect, prepare, rehearse
+    from bertkit.training.preflight import dry_run, inspect, prepare
 
     encoder = resolve_encoder(loaded.model)
     task, data = prepare(loaded, encoder)
-    rehearse(loaded, encoder, task, data)
+    dry_run(loaded, encoder, task, data)
     print(f"{task.name}: {task.describe()}")
     features, _ = inspect(task, data)
     print(f"first row as the model reads it: {task.tokenizer.decode(task.examples(features, [0])['input_ids'][0])}")

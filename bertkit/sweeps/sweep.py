@@ -124,7 +124,7 @@ def _check_folder(folder: Path) -> None:
 def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -> tuple[Task, Data]:
     """Check the base recipe and each value of the space against data, model and transformers. Raises UserError."""
     from bertkit.models.encoder import quiet_logger, resolve_encoder
-    from bertkit.training.preflight import arguments, chooses, inspect, prepare, rehearse
+    from bertkit.training.preflight import arguments, dry_run, inspect, prepare
     from bertkit.validation import KeyProblem
 
     def checked(recipe: Recipe) -> tuple[Task, Data]:
@@ -134,7 +134,7 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
             what = "no validation split to select by"
             raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
         inspect(task, data)
-        rehearse(recipe, encoder, task, data)
+        dry_run(recipe, encoder, task, data)
         return task, data
 
     task, data = checked(base)
@@ -142,7 +142,7 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
         try:
             with TemporaryDirectory() as temporary, quiet_logger("bertkit"):
                 if str(path[0]).startswith("training."):
-                    arguments(recipe, task, Path(temporary), recipe.seeds[0], evaluates=chooses(recipe, data))
+                    arguments(recipe, task, data, Path(temporary), recipe.seeds[0])
                     continue
                 headline = checked(recipe)[0].metrics[0]
             if headline != task.metrics[0]:

@@ -1,4 +1,4 @@
-"""Batches of features of nearly one length, the same rows per step however a step is divided."""
+"""Batches of features of similar length; a step has the same rows however it is divided."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from bertkit.tasks.base import Task
 
 
-UNIT = "unit"  # the column that says which features must stay together
-ALIKE = 1.01  # lengths whose ratio is below it are one to a token budget
-PADDING = 0.02  # of a micro-batch by tokens, at most; a larger one ends early
-POOL = 128  # batches that are sorted by length together: padding stays near 1 %, order stays random
+UNIT = "unit"  # the column that names the unit of a feature; features of a unit stay together
+SIMILAR = 1.01  # lengths whose ratio is below it count as equal to a token budget
+MAX_PADDING = 0.02  # share of a micro-batch by tokens; a micro-batch with more ends early
+POOL = 128  # steps sorted by length together: padding stays near 1 %, order stays random
 
 
 class Batches(Sampler[list[int]], ABC):
     """Batch sampler: this process's micro-batches of feature indices, in the order of training.
 
-    An epoch is drawn from (seed, epoch) alone. No unit (row, or feature) is torn, dropped or repeated, and every
-    process has as many micro-batches as another, in each epoch the same number.
+    An epoch is drawn from (seed, epoch) alone. No unit (row, or feature) is split, dropped or repeated, and all
+    processes have the same number of micro-batches, which is the same in each epoch.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Batches(Sampler[list[int]], ABC):
         rank: int = 0,
         seed: int = 0,
     ) -> None:
-        """lengths, units: of each feature, its word pieces and the unit that it belongs to."""
+        """lengths, units: for each feature its number of tokens and the unit that it belongs to."""
         _, self.starts, self.counts = np.unique(np.asarray(units), return_index=True, return_counts=True)
         self.lengths = np.maximum.reduceat(np.asarray(lengths), self.starts)
         self.accumulation, self.world, self.rank = accumulation, world, rank
@@ -57,7 +57,7 @@ class Batches(Sampler[list[int]], ABC):
 
     @abstractmethod
     def heaviest(self) -> list[int]:
-        """The features of a micro-batch that takes as much memory as any."""
+        """The features of the micro-batch that takes the most memory."""
 
     def _features(self, chosen: np.ndarray) -> list[int]:
         firsts, counts = self.starts[chosen].tolist(), self.counts[chosen].tolist()
@@ -65,27 +65,17 @@ class Batches(Sampler[list[int]], ABC):
 
 
 class LengthBatches(Batches):
-    """`batch_size` units of nearly one length in each micro-batch.
+    """`batch_size` units of similar length in each micro-batch.
 
     Whole steps of `batch_size * accumulation * world` units are cut from the epoch's permutation and only then
     divided into micro-batches, so that 8 x 1, 2 x 4 and two processes of 4 take the same steps. The last step may be
     smaller.
     """
 
-    def __init__(
-        self,
-        lengths: ArrayLike,
-        units: ArrayLike,
-        *,
-        batch_size: int,
-        accumulation: int = 1,
-        world: int = 1,
-        rank: int = 0,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(lengths, units, accumulation=accumulation, world=world, rank=rank, seed=seed)
+    def __init__(self, lengths: ArrayLike, units: ArrayLike, *, batch_size: int, **division: int) -> None:
+        super().__init__(lengths, units, **division)
         self.batch_size = batch_size
-        self.sizes = _micro_sizes(len(self.starts), batch_size, accumulation, world)
+        self.sizes = _micro_sizes(len(self.starts), batch_size, self.accumulation, self.world)
 
     def __len__(self) -> int:
         return sum(len(step) for step in self.sizes) // self.world
@@ -96,10 +86,10 @@ class LengthBatches(Batches):
         step = self.batch_size * self.accumulation * self.world
         pools = [order[start : start + POOL * step] for start in range(0, len(order), POOL * step)]
         order = np.concatenate([pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools])
-        whole = len(order) // step
+        full = len(order) // step
         # The short step, if there is one, stays last: its units are the longest of the last pool.
-        steps = [order[i * step : (i + 1) * step] for i in rng.permutation(whole)]
-        steps += [order[whole * step :]] if len(order) % step else []
+        steps = [order[i * step : (i + 1) * step] for i in rng.permutation(full)]
+        steps += [order[full * step :]] if len(order) % step else []
         if len(self.sizes) < len(steps):
             steps[-2:] = [np.concatenate(steps[-2:])]
         for units, sizes in zip(steps, self.sizes, strict=True):
@@ -113,35 +103,25 @@ class LengthBatches(Batches):
 
 
 class TokenBatches(Batches):
-    """Micro-batches of at most `tokens` slots: features x the longest of them. A unit that needs more is alone.
+    """Micro-batches of at most `tokens` slots: features x the longest of them. A larger unit is alone.
 
-    Where lengths lie far apart a micro-batch ends before it is full, so that little of it is padding.
+    Where lengths differ much, a micro-batch ends before it is full, so that little of it is padding.
 
-    All units are cut into micro-batches once, in the order of their lengths. What an epoch draws is which units of
-    one length (to 1 %) come together, and the order of the micro-batches. Every step has `accumulation * world` of
-    them, whatever their rows: two processes take the steps of two accumulated.
+    All units are cut into micro-batches once, in the order of their lengths. An epoch draws which units of equal
+    length (to 1 %) come together, and the order of the micro-batches. Every step has `accumulation * world` of
+    them, whatever their rows: two processes take the same steps as accumulation over two.
     """
 
-    def __init__(
-        self,
-        lengths: ArrayLike,
-        units: ArrayLike,
-        *,
-        tokens: int,
-        accumulation: int = 1,
-        world: int = 1,
-        rank: int = 0,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(lengths, units, accumulation=accumulation, world=world, rank=rank, seed=seed)
-        alike = np.floor(np.log(np.maximum(self.lengths, 1)) / np.log(ALIKE)).astype(np.int64)
-        longest = np.ones(alike.max() + 1, dtype=np.int64)
-        np.maximum.at(longest, alike, self.lengths)
-        # Longest first. Units of one kind may take each other's place, since no micro-batch can grow by it.
-        self.kinds = self.counts - alike * (self.counts.max() + 1)
+    def __init__(self, lengths: ArrayLike, units: ArrayLike, *, tokens: int, **division: int) -> None:
+        super().__init__(lengths, units, **division)
+        similar = np.floor(np.log(np.maximum(self.lengths, 1)) / np.log(SIMILAR)).astype(np.int64)
+        longest = np.ones(similar.max() + 1, dtype=np.int64)
+        np.maximum.at(longest, similar, self.lengths)
+        # Longest first. Units of one kind may be exchanged: no micro-batch grows by it.
+        self.kinds = self.counts - similar * (self.counts.max() + 1)
         self.order = np.argsort(self.kinds, kind="stable")
-        sizes = _cut(longest[alike[self.order]], self.counts[self.order], tokens)
-        self.bounds = np.concatenate([[0], np.cumsum(_evened(sizes, accumulation, world))])
+        sizes = _cut(longest[similar[self.order]], self.counts[self.order], tokens)
+        self.bounds = np.concatenate([[0], np.cumsum(_evened(sizes, self.accumulation, self.world))])
 
     def __len__(self) -> int:
         return (len(self.bounds) - 1) // self.world
@@ -161,13 +141,13 @@ class TokenBatches(Batches):
 
 
 def _cut(lengths: np.ndarray, counts: np.ndarray, tokens: int) -> list[int]:
-    """How many units each micro-batch has, where units are given longest first."""
+    """The number of units of each micro-batch; units are given longest first."""
     features = np.concatenate([[0], np.cumsum(counts)])
     real, start, sizes = np.concatenate([[0], np.cumsum(counts * lengths)]), 0, []
 
     def too_large(end: int) -> bool:
         slots = (features[end] - features[start]) * lengths[start]
-        return bool(slots > tokens or real[end] - real[start] < (1 - PADDING) * slots)
+        return bool(slots > tokens or real[end] - real[start] < (1 - MAX_PADDING) * slots)
 
     while start < len(lengths):
         end = bisect_left(range(start + 2, len(lengths) + 1), True, key=too_large) + start + 1
@@ -177,13 +157,13 @@ def _cut(lengths: np.ndarray, counts: np.ndarray, tokens: int) -> list[int]:
 
 
 def _evened(sizes: list[int], accumulation: int, world: int) -> list[int]:
-    """The largest micro-batches halved until there are whole steps, or at least as many for every process."""
+    """Halve the largest micro-batches until there are whole steps, or at least as many for every process."""
     for multiple in (accumulation * world, world):
         wanted = -(-len(sizes) // multiple) * multiple
         if wanted <= sum(sizes):
             while len(sizes) < wanted:
-                place = int(np.argmax(sizes))
-                sizes[place : place + 1] = [sizes[place] - sizes[place] // 2, sizes[place] // 2]
+                at = int(np.argmax(sizes))
+                sizes[at : at + 1] = [sizes[at] - sizes[at] // 2, sizes[at] // 2]
             return sizes
     raise ValueError(f"{sum(sizes)} rows are too few for {world} processes")
 
@@ -205,13 +185,13 @@ def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int) -> 
 
 
 class Examples(torch.utils.data.Dataset[Any]):
-    """Features that a DataLoader fetches by the batch, as the columns that the task makes of them in this epoch."""
+    """Features that a DataLoader fetches by the batch, as the columns that the task returns for this epoch."""
 
     def __init__(self, task: Task, features: Dataset, batches: Batches, units: ArrayLike | None = None) -> None:
-        """units: of each feature; then they are a column `unit` of the batch."""
+        """units: of each feature; they become a column `unit` of the batch."""
         self.task, self.features = task, features
         self.units = None if units is None else np.asarray(units)
-        self.batches = batches  # a resumed Trainer tells nobody but the batch sampler the epoch
+        self.batches = batches  # a resumed Trainer sets the epoch of the batch sampler only
 
     def __len__(self) -> int:
         return len(self.features)
@@ -222,7 +202,7 @@ class Examples(torch.utils.data.Dataset[Any]):
 
 
 class EpochLoader(DataLoader[Any]):
-    """A DataLoader that tells its batch sampler the epoch."""
+    """A DataLoader that passes the epoch on to its batch sampler."""
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Trainer before each epoch."""

@@ -1,4 +1,4 @@
-"""Checkpoints without pickle: tensors in safetensors, everything else in JSON, complete or not there."""
+"""Checkpoints without pickle: tensors in safetensors, everything else in JSON, complete or absent."""
 
 from __future__ import annotations
 
@@ -6,21 +6,111 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import Trainer
+from transformers.trainer_callback import ExportableState
 
-from bertkit.errors import UserError
+from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
 
 MANIFEST = "manifest.json"
 
 
+class CheckpointTrainer(Trainer):
+    """Trainer whose checkpoints hold no pickle and take their name only when they are complete.
+
+    With FSDP or DeepSpeed, whose sharded states have formats of their own, they are Trainer's.
+    """
+
+    def checkpoint_files(self) -> dict[str, Any]:
+        """More files of a checkpoint: name -> JSON."""
+        return {}
+
+    @property
+    def _sharded(self) -> bool:
+        return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if self._sharded:
+            super()._save_checkpoint(model, trial)
+            return
+        self.store_flos()
+        parent = Path(str(self.args.output_dir))
+        aside = parent / f".writing-{self.state.global_step}"
+        if self.args.should_save:  # files of a process that was killed are no part of this checkpoint
+            shutil.rmtree(aside, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        aside.mkdir(parents=True, exist_ok=True)
+        if self.state.best_global_step:
+            self.state.best_model_checkpoint = str(parent / f"checkpoint-{self.state.best_global_step}")
+        save_random(aside, self.args.process_index)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            self.save_model(str(aside), _internal_call=True)
+            save_optimizer(aside, self.optimizer, self.lr_scheduler, self.accelerator.scaler)
+            stateful = [c for c in [*self.callback_handler.callbacks, self.control] if isinstance(c, ExportableState)]
+            self.state.stateful_callbacks = {type(c).__name__: c.state() for c in stateful}  # type: ignore[assignment]
+            self.state.save_to_json(str(aside / "trainer_state.json"))
+            for name, content in self.checkpoint_files().items():
+                write_json(aside / name, content)
+            publish(aside, parent / f"checkpoint-{self.state.global_step}")
+            self._remove_old(parent)
+
+    def _remove_old(self, parent: Path) -> None:
+        present = checkpoints(parent)
+        removable = [p for p in present[:-1] if str(p) != self.state.best_model_checkpoint]
+        excess = len(present) - (self.args.save_total_limit or len(present))
+        for old in removable[: max(excess, 0)]:
+            shutil.rmtree(old)
+
+    def _load_best_model(self) -> None:
+        best = Path(str(self.state.best_model_checkpoint))
+        if not (self._sharded or is_intact(best)):
+            fix = "Restore it and use --resume, or start a new run."
+            raise ModelError(Problem(str(best), "the best checkpoint is damaged or missing", fix))
+        super()._load_best_model()
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """Write only the model: Trainer would also pickle its arguments."""
+        if self.args.should_save:
+            model: Any = self.model
+            model.save_pretrained(output_dir or self.args.output_dir, state_dict=state_dict)
+
+    def gathered_model(self, build: Callable[[], Any]) -> Any:
+        """The trained model. All processes must call it; only the one that saves may use the result.
+
+        Under FSDP each process has a shard of the weights: they are gathered in the new model that `build` returns.
+        """
+        if not self.is_fsdp_enabled:
+            return self.model
+        weights = self.accelerator.get_state_dict(self.model)
+        if not self.args.should_save:
+            return self.model
+        model = build()
+        model.load_state_dict(weights)
+        return model.to(self.args.device)
+
+    def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
+        if self._sharded:
+            super()._load_optimizer_and_scheduler(checkpoint_folder)
+        elif checkpoint_folder is not None:
+            load_optimizer(Path(checkpoint_folder), self.optimizer, self.lr_scheduler, self.accelerator.scaler)
+
+    def _load_rng_state(self, checkpoint_folder: str | None) -> None:
+        if self._sharded:
+            super()._load_rng_state(checkpoint_folder)
+        elif checkpoint_folder is not None:
+            load_random(Path(checkpoint_folder), self.args.process_index)
+
+
 def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = None) -> None:
-    """Write the optimizer's and the learning-rate schedule's state into `folder`, and fp16's loss scaler's."""
+    """Write the state of the optimizer, the learning-rate schedule and fp16's loss scaler into `folder`."""
     state = optimizer.state_dict()
     tensors, plain = {}, {}
     for index, values in state["state"].items():
@@ -37,7 +127,7 @@ def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = N
 
 
 def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = None) -> None:
-    """Put back what `save_optimizer` wrote."""
+    """Restore what `save_optimizer` wrote."""
     rest = read_json(folder / "optimizer.json")
     state: dict[int, dict[str, Any]] = {}
     for key, value in {**load_file(folder / "optimizer.safetensors"), **rest["plain"]}.items():
@@ -65,7 +155,7 @@ def save_random(folder: Path, rank: int) -> None:
 
 
 def load_random(folder: Path, rank: int) -> None:
-    """Put back what `save_random` wrote."""
+    """Restore what `save_random` wrote."""
     tensors = load_file(folder / f"random-{rank}.safetensors")
     plain = read_json(folder / f"random-{rank}.json")
     version, state, gauss = plain["python"]
@@ -78,7 +168,7 @@ def load_random(folder: Path, rank: int) -> None:
 
 
 def publish(aside: Path, folder: Path) -> None:
-    """Give a folder that is completely written its name: list its files, flush them to disk, rename."""
+    """Rename a folder that is completely written, after its files are listed in a manifest and flushed to disk."""
     files = sorted(path for path in aside.rglob("*") if path.is_file())
     write_json(
         aside / MANIFEST,
@@ -92,15 +182,15 @@ def publish(aside: Path, folder: Path) -> None:
     aside.replace(folder)
 
 
-def whole(folder: Path) -> bool:
-    """Are the files of this checkpoint those of its manifest, each with the size and sha256 that it says?
+def is_intact(folder: Path) -> bool:
+    """Whether the files of this checkpoint are those of its manifest, with the same sizes and sha256.
 
-    A file more is as bad as one less: Trainer would load a scaler.pt, which is a pickle, if it found one.
+    An additional file is as bad as a missing one: Trainer would load a scaler.pt, which is a pickle.
     """
     try:
         manifest = read_json(folder / MANIFEST)
-        found = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
-        return found == {*manifest, MANIFEST} and all(
+        present = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+        return present == {*manifest, MANIFEST} and all(
             (folder / name).stat().st_size == entry["size"] and sha256(folder / name) == entry["sha256"]
             for name, entry in manifest.items()
         )
@@ -122,7 +212,7 @@ def latest_intact(folder: Path) -> tuple[Path | None, list[Path]]:
     """The newest undamaged checkpoint, and the damaged ones that are newer."""
     damaged: list[Path] = []
     for candidate in reversed(checkpoints(folder)):
-        if whole(candidate):
+        if is_intact(candidate):
             return candidate, damaged
         damaged.append(candidate)
     return None, damaged

@@ -21,8 +21,7 @@ from bertkit.files import write_json, write_text, written_aside
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import load
 from bertkit.run import Run, environment
-from bertkit.training.distillation import Teacher
-from bertkit.training.preflight import scored_splits
+from bertkit.training.preflight import Job, scored_splits
 from bertkit.training.teacher_comparison import compare_with_teacher
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
     from bertkit.data import Data
     from bertkit.inference.predictor import Predictor
-    from bertkit.recipe.recipe import Recipe
     from bertkit.sections import Hub
 
 
@@ -38,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 def push_run(run: Run, hub: Hub, repo_id: str) -> None:
-    """Push the finished run, as the recipe says. Raises ModelError, which does not touch the run."""
+    """Push the finished run as its recipe requests. Raises ModelError; the run itself stays as it is."""
     from bertkit.hub.push import push
 
     try:
@@ -53,11 +51,11 @@ def push_run(run: Run, hub: Hub, repo_id: str) -> None:
         )
     except ModelError as error:
         fix = f"Push it later: bertkit push {run.folder} {repo_id}"
-        raise ModelError([*error.problems, Problem(str(run.folder), "the run itself is whole", fix)]) from None
+        raise ModelError([*error.problems, Problem(str(run.folder), "the run itself is complete", fix)]) from None
 
 
-def draw_report(run: Run, explains: bool) -> None:
-    """Write explanations, report.html and the card; what goes wrong is said, and does not touch the finished run."""
+def write_reports(run: Run, explains: bool) -> None:
+    """Write explanations, report.html and the model card. A failure is only logged: the run is finished."""
     from jinja2 import TemplateError
 
     from bertkit.report.card import write_card
@@ -69,16 +67,16 @@ def draw_report(run: Run, explains: bool) -> None:
         ("model card", partial(write_card, run), f"bertkit push {run.folder} OWNER/MODEL --dry-run"),
     ]
     usual = (UserError, OSError, TemplateError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
-    for name, write, again in parts if explains else parts[1:]:
+    for name, write, retry in parts if explains else parts[1:]:
         try:
             write()
         except (*usual, ImportError, RuntimeError) as error:  # no picture is worth a training
             what = f"{type(error).__name__}: {error}"
-            logger.warning("there is no %s (%s); the run is whole. Try: %s", name, what, again)
+            logger.warning("no %s was written (%s); the run is complete. Try: %s", name, what, retry)
 
 
 def _explain(run: Run) -> None:
-    from bertkit.report.examples import write_explanations
+    from bertkit.report.examples import write_explanations  # it needs captum, which may not be installed
 
     write_explanations(run.folder)
 
@@ -92,17 +90,40 @@ def publish(run: Run, seed: int) -> None:
             source.replace(target)
 
 
-def finish(
-    recipe: Recipe,
-    run: Run,
-    data: Data,
-    outcomes: list[dict[str, Any]],
-    metrics: Sequence[Any],
-    started: float,
-    teacher: Teacher | None = None,
-) -> None:
-    """Score what was saved, compare it with simple models and with a fresh process; results.json comes last."""
-    predictor = load(run.folder)
+def finish(job: Job, run: Run, outcomes: list[dict[str, Any]], metrics: Sequence[Any], started: float) -> None:
+    """Score the saved model, compare it with baselines and with a fresh process; results.json is written last."""
+    recipe, data, predictor = job.recipe, job.data, load(run.folder)
+    splits, baselines = score_splits(run, predictor, data, metrics)
+    if recipe.verify:
+        verify(run, predictor, data.rows[list(data.rows)[-1]])
+    device = predictor.device.type
+    write_json(run.folder / "environment.json", environment(device, predictor.precision))
+    headline = recipe.training.get("metric_for_best_model", predictor.task.metrics[0])
+    if len(outcomes) == 1:
+        scores = {split: each["metrics"] for split, each in splits.items()}
+        outcomes = [outcomes[0] | {"headline": scores.get("validation", {}).get(headline), "metrics": scores}]
+    results = {
+        "task": {"name": predictor.task.name, "description": predictor.task.describe()},
+        "headline": headline,
+        "splits": splits,
+        "baselines": baselines,
+        "seeds": outcomes,
+        "over_seeds": over_seeds(outcomes),
+        "seconds": time.monotonic() - started,
+        "verified": recipe.verify,
+        "expected": recipe.expected,
+    }
+    if job.teacher:
+        chosen = "validation" if "validation" in splits else next(iter(splits))
+        compared = compare_with_teacher(job.teacher, run.model, predictor, data.rows[chosen], splits[chosen], headline)
+        results["distillation"] = {"split": chosen, **compared}
+    write_json(run.folder / "results.json", results)
+
+
+def score_splits(
+    run: Run, predictor: Predictor, data: Data, metrics: Sequence[Any]
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Write predictions/SPLIT.jsonl for all rows not trained on; scores and baselines of the splits with targets."""
     splits, baselines = {}, {}
     answers: Iterable[Any]
     for split, rows in data.rows.items():
@@ -116,30 +137,7 @@ def finish(
         with written_aside(run.folder / "predictions" / f"{split}.jsonl") as file:
             for row, answer in zip(rows, answers, strict=True):
                 file.write(json.dumps({**row, "answer": answer}, ensure_ascii=False) + "\n")
-    if recipe.verify:
-        verify(run, predictor, data.rows[split])
-    device = predictor.device.type
-    write_json(run.folder / "environment.json", environment(device, predictor.precision))
-    headline = recipe.training.get("metric_for_best_model", predictor.task.metrics[0])
-    if len(outcomes) == 1:
-        own = {split: each["metrics"] for split, each in splits.items()}
-        outcomes = [outcomes[0] | {"headline": own.get("validation", {}).get(headline), "metrics": own}]
-    results = {
-        "task": {"name": predictor.task.name, "description": predictor.task.describe()},
-        "headline": headline,
-        "splits": splits,
-        "baselines": baselines,
-        "seeds": outcomes,
-        "over_seeds": over_seeds(outcomes),
-        "seconds": time.monotonic() - started,
-        "verified": recipe.verify,
-        "expected": recipe.expected,
-    }
-    if teacher:
-        chosen = "validation" if "validation" in splits else next(iter(splits))
-        compared = compare_with_teacher(teacher, run.model, predictor, data.rows[chosen], splits[chosen], headline)
-        results["distillation"] = {"split": chosen, **compared}
-    write_json(run.folder / "results.json", results)
+    return splits, baselines
 
 
 def over_seeds(outcomes: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
@@ -155,28 +153,19 @@ def over_seeds(outcomes: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, 
 
 
 def verify(run: Run, predictor: Predictor, rows: Dataset) -> None:
-    """Load the saved model in a fresh process, and hold its answers against this process's. Raises ModelError."""
+    """Load the saved model in a fresh process and compare its answers with this process's. Raises ModelError."""
     inputs = frozenset(predictor.task.schema.context).union(*predictor.task.inputs)
     probe = [{name: row[name] for name in inputs if name in row} for row in rows.select(range(min(len(rows), 64)))]
-    with TemporaryDirectory() as room:
-        asked, told = Path(room) / "asked.jsonl", Path(room) / "told.jsonl"
-        write_text(asked, "".join(json.dumps(row) + "\n" for row in probe))
-        command = [
-            sys.executable,
-            "-m",
-            "bertkit",
-            "predict",
-            str(run.model),
-            "--input",
-            str(asked),
-            "--output",
-            str(told),
-        ]
+    with TemporaryDirectory() as folder:
+        given, output = Path(folder) / "rows.jsonl", Path(folder) / "answers.jsonl"
+        write_text(given, "".join(json.dumps(row) + "\n" for row in probe))
+        files = ["--input", str(given), "--output", str(output)]
+        command = [sys.executable, "-m", "bertkit", "predict", str(run.model), *files]
         alone = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=alone)
         if done.returncode:
             raise ModelError(Problem(str(run.model), f"does not load in a fresh process:\n{done.stderr.strip()}"))
-        fresh = [json.loads(line)["answer"] for line in told.read_text(encoding="utf-8").splitlines()]
+        fresh = [json.loads(line)["answer"] for line in output.read_text(encoding="utf-8").splitlines()]
     ours = list(predictor.stream(probe))
     different = [index for index, pair in enumerate(zip(ours, fresh, strict=True)) if pair[0] != pair[1]]
     if different:

@@ -1,9 +1,9 @@
-"""A micro-batch that does not fit into memory is divided: the same rows in a step, the same sum of losses."""
+"""A micro-batch that does not fit into memory is split: the step keeps its rows and its sum of losses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Did the device, or the CPU's allocator, have no room?"""
+    """Whether the device, or the CPU's allocator, had no memory left."""
     return isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)
 
 
-def divided(batch: Batch, parts: int) -> Iterator[Batch]:
-    """The batch in so many parts of nearly as many units, in order; fewer where it has fewer units."""
+def split_batch(batch: Batch, parts: int) -> Iterator[Batch]:
+    """The batch in `parts` parts of nearly as many units each, in order; in fewer where it has fewer units."""
     if parts == 1:
         yield batch
         return
@@ -33,10 +33,10 @@ def divided(batch: Batch, parts: int) -> Iterator[Batch]:
             yield {name: values[first:end] for name, values in batch.items()}
 
 
-def parts_that_fit(attempt: Any, units: int, parts: int = 1) -> int:
-    """The least power of two, times `parts`, in which a batch can be divided so that `attempt(parts)` has room.
+def find_split_factor(attempt: Callable[[int], None], units: int, parts: int = 1) -> int:
+    """The least power of two, times `parts`, for which `attempt(parts)` does not run out of memory.
 
-    Raises torch.OutOfMemoryError where one unit at a time is too much.
+    Raises torch.OutOfMemoryError where even single units do not fit.
     """
     while True:
         try:

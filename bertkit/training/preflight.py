@@ -1,8 +1,9 @@
-"""Everything that can go wrong before the first step, and what a training needs."""
+"""Before the first step: everything that can be wrong is checked, and the job is put together."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +24,8 @@ from bertkit.tasks.base import prepare as prepare_task
 from bertkit.training.distillation import Teacher, check_sizes, find_teacher, keep_layers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from datasets import Dataset
 
     from bertkit.data import Data
@@ -34,8 +37,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Job:
+    """What a training works on, checked before anything is written."""
+
+    recipe: Recipe
+    encoder: Encoder
+    task: Task
+    data: Data
+    features: Dataset  # of the training rows
+    teacher: Teacher | None = None
+
+
 def check_hub(recipe: Recipe) -> None:
-    """Raises RecipeError where a push would fail for sure, before hours of training."""
+    """Raises RecipeError where the push is certain to fail, before hours of training."""
     if recipe.hub and recipe.hub.repo_id:
         from bertkit.hub.push import misnamed, unaccepted, unlicensed, unready
 
@@ -47,18 +62,18 @@ def check_hub(recipe: Recipe) -> None:
 
 
 def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
-    """The rows of every split, and the task as they settle it."""
+    """The rows of every split, and the task with what they determine."""
     kind = get_task(recipe.task.name)
     tokenizer = load_tokenizer(encoder.folder)
     limit = resolve_max_length(encoder, tokenizer, recipe.model.max_length)
     data = sources.load(recipe.data, kind.schema, partial(kind.refine, recipe.task))
     if "validation" not in data.rows and (recipe.early_stopping or len(recipe.seeds) > 1):
-        what = "there is no validation split to choose by, which early_stopping and several seeds need"
+        what = "no validation split, which early_stopping and several seeds need to select a model"
         raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
     task = prepare_task(kind, recipe.task, tokenizer, limit, data.rows["train"], data.class_names)
     headline = recipe.training.get("metric_for_best_model", task.metrics[0])
     if headline not in task.metrics:
-        what = f"{task.name} with these targets has no metric {headline!r} to choose by"
+        what = f"{task.name} with these targets has no metric {headline!r}"
         raise RecipeError(Problem("training.metric_for_best_model", what, f"It has {', '.join(task.metrics)}."))
     return task, data
 
@@ -86,7 +101,7 @@ def _features(task: Task, data: Data, split: str) -> Dataset:
 
 
 def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
-    """The model that is trained: encoder and head, fewer layers, parts frozen, or with LoRA. Raises UserError."""
+    """The model to train: encoder and head; with fewer layers, frozen parts or LoRA on request. Raises UserError."""
     model: Any = task.model(encoder)
     student = recipe.distillation.student if recipe.distillation else None
     model = keep_layers(model, student.layers) if student else model
@@ -94,13 +109,13 @@ def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
     return with_lora(model, recipe.peft, task.extra_modules(model)) if recipe.peft else model
 
 
-def rehearse(recipe: Recipe, encoder: Encoder, task: Task, data: Data) -> Teacher | None:
-    """Find out what transformers and peft would refuse, before anything is written. Raises UserError.
+def dry_run(recipe: Recipe, encoder: Encoder, task: Task, data: Data) -> Teacher | None:
+    """Build arguments and model once, for what transformers and peft refuse. Raises UserError; nothing is written.
 
-    Returns the teacher, where the recipe names one that the student can learn from.
+    Returns the teacher, where the recipe names one.
     """
-    with TemporaryDirectory() as room, quiet_logger("bertkit"):
-        arguments(recipe, task, Path(room), recipe.seeds[0], evaluates=chooses(recipe, data))
+    with TemporaryDirectory() as folder, quiet_logger("bertkit"):
+        arguments(recipe, task, data, Path(folder), recipe.seeds[0])
         model = build(recipe, encoder, task)
         if recipe.distillation is None:
             return None
@@ -110,49 +125,47 @@ def rehearse(recipe: Recipe, encoder: Encoder, task: Task, data: Data) -> Teache
         return teacher
 
 
-def chooses(recipe: Recipe, data: Data) -> bool:
-    """Is there something to choose the checkpoint by?"""
-    return "validation" in data.rows and recipe.training["eval_strategy"] != "no"
-
-
-def begin(recipe: Recipe, run: Run, data: Data, findings: list[Finding], changed: bool = False) -> None:
-    """Write recipe.yaml, data.json and versions. Raises DataError when a run is resumed on other data or libraries."""
-    known, environment = run.folder / "data.json", run.folder / "environment.json"
+def write_run_metadata(job: Job, run: Run, findings: Sequence[Finding], changed: bool = False) -> None:
+    """Write recipe.yaml, data.json and versions. Raises DataError on a resume with other data or libraries."""
+    data, known, environment = job.data, run.folder / "data.json", run.folder / "environment.json"
     problems, now = [], versions()
-    if known.is_file() and _kept(known, "fingerprints") != data.fingerprints:
-        what = "the data are not those this run was started with (their sha256 differs)"
-        problems.append(Problem(str(known), what, f"Bring the old data back, start a new run, or {ANYWAY}."))
-    before = _kept(environment, "versions") if environment.is_file() else now
+    if known.is_file() and _section(known, "fingerprints") != data.fingerprints:
+        what = "the data differ from those this run was started with (other sha256)"
+        problems.append(Problem(str(known), what, f"Restore the data, start a new run, or {ANYWAY}."))
+    before = _section(environment, "versions") if environment.is_file() else now
     other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
     if other:
-        what = f"libraries are not those this run was started with: {'; '.join(other)}"
-        problems.append(Problem(str(environment), what, f"Install those again, start a new run, or {ANYWAY}."))
+        what = f"the libraries differ from those this run was started with: {'; '.join(other)}"
+        problems.append(Problem(str(environment), what, f"Install those versions, start a new run, or {ANYWAY}."))
     if problems and not changed:
         raise DataError(problems)
     write_json(environment, {"versions": now})
     facts = {"fingerprints": data.fingerprints, "rows": {split: len(rows) for split, rows in data.rows.items()}}
-    write_text(run.folder / "recipe.yaml", to_yaml(recipe))
+    write_text(run.folder / "recipe.yaml", to_yaml(job.recipe))
     write_json(known, facts | {"findings": [finding._asdict() for finding in findings]})
 
 
-def _kept(file: Path, name: str) -> dict[str, Any]:
-    """A section of what this run's file says; empty where it says nothing of the kind."""
-    told = read_json(file)
-    section = told.get(name) if isinstance(told, dict) else None
+def _section(file: Path, name: str) -> dict[str, Any]:
+    """A section of a JSON file; empty where it is missing or not an object."""
+    content = read_json(file)
+    section = content.get(name) if isinstance(content, dict) else None
     return section if isinstance(section, dict) else {}
 
 
 def scored_splits(data: Data) -> list[str]:
-    """The splits that are not learned from and have targets; train itself where there is no other."""
+    """The splits with targets other than train; train itself where there is no other."""
     held_out = [split for split, rows in data.rows.items() if split != "train" and data.target in rows.column_names]
     return held_out or ["train"]
 
 
-def arguments(recipe: Recipe, task: Task, folder: Path, seed: int, *, evaluates: bool) -> TrainingArguments:
+def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -> TrainingArguments:
     """Hugging Face's arguments for one seed. Raises RecipeError where transformers refuses them."""
-    given = {name: value for name, value in recipe.training.items() if name != "auto_find_batch_size"}  # we find it
+    given = {
+        name: value for name, value in recipe.training.items() if name != "auto_find_batch_size"
+    }  # TaskTrainer does
     device = best_device()
-    own: dict[str, Any] = {
+    evaluates = "validation" in data.rows and recipe.training["eval_strategy"] != "no"
+    defaults: dict[str, Any] = {
         "output_dir": str(folder),
         "seed": seed,
         "use_cpu": device.type == "cpu",
@@ -163,13 +176,13 @@ def arguments(recipe: Recipe, task: Task, folder: Path, seed: int, *, evaluates:
         "load_best_model_at_end": evaluates,
     }
     if "bf16" not in given and not given.get("fp16"):
-        own["bf16"] = best_precision(device) == "bf16"
+        defaults["bf16"] = best_precision(device) == "bf16"
     if evaluates:
-        own["metric_for_best_model"] = task.metrics[0]
-        own["greater_is_better"] = True
+        defaults["metric_for_best_model"] = task.metrics[0]
+        defaults["greater_is_better"] = True
     else:
         given["eval_strategy"] = "no"
     try:
-        return TrainingArguments(**{**own, **given})
+        return TrainingArguments(**{**defaults, **given})
     except (ValueError, TypeError, ImportError) as error:
         raise RecipeError(Problem("training", str(error).strip())) from error

@@ -1,4 +1,4 @@
-"""Where the time of a training goes, and how much of its batches is padding."""
+"""How the time of a training is spent, and how much of its batches is padding."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ PARTS = ("data", "forward", "backward", "optimizer", "evaluation", "saving", "ot
 
 
 class Profile(TrainerCallback):
-    """A stopwatch that is always in one of `PARTS`, from the begin to the end of each training.
+    """A stopwatch over `PARTS`; it runs from the beginning to the end of each training.
 
-    TaskTrainer and Trainer's callbacks turn it. On an accelerator each turn waits until all work that was
-    given to it is done, so that seconds belong to the part that asked for it.
+    TaskTrainer and Trainer's callbacks switch it. On an accelerator each switch waits for pending work, so that
+    seconds are counted for the part that started the work.
     """
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PARTS, 0.0)
-        self.steps = self.slots = self.pieces = 0
-        self.part, self.since = "", 0.0  # no part: outside of a training
+        self.steps = self.slots = self.tokens = 0
+        self.part, self.since = "", 0.0  # "": no training is running
 
-    def turn(self, part: str) -> None:
-        """From now on, time is this part's; outside of a training nothing is measured."""
+    def switch(self, part: str) -> None:
+        """Count time for this part from now on; nothing is measured while no training runs."""
         if not self.part:
             return
         if torch.accelerator.is_available():
@@ -33,24 +33,24 @@ class Profile(TrainerCallback):
         self.seconds[self.part] += now - self.since
         self.part, self.since = part, now
 
-    def saw(self, batches: list[Any]) -> None:
-        """Count the slots of these batches, `(features, pieces)` each, and the word pieces in them."""
+    def count(self, batches: list[Any]) -> None:
+        """Add the slots of these batches, `(features, longest)` each, and the tokens in them."""
         for batch in batches:
             self.slots += batch["attention_mask"].numel()
-            self.pieces += int(batch["attention_mask"].sum())
+            self.tokens += int(batch["attention_mask"].sum())
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.part, self.since = "other", time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.steps += 1
-        self.turn("other")
+        self.switch("other")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.turn("")
+        self.switch("")
 
     def facts(self) -> dict[str, Any]:
-        """For profile.json: seconds in all, milliseconds per step and share of each part; the share of padding."""
+        """For profile.json: seconds, milliseconds per step and share of each part; share of padding."""
         total = sum(self.seconds.values())
         parts = {
             part: {
@@ -60,13 +60,13 @@ class Profile(TrainerCallback):
             }
             for part, seconds in self.seconds.items()
         }
-        padding = 1 - self.pieces / self.slots if self.slots else 0.0
+        padding = 1 - self.tokens / self.slots if self.slots else 0.0
         return {"steps": self.steps, "seconds": total, "parts": parts, "slots": self.slots, "padding": padding}
 
 
 def profile_lines(facts: dict[str, Any]) -> str:
-    """The facts of a profile as a table for people."""
+    """The facts of a profile as a table."""
     lines = [f"{facts['steps']:,} steps in {facts['seconds']:.1f} s; {facts['padding']:.1%} of the slots are padding"]
-    for part, told in facts["parts"].items():
-        lines.append(f"{part:10}  {told['ms_per_step']:9.2f} ms a step  {told['share']:6.1%}")
+    for part, each in facts["parts"].items():
+        lines.append(f"{part:10}  {each['ms_per_step']:9.2f} ms a step  {each['share']:6.1%}")
     return "\n".join(lines)

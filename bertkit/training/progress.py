@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: a bar on a terminal, plain lines elsewhere, and metrics.jsonl."""
+"""Progress of a training: a bar on a terminal, plain lines elsewhere, and metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Progress(TrainerCallback):
         logs = logs or {}
         if not state.is_world_process_zero:
             return
-        shown = {name.removeprefix("eval_"): logs[name] for name in ("loss", f"eval_{self.headline}") if name in logs}
-        if not shown:
+        values = {name.removeprefix("eval_"): logs[name] for name in ("loss", f"eval_{self.headline}") if name in logs}
+        if not values:
             return
-        text = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
-        if self.bar is not None and "loss" in shown:
+        text = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
+        if self.bar is not None and "loss" in values:
             self.bar.set_postfix_str(text)
             return
         line = f"{self.title}  step {state.global_step}/{state.max_steps}  epoch {state.epoch:.2f}  {text}"
@@ -66,11 +66,11 @@ class MetricsLog(TrainerCallback):
         self.path, self.seed = path, seed
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        # After a resume, what was logged past the checkpoint will be logged again.
+        # Events logged after the checkpoint of a resume will be logged again.
         if state.is_world_process_zero and self.path.is_file():
             lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = [x for x in lines if (e := json.loads(x))["seed"] != self.seed or e["step"] <= state.global_step]
-            self.path.write_text("".join(kept), encoding="utf-8")
+            earlier = [x for x in lines if (e := json.loads(x))["seed"] != self.seed or e["step"] <= state.global_step]
+            self.path.write_text("".join(earlier), encoding="utf-8")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         if state.is_world_process_zero:

@@ -1,4 +1,4 @@
-"""A training that is told to stop ends with a checkpoint: SIGTERM from a scheduler, Ctrl-C from a person."""
+"""Graceful shutdown: SIGINT and SIGTERM end training with a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,53 +16,56 @@ from bertkit import processes
 logger = logging.getLogger(__name__)
 
 
-class Stop(TrainerCallback):
-    """Inside it, the first SIGINT or SIGTERM ends training after the step under way, and a second one ends it at once.
+class Shutdown(TrainerCallback):
+    """Inside its `with` block, the first SIGINT or SIGTERM ends training after the current step, a second at once.
 
-    Of several processes one needs to be told, and all end after the same step, when there is a checkpoint of it.
+    Where several processes train, a signal to one of them ends all after the same step, with a checkpoint.
     """
 
     def __init__(self) -> None:
-        self.heard = self.told = 0  # the signal's number, here and as all processes know it
-        self.before: dict[int, Any] = {}
+        self.signal = self.agreed_signal = 0  # number of the signal: of this process, and agreed among all
+        self.previous: dict[int, Any] = {}
 
     def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():  # no other may listen
-            # What a shell told its background jobs to ignore stays ignored.
-            heeded = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) not in (signal.SIG_IGN, None)]
-            self.before = {number: signal.signal(number, self._hear) for number in heeded}
+        if threading.current_thread() is threading.main_thread():  # signal handlers can only be set there
+            numbers = (signal.SIGINT, signal.SIGTERM)
+            # A signal that a shell made its background jobs ignore stays ignored.
+            handled = [each for each in numbers if signal.getsignal(each) not in (signal.SIG_IGN, None)]
+            self.previous = {number: signal.signal(number, self._receive) for number in handled}
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self.before.items():
+        for number, handler in self.previous.items():
             signal.signal(number, handler)
-        self.before = {}
+        self.previous = {}
 
-    def _hear(self, number: int, frame: object) -> None:
-        self.heard = number
+    def _receive(self, number: int, frame: object) -> None:
+        self.signal = number
         self.__exit__()
         if processes.first():
-            logger.warning("told to stop: this step is finished and kept first; once more stops at once")
+            what = "interrupted: finishing this step and saving a checkpoint; press Ctrl-C again to exit immediately"
+            logger.warning(what)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.told = self.heard
+        self.agreed_signal = self.signal
         if args.world_size > 1:
-            told = torch.tensor(self.heard, device=args.device)
-            torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX)
-            self.told = int(told)
-        if self.told and not float(state.epoch).is_integer():  # what ends an epoch comes before its checkpoint
+            largest = torch.tensor(self.signal, device=args.device)
+            torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
+            self.agreed_signal = int(largest)
+        if self.agreed_signal and not float(state.epoch).is_integer():  # an epoch's evaluation precedes its checkpoint
             control.should_save = True
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_save |= self.told > 0
+        control.should_save |= self.agreed_signal > 0
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.told:
-            self.obey(state)
+        if self.agreed_signal:
+            self.exit(state)
 
-    def obey(self, state: Any) -> None:
-        """End as the signal asks for. Raises KeyboardInterrupt or SystemExit."""
+    def exit(self, state: Any) -> None:
+        """End as the signal demands. Raises KeyboardInterrupt or SystemExit."""
         if processes.first():
-            logger.warning("stopped after step %d of %d; --resume goes on there", state.global_step, state.max_steps)
-        if signal.SIGINT in (self.told, self.heard):
+            step, steps = state.global_step, state.max_steps
+            logger.warning("stopped after step %d of %d; --resume continues from there", step, steps)
+        if signal.SIGINT in (self.agreed_signal, self.signal):
             raise KeyboardInterrupt
         sys.exit(128 + signal.SIGTERM)

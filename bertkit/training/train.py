@@ -1,4 +1,4 @@
-"""The program: one recipe and some data in, one run folder out. Read it from top to bottom."""
+"""The program: a recipe and data in, a run folder out. Read it from top to bottom."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from bertkit import processes
 from bertkit.files import write_json
 from bertkit.models.encoder import quiet_logger, resolve_encoder
 from bertkit.run import Run, only_writer, open_run
-from bertkit.training.finish import draw_report, finish, publish, push_run
-from bertkit.training.preflight import begin, check_hub, inspect, prepare, rehearse
+from bertkit.training.finish import finish, publish, push_run, write_reports
+from bertkit.training.preflight import Job, check_hub, dry_run, inspect, prepare, write_run_metadata
 from bertkit.training.profile import Profile, profile_lines
 from bertkit.training.seed import train_seed
 
@@ -38,14 +38,14 @@ def train(
     profile: bool = False,
     changed: bool = False,
 ) -> Run:
-    """Train, choose, calibrate, save, reload, score: everything a run folder holds.
+    """Train, select the best model, calibrate, save, reload and score it: everything a run folder holds.
 
-    resume: go on with an interrupted run of the same recipe, data and libraries, from its newest whole checkpoint.
-    changed: go on although they are not the same.
-    metrics: your own `evaluate.Metric` objects, scored at the end beside the task's own.
-    callbacks: of transformers, beside bertkit's own; what they raise ends the run, which can be resumed.
-    profile: write profile.json, which says where the time of the training steps of this process went.
-    Raises RecipeError, DataError or ModelError before anything is trained, and leaves nothing half-written.
+    resume: continue an interrupted run of the same recipe, data and libraries from its latest intact checkpoint.
+    changed: continue although they differ.
+    metrics: your own `evaluate.Metric` objects, scored at the end in addition to the task's metrics.
+    callbacks: transformers callbacks, added to bertkit's; an exception in one ends the run, which can be resumed.
+    profile: write profile.json: how the time of the training steps of this process is spent.
+    Raises RecipeError, DataError or ModelError before anything is trained, and leaves no incomplete file.
     """
     started = time.monotonic()
     check_hub(recipe)
@@ -54,29 +54,26 @@ def train(
     if resume and run.finished:
         logger.info("%s is finished; there is nothing to resume", run.folder)
         return run
-    with nullcontext() if first else quiet_logger("bertkit"):  # said once, not by every process
+    with nullcontext() if first else quiet_logger("bertkit"):  # one process reports for all
         encoder = resolve_encoder(recipe.model)
         logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
         task, data = prepare(recipe, encoder)
         logger.info("task: %s, %s", task.name, task.describe())
         features, findings = inspect(task, data)
-    teacher = rehearse(recipe, encoder, task, data)
+    job = Job(recipe, encoder, task, data, features, teacher=dry_run(recipe, encoder, task, data))
     with only_writer(run) if first else nullcontext():
         if first:
-            begin(recipe, run, data, findings, changed)
-        watch = Profile() if profile else None
-        outcomes = [
-            train_seed(recipe, seed, run, encoder, task, data, features, teacher, callbacks, watch)
-            for seed in recipe.seeds
-        ]
-        if first and watch:
-            write_json(run.folder / "profile.json", watch.facts())
-            logger.info("%s", profile_lines(watch.facts()))
+            write_run_metadata(job, run, findings, changed)
+        stopwatch = Profile() if profile else None
+        outcomes = [train_seed(job, seed, run, callbacks, stopwatch) for seed in recipe.seeds]
+        if first and stopwatch:
+            write_json(run.folder / "profile.json", stopwatch.facts())
+            logger.info("%s", profile_lines(stopwatch.facts()))
         if first:
             best = max(outcomes, key=lambda o: -math.inf if o["headline"] is None else o["headline"])
             publish(run, best["seed"])
-            finish(recipe, run, data, outcomes, metrics, started, teacher)
-            draw_report(run, recipe.explain)
+            finish(job, run, outcomes, metrics, started)
+            write_reports(run, recipe.explain)
     if first and recipe.hub and recipe.hub.repo_id:
         push_run(run, recipe.hub, recipe.hub.repo_id)
     return run
