@@ -50,7 +50,7 @@ def test_it_waits_for_the_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_parts_are_turned_where_they_begin(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     turned: list[str] = []
-    monkeypatch.setattr(Profile, "turn", lambda self, part: turned.append(part))
+    monkeypatch.setattr(Profile, "switch", lambda self, part: turned.append(part))
     made(
         CASES[0], tiny_encoder, arguments(tmp_path, 4, 2, save_strategy="steps", save_steps=1), profile=Profile()
     ).train()
