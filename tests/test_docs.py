@@ -127,6 +127,13 @@ def test_every_extra_is_on_the_installation_page() -> None:
     assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.M)) == extras.keys()
 
 
+def test_every_dependency_is_explained() -> None:
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    table = (DOCS / "architecture.md").read_text(encoding="utf-8").split("## Dependencies")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `([\w.-]+)` \|", table, re.M)
+    assert set(re.findall(r"^\| `([\w.-]+)` \|", table, re.M)) == {re.split("[<>=]", each)[0] for each in needed}
+
+
 def test_every_page_is_in_the_table_of_contents() -> None:
     trees = re.findall(r"^```{toctree}\n(.*?)^```$", (DOCS / "index.md").read_text(encoding="utf-8"), re.M | re.S)
     listed = re.findall(r"^([\w./-]+)$", "".join(trees), re.M)

@@ -1,9 +1,9 @@
-"""Logistic regression on frozen features: BERT is read and never trained (Devlin et al. 2019, section 5.3).
+"""Logistic regression on frozen features: the encoder is not trained (Devlin et al. 2019, section 5.3).
 
 Run:       python recipes/features/frozen.py
            python recipes/features/frozen.py --train train.tsv --test dev.tsv --text sentence --label label
 
-The last four layers side by side. C is chosen on folds of train; vectors are kept on disk, so that every fold after
+The last four layers concatenated. C is selected on folds of train; vectors are cached on disk, so every fold after
 the first fit, and every later run, skips the encoder.
 
 Expected:  accuracy 0.757, macro F1 0.757 on the 140 test rows of sample:sentiment (all-MiniLM-L6-v2, bf16 on a CPU)

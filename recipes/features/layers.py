@@ -1,14 +1,14 @@
-"""Which layer carries what: a table of validation scores over layers and their combinations.
+"""What each layer encodes: a table of validation scores over layers and their combinations.
 
-After the table of feature-based results of Devlin et al. 2019, section 5.3, with a linear classifier in place of
-their BiLSTM, and one vector a text in place of one a word. All layers are read in one pass.
+After the table of feature-based results of Devlin et al. 2019, section 5.3, with a linear classifier instead of
+their BiLSTM, and one vector per text instead of one per word. All layers are read in one pass.
 
 Run:       python recipes/features/layers.py
            python recipes/features/layers.py --train train.tsv --validation dev.tsv --text sentence --label label
 
 Expected:  on the 160 validation rows of sample:sentiment (all-MiniLM-L6-v2, bf16 on a CPU): embeddings 0.675, layers 1
-to 6: 0.719 0.725 0.819 0.794 0.756 0.706, last four side by side 0.781. The encoder was tuned for what a text is
-about, which is not what is asked here: its last layer is worse than its middle.
+to 6: 0.719 0.725 0.819 0.794 0.756 0.706, last four concatenated 0.781. The encoder was tuned for the topic of a
+text, not its sentiment: its last layer is worse than its middle ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Text beside numbers and categories: frozen features as one of a ColumnTransformer's columns.
+"""Text next to numbers and categories: frozen features as one of a ColumnTransformer's columns.
 
-The table is made here: a short note, an age and a ward; whether a visit follows depends on all three. What each
-part is worth is shown by leaving it out. It is a pattern to copy, not a result.
+The table is generated: a short note, an age and a ward; whether a visit follows depends on all three. The value of each
+part is shown by omitting it. It is a pattern to copy, not a result.
 
 Run:       python recipes/features/tabular.py
 
