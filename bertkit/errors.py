@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 TORCH = ("accelerate", "captum", "evaluate", "peft", "torch")  # the extra `torch`: training, and models as trained
 
@@ -67,3 +67,12 @@ class RowsError(DataError):
 
 class ModelError(UserError):
     """A model folder, checkpoint or run that can not be loaded, or not be trusted."""
+
+
+def require_finite(finite: Iterable[Any], unit: str = "rows") -> None:
+    """finite: for each row, whether the model's outputs are finite. Raises ModelError where some are not."""
+    flags = list(finite)
+    bad = sum(not each for each in flags)
+    if bad:
+        what = f"its outputs are not finite for {bad} of {len(flags)} {unit}"
+        raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))

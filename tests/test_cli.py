@@ -145,7 +145,13 @@ def test_check_says_what_it_found_and_trains_nothing(capsys: Any, tmp_path: Path
     assert "single texts, single-label, 2 labels: bad, good" in captured.out
     assert "[CLS] the cat was good" in captured.out
     assert "ready to train" in captured.out
-    for finding in ("train: 16 rows", "bad 8 (50.0%)", "repeat an earlier row", "are in train too", "are cut at 12"):
+    for finding in (
+        "train: 16 rows",
+        "bad 8 (50.0%)",
+        "repeat an earlier row",
+        "are in train too",
+        "are truncated at 12",
+    ):
         assert finding in captured.err, finding
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -197,14 +197,14 @@ def test_case_that_only_a_module_folds_is_refused(tiny_encoder: Path, tmp_path: 
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(config | {"do_lower_case": False}))
-    with pytest.raises(ModelError, match="brought to lower case for a tokenizer that tells case"):
+    with pytest.raises(ModelError, match="lower-cased for a case-sensitive tokenizer"):
         load(folder, task="sentence-similarity")
 
 
 def test_a_default_prompt_is_told_of(tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     prompts = put(prompts={"query": "one "}, default_prompt_name="query")
     predictor = load(foreign(tiny_encoder, tmp_path, PROMPTS, prompts), task="sentence-similarity", precision="fp32")
-    assert "its default prompt 'one ' is put before queries or documents alone" in caplog.text
+    assert "its default prompt 'one ' is used for queries or documents only" in caplog.text
     np.testing.assert_array_equal(predictor.encode(["a cat"], "query"), predictor.encode(["one a cat"]))
 
 

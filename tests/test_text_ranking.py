@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,6 +54,8 @@ PAIRS = [
 SHORT = [("the cat ?", "a dog was awful"), ("one mat", "yes"), ("🙂 good", "の猫 cat")]
 QUERIES = ["the cat ?"] * 3 + ["a dog ?"] * 3
 DOCUMENTS = ["the cat sat", "a dog ran", "it was red", "the dog is bad", "good cat", "one mat"]
+
+REFINE = partial(TextRanking.refine, TextRankingOptions(name="text-ranking"))
 
 
 def rows(targets: list[float], column: str = "label", **more: Any) -> Dataset:
@@ -346,7 +349,7 @@ def read(folder: Path, lines: list[dict[str, Any]], splits: tuple[str, ...] = ("
     for split in splits:
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     source = {split: str(folder / f"{split}.jsonl") for split in splits}
-    return load_data(DataSpec(source=source, **spec), TextRanking, TextRankingOptions(name="text-ranking"))
+    return load_data(DataSpec(source=source, **spec), TextRanking.schema, REFINE)
 
 
 def test_bad_rows_are_all_named(tmp_path: Path) -> None:
@@ -380,7 +383,7 @@ def test_secret_labels_of_a_test_split_are_no_problem(tmp_path: Path) -> None:
     lines = [{"query": "a", "document": "b", "label": label} for label in (-1, -1)]
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     spec = DataSpec(source={"test": str(tmp_path / "test.jsonl")})
-    data = load_data(spec, TextRanking, TextRankingOptions(name="text-ranking"), splits={"test"})
+    data = load_data(spec, TextRanking.schema, REFINE, splits={"test"})
     assert data.rows["test"].column_names == ["query", "document"]
 
 
@@ -465,7 +468,9 @@ def test_too_long_a_document_is_cut_and_said_or_refused(tiny_encoder: Path) -> N
     cut = fresh(task(tiny_encoder, rows([1, 0, 0])), tiny_encoder)
     assert [a["truncated"] for a in cut([huge, {"query": "the cat ?", "document": "yes"}])] == [True, False]
     findings = list(cut.task.check(cut.task.encode(Dataset.from_list([huge])), "train"))
-    assert any("1 of 1 row (100.0%) is cut at" in finding.what and finding.level == "warn" for finding in findings)
+    assert any(
+        "1 of 1 row (100.0%) is truncated at" in finding.what and finding.level == "warn" for finding in findings
+    )
     strict = fresh(task(tiny_encoder, rows([1, 0, 0]), overflow="error"), tiny_encoder)
     with pytest.raises(DataError, match=r"row 1.*25006 word pieces"):
         strict([huge])
@@ -546,7 +551,7 @@ def test_sts_b_is_read_as_pairs_that_stand_alone(real_data: Path, tiny_encoder: 
         for split, name in (("train", "dev"), ("validation", "dev"))
     ]
     recipe = load_recipe("stsb-cross-minilm", [*files, f"model.name={tiny_encoder}", "model.max_length=64"])
-    data = load_data(recipe.data, TextRanking, recipe.task)
+    data = load_data(recipe.data, TextRanking.schema, partial(TextRanking.refine, recipe.task))
     made = prepare(TextRanking, recipe.task, load_tokenizer(tiny_encoder), 64, data.rows["train"], [])
     assert made.metrics[0] == "spearman"
     assert made.options.score_range == [0.0, 5.0]

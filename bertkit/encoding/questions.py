@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.table import MAX_PROBLEMS
@@ -67,3 +67,27 @@ def _template(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int],
     types = encoded["token_type_ids"]
     between = ids[first[-1] + 1 : second[0]]
     return ids[: first[0]], between, ids[second[-1] + 1 :], (types[first[0]], types[second[0]])
+
+
+def label_windows(
+    columns: Mapping[str, Sequence[Any]], answers: Sequence[Mapping[str, Any]], contexts: Sequence[Pieces]
+) -> list[list[int]]:
+    """For each window the tokens at which the row's first answer starts and ends; twice 0, the first special token,
+    where the window does not contain it."""
+    gold = [_gold_tokens(*pair) for pair in zip(answers, contexts, strict=True)]
+    windows = zip(*(columns[name] for name in ("row", "low", "count", "place")), strict=True)
+    return [_in_window(gold[row], *window) for row, *window in windows]
+
+
+def _gold_tokens(answers: Mapping[str, Any], tokens: Pieces) -> tuple[int, int] | None:
+    """The first and last token of the first answer; None where there is none."""
+    if not answers["text"]:
+        return None
+    start = answers["answer_start"][0]
+    return tokens.cover(start, start + len(answers["text"][0]))
+
+
+def _in_window(gold: tuple[int, int] | None, low: int, count: int, place: int) -> list[int]:
+    if gold is None or gold[0] < low or gold[1] >= low + count:
+        return [0, 0]
+    return [gold[0] - low + place, gold[1] - low + place]

@@ -6,12 +6,13 @@ is nothing but articles and punctuation, this is the script of 2.0: such an answ
 
 from __future__ import annotations
 
+import math
 import re
 import string
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,14 @@ from numpy.typing import ArrayLike
 
 from bertkit.data.table import column_values
 from bertkit.errors import DataError, Problem
+from bertkit.evaluation import calibration
 from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.graded import Scored, WeightedScores
 from bertkit.evaluation.intervals import Floats, Scores, ratio
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
 
 _SCORES = ("exact_match", "f1")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -200,3 +203,25 @@ def _finite_scores(scores: ArrayLike, questions: int) -> Floats:
 def _check_questions(questions: int, others: int, what: str) -> None:
     if not questions or questions != others:
         raise ValueError(f"{questions} questions but {others} {what}")
+
+
+def best_temperature(
+    answers: Callable[[float], Iterable[tuple[int, str, float]]], gold: Sequence[Sequence[str]]
+) -> float:
+    """The temperature at which scores fit whether their answers are exact matches: least log loss.
+
+    answers: temperature -> question, best answer and its score. gold: (questions, answers) texts.
+    """
+
+    @cache  # few of a question's candidates become the best at any temperature
+    def right(question: int, answer: str) -> float:
+        return question_scores(answer, gold[question])[0]
+
+    def loss(temperature: float) -> float:
+        total = 0.0
+        for question, answer, score in answers(temperature):
+            probability = min(max(score, 1e-9), 1 - 1e-9)
+            total -= math.log(probability if right(question, answer) else 1 - probability)
+        return total
+
+    return calibration.best_temperature(loss)

@@ -23,10 +23,11 @@ from typing_extensions import TypeVar
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Finding, Schema
-from bertkit.data.table import MAX_PROBLEMS, on_disk
+from bertkit.data.table import MAX_PROBLEMS, numbers, on_disk
 from bertkit.errors import RowsError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
     from datasets import Dataset
     from numpy.typing import ArrayLike
@@ -251,6 +252,19 @@ def encode_all(task: Task, rows: Dataset) -> Dataset:
     first = next(chunks)
     schema = pa.schema([(name, _settled(values.type)) for name, values in first.items()])
     return on_disk(chain([first], chunks), Features.from_arrow_schema(schema), token_hex())
+
+
+def encode_groups(task: Task, rows: Dataset, groups: np.ndarray) -> Dataset:
+    """`encode_all`, the rows of a group one after the other, with a column `group`. groups: each row's, `(rows,)`."""
+    import numpy as np
+
+    order = np.argsort(groups, kind="stable")
+    try:
+        features = encode_all(task, rows.select(order))
+    except RowsError as error:
+        raise RowsError(sorted(error.renumbered(lambda row: int(order[row])).found)) from None
+    read = order[numbers(features, "row")]
+    return features.remove_columns("row").add_column("row", read).add_column("group", groups[read])
 
 
 def encode_chunk(task: Task, rows: Dataset, start: int) -> tuple[Dataset, Dataset]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from bertkit.data.columns import label_names
-from bertkit.data.schema import Finding
+from bertkit.data.schema import Answer, Finding
 from bertkit.data.table import column_values, numbers
 from bertkit.errors import DataError, Problem
 from bertkit.text import counted, part_of
@@ -140,6 +140,20 @@ def settle_weights(
         what = f"no label {', '.join(map(repr, unknown))}; the labels are {', '.join(auto)}"
         raise DataError(Problem(f"task.{option}", what))
     return {name: wanted.get(name, 1.0) for name in auto}
+
+
+def best_label(names: Sequence[str], probabilities: list[float], thresholds: Any) -> Answer:
+    """The most probable label, its `score`, and the `scores` of all."""
+    best = max(range(len(probabilities)), key=probabilities.__getitem__)
+    scores = dict(zip(names, probabilities, strict=True))
+    return {"label": names[best], "score": probabilities[best], "scores": scores}
+
+
+def assigned_labels(names: Sequence[str], probabilities: list[float], thresholds: Any) -> Answer:
+    """The labels whose probability reaches the threshold (for all, by label, or 0.5), and the `scores` of all."""
+    scores = dict(zip(names, probabilities, strict=True))
+    limits = thresholds if isinstance(thresholds, dict) else dict.fromkeys(names, thresholds or 0.5)
+    return {"labels": [name for name, p in scores.items() if p >= limits.get(name, 0.5)], "scores": scores}
 
 
 def length_findings(features: Dataset, split: str, max_length: int, *, windows: bool = True) -> Iterator[Finding]:

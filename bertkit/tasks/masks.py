@@ -105,15 +105,15 @@ def length_findings(features: Dataset, split: str, max_length: int) -> Iterator[
 
     lengths = np.asarray(features["length"][:], dtype=np.int64)
     if not len(lengths):
-        yield Finding("fail", f"{split}: no document has two word pieces", "Give longer texts.")
+        yield Finding("fail", f"{split}: no document has two tokens", "Give longer texts.")
         return
-    what = f"{split}: {len(lengths):,} examples, {lengths.sum():,} word pieces, {lengths.mean() / max_length:.0%} full"
+    what = f"{split}: {len(lengths):,} examples, {lengths.sum():,} tokens, {lengths.mean() / max_length:.0%} full"
     yield Finding("note", what)
     rows = np.asarray(features["row"][:], dtype=np.int64)
     short = int(rows.max()) + 1 - len(np.unique(rows))
     if short:
-        yield Finding("warn", f"{split}: {short:,} documents of fewer than two word pieces give no example")
+        yield Finding("warn", f"{split}: {short:,} documents of fewer than two tokens give no example")
     cut = np.asarray(features["lost"][:], dtype=np.int64)
     if cut.any():
-        what = f"{split}: {(cut > 0).sum():,} texts with masks of their own are cut at {max_length} word pieces"
+        what = f"{split}: {(cut > 0).sum():,} texts with masks of their own are truncated at {max_length} tokens"
         yield Finding("warn", what)

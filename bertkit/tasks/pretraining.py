@@ -11,11 +11,9 @@ from pydantic import Field
 
 from bertkit.cache import cache_root
 from bertkit.data.schema import Answer, Column, Finding, Schema
-from bertkit.errors import DataError, ModelError, Problem
+from bertkit.errors import DataError, Problem
 from bertkit.evaluation import pretraining as scores
-from bertkit.files import read_json
-from bertkit.models.bert.presets import PRE_NORM
-from bertkit.models.encoder import load_model
+from bertkit.models.bert.presets import MODEL_TYPES
 from bertkit.tasks import masks
 from bertkit.tasks.base import Batch, Task, TaskOptions
 
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from bertkit.models.bert.drawing import Drawing
     from bertkit.models.encoder import Encoder
 
-OURS = ("bert", PRE_NORM)  # model types of bertkit.models.bert.bert
 GUESSES = 5  # word pieces that an answer names for a masked one
 
 
@@ -144,20 +141,9 @@ class Pretraining(Task[PretrainingOptions]):
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         """Our BERT where the encoder is one; else transformers' masked language model, which knows no pairs."""
-        from transformers import AutoModelForMaskedLM
+        from bertkit.models.bert.bert import load_for_pretraining
 
-        from bertkit.models.bert.bert import BertForMaskedLM, BertForPreTraining, read_config
-
-        pairs = self.options.nsp != "none"
-        kind = "bert" if encoder.config else read_json(encoder.folder / "config.json").get("model_type")
-        if kind in OURS:
-            ours = BertForPreTraining if pairs else BertForMaskedLM
-            own_config = None if encoder.config else read_config(encoder.folder)
-            return load_model(encoder, ours, {}, new_head=new_head, own_config=own_config)
-        if pairs:
-            what = f"{encoder.name!r} is a {kind}, which has no head for pairs of sentences"
-            raise ModelError(Problem("task.nsp", what, "Write  task: {name: pretraining, nsp: none}"))
-        return load_model(encoder, AutoModelForMaskedLM, {}, new_head=new_head)
+        return load_for_pretraining(encoder, pairs=self.options.nsp != "none", new_head=new_head)
 
     def forward(self, model: Any, batch: Batch) -> Any:
         """Outputs whose vocabulary logits are those of the chosen positions, `(chosen, vocab)`."""
@@ -165,7 +151,7 @@ class Pretraining(Task[PretrainingOptions]):
 
         inputs = {name: batch[name] for name in self.tokenizer.model_input_names if name in batch}
         chosen, alone = self.chosen(batch), extract_model_from_parallel(model)
-        if alone.config.model_type in OURS:
+        if alone.config.model_type in MODEL_TYPES:
             return model(**inputs, position=chosen)
         outputs = model(**inputs)
         outputs.prediction_logits = outputs.logits[chosen]

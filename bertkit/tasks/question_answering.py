@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from array import array
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
 from pydantic import Field
 
+from bertkit.data.answers import locate_answers
 from bertkit.data.schema import Answer, Column, Finding, Schema
-from bertkit.data.squad import check_answers
-from bertkit.data.table import Problems, Table, required, stored
-from bertkit.encoding.pieces import Pieces, tokenize
-from bertkit.encoding.questions import encode_pairs
-from bertkit.errors import DataError, Problem
-from bertkit.evaluation import calibration, squad
+from bertkit.data.table import Table, required
+from bertkit.encoding.pieces import tokenize
+from bertkit.encoding.questions import encode_pairs, label_windows
+from bertkit.errors import DataError, Problem, require_finite
+from bertkit.evaluation import squad
 from bertkit.models.encoder import load_model
 from bertkit.models.heads.spans import (
     Candidates,
@@ -27,10 +24,10 @@ from bertkit.models.heads.spans import (
     best_spans,
     log_odds,
     masked_logits,
+    merge_texts,
     window_spans,
 )
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
-from bertkit.tasks.checks import require_finite
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -46,9 +43,9 @@ class QuestionAnsweringOptions(TaskOptions):
 
     metrics: ClassVar[frozenset[str]] = frozenset([*squad.metric_names(True), "no_answer_auc"])
     name: Literal["question-answering"]
-    stride: int = Field(128, ge=0, description="Word pieces of the context that neighbouring windows share.")
-    max_answer_length: int = Field(30, ge=1, description="Word pieces of the longest answer.")
-    n_best: int = Field(20, ge=1, description="Candidates that are kept of each window and ranked.")
+    stride: int = Field(128, ge=0, description="Tokens of the context that adjacent windows share.")
+    max_answer_length: int = Field(30, ge=1, description="Tokens of the longest answer.")
+    n_best: int = Field(20, ge=1, description="Candidates per window that are ranked.")
     unanswerable: bool | None = Field(None, description="May there be no answer? null: if train has such questions.")
     null_threshold: float | None = Field(
         None, description="No answer from these log odds of none against the best on. null: fitted on validation."
@@ -73,8 +70,8 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
     schema: ClassVar[Schema] = Schema(
         columns={
             "question": Column("text", "the question"),
-            "context": Column("text", "the text that it is asked of"),
-            "answers": Column("answers", "its answers, which stand in the context; none, where there is none"),
+            "context": Column("text", "the text that the question is about"),
+            "answers": Column("answers", "its answers, which occur in the context; empty where there is none"),
             "id": Column("name", "a name for the question"),
         },
         inputs=(frozenset({"question", "context"}),),
@@ -84,37 +81,12 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
     chunk_size: ClassVar[int] = 2048  # a context may have many windows; 1,024 left 2.6 % of padding
     reduce_inputs: ClassVar[Sequence[str]] = ("place", "low", "count", "first", "end")
 
-    # --- before there is a model
+    # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
     def refine(cls, options: QuestionAnsweringOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
-        """Answers as {text, answer_start}, each where it stands in its context."""
-        if "answers" not in table.values:
-            return table, []
-        names, problems, moved = table.values.get("id", [None] * len(table)), Problems(), 0
-
-        def located() -> Iterator[dict[str, Any] | None]:
-            nonlocal moved
-            read = zip(table.values["context"], table.values["answers"], names, strict=True)
-            for row, (context, given, own) in enumerate(read):
-                if given is None:
-                    yield None
-                    continue
-                name = "" if own is None else f", id {own}"
-                try:
-                    found = check_answers(context, given)
-                except ValueError as error:
-                    problems.add(table.origin[row] + name, f"`answers` holds {error}")
-                    continue
-                for what in found.problems:
-                    problems.add(table.origin[row] + name, what)
-                moved += found.moved
-                starts = [start for start, _ in found.spans]
-                yield {"text": [context[a:b] for a, b in found.spans], "answer_start": starts}
-
-        answers = stored(located(), "answers")
-        problems.raise_if_any()
-        return Table({**table.values, "answers": answers}, table.origin), list(_noticed(split, names, answers, moved))
+        """Answers as {text, answer_start}, each where it occurs in its context."""
+        return locate_answers(table, split) if "answers" in table.values else (table, [])
 
     @classmethod
     def settle(
@@ -149,11 +121,11 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         return bool(self.options.unanswerable)
 
     def describe(self) -> str:
-        """Such as `answers of at most 30 word pieces, or none`."""
-        most = f"answers of at most {self.options.max_answer_length} word pieces"
+        """Such as `answers of at most 30 tokens, or none`."""
+        most = f"answers of at most {self.options.max_answer_length} tokens"
         return f"{most}, or none" if self.unanswerable else most
 
-    # --- text -> features -> model
+    # --- rows -> features -> model
 
     def encode(self, rows: Dataset) -> Dataset:
         from datasets import Dataset
@@ -163,9 +135,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
             self.tokenizer, rows["question"][:], contexts, max_length=self.max_length, stride=self.options.stride
         )
         if "answers" in rows.column_names:
-            golden = [_gold_pieces(*pair) for pair in zip(rows["answers"][:], contexts, strict=True)]
-            windows = zip(*(columns[name] for name in ("row", "low", "count", "place")), strict=True)
-            columns["labels"] = [_inside(golden[row], *window) for row, *window in windows]
+            columns["labels"] = label_windows(columns, rows["answers"][:], contexts)
         return Dataset.from_dict(columns)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
@@ -174,7 +144,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         return load_model(encoder, AutoModelForQuestionAnswering, {"num_labels": 2}, new_head=new_head)
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """The mean of the cross-entropies of start and end, each `(windows, pieces)`, over where an answer can be."""
+        """The mean of the cross-entropies of start and end, each `(windows, tokens)`, over where an answer can be."""
         from torch.nn import functional as F
 
         logits = masked_logits(outputs.start_logits, outputs.end_logits, batch)
@@ -186,7 +156,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         """Windows."""
         return float(len(batch["labels"]))
 
-    # --- model -> answers
+    # --- outputs -> answers -> scores
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """`scores`, `spans` and `null` of the best spans of each window; see `best_spans`."""
@@ -221,13 +191,8 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         return [best_of_windows(each, t.starts, t.ends, text, n_best) for each, t, text in contexts]
 
     def _answer(self, found: Candidates, context: str) -> Answer:
-        chances, null = found.probabilities(self.options.temperature or 1.0, unanswerable=self.unanswerable)
-        merged: dict[str, dict[str, Any]] = {}
-        for (start, end), chance in zip(found.spans, chances, strict=True):
-            text = context[start:end]
-            first = merged.setdefault(text, {"answer": text, "start": start, "end": end, "score": 0.0})
-            first["score"] = min(first["score"] + chance, 1.0)  # all candidates may be one text
-        ranked = sorted(merged.values(), key=lambda each: -each["score"])
+        probabilities, null = found.probabilities(self.options.temperature or 1.0, unanswerable=self.unanswerable)
+        ranked = merge_texts(found.spans, probabilities, context)
         limit = self.options.null_threshold or 0.0
         none = {"answer": "", "start": 0, "end": 0, "score": null}
         silent = not ranked or (self.unanswerable and log_odds(null, ranked[0]["score"]) > limit)
@@ -255,53 +220,17 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
     def _fitted_temperature(
         self, found: Sequence[Candidates], contexts: Sequence[str], gold: Sequence[Sequence[str]]
     ) -> float:
-        eager = self._with(null_threshold=math.inf)
+        """The temperature at which the best answers' scores fit their chance of being right, over answered rows."""
         rows = [row for row, each in enumerate(found) if gold[row] and each.spans]
 
-        @cache  # of a row's candidates few become the best at any temperature
-        def right(row: int, answer: str) -> float:
-            return squad.question_scores(answer, gold[row])[0]
+        def answers(temperature: float) -> Iterator[tuple[int, str, float]]:
+            task = self._with(null_threshold=math.inf, temperature=temperature)
+            best = ((row, task._answer(found[row], contexts[row])) for row in rows)
+            return ((row, answer["answer"], answer["score"]) for row, answer in best)
 
-        def loss(temperature: float) -> float:
-            task, total = eager._with(temperature=temperature), 0.0
-            for row in rows:
-                answer = task._answer(found[row], contexts[row])
-                chance = min(max(answer["score"], 1e-9), 1 - 1e-9)
-                total -= math.log(chance if right(row, answer["answer"]) else 1 - chance)
-            return total
-
-        return calibration.best_temperature(loss)
+        return squad.best_temperature(answers, gold)
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> squad.GradedRows:
         required(rows, "answers")
         fitted = {"temperature": self.options.temperature or 1.0, "null_threshold": self.options.null_threshold}
         return squad.GradedRows(answers, rows, self.unanswerable, fitted)
-
-
-def _noticed(split: str, names: Sequence[Any], located: Sequence[Any], moved: int) -> Iterator[Finding]:
-    texts = (len(answers["text"]) for answers in located if answers is not None)
-    given = Counter(count > 0 for count in texts)
-    if given:
-        what = f"{split}: {given[False]:,} of {given.total():,} questions have no answer in their context"
-        yield Finding("note", what)
-    if moved:
-        what = f"{split}: {moved:,} answers do not stand where `answer_start` says; found elsewhere in their context"
-        yield Finding("warn", what)
-    known = array("q", (hash(name) for name in names if name is not None))
-    if len(set(known)) < len(known):
-        yield Finding("warn", f"{split}: {len(known) - len(set(known)):,} ids are there more than once")
-
-
-def _gold_pieces(answers: Mapping[str, Any], pieces: Pieces) -> tuple[int, int] | None:
-    """The first and last word piece of the first answer; None where there is none."""
-    if not answers["text"]:
-        return None
-    start = answers["answer_start"][0]
-    return pieces.cover(start, start + len(answers["text"][0]))
-
-
-def _inside(gold: tuple[int, int] | None, low: int, count: int, place: int) -> list[int]:
-    """Where the answer stands in a window; twice 0, the first special token, where it does not."""
-    if gold is None or gold[0] < low or gold[1] >= low + count:
-        return [0, 0]
-    return [gold[0] - low + place, gold[1] - low + place]

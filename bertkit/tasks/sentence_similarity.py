@@ -14,7 +14,7 @@ from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import column_values, required
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation import baselines as simple
-from bertkit.evaluation import similarity
+from bertkit.evaluation import metrics, similarity
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.tasks import vectors
@@ -36,17 +36,14 @@ LOSSES = {  # target -> the losses it can be learned with, the default first
 }
 
 
+PER_LABEL = ("precision/", "recall/", "f1/")
+
+
 class SentenceSimilarityOptions(vectors.VectorOptions):
     """What a recipe may say under `task:`. null means: found from the data, or fitted on validation."""
 
     metrics: ClassVar[frozenset[str]] = frozenset(
-        {
-            *similarity.GRADED,
-            *similarity.LABELLED,
-            *similarity.RANKED,
-            *("f1_macro", "f1_micro", "f1_weighted", "precision_macro", "recall_macro", "roc_auc"),
-            *("matthews_correlation", "neg_log_loss", "precision/", "recall/", "f1/"),
-        }
+        [*similarity.GRADED, *similarity.LABELLED, *similarity.RANKED, *metrics.selecting("single-label"), *PER_LABEL]
     )
     name: Literal["sentence-similarity"]
     loss: Literal["cosent", "cosine-mse", "softmax", "multiple-negatives-ranking"] | None = Field(
@@ -136,8 +133,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         if self.options.loss == "multiple-negatives-ranking":
             return similarity.RANKED
         if self.options.loss == "softmax":
-            own = self.options.metrics.difference(similarity.GRADED, similarity.RANKED)
-            return ["accuracy", *(name for name in own if "/" not in name and name != "accuracy")]
+            return metrics.selecting("single-label", self.options.labels or ())
         return similarity.LABELLED if self.options.labels else similarity.GRADED
 
     @property
@@ -253,12 +249,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         sides = simple.tfidf_vectors([text for name in names for text in train[name]], [rows[n][:] for n in names])
         if sides is None:
             return {}
-        cut = range(0, len(rows), self.chunk_size)
-        chunks = [
-            vectors.by_cosine([side[i : i + self.chunk_size] for side in sides], [], None, "positive" in names)
-            for i in cut
-        ]
-        answers = [answer for chunk in chunks for answer in chunk]
+        answers = vectors.cosine_answers(sides, self.chunk_size, ranked="positive" in names)
         own = self
         if self.options.labels:
             best = similarity.best_threshold(self._similar(rows), similarity.of(answers, "score"))

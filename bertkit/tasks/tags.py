@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
 
 from bertkit.data import tagging
+from bertkit.data.schema import Answer, Finding
+from bertkit.data.table import numbers
 from bertkit.errors import DataError, ModelError, Problem
+from bertkit.models.heads.tagger import Tagged, expand_to_words
 from bertkit.tasks.labels import balanced_weights, settle_weights
+from bertkit.text import counted
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PretrainedConfig
+
+Options = TypeVar("Options", bound=BaseModel)
+MANY_WINDOWS = 32  # of one text
 
 
 def type_of(tag: str) -> str:
@@ -22,6 +33,9 @@ def type_of(tag: str) -> str:
 
 def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
     """`labels`, `tags` and `class_weights` of these options, settled from the training rows. Raises DataError."""
+    if options.context == "document" and "document" not in rows.column_names:
+        what = "context: document needs to know which sentences belong together"
+        raise DataError(Problem("task.context", what, "Map a column `document`, or add -DOCSTART- lines."))
     found = {kind for tags in rows["tags"] for kind, _, _ in tagging.entities(tags)}
     named = list(dict.fromkeys(type_of(name) for name in class_names if "-" in name))
     types = options.labels or named or sorted(found)
@@ -43,7 +57,7 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict
     return {"labels": types, "tags": tags, "class_weights": weights}
 
 
-def tags_of_config(config: PretrainedConfig) -> dict[str, Any]:
+def options_of_config(kind: type[Options], name: str, config: PretrainedConfig) -> Options:
     """`labels`, `tags` and `scheme` by a model's id2label. Raises ModelError where its labels are not entity tags."""
     tags = [str(name) for _, name in sorted((config.id2label or {}).items())]
     where = "config.json, id2label"
@@ -56,4 +70,59 @@ def tags_of_config(config: PretrainedConfig) -> dict[str, Any]:
     types = list(dict.fromkeys(type_of(tag) for tag in tags if tag != "O"))
     if "O" not in tags or not types:
         raise ModelError(Problem(where, f"its labels are {', '.join(tags[:10])}: without O, or nothing but O"))
-    return {"labels": types, "tags": tags, "scheme": "BIOES" if scheme == "BIOES" else "BIO"}
+    options = {"name": name, "labels": types, "tags": tags, "scheme": "BIOES" if scheme == "BIOES" else "BIO"}
+    try:
+        return kind.model_validate(options)
+    except ValidationError as error:
+        raise ModelError(Problem(where, f"its labels are not a set of tags: {error.errors()[0]['msg']}")) from error
+
+
+def check_names(labels: Sequence[str] | None, tags: Sequence[str] | None, scheme: Any) -> None:
+    """Raises ValueError on types or tags that repeat, or that do not belong together."""
+    for what, names in (("labels", labels or []), ("tags", tags or [])):
+        if repeated := [name for name, count in Counter(names).items() if count > 1]:
+            raise ValueError(f"{what}: {', '.join(repeated)} more than once")
+    known = tagging.tag_names(labels, scheme) if labels else None
+    if tags and ("O" not in tags or (known and not set(tags) <= set(known))):
+        raise ValueError(f"tags must be O and {scheme} tags of the labels, such as B-LOC")
+
+
+def window_findings(features: Dataset, split: str, *, chains: bool) -> Iterator[Finding]:
+    """Texts of many windows, which a CRF learns in one batch, and words without a token."""
+    most = int(np.unique(numbers(features, "row"), return_counts=True)[1].max())
+    if most > MANY_WINDOWS and chains:
+        what = f"{split}: a text of {most} windows is learned as one chain, in one batch"
+        yield Finding("warn", what, "If memory runs out, give shorter texts, such as sentences.")
+    mute = int(numbers(features, "mute").sum())
+    if mute:
+        what = f"{split}: {counted(mute, 'word')} without a token (zero-width or control characters): always O"
+        yield Finding("note", what)
+
+
+def window_labels(
+    gold: Sequence[Sequence[str]],
+    columns: Mapping[str, Sequence[Any]],
+    ids: Callable[[Sequence[str], Sequence[int]], list[int]],
+) -> list[list[int]]:
+    """Tag ids of the words of each window. Words that nothing reads are taken out of their entities.
+
+    ids: a sentence's gold tags, and the words that windows read -> the ids of their tags.
+    """
+    read: list[list[int]] = [[] for _ in gold]
+    for row, words in zip(columns["row"], columns["words"], strict=True):
+        read[row] += words
+    # The windows of a sentence share its words out in order, and so its tags.
+    known = [iter(ids(*pair)) for pair in zip(gold, read, strict=True)]
+    return [list(islice(known[row], len(words))) for row, words in zip(columns["row"], columns["words"], strict=True)]
+
+
+def as_answer(text: str, words: Sequence[tuple[int, int]], read: Sequence[int], best: Tagged) -> Answer:
+    """The answer for a sentence: `words`, `entities` and `truncated`. words: their characters; read: those decoded."""
+    tags, scores, entities = expand_to_words(best, read, len(words))
+    shown = []
+    for kind, first, last, score in entities:
+        start, end = words[first][0], words[last - 1][1]
+        shown.append({"text": text[start:end], "label": kind, "start": start, "end": end, "score": score})
+    parts = zip((text[start:end] for start, end in words), tags, scores, strict=True)
+    tagged = [{"word": word, "tag": tag, "score": score} for word, tag, score in parts]
+    return {"words": tagged, "entities": shown, "truncated": False}

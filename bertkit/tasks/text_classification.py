@@ -13,14 +13,13 @@ from bertkit.data.schema import Answer, Column, Schema
 from bertkit.data.table import column_values, numbers, required
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.windows import first_windows, mean_of_windows
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, Problem, require_finite
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration, metrics
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.models.encoder import classifier, load_model
 from bertkit.tasks import labels as own
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
-from bertkit.tasks.checks import require_finite
 from bertkit.tasks.labels import Labels, Probability, Weights
 
 if TYPE_CHECKING:
@@ -217,18 +216,9 @@ class TextClassification(Task[TextClassificationOptions]):
         single = self.kind == "single-label"
         squash = calibration.apply_temperature_softmax if single else calibration.apply_temperature_sigmoid
         table = squash(logits, self.options.temperature or 1.0)
-        decide = self._label if single else self._labels
-        return [decide(row) | {"truncated": t} for row, t in zip(table.tolist(), truncated, strict=True)]
-
-    def _label(self, probabilities: list[float]) -> Answer:
-        best = max(range(len(probabilities)), key=probabilities.__getitem__)
-        scores = dict(zip(self.names, probabilities, strict=True))
-        return {"label": self.names[best], "score": probabilities[best], "scores": scores}
-
-    def _labels(self, probabilities: list[float]) -> Answer:
-        scores, limits = dict(zip(self.names, probabilities, strict=True)), self.options.thresholds
-        by_name = limits if isinstance(limits, dict) else dict.fromkeys(scores, limits or 0.5)
-        return {"labels": [name for name, p in scores.items() if p >= by_name.get(name, 0.5)], "scores": scores}
+        decide = own.best_label if single else own.assigned_labels
+        answers = (decide(self.names, row, self.options.thresholds) for row in table.tolist())
+        return [answer | {"truncated": t} for answer, t in zip(answers, truncated, strict=True)]
 
     # --- answers -> scores
 

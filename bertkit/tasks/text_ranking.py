@@ -13,13 +13,12 @@ from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import Table, numbers
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.windows import row_windows
-from bertkit.errors import DataError, RowsError
+from bertkit.errors import DataError, require_finite
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import reranking, similarity
 from bertkit.models.encoder import classifier, load_model
 from bertkit.tasks import cross_encoder
-from bertkit.tasks.base import Batch, Task, TaskOptions
-from bertkit.tasks.checks import require_finite
+from bertkit.tasks.base import Batch, Task, TaskOptions, encode_groups
 
 if TYPE_CHECKING:
     import numpy as np
@@ -157,19 +156,9 @@ class TextRanking(Task[TextRankingOptions]):
 
     def features(self, rows: Dataset) -> Dataset:
         """For listwise, a query's rows one after the other, with `group`, the number of the query."""
-        import numpy as np
-
         if self.options.loss != "listwise":
             return super().features(rows)
-        queries = reranking.queries(rows)
-        order = np.argsort(queries, kind="stable")
-        try:
-            features = super().features(rows.select(order))
-        except RowsError as error:
-            raise RowsError(sorted(error.renumbered(lambda row: int(order[row])).found)) from None
-        read = order[numbers(features, "row")]
-        features = features.remove_columns("row").add_column("row", read)
-        return features.add_column("group", queries[read])
+        return encode_groups(self, rows, reranking.queries(rows))
 
     def units(self, features: Dataset) -> ArrayLike:
         """All windows of a row are learned together; for listwise, all rows of a query."""

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from bertkit.data import tagged, tagging
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import column_values, numbers, required
 from bertkit.encoding.words import encode_words
-from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration, entities
 from bertkit.models.encoder import classifier, load_model
 from bertkit.models.heads.tagger import (
     Emissions,
     decode_tags,
-    spread,
     tag_log_likelihood,
     window_emissions,
     words_of_rows,
 )
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
-from bertkit.tasks.checks import require_finite
 from bertkit.tasks.labels import Name, Weights, weight_tensor
-from bertkit.tasks.tags import settle_tags, tags_of_config, type_of
-from bertkit.text import counted
+from bertkit.tasks.tags import (
+    as_answer,
+    check_names,
+    options_of_config,
+    settle_tags,
+    type_of,
+    window_findings,
+    window_labels,
+)
 
 if TYPE_CHECKING:
-    import numpy as np
     from datasets import Dataset
     from numpy.typing import ArrayLike
     from torch import Tensor
@@ -45,37 +46,30 @@ if TYPE_CHECKING:
     from bertkit.models.encoder import Encoder
     from bertkit.models.heads.crf import Chain
 
-MANY_WINDOWS = 32  # of one text: a CRF learns them in one batch
-
 
 class TokenClassificationOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: found from the data, or fitted on validation."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("f1", "precision", "recall", "f1_strict", "precision_strict", "recall_strict", "f1_macro", "accuracy"),
-            *("f1/", "precision/", "recall/"),
-        }
-    )
+    metrics: ClassVar[frozenset[str]] = frozenset([*entities.metric_names([]), "f1/", "precision/", "recall/"])
     name: Literal["token-classification"]
     head: Literal["softmax", "crf"] = Field("softmax", description="Each word by itself, or the sentence as a chain.")
     scheme: Literal["BIO", "BIOES"] = Field("BIO", description="The tags that the model learns; data are converted.")
     labels: Annotated[list[Name], Field(min_length=1)] | None = Field(
-        None, description="Types of entities, in order. null: found in train."
+        None, description="Types of entities, in order. null: from train."
     )
     tags: Annotated[list[Name], Field(min_length=2)] | None = Field(
         None, description="Tags in the order of their ids. null: O, then those of each type in the scheme's order."
     )
-    data_scheme: Literal["IOB1", "BIO", "BIOES"] | None = Field(None, description="Of the data. null: seen from them.")
+    data_scheme: Literal["IOB1", "BIO", "BIOES"] | None = Field(None, description="Of the data. null: inferred.")
     alignment: Literal["strict", "expand", "contract"] = Field(
-        "strict", description="Spans that cut a word: refused, grown to whole words, or shrunk to them."
+        "strict", description="Spans that cut a word: refused, expanded to whole words, or shrunk to them."
     )
     context: Literal["sentence", "document"] = Field(
         "sentence", description="document: neighbouring sentences fill the window; the loss is the sentence's own."
     )
-    stride: int = Field(64, ge=0, description="Word pieces that windows of a long sentence share.")
+    stride: int = Field(64, ge=0, description="Tokens that adjacent windows of a long sentence share.")
     class_weights: Weights | None = Field(None, description="Of the types and O. auto: scikit-learn's `balanced`.")
-    constrained: bool = Field(True, description="crf: are forbidden transitions forbidden in training too?")
+    constrained: bool = Field(True, description="crf: forbid invalid transitions in training too.")
     chain_learning_rate: float = Field(100.0, gt=0, description="crf: of the transitions, times the learning rate.")
     temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
         None, description="Of the tags' scores, transitions included. null: fitted on validation."
@@ -83,22 +77,17 @@ class TokenClassificationOptions(TaskOptions):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for what, names in (("labels", self.labels or []), ("tags", self.tags or [])):
-            if twice := [name for name, count in Counter(names).items() if count > 1]:
-                raise ValueError(f"{what}: {', '.join(twice)} more than once")
-        known = tagging.tag_names(self.labels, self.scheme) if self.labels else None
-        if self.tags and ("O" not in self.tags or (known and not set(self.tags) <= set(known))):
-            raise ValueError(f"tags must be O and {self.scheme} tags of the labels, such as B-LOC")
+        check_names(self.labels, self.tags, self.scheme)
         return self
 
 
 @final
 @dataclass(frozen=True)
 class TokenClassification(Task[TokenClassificationOptions]):
-    """Tags for words, each read at its first word piece (Devlin et al. 2019, section 5.3).
+    """Tags for words, each read at its first token (Devlin et al. 2019, section 5.3).
 
     The model is transformers' own `…ForTokenClassification`. With `head: crf` a linear-chain CRF (Lafferty et
-    al. 2001) stands behind it, saved beside it as `crf.safetensors`. A sentence longer than the window is read
+    al. 2001) follows it, saved as `crf.safetensors`. A sentence longer than the window is read
     in several, each word in the one where it has most context; it is one chain all the same.
     """
 
@@ -137,33 +126,21 @@ class TokenClassification(Task[TokenClassificationOptions]):
         cls, options: TokenClassificationOptions, rows: Dataset, class_names: Sequence[str]
     ) -> TokenClassificationOptions:
         """Settle types, tags and weights from the training rows. Raises DataError on contradictions."""
-        if options.context == "document" and "document" not in rows.column_names:
-            what = "context: document needs to know which sentences belong together"
-            raise DataError(Problem("task.context", what, "Map a column `document`, or add -DOCSTART- lines."))
         return options.model_copy(update=settle_tags(options, rows, class_names))
 
     @classmethod
     def from_config(
         cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
     ) -> tuple[TokenClassificationOptions, int | None]:
-        """Defaults for a foreign model: its id2label as tags, softmax, no temperature, single sentences.
-
-        Raises ModelError where its labels are no tags of entities.
-        """
-        try:
-            return TokenClassificationOptions.model_validate({"name": cls.name, **tags_of_config(config)}), None
-        except ValidationError as error:
-            what = f"its labels are not a set of tags: {error.errors()[0]['msg']}"
-            raise ModelError(Problem("config.json, id2label", what)) from error
+        """Its id2label as tags, softmax, no temperature, single sentences. Raises ModelError."""
+        return options_of_config(TokenClassificationOptions, cls.name, config), None
 
     @property
     def types(self) -> list[str]:
-        """Types of entities; settled before training."""
         return self.options.labels or []
 
     @property
     def tags(self) -> list[str]:
-        """Tags in the order of their ids; settled before training."""
         return self.options.tags or []
 
     @property
@@ -181,17 +158,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return f"{self.options.head} over {self.options.scheme}{around}, {len(self.types)} types: {shown}"
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
-        import numpy as np
-
         yield from super().check(features, split)
-        most = int(np.unique(numbers(features, "row"), return_counts=True)[1].max())
-        if most > MANY_WINDOWS and self.options.head == "crf":
-            what = f"{split}: a text of {most} windows is learned as one chain, in one batch"
-            yield Finding("warn", what, "If memory runs out, give shorter texts, such as sentences.")
-        mute = int(numbers(features, "mute").sum())
-        if mute:
-            what = f"{split}: {counted(mute, 'word')} of no word piece (zero-width or control characters): O, always"
-            yield Finding("note", what)
+        yield from window_findings(features, split, chains=self.options.head == "crf")
 
     # --- text -> features -> model
 
@@ -212,17 +180,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
         )
         learned = set(self.tags) >= set(tagging.tag_names(self.types, self.options.scheme))
         if "tags" in rows.column_names and learned:  # a foreign model may lack some tags, and is only scored
-            columns["labels"] = self._labels(rows["tags"][:], columns)
+            columns["labels"] = window_labels(rows["tags"][:], columns, self._ids)
         return Dataset.from_dict(columns)
-
-    def _labels(self, gold: Sequence[Sequence[str]], columns: Mapping[str, Sequence[Any]]) -> list[list[int]]:
-        """Tag ids of the words of each window. Words that nothing reads are taken out of their entities."""
-        read: list[list[int]] = [[] for _ in gold]
-        for row, own in zip(columns["row"], columns["words"], strict=True):
-            read[row] += own
-        # The windows of a sentence share its words out in order, and so its tags.
-        known = [iter(self._ids(*pair)) for pair in zip(gold, read, strict=True)]
-        return [list(islice(known[row], len(own))) for row, own in zip(columns["row"], columns["words"], strict=True)]
 
     def _ids(self, tags: Sequence[str], words: Sequence[int]) -> list[int]:
         """The ids of a sentence's gold tags, in BIO, at the words that windows read."""
@@ -230,7 +189,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return [ids[tag] for tag in tagging.restrict(tags, words, self.options.scheme)]
 
     def units(self, features: Dataset) -> ArrayLike:
-        """All windows of a sentence are learned together where they are one chain."""
+        """All windows of a sentence are trained on together where they are one chain."""
         return numbers(features, "row") if self.options.head == "crf" else super().units(features)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
@@ -253,7 +212,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return {"crf": model.crf} if self.options.head == "crf" else {}
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Cross-entropy of each word, or a chain's negative log likelihood; `logits` are `(windows, pieces, tags)`.
+        """Cross-entropy of each word, or a chain's negative log likelihood; `logits` are `(windows, tokens, tags)`.
 
         With class weights, a chain weighs as much as its words do on average.
         """
@@ -288,15 +247,10 @@ class TokenClassification(Task[TokenClassificationOptions]):
     # --- model -> answers
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
-        """`emissions`, `(windows, words, tags)`: the scores of the words of each window, of which it has `words`; and
-        the chain's `transitions`, `start` and `end`. All but `words` fp32."""
-        from bertkit.models.heads.words import emissions
+        """`emissions`, `words` and a chain's `transitions`, `start` and `end`; see `reduced_words`."""
+        from bertkit.models.heads.words import reduced_words
 
-        reduced = {"emissions": emissions(outputs["logits"], batch), "words": (batch["heads"] >= 0).sum(1)}
-        if self.options.head == "crf":
-            chain = zip(("transitions", "start", "end"), outputs["chain"], strict=True)
-            reduced |= {name: part.float() for name, part in chain}
-        return reduced
+        return reduced_words(outputs, batch, crf=self.options.head == "crf")
 
     def items(self, arrays: Arrays) -> Sequence[Emissions]:
         return window_emissions(arrays, len(self.tags), crf=self.options.head == "crf")
@@ -305,38 +259,18 @@ class TokenClassification(Task[TokenClassificationOptions]):
         """One answer per row: `words`, each a {word, tag, score}; `entities`, each a {text, label, start, end, score};
         and `truncated`, which is never true.
 
-        start, end: characters of the row's text; of its words joined by blanks, where it has no text. A word's
+        start, end: characters of the row's text; of its words joined by spaces, where it has no text. A word's
         score is the posterior of its tag; an entity's is that of its words' tags together, and of ending there: with
         a CRF, of exactly this entity. Raises ModelError when the model's outputs are not finite.
         """
-        texts, places = tagged.sentences(rows)
-        read, scores = self._read_words(items, features, len(rows))
-        found = decode_tags(scores, items[0].chain, self.tags, self._temperature)
-        answers = []
-        for text, words, own, best in zip(texts, places, read, found, strict=True):
-            tags, chances, entities = spread(best, own, len(words))
-            cut = [text[start:end] for start, end in words]
-            listed = []
-            for kind, first, last, score in entities:
-                start, end = words[first][0], words[last - 1][1]
-                listed.append({"text": text[start:end], "label": kind, "start": start, "end": end, "score": score})
-            each = [{"word": w, "tag": t, "score": s} for w, t, s in zip(cut, tags, chances, strict=True)]
-            answers.append({"words": each, "entities": listed, "truncated": False})
-        return answers
+        texts, words = tagged.sentences(rows)
+        read, scores = words_of_rows(items, features, len(rows), len(self.tags))
+        best = decode_tags(scores, items[0].chain, self.tags, self._temperature)
+        return [as_answer(*sentence) for sentence in zip(texts, words, read, best, strict=True)]
 
     @property
     def _temperature(self) -> float:
         return self.options.temperature or 1.0
-
-    def _read_words(
-        self, items: Sequence[Emissions], features: Dataset, rows: int
-    ) -> tuple[list[list[int]], list[np.ndarray]]:
-        """For each sentence the words that windows read, and their scores `(words, tags)`. Raises ModelError."""
-        import numpy as np
-
-        read, scores = words_of_rows(items, features, rows, len(self.tags))
-        require_finite(bool(np.isfinite(each).all()) for each in scores)
-        return read, scores
 
     def fit(self, rows: Dataset, predict: Predict) -> Self:
         """The temperature (Guo et al. 2017) that makes the gold tags' posteriors most likely."""
@@ -344,7 +278,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
             return self
         scores, gold, chain = list[Any](), list[Any](), None
         for items, features, part in predicted(self, rows, predict):
-            read, own = self._read_words(items, features, len(part))
+            read, own = words_of_rows(items, features, len(part), len(self.tags))
             scores += own
             gold += [self._ids(*pair) for pair in zip(part["tags"], read, strict=True)]
             chain = items[0].chain

@@ -311,6 +311,13 @@ def by_cosine(sides: Sequence[Any], labels: Sequence[str], threshold: float | No
     return answers
 
 
+def cosine_answers(sides: Sequence[Any], chunk_size: int, *, ranked: bool) -> list[Answer]:
+    """`by_cosine` of any number of rows, a chunk at a time, as a model's answers are."""
+    starts = range(0, sides[0].shape[0], chunk_size)
+    chunks = (by_cosine([side[i : i + chunk_size] for side in sides], [], None, ranked) for i in starts)
+    return [answer for chunk in chunks for answer in chunk]
+
+
 def _classified(table: np.ndarray, classifier: tuple[np.ndarray, np.ndarray], labels: Sequence[str]) -> list[Answer]:
     """The classifier's probabilities for each pair, `(pairs, 2, size)`."""
     import numpy as np

@@ -27,8 +27,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 
 from bertkit.errors import ModelError, Problem
+from bertkit.files import read_json
 from bertkit.models.bert.bert_config import BertConfig, PreNormBertConfig, config, read_config
-from bertkit.models.bert.presets import PRESETS
+from bertkit.models.bert.presets import MODEL_TYPES, PRESETS
 from bertkit.models.encoder import Encoder, load_model
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "PreNormBertConfig",
     "config",
     "load",
+    "load_for_pretraining",
     "read_config",
 ]
 
@@ -418,6 +420,19 @@ def _mean_loss(logits: Tensor | None, labels: Tensor | None) -> Tensor | None:
         return None
     total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
     return total / (labels != IGNORED).sum().clamp(min=1)  # 0, not nan, where nothing was masked
+
+
+def load_for_pretraining(encoder: Encoder, *, pairs: bool, new_head: bool) -> transformers.PreTrainedModel:
+    """Our BERT where the encoder is one; else transformers' masked language model. Raises ModelError on pairs there."""
+    kind = "bert" if encoder.config else read_json(encoder.folder / "config.json").get("model_type")
+    if kind in MODEL_TYPES:
+        ours = BertForPreTraining if pairs else BertForMaskedLM
+        own_config = None if encoder.config else read_config(encoder.folder)
+        return load_model(encoder, ours, {}, new_head=new_head, own_config=own_config)
+    if pairs:
+        what = f"{encoder.name!r} is a {kind}, which has no head for pairs of sentences"
+        raise ModelError(Problem("task.nsp", what, "Write  task: {name: pretraining, nsp: none}"))
+    return load_model(encoder, transformers.AutoModelForMaskedLM, {}, new_head=new_head)
 
 
 def load(folder: Path) -> BertForPreTraining:

@@ -13,6 +13,7 @@ from bertkit.validation import did_you_mean, explain
 
 WHERE = "model.config"  # where a recipe says it
 PRE_NORM = "bertkit-pre-norm-bert"  # model type of what transformers has not
+MODEL_TYPES = ("bert", PRE_NORM)  # of the models in `bert.py`
 Size = Annotated[int, Field(ge=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 # Those of transformers' ACT2FN that have been used between the two layers of a feed-forward network.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -120,3 +120,13 @@ def best_of_windows(
 def log_odds(null: float, best: float) -> float:
     """Log odds of no answer against the best one."""
     return math.log(max(null, 1e-300)) - math.log(max(best, 1e-300))
+
+
+def merge_texts(spans: Sequence[tuple[int, int]], probabilities: Sequence[float], context: str) -> list[dict[str, Any]]:
+    """{answer, start, end, score} of each text among these spans, best first; scores of equal texts are summed."""
+    merged: dict[str, dict[str, Any]] = {}
+    for (start, end), probability in zip(spans, probabilities, strict=True):
+        text = context[start:end]
+        first = merged.setdefault(text, {"answer": text, "start": start, "end": end, "score": 0.0})
+        first["score"] = min(first["score"] + probability, 1.0)  # all candidates may be one text
+    return sorted(merged.values(), key=lambda each: -each["score"])

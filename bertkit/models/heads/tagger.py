@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from bertkit.data.tagging import entities
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError, Problem, require_finite
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,7 +58,7 @@ def window_emissions(arrays: Mapping[str, np.ndarray], tags: int, *, crf: bool) 
 def words_of_rows(
     items: Sequence[Emissions], features: Dataset, rows: int, tags: int
 ) -> tuple[list[list[int]], list[np.ndarray]]:
-    """For each sentence the words that windows read, in order, and their scores `(words, tags)`."""
+    """For each sentence the words that windows read, in order, and their scores `(words, tags)`. Raises ModelError."""
     import numpy as np
 
     read: list[list[int]] = [[] for _ in range(rows)]
@@ -68,7 +68,9 @@ def words_of_rows(
         parts[row].append(window.scores)
     if items[0].chain is not None and not all(np.isfinite(part).all() for part in items[0].chain):
         raise ModelError(Problem("the model", "its CRF is not finite", "Its weights are damaged."))
-    return read, [np.concatenate(each) for each in parts]
+    scores = [np.concatenate(each) for each in parts]
+    require_finite(np.isfinite(each).all() for each in scores)
+    return read, scores
 
 
 def decode_tags(
@@ -119,7 +121,7 @@ def _each_word(scores: np.ndarray, tags: Sequence[str], temperature: float) -> T
     return Tagged(named, chosen.tolist(), found)
 
 
-def spread(best: Tagged, read: Sequence[int], words: int) -> Tagged:
+def expand_to_words(best: Tagged, read: Sequence[int], words: int) -> Tagged:
     """The same over all words of a sentence, of which only `read` were decoded. The others are O, and tear entities."""
     if len(read) == words:
         return best

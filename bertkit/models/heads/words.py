@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.models.encoder import Encoder, load_extra_module
-from bertkit.models.heads import crf
-from bertkit.models.heads.crf import CRF, Chain
+from bertkit.models.heads.crf import CRF, Chain, nll
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +29,15 @@ def emissions(logits: Tensor, batch: Batch) -> Tensor:
     return logits.float().gather(1, at)
 
 
+def reduced_words(outputs: Any, batch: Batch, *, crf: bool) -> dict[str, Tensor]:
+    """What decoding needs: `emissions`, `words`, the number of words of each window, and with a CRF its parts, fp32."""
+    reduced = {"emissions": emissions(outputs["logits"], batch), "words": (batch["heads"] >= 0).sum(1)}
+    if crf:
+        chain = zip(("transitions", "start", "end"), outputs["chain"], strict=True)
+        reduced |= {name: part.float() for name, part in chain}
+    return reduced
+
+
 def pack_sentences(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """For the words of `word_logits`: sentence and place in it, `(words,)` each; and the mask `(sentences, words)`."""
     rows = batch["row"][:, None].expand_as(batch["heads"])[batch["heads"] >= 0]
@@ -46,7 +54,7 @@ def chain_loss(logits: Tensor, labels: Tensor, weight: Tensor | None, chain: Cha
     sentence, place, mask = pack_sentences(batch)
     scores = logits.new_zeros((*mask.shape, logits.shape[-1])).index_put((sentence, place), logits)
     gold = labels.new_zeros(mask.shape).index_put((sentence, place), labels)
-    losses = crf.nll(scores, gold, mask, chain)
+    losses = nll(scores, gold, mask, chain)
     if weight is not None:
         losses = losses * torch.zeros_like(losses).index_add(0, sentence, weight[labels]) / mask.sum(1)
     return losses.sum()

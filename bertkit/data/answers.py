@@ -1,0 +1,54 @@
+"""Answers of extractive question answering, each located in its context."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bertkit.data.schema import Finding
+from bertkit.data.squad import check_answers
+from bertkit.data.table import Problems, Table, stored
+
+
+def locate_answers(table: Table, split: str) -> tuple[Table, list[Finding]]:
+    """Answers as {text, answer_start}, and findings. Raises DataError on answers that their context lacks."""
+    names, problems, moved = table.values.get("id", [None] * len(table)), Problems(), 0
+
+    def located() -> Iterator[dict[str, Any] | None]:
+        nonlocal moved
+        for row, (context, given, name) in enumerate(
+            zip(table.values["context"], table.values["answers"], names, strict=True)
+        ):
+            if given is None:
+                yield None
+                continue
+            where = table.origin[row] + ("" if name is None else f", id {name}")
+            try:
+                found = check_answers(context, given)
+            except ValueError as error:
+                problems.add(where, f"`answers` holds {error}")
+                continue
+            for what in found.problems:
+                problems.add(where, what)
+            moved += found.moved
+            starts = [start for start, _ in found.spans]
+            yield {"text": [context[a:b] for a, b in found.spans], "answer_start": starts}
+
+    answers = stored(located(), "answers")
+    problems.raise_if_any()
+    return Table({**table.values, "answers": answers}, table.origin), list(_findings(split, names, answers, moved))
+
+
+def _findings(split: str, names: Sequence[Any], located: Sequence[Any], moved: int) -> Iterator[Finding]:
+    answered = Counter(len(answers["text"]) > 0 for answers in located if answers is not None)
+    if answered:
+        what = f"{split}: {answered[False]:,} of {answered.total():,} questions have no answer in their context"
+        yield Finding("note", what)
+    if moved:
+        what = f"{split}: {moved:,} answers are not where `answer_start` says; found elsewhere in their context"
+        yield Finding("warn", what)
+    known = array("q", (hash(name) for name in names if name is not None))
+    if len(set(known)) < len(known):
+        yield Finding("warn", f"{split}: {len(known) - len(set(known)):,} ids occur more than once")
