@@ -38,10 +38,10 @@ def expect(found: list[tuple[int | str, str]], *expected: tuple[int | str, str])
 
 SYNTAX = {
     "no colon": ("task\nmodel: x\n", (2, "a missing `:` in the line above")),
-    "tab": ("task:\n\tname: x\n", (2, "indent with blanks")),
-    "two colons": ("task: {name: text-classification}\nmodel: name: x\n", (2, "quotes around text that holds `: `")),
+    "tab": ("task:\n\tname: x\n", (2, "indent with spaces")),
+    "two colons": ("task: {name: text-classification}\nmodel: name: x\n", (2, "quotes around text that contains `: `")),
     "open bracket": (HEAD + "seeds: [1,\n", (5, "the end of the text")),
-    "open quote": (HEAD + "expected: 'x\n", (5, "it began in line 4")),
+    "open quote": (HEAD + "expected: 'x\n", (5, "started in line 4")),
     "duplicate": (HEAD + "seeds: [1]\nverify: true\nseeds: [2]\n", (6, "seeds: written twice, in lines 4 and 6")),
     "duplicate below": (HEAD + "training:\n  max_steps: 1\n  max_steps: 1\n", (6, "training.max_steps: written twice")),
     "object": (HEAD + "expected: !!python/object/apply:os.system [ls]\n", (4, "tag !!python/object/apply:os.system")),

@@ -1,8 +1,9 @@
 """YAML 1.2 text -> plain data, with the line of every key and every fault at once.
 
-The data are read from the parser's events: nothing is constructed, so tags can not name objects, and
-aliases are refused, so none can multiply. Numbers are those of the YAML 1.2 core schema: 2e-5 is a number,
-`no` is text, a date is text.
+ruamel.yaml parses; the data are read from its events, because its own loaders do not pass what a recipe needs: the
+round-trip loader (whose `.lc` has lines) stops at the first duplicate key, resolves aliases, drops tags silently,
+fails with RecursionError on deep nesting, turns 1_000 into a number, 2026-11-01 into a date, and keys such as 007
+into numbers. Here nothing is constructed, so no tag names an object, and aliases are refused, so none can multiply.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -28,24 +29,27 @@ from ruamel.yaml.reader import ReaderError
 
 from bertkit.text import KeyPath, dotted, short_repr
 
-MAX_BYTES = 256 * 1024  # nobody writes so many settings, and the parser takes up to 20 microseconds a byte
+MAX_BYTES = 256 * 1024  # the parser takes up to 20 microseconds per byte
 MAX_DEPTH = 20
 MAX_DIGITS = 100
+MAX_FAULTS = 100
+_UNUSABLE = re.compile(r"[\x00\ud800-\udfff]")  # neither a file name nor UTF-8 text can contain these
+_DIGITS = re.compile(r"[-+]?[0-9]+|0[ox][0-9a-fA-F]+")
 
-
-# https://yaml.org/spec/1.2.2/#103-core-schema
-_NULL = re.compile(r"~|null|Null|NULL|")
-_TRUE = re.compile(r"true|True|TRUE")
-_FALSE = re.compile(r"false|False|FALSE")
-_INT = re.compile(r"[-+]?[0-9]+")
-_OCT_HEX = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[-+]?(\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN")
-_UNUSABLE = re.compile(r"[\x00\ud800-\udfff]")  # no file name and no UTF-8 text can hold these
+# unquoted text and its value: https://yaml.org/spec/1.2.2/#103-core-schema
+_CORE_SCHEMA = (
+    (re.compile(r"~|null|Null|NULL|"), lambda text: None),
+    (re.compile(r"true|True|TRUE"), lambda text: True),
+    (re.compile(r"false|False|FALSE"), lambda text: False),
+    (re.compile(r"[-+]?[0-9]+"), int),
+    (re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+"), lambda text: int(text, 0)),
+    (re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"), float),
+    (re.compile(r"[-+]?(\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN"), lambda text: float(text.replace(".", "").lower())),
+)
 
 
 class Fault(NamedTuple):
-    """Something wrong with the text itself. line: from 1."""
+    """A fault of the text itself. line: from 1."""
 
     line: int
     what: str
@@ -53,20 +57,16 @@ class Fault(NamedTuple):
 
 
 class Document(NamedTuple):
-    """What a text says. lines: key path -> line, from 1.
+    """The content of a text. lines: key path -> line, from 1.
 
-    With faults, data is what could be read, or null where nothing could; spoilt are the key paths whose
-    values stand for nothing, because a fault is already reported there.
+    With faults, data is what could be read, or None. spoilt: the key paths whose values are meaningless because of a
+    fault that is already reported.
     """
 
     data: Any
     lines: dict[KeyPath, int]
     faults: list[Fault]
     spoilt: set[KeyPath]
-
-
-def _short(name: str) -> str:
-    return short_repr(name)[1:-1]
 
 
 def parse(content: bytes | str) -> Document:
@@ -81,9 +81,9 @@ def parse(content: bytes | str) -> Document:
             line = error.object.count(b"\n", 0, error.start) + 1
             what = f"byte 0x{error.object[error.start]:02x} is not UTF-8 text"
             return Document(None, {}, [Fault(line, what, "save the file as UTF-8")], {()})
-    builder = _Builder()
+    builder = _Builder(YAML(typ="safe", pure=True).parse(content))
     try:
-        data = builder.document(YAML(typ="safe", pure=True).parse(content))
+        return Document(builder.document(), builder.lines, builder.faults, builder.spoilt)
     except _Stop:
         pass
     except ReaderError as error:
@@ -92,23 +92,26 @@ def parse(content: bytes | str) -> Document:
     except (YAMLError, ValueError, OverflowError) as error:
         # ValueError, OverflowError: ruamel.yaml hands "\U00110000" and `%YAML 1.<5000 digits>` to Python unchecked
         builder.faults.append(_syntax_fault(error, builder.line))
-    else:
-        return Document(data, builder.lines, builder.faults, builder.spoilt)
     return Document(None, builder.lines, builder.faults, {()})
 
 
-# what the parser says -> what a person says, and does
-_PLAIN_WORDS = (
-    ("'\\t'", "a tab in the indentation", "indent with blanks"),
-    ("cannot start any token", "text can not start with this character", "put quotes around it"),
+def plain(text: str) -> Any:
+    """The value of unquoted text."""
+    return next((value(text) for pattern, value in _CORE_SCHEMA if pattern.fullmatch(text)), text)
+
+
+# message of the parser -> message for people, fix
+_MESSAGES = (
+    ("'\\t'", "a tab in the indentation", "indent with spaces"),
+    ("cannot start any token", "text cannot start with this character", "put quotes around it"),
     ("could not find expected ':'", "a key without `:`", "write key: value"),
-    ("unknown escape", "`\\` has a meaning between double quotes", "use single quotes"),
-    ("<document start>", "this is no part of what stands above it", "look at the indentation"),
-    ("<block", "this is no part of what stands above it", "look at quotes, brackets and the indentation"),
+    ("unknown escape", "`\\` starts an escape sequence between double quotes", "use single quotes"),
+    ("<document start>", "this does not belong to the lines above", "check the indentation"),
+    ("<block", "this does not belong to the lines above", "check quotes, brackets and the indentation"),
     (
         "mapping values are not allowed",
-        "a `:` where no key can stand",
-        "put quotes around text that holds `: `, or look for a missing `:` in the line above",
+        "a `:` where no key is possible",
+        "put quotes around text that contains `: `, or look for a missing `:` in the line above",
     ),
 )
 
@@ -118,11 +121,15 @@ def _syntax_fault(error: Exception, line: int) -> Fault:
         return Fault(line, f"YAML syntax: {str(error)[:200]}")
     line = error.problem_mark.line + 1
     problem = " ".join(str(error.problem).split()).replace("'<stream end>'", "the end of the text")
-    for said, what, fix in _PLAIN_WORDS:
-        if said in problem:
+    for message, what, fix in _MESSAGES:
+        if message in problem:
             return Fault(line, f"YAML syntax: {what}", fix)
-    began = error.context_mark.line + 1 if error.context_mark is not None else line
-    return Fault(line, f"YAML syntax: {problem[:200]}" + (f" (it began in line {began})" if began != line else ""))
+    start = error.context_mark.line + 1 if error.context_mark is not None else line
+    return Fault(line, f"YAML syntax: {problem[:200]}" + (f" (started in line {start})" if start != line else ""))
+
+
+def _short(name: str) -> str:
+    return short_repr(name)[1:-1]
 
 
 class _Stop(Exception):
@@ -130,32 +137,35 @@ class _Stop(Exception):
 
 
 class _Builder:
-    def __init__(self) -> None:
+    """Builds data from events, and collects lines and faults. line: of the current event."""
+
+    def __init__(self, events: Iterator[Event]) -> None:
+        self.events = events
         self.lines: dict[KeyPath, int] = {}
         self.faults: list[Fault] = []
         self.spoilt: set[KeyPath] = set()
         self.line = 1
 
-    def document(self, events: Iterator[Event]) -> Any:
+    def document(self) -> Any:
         data, documents = None, 0
-        for event in events:
+        for event in self.events:
             self.line = event.start_mark.line + 1
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    self.stop("a second document", "a file holds one recipe: remove what follows `---`")
+                    self.stop("a second document", "a file holds one recipe: remove everything from `---` on")
                 if event.version not in (None, (1, 2)):
                     self.fault("%YAML: recipes are YAML 1.2", "remove the line")
             elif isinstance(event, NodeEvent):
-                data = self.node(event, events, ())
+                data = self.node(event, ())
         return data
 
     def fault(self, what: str, fix: str = "") -> None:
         self.faults.append(Fault(self.line, what, fix))
-        if len(self.faults) >= 100:
+        if len(self.faults) >= MAX_FAULTS:
             raise _Stop
 
-    def stop(self, what: str, fix: str = "") -> None:
+    def stop(self, what: str, fix: str = "") -> NoReturn:
         self.fault(what, fix)
         raise _Stop
 
@@ -163,104 +173,77 @@ class _Builder:
         self.spoilt.add(path)
         self.fault(what, fix)
 
-    def node(self, event: NodeEvent, events: Iterator[Event], path: KeyPath) -> Any:
-        self.line = event.start_mark.line + 1
+    def children(self) -> Iterator[NodeEvent]:
+        """The events of a collection whose start has been read; who takes one reads all of its node."""
+        for event in self.events:
+            if isinstance(event, CollectionEndEvent):
+                return
+            assert isinstance(event, NodeEvent)
+            self.line = event.start_mark.line + 1
+            yield event
+
+    def node(self, event: NodeEvent, path: KeyPath) -> Any:
         if isinstance(event, AliasEvent):
-            self.spoil(path, f"alias *{_short(event.anchor)}: recipes have no aliases", "write the value out")
-            return None
+            return self.spoil(path, f"alias *{_short(event.anchor)}: recipes have no aliases", "write the value itself")
         if event.anchor:
             self.fault(f"anchor &{_short(event.anchor)}: recipes have no aliases", "remove it")
         assert isinstance(event, ScalarEvent | CollectionStartEvent)
         if event.tag is not None:
             name = event.tag.replace("tag:yaml.org,2002:", "!!", 1)
-            self.spoil(path, f"tag {_short(name)}: a recipe is data, and names no types", "remove the tag")
+            self.spoil(path, f"tag {_short(name)}: a recipe is data and names no types", "remove the tag")
         if isinstance(event, ScalarEvent):
             return self.scalar(event, path)
         if len(path) >= MAX_DEPTH:
             self.stop(f"more than {MAX_DEPTH} levels deep")
-        return self.mapping(events, path) if isinstance(event, MappingStartEvent) else self.sequence(events, path)
+        return self.mapping(path) if isinstance(event, MappingStartEvent) else self.sequence(path)
 
-    def sequence(self, events: Iterator[Event], path: KeyPath) -> list[Any]:
+    def sequence(self, path: KeyPath) -> list[Any]:
         items: list[Any] = []
-        for event in events:
-            if isinstance(event, CollectionEndEvent):
-                break
-            assert isinstance(event, NodeEvent)
+        for event in self.children():
             here = (*path, len(items))
-            self.lines[here] = event.start_mark.line + 1
-            items.append(self.node(event, events, here))
+            self.lines.setdefault(here, self.line)
+            items.append(self.node(event, here))
         return items
 
-    def mapping(self, events: Iterator[Event], path: KeyPath) -> dict[str, Any]:
+    def mapping(self, path: KeyPath) -> dict[str, Any]:
+        """Of a duplicate key the first value, and its lines, are used; the others are read for their own faults."""
         items: dict[str, Any] = {}
-        for event in events:
-            if isinstance(event, CollectionEndEvent):
-                break
-            assert isinstance(event, NodeEvent)
-            line = event.start_mark.line + 1
-            key = self.key(event, events, path)
-            here = (*path, key or "?")
-            first = self.lines.get(here)
+        children = self.children()
+        for event in children:
+            line = self.line
+            key = self.key(event, path)
+            here = (*path, "?" if key is None else key)
             if key in items:
-                self.fault(f"{dotted(here)}: written twice, in lines {first} and {line}", "keep one")
-            value_event = next(events)
-            assert isinstance(value_event, NodeEvent)
-            if key is None or key in items:
-                # read for its own faults, and dropped: the first one stands, and so do its lines
-                kept, self.lines = self.lines, {}
-                self.node(value_event, events, here)
-                self.lines = kept
-            else:
-                self.lines[here] = line
-                items[key] = self.node(value_event, events, here)
+                what = f"{dotted(here)}: written twice, in lines {self.lines[here]} and {line}"
+                self.fault(what, "keep one")
+            self.lines.setdefault(here, line)
+            value = self.node(next(children), here)
+            if key is not None:
+                items.setdefault(key, value)
         return items
 
-    def key(self, event: NodeEvent, events: Iterator[Event], path: KeyPath) -> str | None:
-        """The key's text as it stands in the file, as in {0: negative, true: positive}; null with a fault."""
-        faults = len(self.faults)
-        kept, self.lines = self.lines, {}
-        self.node(event, events, (*path, "?"))
-        self.lines = kept
-        self.line = event.start_mark.line + 1
-        if isinstance(event, ScalarEvent) and (event.value or not event.implicit[0]):
-            return str(event.value) if len(self.faults) == faults else None
+    def key(self, event: NodeEvent, path: KeyPath) -> str | None:
+        """The key as it is written, so that 0 and true are text; None with a fault."""
+        faults, line = len(self.faults), self.line
+        self.node(event, (*path, "?"))
+        self.line = line
         if isinstance(event, ScalarEvent):
+            if event.value or not event.implicit[0]:
+                return str(event.value) if len(self.faults) == faults else None
             self.fault("a key is empty", "write a word before the `:`")
         elif isinstance(event, CollectionStartEvent):
-            self.fault("a key is a list or a mapping", "keys are words")
+            self.fault("a key is a list or a mapping", "write a word as key")
         return None
 
     def scalar(self, event: ScalarEvent, path: KeyPath) -> Any:
         text = str(event.value)
         if unusable := _UNUSABLE.search(text):
-            self.spoil(path, f"control character U+{ord(unusable[0]):04X}")
-            return None
+            return self.spoil(path, f"control character U+{ord(unusable[0]):04X}")
         if not event.implicit[0]:
             return text
-        if (_INT.fullmatch(text) or _OCT_HEX.fullmatch(text)) and len(text) > MAX_DIGITS:
-            self.spoil(path, f"a number of {len(text)} digits")
-            return None
+        if len(text) > MAX_DIGITS and _DIGITS.fullmatch(text):
+            return self.spoil(path, f"a number of {len(text)} digits")
         value = plain(text)
         if isinstance(value, float) and not math.isfinite(value):
-            self.spoil(path, f"{short_repr(text)} is not a finite number")
-            return None
+            return self.spoil(path, f"{short_repr(text)} is not a finite number")
         return value
-
-
-def plain(text: str) -> Any:
-    """What unquoted text means in the core schema of YAML 1.2."""
-    if _NULL.fullmatch(text):
-        return None
-    if _TRUE.fullmatch(text):
-        return True
-    if _FALSE.fullmatch(text):
-        return False
-    if _INT.fullmatch(text):
-        return int(text)
-    if _OCT_HEX.fullmatch(text):
-        return int(text, 0)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    if _NOT_FINITE.fullmatch(text):
-        return float(text.replace(".", "").lower())
-    return text
