@@ -1,7 +1,7 @@
 """The `training:` section, checked against the TrainingArguments of the installed transformers.
 
-The class is read from its source, because importing transformers takes seconds. bertkit does not mirror it:
-only names that bertkit decides itself, and names of transformers 4 with their answer, stand here.
+The class is read from its source, because importing transformers takes seconds. Only the fields that bertkit decides
+itself, and those of transformers 4 with their replacement, are listed here.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,87 +18,71 @@ from bertkit.errors import UserError
 from bertkit.text import short_repr
 from bertkit.validation import KeyProblem, describe, did_you_mean, spelling_hint, unknown_key
 
-_HUB = "remove it; `bertkit push RUN` uploads a run when you ask for it"
-_SEEDS = "remove it, and write `seeds: [{value}]` at the top of the recipe"
-_BUCKETS = "remove it; batches come from bertkit's length buckets"
-_COLUMNS = "remove it; the task decides what the model is given"
-_EVALUATION = "remove it; evaluation keeps of every batch only what decoding needs"
-_COMMANDS = "remove it; `bertkit train`, `evaluate` and `predict` say what is done"
-
-# fields of TrainingArguments that a recipe can not set -> what to do instead
-DECIDED: Mapping[str, str] = {
-    "output_dir": "remove it, and say where on the command line: --output-dir RUN",
-    "resume_from_checkpoint": "remove it, and resume on the command line: --output-dir RUN --resume",
-    "ignore_data_skip": "remove it; a resumed run repeats the uninterrupted one bit for bit",
-    "do_train": _COMMANDS,
-    "do_eval": _COMMANDS,
-    "do_predict": _COMMANDS,
-    "push_to_hub": _HUB,
-    "hub_token": _HUB + ", and a recipe is no place for secrets",
-    "hub_private_repo": _HUB,
-    "hub_model_id": _HUB,
-    "hub_strategy": _HUB,
-    "hub_always_push": _HUB,
-    "hub_revision": _HUB,
-    "seed": _SEEDS,
-    "data_seed": _SEEDS,
-    "train_sampling_strategy": _BUCKETS,
-    "length_column_name": _BUCKETS,
-    "remove_unused_columns": _COLUMNS,
-    "label_names": _COLUMNS,
-    "prediction_loss_only": _EVALUATION,
-    "batch_eval_metrics": _EVALUATION,
-    "include_for_metrics": _EVALUATION,
-    "eval_do_concat_batches": _EVALUATION,
-    "eval_accumulation_steps": _EVALUATION,
-    "dataloader_drop_last": "remove it; bertkit drops no row",
-    "gradient_checkpointing": "write activation_checkpointing: {value}",
-    "gradient_checkpointing_kwargs": "write activation_checkpointing_kwargs",
-    "parallelism_config": "remove it; it takes a Python object, and a recipe can not name one",
-    "local_rank": "remove it; torchrun sets it",
-}
-
+_SECRET = "; never write secrets into a recipe"
+_HUB = "remove it; `bertkit push RUN` uploads a run"
 _PUSH = "remove it; `bertkit push RUN OWNER/NAME` names the repository"
-_ACCELERATOR = "write accelerator_config: {{name}: {value}}"
-_GONE = "remove it"
 
-# fields of transformers 4 that are gone -> what to write in 5
-REMOVED: Mapping[str, str] = {
-    "adafactor": "write optim: adafactor",
-    "dispatch_batches": _ACCELERATOR,
-    "split_batches": _ACCELERATOR,
-    "evaluation_strategy": "write eval_strategy: {value}",
-    "fp16_backend": "write fp16: true or bf16: true; there is one backend",
-    "half_precision_backend": "write fp16: true or bf16: true; there is one backend",
-    "fp16_opt_level": "write fp16: true or bf16: true; Apex is gone",
-    "fsdp_min_num_params": "write fsdp_config: {min_num_params: {value}}",
-    "fsdp_transformer_layer_cls_to_wrap": "write fsdp_config: {transformer_layer_cls_to_wrap: [{value}]}",
-    "group_by_length": "remove it; bertkit always batches by length",
-    "include_inputs_for_metrics": _EVALUATION,
-    "include_tokens_per_second": "write include_num_input_tokens_seen: {value}",
-    "jit_mode_eval": "write torch_compile: true",
-    "logging_dir": "remove it; metrics.jsonl of the run holds the log, "
-    "and the environment variable TENSORBOARD_LOGGING_DIR moves TensorBoard's",
-    "mp_parameters": _GONE,
-    "no_cuda": "write use_cpu: {value}",
-    "overwrite_output_dir": "remove it; bertkit never overwrites a run: use another --output-dir, or --resume",
-    "past_index": _GONE,
-    "per_gpu_train_batch_size": "write per_device_train_batch_size: {value}",
-    "per_gpu_eval_batch_size": "write per_device_eval_batch_size: {value}",
-    "push_to_hub_model_id": _PUSH,
-    "push_to_hub_organization": _PUSH,
-    "push_to_hub_token": _PUSH + "; a recipe is no place for secrets",
-    "ray_scope": _GONE,
-    "save_safetensors": "remove it; models are always saved as safetensors",
-    "sharded_ddp": "write fsdp and fsdp_config",
-    "torchdynamo": "write torch_compile_backend: {value}",
-    "tpu_metrics_debug": "write debug: tpu_metrics_debug",
-    "tpu_num_cores": "remove it; the launcher sets the number of cores",
-    "use_ipex": "remove it; PyTorch itself has these kernels",
-    "use_legacy_prediction_loop": _GONE,
-    "use_mps_device": "remove it; an Apple GPU is used when there is one",
-    "warmup_ratio": "write warmup_steps: {value}; a number below 1 is a share of all steps",
-}
+
+def _by_name(answers: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: answer for answer, names in answers.items() for name in names.split()}
+
+
+# fields of TrainingArguments that a recipe cannot set: what to do instead -> fields
+DECIDED = _by_name(
+    {
+        "remove it, and name the folder on the command line: --output-dir RUN": "output_dir",
+        "remove it, and resume on the command line: --output-dir RUN --resume": "resume_from_checkpoint",
+        "remove it; a resumed run repeats the uninterrupted one bit for bit": "ignore_data_skip",
+        "remove it; the commands `bertkit train`, `evaluate` and `predict` decide it": "do_train do_eval do_predict",
+        _HUB: "push_to_hub hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision",
+        _HUB + _SECRET: "hub_token",
+        "remove it, and write `seeds: [{value}]` at the top of the recipe": "seed data_seed",
+        "remove it; bertkit batches rows of similar length": "train_sampling_strategy length_column_name",
+        "remove it; the task decides which columns the model gets": "remove_unused_columns label_names",
+        "remove it; evaluation keeps only what decoding needs of each batch": (
+            "prediction_loss_only batch_eval_metrics include_for_metrics eval_do_concat_batches eval_accumulation_steps"
+        ),
+        "remove it; bertkit drops no row": "dataloader_drop_last",
+        "write activation_checkpointing: {value}": "gradient_checkpointing",
+        "write activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
+        "remove it; it takes a Python object, which a recipe cannot name": "parallelism_config",
+        "remove it; torchrun sets it": "local_rank",
+    }
+)
+
+# fields of transformers 4 that version 5 does not have: what to write instead -> fields
+REMOVED = _by_name(
+    {
+        "remove it": "mp_parameters past_index ray_scope use_legacy_prediction_loop",
+        "write optim: adafactor": "adafactor",
+        "write accelerator_config: {{name}: {value}}": "dispatch_batches split_batches",
+        "write eval_strategy: {value}": "evaluation_strategy",
+        "write fp16: true or bf16: true; there is one backend": "fp16_backend half_precision_backend",
+        "write fp16: true or bf16: true; Apex is no longer supported": "fp16_opt_level",
+        "write fsdp_config: {min_num_params: {value}}": "fsdp_min_num_params",
+        "write fsdp_config: {transformer_layer_cls_to_wrap: [{value}]}": "fsdp_transformer_layer_cls_to_wrap",
+        "remove it; bertkit always batches by length": "group_by_length",
+        "remove it; evaluation keeps only what decoding needs of each batch": "include_inputs_for_metrics",
+        "write include_num_input_tokens_seen: {value}": "include_tokens_per_second",
+        "write torch_compile: true": "jit_mode_eval",
+        "remove it; metrics.jsonl of the run is the log, and the environment variable TENSORBOARD_LOGGING_DIR "
+        "sets TensorBoard's folder": "logging_dir",
+        "write use_cpu: {value}": "no_cuda",
+        "remove it; bertkit never overwrites a run: use another --output-dir, or --resume": "overwrite_output_dir",
+        "write per_device_train_batch_size: {value}": "per_gpu_train_batch_size",
+        "write per_device_eval_batch_size: {value}": "per_gpu_eval_batch_size",
+        _PUSH: "push_to_hub_model_id push_to_hub_organization",
+        _PUSH + _SECRET: "push_to_hub_token",
+        "remove it; models are always saved as safetensors": "save_safetensors",
+        "write fsdp and fsdp_config": "sharded_ddp",
+        "write torch_compile_backend: {value}": "torchdynamo",
+        "write debug: tpu_metrics_debug": "tpu_metrics_debug",
+        "remove it; the launcher sets the number of cores": "tpu_num_cores",
+        "remove it; PyTorch itself has these kernels": "use_ipex",
+        "remove it; an Apple GPU is used if there is one": "use_mps_device",
+        "write warmup_steps: {value}; a number below 1 is a fraction of all steps": "warmup_ratio",
+    }
+)
 
 _POSITIVE = (
     *("learning_rate", "num_train_epochs", "per_device_train_batch_size", "per_device_eval_batch_size"),
@@ -107,24 +92,21 @@ _POSITIVE = (
 _SHARE = ("label_smoothing_factor", "adam_beta1", "adam_beta2")
 _NOT_NEGATIVE = (*_SHARE, "weight_decay", "warmup_steps", "max_grad_norm", "dataloader_num_workers", "eval_delay")
 
-_IN_WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "False": "false",
-    "str": "text",
-    "list": "a list of texts",
-    "dict": "a mapping",
-    "None": "null",
+# type of an annotation -> its name in messages, and in JSON Schema
+_TYPES = {
+    "int": ("a whole number", "integer"),
+    "float": ("a number", "number"),
+    "bool": ("true or false", "boolean"),
+    "False": ("false", "boolean"),
+    "str": ("text", "string"),
+    "list": ("a list of texts", "array"),
+    "dict": ("a mapping", "object"),
+    "None": ("null", "null"),
 }
-_IN_JSON = {
-    "int": "integer", "float": "number", "bool": "boolean", "False": "boolean",
-    "str": "string", "list": "array", "dict": "object", "None": "null",
-}  # fmt: skip
 
 
 class TrainingField(NamedTuple):
-    """A field of TrainingArguments. types: keys of the tables above; choices: what its text may be, if fixed."""
+    """A field of TrainingArguments. types: keys of _TYPES; choices: the texts it accepts, if they are fixed."""
 
     name: str
     types: tuple[str, ...]
@@ -154,10 +136,8 @@ def training_fields() -> Mapping[str, TrainingField]:
 def _enum_values(node: ast.ClassDef) -> tuple[str, ...]:
     if not any(isinstance(base, ast.Name) and base.id.endswith("Enum") for base in node.bases):
         return ()
-    values = [
-        each.value.value for each in node.body if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant)
-    ]
-    return tuple(value for value in values if isinstance(value, str))
+    values = [each.value for each in node.body if isinstance(each, ast.Assign)]
+    return tuple(each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, str))
 
 
 def _read_field(node: ast.stmt, enums: Mapping[str, tuple[str, ...]]) -> Iterator[TrainingField]:
@@ -168,41 +148,18 @@ def _read_field(node: ast.stmt, enums: Mapping[str, tuple[str, ...]]) -> Iterato
         words = {word.arg: word.value for word in node.value.keywords if word.arg}
         default = ast.unparse(words["default"]) if "default" in words else ""
         about = _help(words.get("metadata"))
-    types = tuple(dict.fromkeys(name for name in _types(node.annotation, enums) if name in _IN_WORDS))
-    mentioned = [each.id for each in ast.walk(node.annotation) if isinstance(each, ast.Name)]
-    choices = tuple(value for name in mentioned for value in enums.get(name, ()))
-    yield TrainingField(node.target.id, types, choices, default, about)
-
-
-def _types(node: ast.expr, enums: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    """The keys of _IN_WORDS in an annotation: `SchedulerType | str`, Optional[int], list[str], Literal[False]."""
-    match node:
-        case ast.BinOp(left=left, right=right):
-            yield from _types(left, enums)
-            yield from _types(right, enums)
-        case ast.Tuple(elts=elements):
-            for element in elements:
-                yield from _types(element, enums)
-        case ast.Constant(value=str() as text):
-            yield from _types(ast.parse(text, mode="eval").body, enums)
-        case ast.Constant(value=value):
-            yield str(value)
-        case ast.Subscript(value=outer, slice=inner):
-            name = ast.unparse(outer).rpartition(".")[2].lower()
-            if name == "optional":
-                yield "None"
-            if name in ("optional", "union", "literal"):
-                yield from _types(inner, enums)
-            yield name
-        case _:
-            name = ast.unparse(node).rpartition(".")[2]
-            yield "str" if enums.get(name) else name
+    # such as `SchedulerType | str`, Optional[int], list[str], Literal[False]; what a list or mapping contains is ignored
+    annotation = ast.unparse(node.annotation)
+    names = re.findall(r"\w+", re.sub(r"\b(list|dict)\[.*?\]", r"\1", annotation))
+    types = ("None" if name == "Optional" else "str" if enums.get(name) else name for name in names)
+    choices = tuple(value for name in re.findall(r"\w+", annotation) for value in enums.get(name, ()))
+    yield TrainingField(node.target.id, tuple(dict.fromkeys(t for t in types if t in _TYPES)), choices, default, about)
 
 
 def _help(node: ast.expr | None) -> str:
     try:
         metadata = ast.literal_eval(node) if node is not None else {}
-    except ValueError:  # the help text is put together by code
+    except ValueError:  # the help text is computed
         return ""
     return " ".join(str(metadata.get("help", "")).split())
 
@@ -230,24 +187,21 @@ def _answer(answer: str, name: str, value: Any) -> str:
 
 
 def _check_value(path: tuple[str, str], field: TrainingField, value: Any) -> Iterator[KeyProblem]:
-    wanted = [_IN_WORDS[name] for name in field.types]
+    wanted = [_TYPES[name][0] for name in field.types]
     texts = value if isinstance(value, list) else [value] if isinstance(value, str) else []
+    known = f"known here: {', '.join(field.choices)}" if field.choices else ""
     if not _fits(value, field.types):
         what = f"expected {' or '.join(wanted)}, found {describe(value)}"
-        yield KeyProblem(
-            path, what, f"known here: {', '.join(field.choices)}" if field.choices else spelling_hint(value, wanted)
-        )
-    elif field.choices and (wrong := [text for text in texts if text and text not in field.choices]):
-        meant = did_you_mean(wrong[0], field.choices)
-        yield KeyProblem(
-            path, f"unknown value {short_repr(wrong[0])}{meant}", f"known here: {', '.join(field.choices)}"
-        )
+        yield KeyProblem(path, what, known or spelling_hint(value, wanted))
+    elif known and (wrong := [text for text in texts if text and text not in field.choices]):
+        what = f"unknown value {short_repr(wrong[0])}{did_you_mean(wrong[0], field.choices)}"
+        yield KeyProblem(path, what, known)
     elif isinstance(value, int | float) and (bound := _bound(field.name, value)):
         yield KeyProblem(path, f"{bound}, found {value}")
 
 
 def _fits(value: Any, types: Sequence[str]) -> bool:
-    if not types:  # an annotation that holds none of the types that YAML has
+    if not types:  # the annotation has none of the types of YAML
         return True
     if value is None or (value is False and "bool" not in types):
         return str(value) in types
@@ -268,20 +222,14 @@ def _bound(name: str, value: float) -> str:
 
 def training_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of the `training:` section."""
-    fields = [field for field in training_fields().values() if field.name not in DECIDED]
-    return {
-        "type": "object",
-        "properties": {f.name: _schema(f) for f in fields},
-        "additionalProperties": False,
-    }
+    properties = {field.name: _schema(field) for field in training_fields().values() if field.name not in DECIDED}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def _schema(field: TrainingField) -> dict[str, Any]:
-    kinds: list[dict[str, Any]] = [{"type": _IN_JSON[name]} for name in field.types]
-    for kind in kinds:
-        if kind["type"] == "string" and field.choices:
-            kind["enum"] = [*field.choices]
-        if kind["type"] == "array":
-            kind["items"] = {"type": "string"}
+    more: dict[str, dict[str, Any]] = {"array": {"items": {"type": "string"}}}
+    if field.choices:
+        more["string"] = {"enum": [*field.choices]}
+    kinds = [{"type": kind, **more.get(kind, {})} for kind in (_TYPES[name][1] for name in field.types)]
     shape = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
     return {**shape, "description": field.about} if field.about else shape
