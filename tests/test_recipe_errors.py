@@ -105,7 +105,7 @@ VALUES = [
     ("task: {name: text-classification, kind: multilabel}", 1, "did you mean 'multi-label'?"),
     ("task: {name: text-classification, labels: [a, 0]}", 1, 'task.labels[1]: expected text, found the number 0'),
     ("task: {name: text-classification, labels: {0: 1}}", 1, 'task.labels.0: expected text, found the number 1'),
-    ("task: {name: text-classification, labels: [a, a]}", 1, "task.labels: 'a' is there 2 times"),
+    ("task: {name: text-classification, labels: [a, a]}", 1, "task.labels: 'a' is listed 2 times"),
     ("task: {name: text-classification, class_weights: none}", 1, "expected 'auto' or a mapping, found text 'none'"),
     ("task: {name: text-classification, class_weights: {a: 0}}", 1, "class_weights.a: must be more than 0, found 0"),
     ("task: {name: text-classification, labels: [positive], pos_weight: {postive: 2}}", 1, "did you mean 'positive'?"),
@@ -134,7 +134,7 @@ VALUES = [
     ("verify: yes", 4, "write true: in YAML 1.2 this word is text"),
     ("seeds: []", 4, "seeds: must not be empty"),
     ("seeds: [1, -1]", 4, "seeds[1]: must be at least 0, found -1"),
-    ("seeds: [1, 2, 1]", 4, "seeds: 1 is there 2 times"),
+    ("seeds: [1, 2, 1]", 4, "seeds: 1 is listed 2 times"),
     ("seeds: [true]", 4, "seeds[0]: expected a whole number, found true"),
     ("seeds: 1", 4, "seeds: expected a list, found the number 1"),
     ("early_stopping: {}", 4, "early_stopping.patience: missing"),
@@ -165,11 +165,11 @@ VALUES = [
     ("training: {report_to: [1]}", 4, "expected null or text or a list of texts, found a list"),
     ("training: {bf16: true, fp16: true}", 4, "bf16 and fp16 are both on"),
     ("training: {metric_for_best_model: loss}", 4, "write neg_log_loss, or neg_mean_squared_error for regression"),
-    ("training: {metric_for_best_model: eval_loss}", 4, "higher is better, always"),
+    ("training: {metric_for_best_model: eval_loss}", 4, "better when higher"),
     ("training: {metric_for_best_model: f1_marco}", 4, "did you mean 'f1_macro'?"),
     ("training: {metric_for_best_model: eval_acc}", 4, "known here: accuracy"),
     ("training: {metric_for_best_model: 3}", 4, "expected text or null"),
-    ("training: {greater_is_better: false}", 4, "higher is better, always"),
+    ("training: {greater_is_better: false}", 4, "better when higher"),
 ]  # fmt: skip
 
 
@@ -223,7 +223,7 @@ def test_the_new_name_takes_the_old_value(tmp_path: Path) -> None:
     expect(problems(tmp_path, HEAD + "training: {seed: 3}"), (4, "`seeds: [3]`"))
 
 
-def test_everything_is_said_at_once_with_its_line(tmp_path: Path) -> None:
+def test_everything_is_reported_at_once_with_its_line(tmp_path: Path) -> None:
     text = """\
 task: {name: text-classification, kind: regression, thresholds: 0.5}
 model:
@@ -253,7 +253,7 @@ verify: !!bool true
         (11, "written twice, in lines 10 and 11"),
         (13, "bf16 and fp16"),
         (14, "anchor &s"),
-        (14, "seeds: 1 is there 2 times"),
+        (14, "seeds: 1 is listed 2 times"),
         (15, "tag !!bool"),
         ("override noequals", "no `=`"),
         ("override model.nam=x", "did you mean 'name'?"),
@@ -312,11 +312,11 @@ def test_recipes_that_are_not_there(tmp_path: Path) -> None:
     for source, fragment in (
         ("sst22", "did you mean 'sst2'"),
         (tmp_path / "mien.yaml", "did you mean 'mine.yaml'?"),
-        (tmp_path, "can not be read: Is a directory"),
-        ("\0", "no file can have this name"),
+        (tmp_path, "cannot be read: Is a directory"),
+        ("\0", "not a valid file name"),
         ("\udcff", "no such recipe"),
         ("~nobody/my.yaml", "no such recipe"),
-        ("x" * 5000, "can not be read: File name too long"),
+        ("x" * 5000, "cannot be read: File name too long"),
     ):
         with pytest.raises(RecipeError) as caught:
             load_recipe(source)

@@ -1,7 +1,7 @@
-"""What no single value of a recipe can show: settings that contradict each other, and files that are not there.
+"""Checks across values of a recipe: settings that contradict each other, and files that do not exist.
 
-The functions take plain data whose values have the right types (wrong ones are reported and left out), so
-that everything is found at once even in a recipe that is not valid yet.
+The functions take plain data whose values have the right types (others are reported and left out), so that everything
+is found at once even in a recipe that is not valid yet.
 """
 
 from __future__ import annotations
@@ -14,112 +14,137 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bertkit.tasks.base import TaskOptions
 from bertkit.text import KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
 
 _CONLL = "conll|bio|iob|iob2|bioes"
 _DATA_FILE = re.compile(rf".*\.(csv|tsv|json|jsonl|parquet|txt|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
 _TEXT_FILE = re.compile(rf".*\.(csv|tsv|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
+PAIR_LOSSES = ("cosent", "cosine-mse", "multiple-negatives-ranking")  # losses of sentence-similarity without labels
+ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
 
 
-SMOOTHLESS = ("cosent", "cosine-mse", "multiple-negatives-ranking")  # losses of sentence-similarity without labels
+_Rule = tuple[Any, str, str, str]  # does it apply?, dotted key, what is wrong, fix
 
 
-def check_settings(data: Mapping[str, Any], metrics: frozenset[str] | None) -> Iterator[KeyProblem]:
+def check_settings(data: Mapping[str, Any], options: type[TaskOptions] | None) -> Iterator[KeyProblem]:
     """Contradictions between settings; `task` and `model` have their defaults filled in.
 
-    metrics: the names that the task's `score` gives, or null where the task is not known.
+    options: the type of the task's options, or None where the task is not known.
     """
-    task, training = data.get("task", {}), data.get("training", {})
-    yield from _check_model(data.get("model", {}))
-    yield from _check_loss(task, training)
+    task, training, model = data.get("task", {}), data.get("training", {}), data.get("model", {})
+    rules = (*_model_rules(model, task), *_loss_rules(task, training), *_training_rules(data, training, options))
+    for applies, key, what, fix in (
+        *rules,
+        *_distillation_rules(data, model, task),
+        *_table_rules(data.get("data", {})),
+    ):
+        if applies:
+            yield KeyProblem(tuple(key.split(".")), what, fix)
+    if options is not None:
+        yield from check_headline(training, options.metrics)
     yield from _check_labels(task)
-    yield from _check_selection(data.get("early_stopping"), training)
-    if metrics is not None:
-        yield from check_headline(training, metrics)
-    if training.get("bf16") and training.get("fp16"):
-        yield KeyProblem(
-            ("training", "fp16"), "bf16 and fp16 are both on", "keep bf16, unless the device has only fp16"
-        )
-    stride, max_length = task.get("stride", 0), data.get("model", {}).get("max_length", math.inf)
-    if task.get("overflow") == "window" and stride >= max_length - 2:
-        what = f"{stride} shared word pieces, in windows of {max_length} of which 2 are special"
-        yield KeyProblem(("task", "stride"), what, f"write at most {max_length - 3}, or raise model.max_length")
     for seed, count in Counter(data.get("seeds", ())).items():
         if count > 1:
-            yield KeyProblem(("seeds",), f"{seed} is there {count} times", "a seed twice is the same run twice")
-    if data.get("peft") is not None and data.get("freeze") is not None:
-        yield KeyProblem(("freeze",), "`peft` already freezes the whole encoder", "remove `freeze` or `peft`")
-    yield from _check_distillation(data.get("distillation") or {}, data.get("model", {}), task)
-    yield from _check_table(data.get("data", {}))
+            yield KeyProblem(("seeds",), f"{seed} is listed {count} times", "a repeated seed repeats the same training")
 
 
 def check_headline(training: Mapping[str, Any], metrics: frozenset[str]) -> Iterator[KeyProblem]:
-    """`metric_for_best_model` must be one of `metrics`, where a name ending in `/` stands for one per label."""
-    path = ("training", "metric_for_best_model")
+    """`metric_for_best_model` must be one of `metrics`; a name ending in `/` stands for one metric per label."""
     if training.get("greater_is_better") is False:
-        yield KeyProblem(("training", "greater_is_better"), "higher is better, always", "remove it")
+        yield KeyProblem(("training", "greater_is_better"), "all metrics are better when higher", "remove it")
+    path = ("training", "metric_for_best_model")
     given = training.get(path[1])
     if given is None:
         return
     name = given.removeprefix("eval_")
     if name == "loss":
         fix = "write neg_log_loss, or neg_mean_squared_error for regression"
-        yield KeyProblem(path, f"expected a metric of which higher is better, always; found {given}", fix)
+        yield KeyProblem(path, f"expected a metric that is better when higher, found {given}", fix)
     elif name not in metrics and name.partition("/")[0] + "/" not in metrics:
         known = sorted(metric + "LABEL" if metric.endswith("/") else metric for metric in metrics)
         what = f"the task has no metric {short_repr(name)}{did_you_mean(name, known)}"
         yield KeyProblem(path, what, f"known here: {', '.join(known)}")
 
 
-def _check_model(model: Mapping[str, Any]) -> Iterator[KeyProblem]:
-    name, config, tokenizer = model.get("name"), model.get("config"), model.get("tokenizer")
-    if name is None and config is None:
-        yield KeyProblem(
-            ("model", "name"), "missing", "a Hub id or a folder; or config and tokenizer, for a new encoder"
-        )
-    elif name is not None and config is not None:
-        yield KeyProblem(("model", "config"), "`name` is a model with weights and a config", "remove one of the two")
-    elif config is not None and tokenizer is None:
-        fix = "name a folder that `bertkit tokenizer train` wrote, or a Hub id"
-        yield KeyProblem(("model", "tokenizer"), "missing: a new encoder needs one", fix)
-    elif config is None and tokenizer is not None:
-        yield KeyProblem(("model", "tokenizer"), "`name` brings its own tokenizer", "remove it")
+def _model_rules(model: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[_Rule]:
+    name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
+    source = "a Hub id or a folder; or config and tokenizer, for a new encoder"
+    yield not name and not config, "model.name", "missing", source
+    yield name and config, "model.config", "`name` is a model that has its own config", "remove one of the two"
+    folder = "name a folder that `bertkit tokenizer train` wrote, or a Hub id"
+    yield config and not name and not tokenizer, "model.tokenizer", "missing: a new encoder needs one", folder
+    yield name and not config and tokenizer, "model.tokenizer", "`name` has its own tokenizer", "remove it"
+    stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)
+    what = f"{stride} shared tokens, in windows of {max_length} of which 2 are special"
+    fix = f"write at most {max_length - 3}, or raise model.max_length"
+    yield task.get("overflow") == "window" and stride >= max_length - 2, "task.stride", what, fix
 
 
-def _check_loss(task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterator[KeyProblem]:
-    kind = task.get("kind")
-    for key, wrong, fix in (
+def _loss_rules(task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterator[_Rule]:
+    name, kind = task.get("name"), task.get("kind")
+    for key, kinds, fix in (
         ("pos_weight", ("single-label", "regression"), "write class_weights for single-label, or remove it"),
         ("class_weights", ("multi-label", "regression"), "write pos_weight for multi-label, or remove it"),
         ("thresholds", ("single-label", "regression"), "remove it; thresholds are for multi-label"),
     ):
-        if kind in wrong and task.get(key) is not None:
-            yield KeyProblem(("task", key), f"has no meaning for kind {kind}", fix)
-    if kind in ("multi-label", "regression") and training.get("label_smoothing_factor"):
-        path = ("training", "label_smoothing_factor")
-        yield KeyProblem(path, f"has no meaning for task.kind {kind}", "remove it; smoothing is for single-label")
-    if task.get("name") == "question-answering" and training.get("label_smoothing_factor"):
-        path = ("training", "label_smoothing_factor")
-        yield KeyProblem(path, "has no meaning for question-answering", "remove it; an answer stands where it stands")
-    by_pairs = task.get("name") in ("retrieval", "text-ranking") or task.get("loss") in SMOOTHLESS
-    if by_pairs and training.get("label_smoothing_factor"):
-        path = ("training", "label_smoothing_factor")
-        yield KeyProblem(path, "has no meaning for a loss of pairs", "remove it; smoothing is for labels")
-    if task.get("head") == "crf" and training.get("label_smoothing_factor"):
-        path = ("training", "label_smoothing_factor")
-        yield KeyProblem(path, "has no meaning for task.head crf", "remove it; smoothing is for head: softmax")
+        yield kind in kinds and task.get(key) is not None, f"task.{key}", f"has no meaning for kind {kind}", fix
+    by_pairs = name in ("retrieval", "text-ranking") or task.get("loss") in PAIR_LOSSES
+    for applies, what, fix in (
+        (kind in ("multi-label", "regression"), f"task.kind {kind}", "smoothing is for single-label"),
+        (name == "question-answering", "question-answering", "its targets are positions, not labels"),
+        (by_pairs, "a loss of pairs", "smoothing is for labels"),
+        (task.get("head") == "crf", "task.head crf", "smoothing is for head: softmax"),
+    ):
+        smooth = applies and training.get("label_smoothing_factor")
+        yield smooth, "training.label_smoothing_factor", f"has no meaning for {what}", f"remove it; {fix}"
 
 
-def _check_distillation(
-    distillation: Mapping[str, Any], model: Mapping[str, Any], task: Mapping[str, Any]
-) -> Iterator[KeyProblem]:
-    if distillation.get("student") and model.get("config") is not None:
-        what = "keeps layers of a pretrained model, but `model.config` makes a new one"
-        yield KeyProblem(("distillation", "student"), what, "say it there: model: {config: {num_hidden_layers: …}}")
-    if distillation.get("hidden") and task.get("mini_batch") is not None:
-        what = "hidden states are learned of whole batches, which `task.mini_batch` divides"
-        yield KeyProblem(("distillation", "hidden"), what, "remove one of the two")
+def _training_rules(
+    data: Mapping[str, Any], training: Mapping[str, Any], options: type[TaskOptions] | None
+) -> Iterator[_Rule]:
+    early, batching = data.get("early_stopping") is not None, data.get("batching") is not None
+    for key in ("eval_strategy", "save_strategy"):
+        what, fix = "early_stopping needs evaluations and checkpoints", "write epoch or steps, or remove early_stopping"
+        yield early and training.get(key) == "no", f"training.{key}", what, fix
+    what = "early_stopping keeps the best checkpoint, not the last one"
+    last = training.get("load_best_model_at_end") is False
+    yield early and last, "training.load_best_model_at_end", what, "remove it, or remove early_stopping"
+    both = training.get("bf16") and training.get("fp16")
+    yield both, "training.fp16", "bf16 and fp16 are both on", "keep bf16, unless the device has only fp16"
+    for rows in ROWS:
+        fix = f"remove it (~training.{rows} on the command line), or remove `batching`"
+        yield batching and rows in training, f"training.{rows}", "has no effect when `batching` counts tokens", fix
+    compares = options is not None and "mini_batch" in options.model_fields
+    fix = "remove it, and write task.mini_batch: the number of texts that the encoder reads at a time"
+    what = "would change a loss that compares rows"
+    yield compares and training.get("auto_find_batch_size"), "training.auto_find_batch_size", what, fix
+    frozen = data.get("peft") is not None and data.get("freeze") is not None
+    yield frozen, "freeze", "`peft` already freezes the whole encoder", "remove `freeze` or `peft`"
+
+
+def _distillation_rules(data: Mapping[str, Any], model: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[_Rule]:
+    distillation = data.get("distillation") or {}
+    new = distillation.get("student") and model.get("config") is not None
+    what = "selects layers of a pretrained model, but `model.config` makes a new one"
+    fix = "write the number of layers there: model: {config: {num_hidden_layers: …}}"
+    yield new, "distillation.student", what, fix
+    split = distillation.get("hidden") and task.get("mini_batch") is not None
+    what = "hidden states are learned from whole batches, which `task.mini_batch` splits"
+    yield split, "distillation.hidden", what, "remove one of the two"
+
+
+def _table_rules(data: Mapping[str, Any]) -> Iterator[_Rule]:
+    files = [text for _, text in _sources(data) if _DATA_FILE.fullmatch(text)]
+    form = data.get("format") or (files and not any(map(_TEXT_FILE.fullmatch, files)) and "json or parquet")
+    named = isinstance(data.get("header"), list) and form and form not in ("csv", "tsv", "conll")
+    yield (
+        named,
+        "data.header",
+        f"{form} files name their own columns",
+        "remove it; `columns` maps the names in the data",
+    )
 
 
 def _check_labels(task: Mapping[str, Any]) -> Iterator[KeyProblem]:
@@ -129,35 +154,13 @@ def _check_labels(task: Mapping[str, Any]) -> Iterator[KeyProblem]:
     labels = list(given.values()) if isinstance(given, dict) else given
     for label, count in Counter(labels).items() if isinstance(given, list) else ():
         if count > 1:
-            yield KeyProblem(("task", "labels"), f"{short_repr(label)} is there {count} times", "keep one")
+            yield KeyProblem(("task", "labels"), f"{short_repr(label)} is listed {count} times", "keep one")
     for key in ("class_weights", "pos_weight", "thresholds"):
         weights = task.get(key)
         for label in weights if isinstance(weights, dict) else ():
             if label not in labels and (label != "O" or "scheme" not in task):
                 what = f"not a label{did_you_mean(label, labels)}"
                 yield KeyProblem(("task", key, label), what, f"labels: {short_repr(labels)}")
-
-
-def _check_selection(early_stopping: object, training: Mapping[str, Any]) -> Iterator[KeyProblem]:
-    if early_stopping is None:
-        return
-    for key in ("eval_strategy", "save_strategy"):
-        if training.get(key) == "no":
-            what = "early_stopping needs evaluations and checkpoints"
-            yield KeyProblem(("training", key), what, "write epoch or steps, or remove early_stopping")
-    if training.get("load_best_model_at_end") is False:
-        what = "early_stopping keeps the best checkpoint, not the last"
-        yield KeyProblem(("training", "load_best_model_at_end"), what, "remove it, or remove early_stopping")
-
-
-def _check_table(data: Mapping[str, Any]) -> Iterator[KeyProblem]:
-    if not isinstance(data.get("header"), list):
-        return
-    files = [text for _, text in _sources(data) if _DATA_FILE.fullmatch(text)]
-    named = data.get("format") or (files and not any(map(_TEXT_FILE.fullmatch, files)) and "json or parquet")
-    if named and named not in ("csv", "tsv", "conll"):
-        fix = "remove it; `columns` maps the names that the data have"
-        yield KeyProblem(("data", "header"), f"{named} files name their own columns", fix)
 
 
 def _sources(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
@@ -175,30 +178,30 @@ def _sources(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
 def resolve_paths(
     data: dict[str, Any], folder: Callable[[KeyPath], Path], *, must_exist: bool = True
 ) -> Iterator[KeyProblem]:
-    """Make the paths in `data` absolute, in place; what is not there is found.
+    """Make the paths in `data` absolute, in place, and yield those that do not exist.
 
-    folder: key path -> the folder that a relative path there starts from.
+    folder: key path -> the folder that a relative path there is relative to.
     """
     section = data.get("data", {})
     by_split = isinstance(section.get("source"), dict)
     for path, text in list(_sources(section)):
-        there = _absolute(text, folder(path))
-        looks = by_split or _starts_as_path(text) or bool(_DATA_FILE.fullmatch(text))
         if text.startswith("sample:") and not by_split:
             continue
-        if os.path.exists(there) or (looks and not must_exist):
-            _put(data, path, there)
-        elif looks:
-            yield KeyProblem(path, f"no file or folder '{escape_controls(there)}'{_near(there)}")
+        absolute = _absolute(text, folder(path))
+        is_path = by_split or _starts_as_path(text) or bool(_DATA_FILE.fullmatch(text))
+        if os.path.exists(absolute) or (is_path and not must_exist):
+            _put(data, path, absolute)
+        elif is_path:
+            yield KeyProblem(path, f"no file or folder '{escape_controls(absolute)}'{_similar(absolute)}")
     for path in (("model", "name"), ("model", "tokenizer"), ("distillation", "teacher")):
         name = (data.get(path[0]) or {}).get(path[1])
         if not isinstance(name, str):
             continue
-        there = _absolute(name, folder(path))
-        if os.path.isdir(there) or (_starts_as_path(name) and not must_exist):
-            _put(data, path, there)
+        absolute = _absolute(name, folder(path))
+        if os.path.isdir(absolute) or (_starts_as_path(name) and not must_exist):
+            _put(data, path, absolute)
         elif _starts_as_path(name):
-            yield KeyProblem(path, f"no folder '{escape_controls(there)}'{_near(there)}")
+            yield KeyProblem(path, f"no folder '{escape_controls(absolute)}'{_similar(absolute)}")
 
 
 def _starts_as_path(text: str) -> bool:
@@ -209,8 +212,8 @@ def _absolute(text: str, folder: Path) -> str:
     return os.path.abspath(os.path.join(folder, os.path.expanduser(text)))
 
 
-def _near(missing: str) -> str:
-    """What is in the folder under a similar name."""
+def _similar(missing: str) -> str:
+    """The most similar name in the folder, as did_you_mean has it."""
     folder, name = os.path.split(missing)
     try:
         names = os.listdir(folder)
@@ -226,10 +229,10 @@ def _put(data: Any, path: KeyPath, value: str) -> None:
 
 
 def without(data: Any, bad: set[KeyPath], path: KeyPath = ()) -> Any:
-    """A copy of plain data without the keys at `bad`; a list with a bad item is left out whole."""
+    """A copy of plain data without the keys at `bad`, and without lists that have a bad item."""
     if isinstance(data, dict):
-        kept = {key: value for key, value in data.items() if not _is_bad((*path, key), value, bad)}
-        return {key: without(value, bad, (*path, key)) for key, value in kept.items()}
+        good = {key: value for key, value in data.items() if not _is_bad((*path, key), value, bad)}
+        return {key: without(value, bad, (*path, key)) for key, value in good.items()}
     return [without(item, bad, (*path, n)) for n, item in enumerate(data)] if isinstance(data, list) else data
 
 

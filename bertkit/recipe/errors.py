@@ -1,4 +1,4 @@
-"""From what is wrong in a recipe to what a person reads: where it stands, what it is, what to write instead."""
+"""Gathers what is wrong in a recipe as messages: where, what, and what to write instead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Report:
     """Collects what is wrong with one recipe, and knows the line or the override of every key."""
 
     def __init__(self, name: str) -> None:
-        """name: what stands before line numbers; "" for data that come from no file."""
+        """name: goes before line numbers; "" for data that come from no file."""
         self.name = name
         self._places: dict[KeyPath, int | str] = {(): 1}
         self._spoilt: set[KeyPath] = set()
@@ -35,21 +35,21 @@ class Report:
             self._add(override or fault.line, fault.what, fault.fix)
 
     def delete(self, path: KeyPath, override: str) -> None:
-        """The key was deleted by an override, which is to blame where the key is missed."""
+        """The key was deleted by an override, which is its location if it is missed."""
         self._places[path] = override
 
-    def add(self, found: KeyProblem) -> None:
-        """Report it, unless the value could not be read and that is reported already."""
-        if not any(found.path[:depth] in self._spoilt for depth in range(len(found.path) + 1)):
-            name = f"{dotted(found.path)}: " if found.path else ""
-            self._add(self._place(found.path), name + found.what, found.fix)
+    def add(self, *problems: KeyProblem) -> None:
+        """Report these, except about values that could not be read, which is reported already."""
+        for path, what, fix in problems:
+            if not any(path[:depth] in self._spoilt for depth in range(len(path) + 1)):
+                self._add(self._place(path), f"{dotted(path)}: {what}" if path else what, fix)
 
     def add_override(self, override: str, what: str, fix: str = "") -> None:
         """Report an override that could not be applied at all."""
         self._add(override, what, fix)
 
     def is_overridden(self, path: KeyPath) -> bool:
-        """True if the value came from the command line, not from the file."""
+        """Whether the value came from the command line, not from the file."""
         return isinstance(self._place(path), str)
 
     def raise_if_any(self) -> None:

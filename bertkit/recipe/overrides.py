@@ -13,13 +13,13 @@ from bertkit.validation import describe, did_you_mean
 
 
 def apply_overrides(data: dict[str, Any], overrides: Sequence[str], report: Report) -> None:
-    """Change `data` in place, left to right; the last word wins. What can not be applied goes to the report."""
+    """Change `data` in place, from left to right. What cannot be applied is reported."""
     for override in overrides:
         key, equals, value = override.partition("=")
         delete = key.strip().startswith("~")
         path = tuple(word.strip() for word in key.strip().removeprefix("~").split("."))
         if re.search(r"[\ud800-\udfff]", override):
-            report.add_override(override, "this is not UTF-8 text")
+            report.add_override(override, "not UTF-8 text")
         elif not all(path):
             report.add_override(override, "no key", "write key=value, key.sub=value or ~key")
         elif len(path) > MAX_DEPTH:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 from ruamel.yaml import YAML
@@ -15,7 +16,7 @@ from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.representer import SafeRepresenter
 
 from bertkit.errors import Problem, RecipeError
-from bertkit.recipe.checks import check_settings, resolve_paths, without
+from bertkit.recipe.checks import ROWS, check_settings, resolve_paths, without
 from bertkit.recipe.errors import Report
 from bertkit.recipe.overrides import apply_overrides
 from bertkit.recipe.shipped import shipped_recipes
@@ -35,26 +36,21 @@ from bertkit.sections import (
 )
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import TaskOptions
-from bertkit.tasks.pretraining import PretrainingOptions
-from bertkit.tasks.question_answering import QuestionAnsweringOptions
-from bertkit.tasks.retrieval import RetrievalOptions
-from bertkit.tasks.sentence_similarity import SentenceSimilarityOptions
-from bertkit.tasks.text_classification import TextClassificationOptions
-from bertkit.tasks.text_ranking import TextRankingOptions
-from bertkit.tasks.token_classification import TokenClassificationOptions
 from bertkit.text import KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, describe, did_you_mean, explain
 
 TASK_OPTIONS: tuple[type[TaskOptions], ...] = tuple(task.Options for task in TASKS)
+if TYPE_CHECKING:
+    _AnyTask = TaskOptions
+else:
+    _AnyTask = Annotated[reduce(or_, TASK_OPTIONS), Field(discriminator="name")]
 
-
-ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
 TRAINING_DEFAULTS = {
     "learning_rate": 5e-5,
     "num_train_epochs": 3,
     "per_device_train_batch_size": 32,
     "per_device_eval_batch_size": 32,
-    "warmup_steps": 0.1,  # a share, being below 1
+    "warmup_steps": 0.1,  # a fraction, being below 1
     "weight_decay": 0.01,
     "logging_steps": 50,
     "save_total_limit": 2,  # the best and the newest
@@ -62,37 +58,24 @@ TRAINING_DEFAULTS = {
 
 
 class Recipe(Section):
-    """One run, complete: task, encoder, data, training. Immutable; every default is filled in."""
+    """The complete settings of one run: task, encoder, data, training. Immutable; every default is filled in."""
 
-    task: Annotated[
-        TextClassificationOptions
-        | TokenClassificationOptions
-        | QuestionAnsweringOptions
-        | SentenceSimilarityOptions
-        | RetrievalOptions
-        | TextRankingOptions
-        | PretrainingOptions,
-        Field(discriminator="name"),
-    ]
+    task: _AnyTask
     model: ModelSpec
     data: DataSpec
     batching: Batching | None = Field(None, description="null: training.per_device_train_batch_size rows.")
     training: dict[str, Any] = Field(
         default_factory=dict, validate_default=True, description="TrainingArguments fields of transformers."
     )
-    seeds: list[Seed] = Field(
-        default_factory=lambda: [42],
-        min_length=1,
-        description="Each is trained; the best on validation becomes the model.",
-    )
+    seeds: list[Seed] = Field([42], min_length=1, description="One training each; the best on validation is kept.")
     early_stopping: EarlyStopping | None = None
     peft: Lora | None = None
     freeze: Freeze | None = None
     distillation: Distillation | None = None
     hub: Hub | None = None
-    verify: bool = Field(True, description="Reload the saved model in a fresh process and compare its answers.")
-    explain: bool = Field(True, description="Explain a few answers, for the report.")
-    expected: dict[str, Any] | None = Field(None, description="What was measured: {metric: [low, high], ...}.")
+    verify: bool = Field(True, description="Reload the saved model in a new process and compare its predictions.")
+    explain: bool = Field(True, description="Explain a few predictions, for the report.")
+    expected: dict[str, Any] | None = Field(None, description="Measured scores: {metric: [low, high], ...}.")
 
     @field_validator("expected")
     @classmethod
@@ -107,21 +90,21 @@ class Recipe(Section):
     @field_validator("training")
     @classmethod
     def _complete(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """bertkit's defaults; checkpoints are written when there is an evaluation to choose them by."""
+        """bertkit's defaults; checkpoints are written at every evaluation, which they are selected by."""
         by_tokens = info.data.get("batching") is not None
         defaults = {name: value for name, value in TRAINING_DEFAULTS.items() if not by_tokens or name not in ROWS}
-        rhythm = given.get("eval_strategy", given.get("save_strategy", "epoch"))
-        steps = {"save_steps": given["eval_steps"]} if "eval_steps" in given and rhythm == "steps" else {}
-        saves = "epoch" if rhythm == "no" else rhythm
-        return {**defaults, "eval_strategy": rhythm, "save_strategy": saves, **steps, **given}
+        strategy = given.get("eval_strategy", given.get("save_strategy", "epoch"))
+        steps = {"save_steps": given["eval_steps"]} if "eval_steps" in given and strategy == "steps" else {}
+        saves = "epoch" if strategy == "no" else strategy
+        return {**defaults, "eval_strategy": strategy, "save_strategy": saves, **steps, **given}
 
 
 def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, check_files: bool = True) -> Recipe:
     """Read, override, check and complete a recipe.
 
     source: a file, or the name of a shipped recipe. overrides: `key.sub=value` (YAML values) and `~key.sub`.
-    Paths in a recipe file start from its folder, those in overrides and shipped recipes from the working
-    directory; in the result all are absolute. check_files: whether data files and model folders must be there.
+    Paths in a recipe file are relative to its folder, those in overrides and shipped recipes to the working
+    directory; in the result all are absolute. check_files: whether data files and model folders must exist.
 
     Raises RecipeError with everything that is wrong.
     """
@@ -132,8 +115,7 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, check_file
     apply_overrides(data, overrides, report)
     home = Path.cwd() if file in shipped.values() else file.absolute().parent
     clean = _check(data, report)
-    for found in resolve_paths(clean, _start(home, report), must_exist=check_files):
-        report.add(found)
+    report.add(*resolve_paths(clean, _start(home, report), must_exist=check_files))
     report.raise_if_any()
     return Recipe.model_validate(clean)
 
@@ -143,10 +125,9 @@ def parse_data_spec(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> D
     section = {"data": dict(data)}
     report = Report("")
     apply_overrides(section, overrides, report)
-    found = _validate(_DataOnly, section, {"": _DataOnly, "data": DataSpec}, {})
-    clean = without(section, {each.path for each in found})
-    for each in [*found, *resolve_paths(clean, _start(Path.cwd(), report))]:
-        report.add(each)
+    problems = _validate(_DataOnly, section, {"": _DataOnly, "data": DataSpec}, {})
+    clean = without(section, {each.path for each in problems})
+    report.add(*problems, *resolve_paths(clean, _start(Path.cwd(), report)))
     report.raise_if_any()
     return _DataOnly.model_validate(clean).data
 
@@ -176,7 +157,7 @@ class _DataOnly(Section):
 
 
 class _Plain(SafeRepresenter):
-    """Writes text so that our reader takes it for text, and writes a value out wherever it stands."""
+    """Quotes text that would not be read as text, and writes no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -195,23 +176,19 @@ def _read_file(file: Path, shipped: Mapping[str, Path], report: Report) -> dict[
             document = parse(stream.read(MAX_BYTES + 1))
     except FileNotFoundError:
         near = [path.name for path in file.absolute().parent.glob("*.y*ml")]
-        close = get_close_matches(file.name, [*shipped, *near], n=3)
-        what = "no such recipe" + (f"; did you mean {' or '.join(map(repr, close))}?" if close else "")
-        fix = f"shipped recipes: {', '.join(shipped) or 'none'}"
-        raise RecipeError(Problem(escape_controls(str(file)), what, fix)) from None
-    except OSError as error:
-        raise RecipeError(Problem(escape_controls(str(file)), f"can not be read: {error.strerror}")) from None
-    except ValueError:
-        raise RecipeError(Problem(escape_controls(str(file)), "no file can have this name")) from None
+        what = f"no such recipe{did_you_mean(file.name, [*shipped, *near])}"
+        raise RecipeError(Problem(report.name, what, f"shipped recipes: {', '.join(shipped) or 'none'}")) from None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        what = str(error.strerror) if isinstance(error, OSError) else "not a valid file name"
+        raise RecipeError(Problem(report.name, f"cannot be read: {what}")) from None
     report.read(document)
     data: Any = document.data
     if isinstance(data, dict):
         return data
     if not document.faults:
         what = "the recipe is empty" if data is None else f"expected a mapping, found {describe(data)}"
-        report.add(
-            KeyProblem((), what, "start with `task:`, `model:` and `data:`; `bertkit copy sst2 my.yaml` makes one")
-        )
+        fix = "start with `task:`, `model:` and `data:`, or with a copy: bertkit copy sst2 my.yaml"
+        report.add(KeyProblem((), what, fix))
     report.raise_if_any()
     return {}
 
@@ -221,38 +198,28 @@ def _start(home: Path, report: Report) -> Callable[[KeyPath], Path]:
 
 
 def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Report everything that is wrong with the values; what is right comes back."""
-    options, found = _options(data)
+    """Report everything that is wrong with the values; returns the values that are right."""
+    options, problems = _options(data)
     sections: dict[str, type[BaseModel]] = {
         "": Recipe, "distillation": Distillation, "task": options or TaskOptions, "model": ModelSpec, "data": DataSpec,
         "early_stopping": EarlyStopping, "peft": Lora, "freeze": Freeze, "hub": Hub, "batching": Batching,
     }  # fmt: skip
     homes = {key: name for name, section in sections.items() if name for key in section.model_fields}
     homes = {key: name for key, name in homes.items() if key not in ("name", "revision", "seed")}
-    known = training_fields()
-    invalid = _validate(Recipe, data, sections, {**dict.fromkeys(known, "training"), **homes})
-    # without a task there is nothing to hold its options against
-    found += [each for each in invalid if not found or each.path[:1] != ("task",)]
+    invalid = _validate(Recipe, data, sections, {**dict.fromkeys(training_fields(), "training"), **homes})
+    # without a task its options cannot be checked
+    problems += [each for each in invalid if not problems or each.path[:1] != ("task",)]
     if isinstance(data.get("training"), dict):
-        found += check_training(data["training"], homes)
-    bad = {each.path for each in found} | ({("task",)} if options is None else set())
+        problems += check_training(data["training"], homes)
+    bad = {each.path for each in problems} | ({("task",)} if options is None else set())
     clean: dict[str, Any] = without(data, bad)
     settings = {
         **clean,
         "model": _filled(ModelSpec, clean.get("model", {})),
         "task": _filled(options or TaskOptions, clean.get("task", {})),
     }
-    contradictions = check_settings(settings, options.metrics if options else None)
-    found += [each for each in contradictions if not {each.path, each.path[:1]} & bad]
-    for rows in ROWS if clean.get("batching") is not None else ():
-        if rows in clean.get("training", {}):
-            fix = f"remove it (~training.{rows} on the command line), or remove `batching`"
-            found.append(KeyProblem(("training", rows), "has no effect where `batching` counts tokens", fix))
-    if clean.get("training", {}).get("auto_find_batch_size") and options and "mini_batch" in options.model_fields:
-        fix = "remove it, and write task.mini_batch: the texts that go through the encoder at a time"
-        found.append(KeyProblem(("training", "auto_find_batch_size"), "would change a loss that compares rows", fix))
-    for each in found:
-        report.add(each)
+    contradictions = check_settings(settings, options)
+    report.add(*problems, *(each for each in contradictions if not {each.path, each.path[:1]} & bad))
     if best := clean.get("training", {}).get("metric_for_best_model"):
         clean["training"]["metric_for_best_model"] = best.removeprefix("eval_")
     return clean
@@ -273,13 +240,13 @@ def _options(data: Mapping[str, Any]) -> tuple[type[TaskOptions] | None, list[Ke
     task = data.get("task")
     if not isinstance(task, dict):
         return None, []
-    by_name = {get_args(options.model_fields["name"].annotation)[0]: options for options in TASK_OPTIONS}
+    by_name = {each.name: each.Options for each in TASKS}
     name = task.get("name")
     if isinstance(name, str) and name in by_name:
         return by_name[name], []
-    what = f"no task {short_repr(name)}{did_you_mean(name, by_name)}" if isinstance(name, str) else "missing"
-    if "name" in task and not isinstance(name, str):
-        what = f"expected text, found {describe(name)}"
+    what = "missing" if "name" not in task else f"expected text, found {describe(name)}"
+    if isinstance(name, str):
+        what = f"no task {short_repr(name)}{did_you_mean(name, by_name)}"
     return None, [KeyProblem(("task", "name"), what, f"known: {', '.join(by_name)}")]
 
 

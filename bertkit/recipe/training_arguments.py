@@ -148,7 +148,7 @@ def _read_field(node: ast.stmt, enums: Mapping[str, tuple[str, ...]]) -> Iterato
         words = {word.arg: word.value for word in node.value.keywords if word.arg}
         default = ast.unparse(words["default"]) if "default" in words else ""
         about = _help(words.get("metadata"))
-    # such as `SchedulerType | str`, Optional[int], list[str], Literal[False]; what a list or mapping contains is ignored
+    # such as `SchedulerType | str`, Optional[int], Literal[False], list[str]; the items of a list have no type here
     annotation = ast.unparse(node.annotation)
     names = re.findall(r"\w+", re.sub(r"\b(list|dict)\[.*?\]", r"\1", annotation))
     types = ("None" if name == "Optional" else "str" if enums.get(name) else name for name in names)
