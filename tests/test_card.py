@@ -130,7 +130,7 @@ def test_what_the_text_says(facts: Facts, trained: Run) -> None:
         assert digest in text
     for each in facts.data["findings"]:
         assert f"\n{each['level']}: {each['what']}\n" in text
-    assert f"of 7 rows of test, {sum(row['answer']['truncated'] for row in facts.rows)} were cut." in text
+    assert f"{sum(row['answer']['truncated'] for row in facts.rows)} of 7 rows of test were longer." in text
     assert "whose scores say little: bad (2), good (5)." in text
     assert f"temperature {facts.options['temperature']:.4f}" in text
     assert f"```yaml\n{facts.recipe_text}```" in text
@@ -142,10 +142,10 @@ def test_cut_texts_and_a_baseline_as_good_are_told(facts: Facts) -> None:
     ours = facts.scores["metrics"]["accuracy"]
     better = {**facts.results, "baselines": {"test": {"coin": {"accuracy": ours}}}}
     text = card(replace(facts, rows=rows, results=better))
-    assert "of 7 rows of test, 3 were cut." in text
-    assert "**Look here:** on test the baseline coin is at least as good" in text
+    assert "3 of 7 rows of test were longer." in text
+    assert "**Warning:** on test the baseline coin is at least as good" in text
     worse = {**facts.results, "baselines": {"test": {"coin": {"accuracy": ours - 0.1}}}}
-    assert "Look here" not in card(replace(facts, results=worse))
+    assert "Warning" not in card(replace(facts, results=worse))
 
 
 def test_nothing_stated_is_said(facts: Facts) -> None:
@@ -159,8 +159,8 @@ def test_nothing_stated_is_said(facts: Facts) -> None:
     [
         ({"temperature": None}, "Its probabilities are not calibrated: there were no validation rows"),
         ({"kind": "regression"}, "Its scores are not calibrated as probabilities."),
-        ({"overflow": "window"}, "Texts are read in windows of up to 32 word pieces; nothing is cut."),
-        ({"overflow": "error"}, "Texts of more than 32 word pieces are refused."),
+        ({"overflow": "window"}, "Texts are read in windows of up to 32 tokens; nothing is truncated."),
+        ({"overflow": "error"}, "Texts of more than 32 tokens are rejected."),
     ],
 )
 def test_limits_follow_the_options(options: dict[str, Any], said: str, facts: Facts) -> None:
@@ -183,7 +183,7 @@ def test_limits_follow_the_options(options: dict[str, Any], said: str, facts: Fa
 def test_a_missing_fact_is_named(file: str, name: str, run: Run) -> None:
     restate(run, file, name)
     before = text_of(run)
-    with pytest.raises(ModelError, match=rf"{file}: does not state `{name}`"):
+    with pytest.raises(ModelError, match=rf"{file}: lacks `{name}`"):
         write_card(run)
     assert text_of(run) == before
 
@@ -201,7 +201,9 @@ def test_missing_facts_are_told_at_once_and_a_missing_file_too(run: Run) -> None
 
 def test_how_much_was_cut_is_a_fact(run: Run) -> None:
     shutil.rmtree(run.folder / "predictions")
-    with pytest.raises(ModelError, match=r"predictions/test.jsonl: is missing: it states how many texts were cut"):
+    with pytest.raises(
+        ModelError, match=r"predictions/test.jsonl: is missing: it states how many texts were truncated"
+    ):
         write_card(run)
 
 

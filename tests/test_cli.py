@@ -261,7 +261,7 @@ def test_predict_texts(capsys: Any, run: Run) -> None:
     assert told[0]["answer"] == run.load()("the cat was good")
     assert said(capsys, "predict", run.folder, "--", "-3 degrees, bad").splitlines()[0].endswith("-3 degrees, bad")
     cut = said(capsys, "predict", run.folder, "cat " * 50)
-    assert cut.rstrip().endswith("(cut)")
+    assert cut.rstrip().endswith("(truncated)")
 
 
 def test_predict_files(capsys: Any, run: Run, tmp_path: Path) -> None:

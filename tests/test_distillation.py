@@ -32,7 +32,7 @@ from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads import crf, soft_losses
-from bertkit.report.table import after_training, against_teacher
+from bertkit.report.table import after_training, teacher_table
 from bertkit.run import Run
 from bertkit.sections import Distillation
 from bertkit.tasks.base import Batch, Task
@@ -525,7 +525,7 @@ def test_other_tasks_strike_a_bargain_too(identifier: str, tiny_encoder: Path, t
     assert struck["student / teacher"]["parameters"] == 1.0
     assert struck["student"]["score"] == graded["metrics"][task.metrics[0]]
     assert struck["teacher"]["score"] == score(teacher.predictor, rows)[1]["metrics"][task.metrics[0]]
-    assert "95 % interval" in against_teacher({"split": "validation", **struck})
+    assert "95 % interval" in teacher_table({"split": "validation", **struck})
 
 
 def test_alpha_0_is_training_without_a_teacher(taught_by: Run, tiny_encoder: Path, tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from bertkit.errors import DataError
 from bertkit.explain.attention import attentions
 from bertkit.explain.explain import explain, explain_rows, rows_of, texts_of
 from bertkit.explain.gradients import integrated_gradients
-from bertkit.explain.shown import lines
+from bertkit.explain.text import lines
 from bertkit.explain.words import Merger, Text
-from bertkit.inference.display import said
+from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
 from bertkit.tasks.base import Task
@@ -67,7 +67,7 @@ def test_what_words_add_is_the_difference_to_no_words(name: str, tiny_encoder: P
     answers = list(task.answer(rows, predictor.predict_features))
     # An untrained tagger may find no entity in a sentence: one that has some.
     row = next(i for i, answer in enumerate(answers) if answer.get("entities", True))
-    made = explain(predictor, rows, answers, row, few=2)
+    made = explain(predictor, rows, answers, row, max_targets=2)
     assert made["attributed"]
     for each in made["attributed"]:
         scores = [share.score for shares in each["words"].values() for share in shares if share.score is not None]
@@ -79,7 +79,7 @@ def test_what_words_add_is_the_difference_to_no_words(name: str, tiny_encoder: P
         for column, shares in each["words"].items():
             words = [made["texts"][column][share.start : share.end] for share in shares]
             assert all(word and word == word.strip() for word in words)
-    assert said(answers[row])
+    assert answer_line(answers[row])
     assert any("█" in line or "░" in line for line in lines(made))
     assert json.loads(json.dumps(made))["texts"] == made["texts"]
 
@@ -138,7 +138,7 @@ def test_a_crf_is_explained_along_its_path(tiny_encoder: Path) -> None:
     starts = np.cumsum([0, *(len(word) + 1 for word in rows["tokens"][row])])[:-1]
     inside = [i for i, start in enumerate(starts) if first["start"] <= start < first["end"]]
     wanted = sum(kept.scores[word][task.options.tags.index(tags[word])] for word in inside)
-    made = explain(predictor, rows, answers, row, few=1)["attributed"][0]
+    made = explain(predictor, rows, answers, row, max_targets=1)["attributed"][0]
     assert made["value"] == pytest.approx(wanted, abs=1e-4)
     assert made["what"] == f"{first['label']} {first['text']}"
 
@@ -171,8 +171,8 @@ def test_of_a_linear_model_it_is_weight_times_input(tiny_encoder: Path) -> None:
     start[0, [0, -1]] = ids[0, [0, -1]]
     with torch.no_grad():
         wanted = (model.embeddings(ids) - model.embeddings(start))[0] @ model.weight.weight[1]
-    torch.testing.assert_close(found.pieces, wanted)
-    assert found.pieces[0] == found.pieces[-1] == 0
+    torch.testing.assert_close(found.tokens, wanted)
+    assert found.tokens[0] == found.tokens[-1] == 0
     assert (found.steps, found.complete) == (16, True)
     assert found.error < 1e-5
 
@@ -199,7 +199,7 @@ def test_steps_are_doubled_until_the_sum_is_right_or_it_is_said(tiny_encoder: Pa
             model.weight.weight[1] *= -1
             model.weight.bias[1] *= -1
     few, many = (
-        integrated_gradients(task, model, {"input_ids": ids}, lambda outputs: outputs.logits[:, 1], most=most)
+        integrated_gradients(task, model, {"input_ids": ids}, lambda outputs: outputs.logits[:, 1], max_steps=most)
         for most in (16, 4096)
     )
     assert (few.steps, few.complete) == (16, False)
@@ -291,7 +291,7 @@ def test_texts_are_as_the_model_reads_them(tiny_encoder: Path) -> None:
     [
         ("pair", ["one"], "reads two texts together, text_a and text_b; 1 given"),
         ("qa", ["one", "two", "three"], "reads two texts together, question and context; 3 given"),
-        ("mlm", ["a cat"], r"there is no \[MASK\] in it"),
+        ("mlm", ["a cat"], r"it has no \[MASK\] to fill"),
     ],
 )
 def test_what_can_not_be_explained_is_said(name: str, texts: list[str], what: str, tiny_encoder: Path) -> None:
@@ -324,10 +324,10 @@ def test_the_weightiest_words_are_listed_in_their_order() -> None:
         "attention": None,
     }
     told = list(lines(made))
-    assert told[0] == "x 0.500"
-    assert "NOT COMPLETE" in told[2]
+    assert told[0] == "x  0.500"
+    assert "NOT CONVERGED" in told[2]
     assert sum("-2.000" in line for line in told) == 20
-    assert told[-1] == "  … and 40 words with less"
+    assert told[-1] == "  … and 40 words that contribute less"
     assert all("\x1b" in line for line in lines(made, colour=True) if "░" in line)
 
 

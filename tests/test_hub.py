@@ -298,7 +298,7 @@ def damage(run: Run, kind: str) -> None:
 
 REFUSED = {
     "no results": "is not a finished run: it has no results.json",
-    "no facts for a card": "(?s)results.json: does not state `seeds`.*does not state `over_seeds`",
+    "no facts for a card": "(?s)results.json: lacks `seeds`.*lacks `over_seeds`",
     "card without markers": "README.md: is a card without the lines",
     "markers torn": "README.md: is a card without the lines",
     "pickle": "training_args.bin: is neither safetensors, JSON nor a tokenizer's file",

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import DataError
-from bertkit.inference.display import shown
+from bertkit.inference.display import answer_line
 from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import Predictor, load
 from bertkit.run import Run
@@ -292,12 +292,15 @@ def test_single_rows_that_are_none(wrong: Any, predictor: Predictor) -> None:
 
 
 def test_answers_for_people(predictor: Predictor) -> None:
-    assert shown("a cat", {"label": "good", "score": 0.98765, "scores": {}, "truncated": False}) == "good  0.988  a cat"
-    assert shown("a cat", {"labels": [], "scores": {}, "truncated": True}) == "none  a cat  (cut)"
-    assert shown("a cat", {"labels": ["a", "b"], "scores": {}, "truncated": False}) == "a, b  a cat"
-    assert shown("a cat", {"score": -1.5, "truncated": False}) == "-1.500  a cat"
+    assert (
+        answer_line({"label": "good", "score": 0.98765, "scores": {}, "truncated": False}, "a cat")
+        == "good  0.988  a cat"
+    )
+    assert answer_line({"labels": [], "scores": {}, "truncated": True}, "a cat") == "none  a cat  (truncated)"
+    assert answer_line({"labels": ["a", "b"], "scores": {}, "truncated": False}, "a cat") == "a, b  a cat"
+    assert answer_line({"score": -1.5, "truncated": False}, "a cat") == "-1.500  a cat"
     filled = {"filled": "a cat", "masks": [[{"token": "cat", "score": 0.75}, {"token": "dog", "score": 0.2}]]}
-    assert shown("a [MASK]", filled) == "a cat  (cat 0.750, dog 0.200)"
+    assert answer_line(filled, "a [MASK]") == "a cat  (cat 0.750, dog 0.200)"
 
 
 anything = st.text(st.characters(exclude_categories=()), max_size=60)  # lone surrogates too

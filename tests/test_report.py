@@ -17,29 +17,23 @@ import pytest
 import small
 import torch
 from cases import CASES, DRAWN, Case, encoder
-from transformers import set_seed
+from finished import finished
 
 from bertkit.cli.main import main
-from bertkit.data import Data
-from bertkit.data.schema import Finding
 from bertkit.errors import ModelError, UserError
 from bertkit.evaluation import ranking, squad
 from bertkit.files import read_json
 from bertkit.inference.predictor import Predictor
-from bertkit.inference.runner import Runner
 from bertkit.recipe.recipe import load_recipe
-from bertkit.report import calibrated, comparison, mistakes, pictures, sections
-from bertkit.report import examples as chosen
+from bertkit.report import calibrated, comparison, examples, mistakes, pictures, rankings, sections, task_pictures
 from bertkit.report.card import write_card
-from bertkit.report.examples import write_explanations
+from bertkit.report.examples import neighbours, write_explanations
 from bertkit.report.explained import KINDS
 from bertkit.report.facts import Facts, read_facts
 from bertkit.report.html import compare, report, write_report
-from bertkit.report.neighbours import neighbours
+from bertkit.report.table import number
 from bertkit.run import Run
-from bertkit.training.finish import finish, write_reports
-from bertkit.training.preflight import Job, write_run_metadata
-from bertkit.training.seed import save
+from bertkit.training.finish import write_reports
 from bertkit.training.train import train
 
 EVIL = "<script>alert('bad')</script> & <img src=x onerror=alert(1)> $x_1$ 'good'"
@@ -74,35 +68,6 @@ def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def facts(run: Run) -> Facts:
     return read_facts(run.folder)
-
-
-def finished(case: Case, folder: Path, where: Path) -> Run:
-    """A run of this case as `train` leaves it, but for the training."""
-    run, task, rows = Run(where), case.task(folder), case.rows()
-    set_seed(3)
-    model = task.model(encoder(folder))
-    task = task.fit(rows, Runner(task, model, torch.device("cpu"), "fp32", 4))
-    sections = {"task": case.options, "model": {"name": str(folder)}, "data": {"source": "sample:sentiment"}}
-    once = small.write_rows(where.parent / "once.yaml", [{**sections, "verify": False, "explain": False}])
-    recipe = load_recipe(once, check_files=False)
-    own = {"train": rows, "validation": rows}
-    target = next((name for name in task.schema.targets if name in rows.column_names), None)
-    prints = dict.fromkeys(own, "0" * 64)
-    data = Data(own, dict(task.schema.columns), target, [], prints, [], {split: [] for split in own}, task.corpus)
-    job = Job(recipe, encoder(folder), task, data, features=rows)
-    write_run_metadata(job, run, [Finding("warn", "something is odd", "Look at it.")])
-    save(model, task, run.model, {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
-    outcome = {
-        "seed": 1,
-        "headline": None,
-        "metrics": {"validation": {}},
-        "steps": 1,
-        "seconds": 1.0,
-        "best_step": None,
-    }
-    small.write_rows(where / "metrics.jsonl", [{"seed": 1, "step": step, "loss": 1 / step} for step in (1, 2, 3)])
-    finish(job, run, [outcome], (), 0.0)
-    return run
 
 
 class Page(HTMLParser):
@@ -163,23 +128,21 @@ def well_formed(html: str) -> Page:
 def test_every_task_has_a_report(
     case: Case, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chosen, "EACH", 1)
+    monkeypatch.setattr(examples, "EXAMPLES", 1)
     folder = finished(case, tiny_encoder, tmp_path / "run").folder
     write_explanations(folder)
     path = write_report([folder])
     assert path == folder / "report.html"
     page, results = well_formed(path.read_text(encoding="utf-8")), read_json(folder / "results.json")
     scores = results["splits"]["validation"]
-    assert f"Its {results['headline']} on validation is {sections.number(scores['metrics'][results['headline']])}" in (
-        page.text
-    )
-    assert "something is odd" in page.text
+    assert f"Its {results['headline']} on validation is {number(scores['metrics'][results['headline']])}" in (page.text)
+    assert "something is `odd`" in page.text
     assert str(tiny_encoder.parent) not in path.read_text(encoding="utf-8")
     own = read_facts(folder)
     wrong = mistakes.mistakes(own)
     assert (wrong is None) == (own.task == "pretraining")
     if wrong:
-        assert f"{wrong.wrong} of {wrong.of} {wrong.unit}" in page.text
+        assert f"{wrong.wrong} of {wrong.total} {wrong.unit}" in page.text
         assert [each.measure for each in wrong.shown] == sorted((each.measure for each in wrong.shown), reverse=True)
         assert all(any(each.texts) or each.lines for each in wrong.shown)
     ece = scores.get("calibration", {})
@@ -189,7 +152,7 @@ def test_every_task_has_a_report(
     if picture:  # the picture is of the same decisions as the number in the results
         assert f"after calibration the expected calibration error is {after:.3f}" in picture.alt
     why = own.explanations["examples"]
-    assert ("Why did it say that" in page.text) == bool(why)
+    assert ("Explanations" in page.text) == bool(why)
     assert len(why) <= 2
     assert all(f"{KINDS[each['kind']]}, row {each['row']}" in page.text for each in why)
     assert sum(each["attention"] is not None for each in why) == bool(why)
@@ -212,9 +175,9 @@ def test_only_so_many_mistakes_are_shown_and_their_texts_not_without_end(facts: 
     rows = [{"text": "long " * 4000, "label": "bad", "answer": {**answer, "score": i / 200}} for i in range(200)]
     found = mistakes.mistakes(replace(facts, rows=tuple(rows)))
     assert found is not None
-    assert (found.wrong, found.of, len(found.shown)) == (200, 200, mistakes.MOST)
+    assert (found.wrong, found.total, len(found.shown)) == (200, 200, mistakes.MAX_MISTAKES)
     assert found.shown[0].measure == 199 / 200
-    assert len(found.shown[0].texts[0]) < mistakes.LONGEST + 10
+    assert len(found.shown[0].texts[0]) < mistakes.MAX_CHARACTERS + 10
     assert len(report(replace(facts, rows=tuple(rows))).encode()) < 600_000
 
 
@@ -224,7 +187,7 @@ def test_entities_are_cut_where_they_stand() -> None:
     ]
     entities = [{"text": "a b", "label": "X", "score": 0.8}, {"text": "d", "label": "Y", "score": 0.7}]
     row = {"tags": ["B-X", "O", "O", "B-Y"], "answer": {"words": words, "entities": entities}}
-    found = mistakes._sentence(7, row)
+    found = mistakes.sentence_mistake(7, row)
     assert found is not None
     assert (found.row, found.gold, found.answer, found.measure) == (7, "X a; Y d", "X a b; Y d", 0.8)
     gold, predicted = (dict(found.lines)[name] for name in ("gold", "predicted"))
@@ -238,7 +201,7 @@ def test_entities_are_cut_where_they_stand() -> None:
 
 def test_spans_that_overlap_are_cut_and_nothing_is_lost() -> None:
     text = "the cat sat on the mat"
-    found = mistakes._spans(text, {(4, 11)}, {(8, 14)})
+    found = mistakes.marked_spans(text, {(4, 11)}, {(8, 14)})
     assert "".join(piece.text for piece in found) == text
     assert [(p.text, p.mark) for p in found if p.mark] == [("cat ", "gold"), ("sat", "both"), (" on", "answer")]
 
@@ -252,10 +215,7 @@ def test_the_threshold_curve_is_the_f1_of_each_threshold() -> None:
         }
         for null, best, gold in chances
     ]
-    drawn: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pictures, "threshold", lambda points, chosen: drawn.extend(points))
-        sections._threshold(rows, 0.0)
+    drawn = task_pictures.threshold_curve(rows)
     assert len(drawn) == len(rows) + 1
     for threshold, f1 in drawn:
         odds = [np.log(null) - np.log(best) for null, best, _ in chances]
@@ -267,10 +227,10 @@ def test_the_threshold_curve_is_the_f1_of_each_threshold() -> None:
 def test_ndcg_of_each_query_has_the_mean_that_was_scored(name: str, tiny_encoder: Path, tmp_path: Path) -> None:
     case = next(case for case in CASES if case.id == name)
     facts = read_facts(finished(case, tiny_encoder, tmp_path / "run").folder)
-    assert np.mean(mistakes.ndcgs(facts)) == pytest.approx(facts.scores["metrics"]["ndcg@10"])
-    counts = sections._ndcgs(facts)
-    assert sum(counts.values()) == len(mistakes.ndcgs(facts))
-    assert counts["1"] == sum(value > 1 - 1e-9 for value in mistakes.ndcgs(facts))
+    assert np.mean(rankings.ndcgs(facts)) == pytest.approx(facts.scores["metrics"]["ndcg@10"])
+    counts = task_pictures.ndcg_counts(facts)
+    assert sum(counts.values()) == len(rankings.ndcgs(facts))
+    assert counts["1"] == sum(value > 1 - 1e-9 for value in rankings.ndcgs(facts))
 
 
 def test_ndcg_is_that_of_trec_eval() -> None:
@@ -279,7 +239,7 @@ def test_ndcg_is_that_of_trec_eval() -> None:
     run = {"q": {name + str(place) * (name == "x"): -float(place) for place, name in enumerate(order)}}
     rows = [{"grade": grade, "answer": {"rank": order.index(name) + 1}} for name, grade in grades.items()]
     expected = ranking.measures(run, {"q": grades})["ndcg@10"]["q"]
-    assert mistakes.ndcg(mistakes.ranked(list(enumerate(rows)))) == pytest.approx(expected)
+    assert rankings.ndcg(rankings.relevant(list(enumerate(rows)))) == pytest.approx(expected)
 
 
 # --- why did it say that
@@ -307,7 +267,7 @@ def test_the_surest_are_explained_wrong_and_right(run: Run) -> None:
 
 def test_long_texts_are_left_out(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     copy = shutil.copytree(run.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
-    monkeypatch.setattr(chosen, "LONGEST", 8)
+    monkeypatch.setattr(examples, "MAX_LENGTH", 8)
     write_explanations(copy)
     assert all(len(each["texts"]["text"].split()) <= 6 for each in read_facts(copy).explanations["examples"])
 
@@ -358,10 +318,10 @@ def test_explain_of_a_run_writes_what_its_report_shows(
 ) -> None:
     copy = shutil.copytree(run.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
     (copy / "explanations.json").unlink(missing_ok=True)
-    assert "Why did it say that" not in report(read_facts(copy))
+    assert "Explanations" not in report(read_facts(copy))
     assert main(["explain", str(copy)]) == 0
     assert capsys.readouterr().out == f"{copy / 'explanations.json'}\n"
-    assert "Why did it say that" in report(read_facts(copy))
+    assert "Explanations" in report(read_facts(copy))
     assert main(["explain", str(copy), "--json"]) == 2
     assert main(["explain", str(copy), "a dog", "--input", "x.csv"]) == 2
     assert "texts, or --input FILE, but not both" in capsys.readouterr().err
@@ -418,7 +378,7 @@ def test_local_folders_are_cut_off(run: Run, tiny_encoder: Path, facts: Facts) -
 
 
 def test_many_labels_become_a_list_of_confusions(facts: Facts) -> None:
-    names = [f"label {i}" for i in range(sections.WIDEST + 1)]
+    names = [f"label {i}" for i in range(sections.MAX_LABELS + 1)]
     matrix = np.eye(len(names), dtype=int) * 9
     matrix[3, 5], matrix[2, 1] = 7, 8
     own = {**facts.scores, "labels": names, "confusion_matrix": matrix.tolist()}
@@ -449,9 +409,9 @@ def test_a_baseline_as_good_is_said(facts: Facts) -> None:
 
 
 def test_scores_on_training_rows_alone_are_said_to_be_so(facts: Facts) -> None:
-    assert not any("on the rows that it was trained on" in line for line in sections.warnings(facts))
+    assert not any("scores are on training rows" in line for line in sections.warnings(facts))
     first = sections.warnings(replace(facts, split="train"))[0]
-    assert "scores on the rows that it was trained on" in first
+    assert "scores are on training rows" in first
 
 
 def test_curves_have_all_seeds_and_the_kept_checkpoint(facts: Facts) -> None:
@@ -474,7 +434,7 @@ def test_lengths_are_word_pieces_of_the_model(facts: Facts, run: Run) -> None:
     task = run.load().task
     assert facts.lengths is not None
     ids = task.tokenizer([row["text"] for row in facts.rows])["input_ids"]
-    assert list(facts.lengths.pieces) == [len(each) for each in ids]
+    assert list(facts.lengths.tokens) == [len(each) for each in ids]
     assert facts.lengths.limit == 32
     assert facts.lengths.truncated == sum(row["answer"]["truncated"] for row in facts.rows)
 
@@ -511,11 +471,11 @@ def test_runs_side_by_side(facts: Facts) -> None:
     prints = {**facts.data["fingerprints"], "test": "0" * 64}
     other = replace(facts, name="other", recipe=recipe, data={**facts.data, "fingerprints": prints})
     page = well_formed(compare([facts, other, facts]))
-    assert "3 runs side by side" in page.text
+    assert "3 runs compared" in page.text
     assert "The rows of test differ between the runs" in page.text
     assert "1. run, 2. other, 3. run." in page.text  # they share the highest score
     assert comparison.names([facts, other]) == ["1. run", "2. other"]
-    rows = comparison.differing([each.recipe.model_dump(mode="json") for each in (facts, other)], ["a", "b"])
+    rows = comparison.recipe_rows([facts, other], ["a", "b"])
     assert rows == [["setting", "a", "b"], ["seeds", "[1, 2]", "[7]"]]
 
 
@@ -525,7 +485,7 @@ def test_runs_of_other_tasks_stand_beside_each_other(facts: Facts) -> None:
     results = {**facts.results, "task": task, "headline": "f1", "splits": {"validation": scores}}
     other = replace(facts, results=results, split="validation", log=())
     page = well_formed(compare([facts, other]))
-    assert "not scored by one metric on one split" in page.text
+    assert "not scored by the same metric on the same split" in page.text
     assert "The tasks differ: text-classification, token-classification." in page.text
 
 
@@ -586,10 +546,10 @@ def test_what_bertkit_never_wrote_is_told_and_no_traceback(
     (copy / file).write_text("\n".join([json.dumps(stated), *rest]))
     page = (copy / "report.html").read_bytes()
     assert main(["report", str(copy)]) == 2
-    assert "does not hold what bertkit writes there" in capsys.readouterr().err
+    assert "has unexpected content" in capsys.readouterr().err
     assert (copy / "report.html").read_bytes() == page
     if file in ("results.json", "environment.json"):
-        with pytest.raises(ModelError, match="does not hold what bertkit writes there"):
+        with pytest.raises(ModelError, match="has unexpected content"):
             write_card(Run(copy))
 
 

@@ -104,7 +104,7 @@ def predict(
 
 
 def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path | None, as_json: bool) -> None:
-    from bertkit.inference.display import example, shown
+    from bertkit.inference.display import answer_line, example
     from bertkit.text import escape_controls
 
     reads = predictor.task.inputs
@@ -119,7 +119,7 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
     rows = [{"question": text, "context": passage} if context else text for text in texts]
     for text, answer in zip(texts, predictor.stream(rows), strict=True):
         both = {"text": text, "answer": answer}
-        print(json.dumps(both, ensure_ascii=False) if as_json else escape_controls(shown(text, answer)))
+        print(json.dumps(both, ensure_ascii=False) if as_json else escape_controls(answer_line(answer, text)))
 
 
 def _text(path: Path) -> str:
@@ -151,9 +151,9 @@ def explain(
         return
     quiet_libraries()
     from bertkit.explain.explain import explain_rows, rows_of
-    from bertkit.explain.shown import EXPLAINED, lines
+    from bertkit.explain.text import LEGEND, lines
     from bertkit.inference.predictor import load, require_torch_model
-    from bertkit.report.html import write_explained
+    from bertkit.report.html import write_explanations_page
 
     predictor = require_torch_model(load(source, **options), source)
     explanations = explain_rows(predictor, rows_of(predictor, rest, input))
@@ -164,9 +164,9 @@ def explain(
         else:
             print("\n".join(lines(each, colour)), end="\n\n")
     if not as_json:
-        print(EXPLAINED)
+        print(LEGEND)
     if output:
-        print(write_explained(explanations, source, output), file=sys.stderr)
+        print(write_explanations_page(explanations, source, output), file=sys.stderr)
 
 
 def _explain_run(source: str, **only_with_texts: Any) -> None:
@@ -175,9 +175,9 @@ def _explain_run(source: str, **only_with_texts: Any) -> None:
         raise UserError(Problem("", what, "bertkit explain RUN 'some text'"))
     quiet_libraries()
     from bertkit.report.examples import write_explanations
-    from bertkit.report.facts import understood
+    from bertkit.report.facts import damage_as_error
 
-    with understood(source):
+    with damage_as_error(source):
         print(write_explanations(Path(source)))
     print(f"bertkit report {source} shows them", file=sys.stderr)
 

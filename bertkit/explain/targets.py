@@ -1,4 +1,4 @@
-"""What there is to explain of an answer: the numbers of the model that made it what it is, a function per task."""
+"""The numbers of the model that determine an answer, a function for each task."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bertkit.tasks.base import Task
 
 
 class Part(NamedTuple):
-    """A number that one feature adds. score: outputs of copies of the feature -> `(copies,)`."""
+    """A summand from one feature. score: outputs of copies of the feature -> `(copies,)`."""
 
     feature: int  # among those of its row
     score: Callable[[Any], Tensor]
 
 
 class Target(NamedTuple):
-    """What is explained: the sum of its parts, such as the logit of `label positive`."""
+    """A number to explain: the sum of its parts, such as the logit of `label positive`."""
 
     what: str
     unit: str  # logit, value or cosine
@@ -33,12 +33,12 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True)
 class Read:
-    """A row as the model read it: its features, what the task kept of them, and the answer."""
+    """A row as the model read it: its features, the item of each that was decoded, and the answer."""
 
     task: Task
     row: Mapping[str, Any]
     features: Sequence[Mapping[str, Any]]
-    kept: Sequence[Any]
+    items: Sequence[Any]
     answer: Answer
 
     @property
@@ -48,7 +48,7 @@ class Read:
 
 
 def classes(read: Read) -> list[Target]:
-    """The logit of each predicted label, or of the likeliest where none is given; of a number, the number itself."""
+    """The logit of each predicted label, or of the most probable one if there is none; for regression, the number."""
     answer, windows = read.answer, len(read.features)
     if read.options.kind == "regression":
         return [Target("the number", "value", _means(0, windows))]
@@ -56,17 +56,17 @@ def classes(read: Read) -> list[Target]:
     names = list(answer["scores"])
     if not given:
         best = max(names, key=answer["scores"].__getitem__)
-        return [Target(f"label {best}, the likeliest, but not given", "logit", _means(names.index(best), windows))]
+        return [Target(f"label {best}, most probable, not predicted", "logit", _means(names.index(best), windows))]
     return [Target(f"label {name}", "logit", _means(names.index(name), windows)) for name in given]
 
 
 def _means(column: int, windows: int) -> tuple[Part, ...]:
-    """A row's logit is the mean of its windows'."""
+    """The logit of a row is the mean over its windows."""
     return tuple(Part(window, lambda outputs: outputs.logits[:, column].float() / windows) for window in range(windows))
 
 
 def entities(read: Read) -> list[Target]:
-    """The emissions of an entity's words, each at its tag: with a CRF, at that of the best path."""
+    """The emissions of each entity's words at their tags; with a CRF, at the tags of the best path."""
     tags = [word["tag"] for word in read.answer["words"]]
     ids = {tag: index for index, tag in enumerate(read.options.tags)}
     found = []
@@ -86,10 +86,10 @@ def _emissions(heads: Sequence[int], tags: Sequence[int]) -> Callable[[Any], Ten
 
 
 def span(read: Read) -> list[Target]:
-    """Start and end logit of the answer, in the window that it comes from; of no answer those of the first piece."""
+    """Start and end logit of the answer, in the window that it comes from; for no answer, those of the first token."""
     answer = read.answer
     if not answer["answer"]:
-        window = min(range(len(read.kept)), key=lambda index: read.kept[index].null)
+        window = min(range(len(read.items)), key=lambda index: read.items[index].null)
         return [Target("no answer", "logit", (Part(window, _borders(0, 0)),))]
     covered = tokenize(read.task.tokenizer, [read.row["context"]])[0].cover(answer["start"], answer["end"])
     if covered is None:
@@ -107,11 +107,11 @@ def _borders(start: int, end: int) -> Callable[[Any], Tensor]:
 
 
 def pair(read: Read) -> list[Target]:
-    """The cosine of two texts, by the words of each while the other's vector stays; a classifier's label likewise."""
+    """The cosine of two texts, or a classifier's label, by the words of each while the other's vector is fixed."""
     if len(read.features) < 2:
         return []
-    ours = [torch.from_numpy(each.vector) for each in read.kept[:2]]
-    if read.kept[0].classifier is not None:
+    ours = [torch.from_numpy(each.vector) for each in read.items[:2]]
+    if read.items[0].classifier is not None:
         label = read.answer["label"]
         column = list(read.answer["scores"]).index(label)
         return [Target(f"label {label}", "logit", (Part(side, _label(ours, side, column)),)) for side in (0, 1)]
@@ -135,25 +135,25 @@ def _label(vectors: Sequence[Tensor], side: int, column: int) -> Callable[[Any],
 
 
 def relevance(read: Read) -> list[Target]:
-    """The logit of the pair: that of its best window."""
-    best = max(range(len(read.kept)), key=read.kept.__getitem__)
+    """The logit of the pair, which is that of its best window."""
+    best = max(range(len(read.items)), key=read.items.__getitem__)
     return [Target("relevance", "logit", (Part(best, lambda outputs: outputs.logits[:, 0].float()),))]
 
 
 def masked(read: Read) -> list[Target]:
-    """The logit of the best piece at each mask of the text."""
+    """The logit of the most probable token at each mask of the text."""
     masks = read.answer.get("masks", ())
     ids = [int(read.task.tokenizer.get_vocab()[guesses[0]["token"]]) for guesses in masks]
     return [
-        Target(f"[MASK] {place + 1} is {guesses[0]['token']}", "logit", (Part(0, _piece(place, len(ids), ids[place])),))
+        Target(f"[MASK] {place + 1} is {guesses[0]['token']}", "logit", (Part(0, _token(place, len(ids), ids[place])),))
         for place, guesses in enumerate(masks)
     ]
 
 
-def _piece(place: int, masks: int, piece: int) -> Callable[[Any], Tensor]:
+def _token(place: int, masks: int, token: int) -> Callable[[Any], Tensor]:
     def score(outputs: Any) -> Tensor:
         logits: Tensor = outputs.prediction_logits.float().unflatten(0, (-1, masks))
-        return logits[:, place, piece]
+        return logits[:, place, token]
 
     return score
 

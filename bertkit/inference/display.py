@@ -9,23 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertkit.data.schema import Answer
     from bertkit.tasks.base import Task
 
 
-def said(answer: Mapping[str, Any]) -> str:
-    """An answer in a few words, such as `positive 0.983`."""
+def answer_line(answer: Mapping[str, Any], text: str = "") -> str:
+    """An answer on one line, followed by its text, such as `positive  0.983  a text`."""
+    text = " ".join(text.splitlines())
+    if "filled" in answer:
+        best = (", ".join(f"{guess['token']} {guess['score']:.3f}" for guess in guesses) for guesses in answer["masks"])
+        return f"{answer['filled']}  ({'; '.join(best)})" if text else "; ".join(best)
+    if "vector" in answer:
+        numbers = ", ".join(f"{number:.4f}" for number in answer["vector"][:4])
+        return "  ".join(filter(None, (f"{len(answer['vector'])} numbers: {numbers}, …", text)))
+    score = f"{answer['score']:.3f}" if "score" in answer else ""
     if "n_best" in answer:
-        return f"{answer['answer'] or 'no answer'} {answer['score']:.3f}"
+        return "  ".join(filter(None, (answer["answer"] or "no answer", score, text)))
     if "entities" in answer:
-        found = (f"{each['label']} {each['text']} {each['score']:.3f}" for each in answer["entities"])
-        return "; ".join(found) or "no entities"
-    if "masks" in answer:
-        return "; ".join(", ".join(f"{g['token']} {g['score']:.3f}" for g in guesses) for guesses in answer["masks"])
-    given = answer.get("label", ", ".join(answer.get("labels", ())))
-    if "score" not in answer:
-        return given or "none"
-    return f"{given or 'score'} {answer['score']:.3f}"
+        found = [f"{each['label']} {each['text']} ({each['score']:.3f})" for each in answer["entities"]]
+        return (", ".join(found) or "no entities") + (f"  in: {text}" if text else "")
+    label = answer.get("label", ", ".join(answer["labels"]) or "none" if "labels" in answer else "")
+    return "  ".join(filter(None, (label, score, text, "(truncated)" if answer.get("truncated") else "")))
 
 
 def example(source: str | Path, task: type[Task] | Task, reads: Sequence[frozenset[str]], mask: str = "[MASK]") -> str:
@@ -39,29 +42,3 @@ def example(source: str | Path, task: type[Task] | Task, reads: Sequence[frozens
         return f"{predict} '{text}'"
     row = {name: column.about for name, column in task.schema.columns.items() if name in reads[0]}
     return f"echo {shlex.quote(json.dumps(row))} | {predict} --input -"
-
-
-def shown(text: str, answer: Answer) -> str:
-    """An answer for people, on one line, such as `positive  0.98  a text`."""
-    text = " ".join(text.splitlines())
-    if "n_best" in answer:
-        return f"{answer['answer'] or 'no answer'}  {answer['score']:.3f}  {text}"
-    if "entities" in answer:
-        found = [f"{e['label']} {e['text']} ({e['score']:.3f})" for e in answer["entities"]]
-        return f"{', '.join(found) or 'no entities'}  in: {text}"
-    if "vector" in answer:
-        numbers = ", ".join(f"{number:.4f}" for number in answer["vector"][:4])
-        return f"{len(answer['vector'])} numbers: {numbers}, …  {text}"
-    if "filled" in answer:
-        best = (", ".join(f"{guess['token']} {guess['score']:.3f}" for guess in guesses) for guesses in answer["masks"])
-        return f"{answer['filled']}  ({'; '.join(best)})"
-    given = answer.get("label", answer.get("labels"))
-    given = ", ".join(given) or "none" if isinstance(given, list) else given
-    score = answer.get("score")
-    parts = [
-        given,
-        None if score is None else f"{score:.3f}",
-        text,
-        "(cut)" if answer.get("truncated") else None,
-    ]
-    return "  ".join(part for part in parts if part)

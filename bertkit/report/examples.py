@@ -1,162 +1,185 @@
-"""The examples of a run that its report explains: the surest mistakes, and the surest answers that were right."""
+"""What a report explains: the most confident mistakes and right answers of a run, and the neighbours of a few texts."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
+
 from bertkit.explain.explain import explain
 from bertkit.files import write_json
-from bertkit.inference.display import said
+from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import load, require_torch_model
 from bertkit.models.bert.sentences import sentences
 from bertkit.report.facts import Facts, Row, read_facts
-from bertkit.report.mistakes import MISTAKES, asked, named, ranked, searched
-from bertkit.report.neighbours import neighbours
+from bertkit.report.mistakes import wrong_answers
+from bertkit.report.rankings import identity, is_ranked, queries, relevant
+from bertkit.tasks.vectors import VectorTask
 
 if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor
 
-EACH = 3  # mistakes, and as many hits
-LONGEST = 128  # word pieces of an explained text
-STEPS = 64  # of integrated gradients: more would let training wait
-FEW = 2  # entities or labels of one row
-LOOKED_AT = 200  # rows among which one that is short enough is looked for
-TRIED = 4 * EACH  # of these, rows that are answered: a model that answers nothing has nothing to explain
-AROUND = 16  # sentences before and behind, where a document is context
-SHORTEST = 4  # letters of a word that is masked
+EXAMPLES = 3  # mistakes, and as many right answers
+MAX_LENGTH = 128  # tokens of an explained text
+MAX_STEPS = 64  # of integrated gradients: more would delay the end of training
+MAX_TARGETS = 2  # entities or labels of one row
+MAX_SEARCHED = 200  # rows among which short ones are looked for
+MAX_ANSWERED = 4 * EXAMPLES  # of these, rows that are answered: a model without answers has nothing to explain
+CONTEXT = 16  # sentences before and after, if documents are context
+MIN_LETTERS = 4  # of a masked word, and words of its sentence
 DISTANCES = ("off by", "ranks apart")  # measures by which every row is more or less wrong
+
+MAX_COMPARED = 400  # distinct texts among which neighbours are looked for
+COMPARED, NEIGHBOURS = 6, 3  # texts with neighbours, and neighbours of each
+PAIR_COLUMNS = ("text_a", "text_b", "anchor", "positive")
 
 Kind = Literal["mistake", "hit"]
 
 
 class Example(NamedTuple):
-    """A row to explain, among its neighbours."""
+    """A row to explain, with the rows around it."""
 
     kind: Kind
     number: int  # of the row in its split, from 1
     rows: list[dict[str, Any]]  # input columns alone
     at: int
-    gold: str = ""  # where the answer is not
+    gold: str = ""  # if the answer is another
 
 
 def write_explanations(folder: Path) -> Path:
     """Explain a few examples of a finished run, and write RUN/explanations.json, which its report reads.
 
-    At most 3 mistakes and 3 hits, the surest of 128 word pieces at most; of a corpus, documents with a word masked.
-    Raises ModelError for a folder that is not a finished run.
+    At most 3 mistakes and 3 right answers, the most confident ones to texts of at most 128 tokens; for a corpus,
+    documents with a masked word. Raises ModelError for a folder that is not a finished run.
     """
     facts, predictor = read_facts(folder), require_torch_model(load(folder), folder)
-    if facts.task == "pretraining":
-        found = list(islice(_explained(predictor, _masked(predictor, folder, facts.split)), 2 * EACH))
+    if facts.corpus:
+        found = list(islice(_explained(predictor, _masked(predictor, folder, facts.split)), 2 * EXAMPLES))
         for each in found:
             each["kind"] = "hit" if each["answer"]["masks"][0][0]["token"] == each["gold"] else "mistake"
     else:
-        kinds: tuple[Kind, Kind] = ("mistake", "hit")
-        found = [e for kind in kinds for e in islice(_explained(predictor, _examples(predictor, facts, kind)), EACH)]
+        given = (_mistakes(predictor, facts), _hits(predictor, facts))
+        found = [each for examples in given for each in islice(_explained(predictor, examples), EXAMPLES)]
     drawn = next((each for each in found if each["attention"]), None)
     for each in found:
-        if each is not drawn:  # maps of one example say what there is to see
+        if each is not drawn:  # the attention maps of one example are enough
             each["attention"] = None
     write_json(folder / "explanations.json", {"examples": found, "neighbours": neighbours(predictor, facts.rows)})
     return folder / "explanations.json"
 
 
 def _explained(predictor: Predictor, examples: Iterable[Example]) -> Iterator[dict[str, Any]]:
-    """Those that are short enough, and that hold something to explain."""
+    """The explanations of examples that are short enough, and have something to explain."""
     from datasets import Dataset
 
-    tried = 0
-    for example in islice(examples, LOOKED_AT):
+    answered = 0
+    for example in islice(examples, MAX_SEARCHED):
         rows = Dataset.from_list(example.rows)
         features = predictor.task.encode(rows)
         lengths = [n for n, row in zip(features["length"], features["row"], strict=True) if row == example.at]
-        if not lengths or max(lengths) > LONGEST or sum(lengths) > 2 * LONGEST:
+        if not lengths or max(lengths) > MAX_LENGTH or sum(lengths) > 2 * MAX_LENGTH:
             continue
-        if tried == TRIED:
+        if answered == MAX_ANSWERED:
             return
-        tried += 1
+        answered += 1
         answers = list(predictor.task.answer(rows, predictor.predict_features))
-        made = explain(predictor, rows, answers, example.at, few=FEW, most=STEPS)
+        made = explain(predictor, rows, answers, example.at, max_targets=MAX_TARGETS, max_steps=MAX_STEPS)
         if made["attributed"]:
-            about = {"kind": example.kind, "row": example.number, "gold": example.gold, "said": said(made["answer"])}
-            yield {**about, **made}
+            line = answer_line(made["answer"])
+            yield {"kind": example.kind, "row": example.number, "gold": example.gold, "said": line, **made}
 
 
-def _examples(predictor: Predictor, facts: Facts, kind: Kind) -> Iterator[Example]:
-    """Mistakes or hits, the surest first."""
-    found_by = MISTAKES.get(facts.task)
-    if found_by is None or not facts.rows:
+def _mistakes(predictor: Predictor, facts: Facts) -> Iterator[Example]:
+    """The most confident first; the nearer half of distances does not count."""
+    if wrong := wrong_answers(facts):
+        mistakes = list(wrong.mistakes)
+        near = max(1, len(mistakes) // 2) if wrong.measure in DISTANCES else len(mistakes)
+        yield from (_example(predictor, facts, "mistake", each.row, each.gold) for each in mistakes[:near])
+
+
+def _hits(predictor: Predictor, facts: Facts) -> Iterator[Example]:
+    """Right answers, the most confident first; the smaller half of distances counts as right."""
+    wrong = wrong_answers(facts)
+    if wrong is None:
         return
-    _, measure, wrong = found_by(facts)
-    mistakes = sorted(wrong, key=lambda each: -each.measure)
-    if measure in DISTANCES:  # the nearest are as good as right
-        middle, known = max(1, len(mistakes) // 2), {each.row for each in mistakes}
-        exact = [number for number in range(1, len(facts.rows) + 1) if number not in known]
-        hits = [*exact, *(each.row for each in reversed(mistakes[middle:]))]
-        mistakes = mistakes[:middle]
+    numbers = [each.row for each in wrong.mistakes]
+    answered = list(range(1, len(facts.rows) + 1))
+    if is_ranked(facts):
+        answered = [rows[0][0] for rows in queries(facts) if relevant(rows)]
+    right = sorted(set(answered).difference(numbers))
+    if wrong.measure in DISTANCES:
+        right += reversed(numbers[max(1, len(numbers) // 2) :])
     else:
-        known = {each.row for each in mistakes}
-        asking = (
-            [own[0][0] for own in asked(facts) if ranked(own)] if searched(facts) else range(1, len(facts.rows) + 1)
-        )
-        right = [number for number in asking if number not in known]
-        hits = sorted(right, key=lambda number: -_surety(facts.rows[number - 1]["answer"]))
-    if kind == "mistake":
-        for each in mistakes:
-            yield _example(predictor, facts, kind, each.row, each.gold)
-    else:
-        for number in hits:
-            yield _example(predictor, facts, kind, number)
+        right.sort(key=lambda number: -_confidence(facts.rows[number - 1]["answer"]))
+    yield from (_example(predictor, facts, "hit", number) for number in right)
 
 
-def _surety(answer: Mapping[str, Any]) -> float:
-    """How sure the model was; of several decisions, of the least sure one."""
+def _confidence(answer: Mapping[str, Any]) -> float:
+    """How confident the model was; of several decisions, in the least confident one."""
     if "labels" in answer:
         return float(min(max(score, 1 - score) for score in answer["scores"].values()))
     if "entities" in answer:
         return float(min((entity["score"] for entity in answer["entities"]), default=0.0))
-    if answer.get("answer") == "":
-        return 0.0
-    return float(answer.get("score", 0.0))
+    return 0.0 if answer.get("answer") == "" else float(answer.get("score", 0.0))
 
 
 def _example(predictor: Predictor, facts: Facts, kind: Kind, number: int, gold: str = "") -> Example:
     row = facts.rows[number - 1]
-    if searched(facts):  # why did this document come first?
-        return Example(kind, number, [{"query": row["query"], "document": _first(facts, row)}], 0, gold)
+    if is_ranked(facts):  # why did this document come first?
+        return Example(kind, number, [{"query": row["query"], "document": _first_document(facts, row)}], 0, gold)
     task = predictor.task
     names = [name for name in {*frozenset[str]().union(*task.inputs), *task.schema.context} if name in row]
-    around = AROUND if "document" in task.schema.context and "document" in row else 0
+    around = CONTEXT if "document" in task.schema.context and "document" in row else 0
     low = max(0, number - 1 - around)
     near = [{name: each[name] for name in names} for each in facts.rows[low : number + around]]
     return Example(kind, number, near, number - 1 - low, gold)
 
 
-def _first(facts: Facts, row: Row) -> str:
-    """The document that the query of this row found first."""
+def _first_document(facts: Facts, row: Row) -> str:
+    """The document that was found first for the query of this row."""
     if "found" in row["answer"]:
         best = row["answer"]["found"][0]["id"]
-        return next(str(each["document"]) for each in facts.rows if named(each, "document") == best)
-    own = [each for each in facts.rows if named(each, "query") == named(row, "query")]
-    return str(max(own, key=lambda each: each["answer"]["score"])["document"])
+        return next(str(each["document"]) for each in facts.rows if identity(each, "document") == best)
+    rows = [each for each in facts.rows if identity(each, "query") == identity(row, "query")]
+    return str(max(rows, key=lambda each: each["answer"]["score"])["document"])
 
 
 def _masked(predictor: Predictor, folder: Path, split: str) -> Iterator[Example]:
-    """The first sentence of documents that has a word of one piece to mask; the gold is that piece."""
+    """The first sentence of each document that has a word of one token to mask; the gold answer is that token."""
     tokenizer = predictor.task.tokenizer
     with (folder / "predictions" / f"{split}.jsonl").open(encoding="utf-8") as file:
-        for number, line in enumerate(islice(file, LOOKED_AT), 1):
+        for number, line in enumerate(islice(file, MAX_SEARCHED), 1):
             for sentence in sentences(str(json.loads(line)["text"])):
                 words = sentence.split()
-                fit = [w for w in words if w.isalpha() and len(w) >= SHORTEST and len(tokenizer.tokenize(w)) == 1]
-                if len(words) < SHORTEST or not fit or str(tokenizer.mask_token) in sentence:
+                fit = [w for w in words if w.isalpha() and len(w) >= MIN_LETTERS and len(tokenizer.tokenize(w)) == 1]
+                if len(words) < MIN_LETTERS or not fit or str(tokenizer.mask_token) in sentence:
                     continue
                 word = fit[len(fit) // 2]
                 place = words.index(word)
                 text = " ".join([*words[:place], str(tokenizer.mask_token), *words[place + 1 :]])
                 yield Example("hit", number, [{"text": text}], 0, tokenizer.tokenize(word)[0])
                 break
+
+
+def neighbours(predictor: Predictor, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The three nearest neighbours of a few texts in these rows by cosine: {text, near: [{text, cosine}]}.
+
+    They are searched among the first 400 distinct texts; empty if the model does not embed pairs of texts.
+    """
+    texts = list(dict.fromkeys(str(row[name]) for row in rows for name in PAIR_COLUMNS if name in row))[:MAX_COMPARED]
+    if not isinstance(predictor.task, VectorTask) or len(texts) <= NEIGHBOURS:
+        return []
+    vectors = predictor.encode(texts)
+    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    chosen = np.unique(np.linspace(0, len(texts) - 1, COMPARED).astype(int)).tolist()
+    cosines = vectors[chosen] @ vectors.T
+    cosines[range(len(chosen)), chosen] = -np.inf
+    order = np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBOURS]
+    return [
+        {"text": texts[each], "near": [{"text": texts[other], "cosine": float(row[other])} for other in nearest]}
+        for each, row, nearest in zip(chosen, cosines, order.tolist(), strict=True)
+    ]

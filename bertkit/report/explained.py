@@ -1,99 +1,86 @@
-"""Why did it say that, as a page shows it: explanations of `bertkit.explain`, as written, made ready to draw."""
+"""Explanations as a page shows them, from those that `bertkit.explain` or explanations.json has."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.explain.shown import checked
-from bertkit.inference.display import said
+from bertkit.explain.text import difference_line
+from bertkit.inference.display import answer_line
 from bertkit.report import pictures
-from bertkit.report.mistakes import shortened
+from bertkit.report.mistakes import Part, shortened
 from bertkit.report.pictures import Picture
 
-FAINTEST = 0.04  # of the weightiest word's share: less is not coloured
-LISTED = 12  # words in a table
-LONGEST = 300  # characters of a neighbour
+MIN_SHARE = 0.04  # of the largest contribution: smaller ones are not coloured
+MAX_WORDS = 12  # in a table
+MAX_CHARACTERS = 300  # of a neighbour
 KINDS = {"mistake": "Mistake", "hit": "Right answer"}
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """A stretch of text. mark: for, against, unread, or nothing. share: of the weightiest word's, in [0, 1]."""
-
-    text: str
-    mark: str = ""
-    share: float = 0.0
-
-
-@dataclass(frozen=True)
-class Shares:
-    """One number behind an answer. texts: column -> the text in stretches. table: the weightiest words."""
+class Attribution(NamedTuple):
+    """One number behind an answer. texts: column -> the text in parts. table: the words that contribute most."""
 
     what: str
     check: str
-    texts: tuple[tuple[str, tuple[Stretch, ...]], ...]
-    table: tuple[tuple[str, ...], ...]
+    texts: list[tuple[str, list[Part]]]
+    table: list[tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class Explained:
-    """An answer and why. maps: of attention, with the pieces that their rows and columns stand for."""
+class Explained(NamedTuple):
+    """An explained answer. maps: of attention, with the tokens that their rows and columns stand for."""
 
     title: str
     answer: str
     gold: str
-    shares: tuple[Shares, ...]
+    attributions: list[Attribution]
     maps: Picture | None
-    pieces: tuple[str, ...]
+    tokens: list[str]
 
 
-def explained(found: Sequence[Mapping[str, Any]]) -> list[Explained]:
-    """Explanations as `explain` gives them, or as explanations.json has them with `kind`, `row` and `gold`."""
+def explained(explanations: Sequence[Mapping[str, Any]]) -> list[Explained]:
+    """Explanations as `explain` returns them, or as explanations.json has them with `kind`, `row` and `gold`."""
     made = []
-    for number, each in enumerate(found, 1):
+    for number, each in enumerate(explanations, 1):
         title = f"{KINDS[each['kind']]}, row {each['row']}" if "kind" in each else f"Row {number}"
-        attention = each["attention"]
-        maps = _maps(attention) if attention else None
-        pieces = tuple(attention["pieces"]) if attention else ()
-        shares = tuple(_shares(each["texts"], one) for one in each["attributed"])
-        made.append(Explained(title, said(each["answer"]), each.get("gold", ""), shares, maps, pieces))
+        attributions = [_attribution(each["texts"], one) for one in each["attributed"]]
+        maps, tokens = None, list[str]()
+        if attention := each["attention"]:
+            levels = np.frombuffer(base64.b64decode(attention["levels"]), dtype=np.uint8)
+            maps, tokens = pictures.attention(levels.reshape(attention["shape"])), attention["pieces"]
+        made.append(Explained(title, answer_line(each["answer"]), each.get("gold", ""), attributions, maps, tokens))
     return made
 
 
-def _shares(texts: Mapping[str, str], one: Any) -> Shares:
-    words = [word for own in one["words"].values() for word in own if word[2] is not None]
-    most = max((abs(score) for _, _, score in words), default=0.0) or 1.0
-    drawn = tuple((name, tuple(_stretches(texts[name], own, most))) for name, own in one["words"].items())
-    named = [(texts[name][a:b], s) for name, own in one["words"].items() for a, b, s in own if s is not None]
-    table = [(word, f"{score:+.3f}") for word, score in sorted(named, key=lambda pair: -abs(pair[1]))[:LISTED]]
-    return Shares(one["what"], checked(one), drawn, (("word", one["unit"]), *table))
+def _attribution(texts: Mapping[str, str], one: Any) -> Attribution:
+    scored = [(texts[name][a:b], s) for name, words in one["words"].items() for a, b, s in words if s is not None]
+    most = max((abs(score) for _, score in scored), default=0.0) or 1.0
+    parts = [(name, list(_parts(texts[name], words, most))) for name, words in one["words"].items()]
+    largest = sorted(scored, key=lambda pair: -abs(pair[1]))[:MAX_WORDS]
+    table = [("word", one["unit"]), *((word, f"{score:+.3f}") for word, score in largest)]
+    return Attribution(one["what"], difference_line(one), parts, table)
 
 
-def _stretches(text: str, words: Sequence[Any], most: float) -> Iterator[Stretch]:
+def _parts(text: str, words: Sequence[Any], most: float) -> Iterator[Part]:
+    """The text in parts, the words marked as for, against or unread."""
     done = 0
     for start, end, score in words:
-        yield Stretch(text[done:start])
+        yield Part(text[done:start])
         share = abs(score or 0.0) / most
-        mark = "unread" if score is None else "" if share < FAINTEST else "for" if score > 0 else "against"
-        yield Stretch(text[start:end], mark, share)
+        mark = "unread" if score is None else "" if share < MIN_SHARE else "for" if score > 0 else "against"
+        yield Part(text[start:end], mark, share=share)
         done = end
-    yield Stretch(text[done:])
+    yield Part(text[done:])
 
 
-def _maps(attention: Mapping[str, Any]) -> Picture:
-    levels = np.frombuffer(base64.b64decode(attention["levels"]), dtype=np.uint8)
-    return pictures.attention(levels.reshape(attention["shape"]))
-
-
-def nearest(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Each text and the others nearest to it, with their cosines; the first line is the header."""
-    if not found:
+def nearest(neighbours: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Each text and its nearest neighbours, with their cosines; the first row is the header."""
+    if not neighbours:
         return []
-    header = ["text", *(f"{place}." for place in range(1, len(found[0]["near"]) + 1))]
-    near = [[f"{shortened(n['text'], LONGEST)} ({n['cosine']:.3f})" for n in each["near"]] for each in found]
-    return [header, *([shortened(each["text"], LONGEST), *own] for each, own in zip(found, near, strict=True))]
+    rows = [["text", *(f"{place}." for place in range(1, len(neighbours[0]["near"]) + 1))]]
+    for each in neighbours:
+        near = [f"{shortened(one['text'], MAX_CHARACTERS)} ({one['cosine']:.3f})" for one in each["near"]]
+        rows.append([shortened(each["text"], MAX_CHARACTERS), *near])
+    return rows

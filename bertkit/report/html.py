@@ -1,4 +1,4 @@
-"""report.html: one self-contained page, a pure function of the facts of a run, or of several side by side."""
+"""report.html: one self-contained page, a pure function of the facts of one run, or of several runs compared."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from markupsafe import Markup
 from bertkit.errors import Problem, UserError
 from bertkit.files import write_text
 from bertkit.report import calibrated, comparison, explained, pictures, sections
-from bertkit.report.facts import Facts, read_facts, understood
+from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.mistakes import mistakes
-from bertkit.report.table import against_teacher
+from bertkit.report.table import teacher_table
+from bertkit.report.task_pictures import task_pictures
 
 LEVELS = {"fail": 0, "warn": 1, "note": 2}
 
@@ -26,7 +27,7 @@ LEVELS = {"fail": 0, "warn": 1, "note": 2}
 def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -> Path:
     """Write the report of one run, or the comparison of several; returns its path.
 
-    output: RUN/report.html for one run, ./comparison.html for several, where none is given.
+    output: by default RUN/report.html for one run, ./comparison.html for several.
     Raises ModelError for a folder that is not a finished run, UserError for damaged files.
     """
     if not runs:
@@ -35,90 +36,54 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
     path = Path(output) if output else Path(runs[0]) / "report.html" if alone else Path("comparison.html")
     facts = []
     for run in runs:
-        with understood(run):
+        with damage_as_error(run):
             facts.append(read_facts(run))
-    with understood(", ".join(map(str, runs))):
+    with damage_as_error(", ".join(map(str, runs))):
         write_text(path, report(facts[0]) if alone else compare(facts))
     return path
 
 
-def write_explained(found: Sequence[Mapping[str, Any]], name: str, output: Path) -> Path:
-    """Write explanations of the model of this name, as `explain` gives them, as one page; returns its path."""
-    shown = Path(name).name if Path(name).is_dir() else name
-    write_text(output, _page("explanation.html", name=shown, explained=explained.explained(found)))
+def write_explanations_page(explanations: Sequence[Mapping[str, Any]], source: str, output: Path) -> Path:
+    """Write explanations of the model at `source`, as `explain` returns them, as one page; returns its path."""
+    name = Path(source).name if Path(source).is_dir() else source
+    write_text(output, _page("explanation.html", name=name, explained=explained.explained(explanations)))
     return output
 
 
 def report(facts: Facts) -> str:
     """The page of one run. Everything that comes from the data is escaped."""
-    confusion = sections.confusion(facts)
-    lengths = facts.lengths and pictures.lengths(facts.lengths.pieces, facts.lengths.limit)
     return _page(
         "report.html",
         facts=facts,
-        summary=sections.summary(facts),
-        warnings=sections.warnings(facts),
-        overview=sections.overview(facts),
-        scores=sections.score_rows(facts),
-        teacher=against_teacher(facts.results["distillation"]) if "distillation" in facts.results else "",
-        options=sections.named_options(facts),
-        training=sections.training(facts),
-        seeds=sections.seed_rows(facts),
-        labels=sections.per_label(facts),
-        few=sections.FEW,
-        confusion=confusion,
-        confused=[] if confusion else sections.confused(facts),
-        transitions=sections.transitions(facts),
-        own=sections.own_pictures(facts),
+        sections=sections,
+        teacher=teacher_table(facts.results["distillation"]) if "distillation" in facts.results else "",
+        task_pictures=task_pictures(facts),
         reliability=calibrated.reliability(facts),
-        lengths=lengths,
+        lengths=facts.lengths and pictures.lengths(facts.lengths.tokens, facts.lengths.limit),
         mistakes=mistakes(facts),
         explained=explained.explained(facts.explanations.get("examples", [])),
         nearest=explained.nearest(facts.explanations.get("neighbours", [])),
         findings=sorted(facts.data["findings"], key=lambda each: LEVELS[each["level"]]),
-        splits=_splits(facts),
-        environment=[["what", "value"], *comparison.flat(facts.environment).items()],
     )
 
 
 def compare(facts: Sequence[Facts]) -> str:
-    """The page of several runs, by number in pictures and by name in tables."""
-    names = comparison.names(facts)
-    return _page(
-        "comparison.html",
-        names=names,
-        first=comparison.lead(facts, names),
-        warnings=comparison.warnings(facts),
-        summaries=[sections.summary(each) for each in facts],
-        overview=comparison.overview(facts),
-        scores=comparison.score_rows(facts, names),
-        training=comparison.training(facts),
-        labels=comparison.label_rows(facts, names),
-        recipes=comparison.differing([each.recipe.model_dump(mode="json") for each in facts], names),
-        environments=comparison.side_by_side([each.environment for each in facts], names),
-    )
-
-
-def _splits(facts: Facts) -> list[list[str]]:
-    prints: Mapping[str, str] = facts.data["fingerprints"]
-    rows = facts.data["rows"]
-    return [["split", "rows", "sha256"], *([name, f"{rows[name]:,}", prints[name]] for name in rows)]
+    """The page of several runs, which pictures identify by number and tables by name."""
+    return _page("comparison.html", facts=facts, names=comparison.names(facts), comparison=comparison)
 
 
 def _page(template: str, **parts: Any) -> str:
     templates = library()
     script = templates.get_template("script.js").render()
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = templates.get_template(template)
-    # The script is ours; every value of `parts` is escaped by the template.
-    return page.render(
-        **parts, version=version("bertkit"), script=Markup(script), script_hash=Markup(f"'sha256-{digest}'")
-    )
+    # The script is bertkit's own; the template escapes every value of `parts`.
+    own = {"script": Markup(script), "script_hash": Markup(f"'sha256-{digest}'")}
+    return templates.get_template(template).render(**parts, **own, version=version("bertkit"))
 
 
 @cache
 def library() -> Environment:
-    """The templates of every page; what is put into them is escaped."""
+    """The templates of all pages, which escape their values."""
     return Environment(
         loader=PackageLoader("bertkit.report"),
         autoescape=True,

@@ -1,4 +1,4 @@
-"""What `train` and `evaluate` print: short tables of scores."""
+"""Scores as short text tables, as `train` and `evaluate` print them."""
 
 from __future__ import annotations
 
@@ -12,85 +12,25 @@ from bertkit.inference.display import example
 from bertkit.tasks import get_task
 from bertkit.text import columns
 
-SHOWN = (
-    "f1",
-    "precision",
-    "recall",
-    "exact_match",
-    "accuracy",
-    "f1_macro",
-    "f1_micro",
-    "matthews_correlation",
-    "roc_auc",
-    "pearson",
-    "spearman",
-    "ndcg@10",
-    "mrr@10",
-    "recall@100",
-    "mrr",
-    "accuracy_at_1",
-    "triplet_accuracy",
-    "average_precision",
-    "perplexity",
-    "nsp_accuracy",
+OVERALL = (
+    *("f1", "precision", "recall", "exact_match", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
+    *("roc_auc", "pearson", "spearman", "ndcg@10", "mrr@10", "recall@100", "mrr", "accuracy_at_1"),
+    *("triplet_accuracy", "average_precision", "perplexity", "nsp_accuracy"),
 )
+COUNTS = ("support/", "invalid_tags")  # metrics that are whole numbers
 
 
-COUNTS = ("support/", "invalid_tags")  # whole numbers among the scores
+def overall_metrics(metrics: Mapping[str, Any], headline: str) -> list[str]:
+    """The headline, and then the metrics over all rows that are defined."""
+    repeated = "f1_micro" if "accuracy" in metrics else ""  # micro F1 of single labels is accuracy
+    return [headline, *(n for n in OVERALL if metrics.get(n) is not None and n not in (headline, repeated))]
 
 
-def against_baselines(results: Mapping[str, Any], split: str) -> str:
-    """The model's overall metrics on a split, with intervals, beside those of the simple models."""
-    scores = results["splits"][split]
-    headline = results["headline"]
-    # Micro F1 of single labels is accuracy by another name.
-    worth = [n for n in SHOWN if n != headline and not (n == "f1_micro" and "accuracy" in scores["metrics"])]
-    names = [headline, *(n for n in worth if scores["metrics"].get(n) is not None)][:4]
-    simple = results["baselines"].get(split, {})
-    header = [f"{split} ({scores['rows']:,} rows)", "this model", "95 % interval", *simple]
-    rows = [header]
-    for name in names:
-        rows.append(
-            [name, number(scores["metrics"][name]), interval(scores["intervals"].get(name))]
-            + [number(other.get(name)) for other in simple.values()]
-        )
-    return columns(rows)
-
-
-def against_teacher(comparison: Mapping[str, Any]) -> str:
-    """Teacher beside student: size, speed and the headline metric, as `compare_with_teacher` measures them."""
-    shown = {
-        "parameters": ("parameters, million", "{:.2f}", 1e-6),
-        "megabytes": ("MB of safetensors", "{:.1f}", 1),
-        "latency_ms": ("ms for one row", "{:.1f}", 1),
-        "rows_per_second": ("rows/s in batches of 32", "{:.1f}", 1),
-        "score": (comparison["headline"], "{:.4f}", 1),
-    }
-    rows = [
-        [
-            f"{comparison['split']} ({comparison['rows']:,} rows)",
-            "teacher",
-            "student",
-            "student / teacher",
-        ]
-    ]
-    for key, (title, style, times) in shown.items():
-        values = [comparison[side][key] for side in ("teacher", "student")]
-        ratio = comparison["student / teacher"][key]
-        cells = ["–" if value is None else style.format(value * times) for value in values]
-        rows.append([title, *cells, "–" if ratio is None else f"{ratio:.2f}"])
-    rows.append(["95 % interval", *(interval(comparison[side]["interval"]) for side in ("teacher", "student")), ""])
-    rows.append(["precision", *(comparison[side]["precision"] for side in ("teacher", "student")), ""])
-    return f"{columns(rows)}\nTimed from text to answer on {comparison['device']}, {comparison['threads']} threads."
-
-
-def scores_table(scores: Mapping[str, Any]) -> str:
-    """All metrics of one evaluation with their intervals."""
-    rows = [[f"{scores['split']} ({scores['rows']:,} rows)", "score", "95 % interval"]]
-    for name, value in scores["metrics"].items():
-        shown = f"{value:.0f}" if value is not None and name.startswith(COUNTS) else number(value)
-        rows.append([name, shown, interval(scores["intervals"].get(name))])
-    return columns(rows)
+def over_seeds(results: Mapping[str, Any]) -> dict[str, str]:
+    """Split -> mean ± standard deviation of the headline over the seeds, if every seed has it."""
+    name = results["headline"]
+    means = {split: each[name] for split, each in results["over_seeds"].items() if name in each}
+    return {split: f"{each['mean']:.4f} ± {each['sd']:.4f}" for split, each in means.items()}
 
 
 def number(value: float | None) -> str:
@@ -103,16 +43,53 @@ def interval(bounds: Sequence[float] | None) -> str:
     return f"{bounds[0]:.4f} … {bounds[1]:.4f}" if bounds else ""
 
 
+def baselines_table(results: Mapping[str, Any], split: str) -> str:
+    """The model's first four overall metrics on a split, with intervals, next to those of the baselines."""
+    scores, baselines = results["splits"][split], results["baselines"].get(split, {})
+    rows = [[f"{split} ({scores['rows']:,} rows)", "this model", "95 % interval", *baselines]]
+    for name in overall_metrics(scores["metrics"], results["headline"])[:4]:
+        cells = [number(scores["metrics"][name]), interval(scores["intervals"].get(name))]
+        rows.append([name, *cells, *(number(each.get(name)) for each in baselines.values())])
+    return columns(rows)
+
+
+def teacher_table(comparison: Mapping[str, Any]) -> str:
+    """Teacher and student: size, speed and headline metric, as `compare_with_teacher` measures them."""
+    measures = {
+        "parameters": ("parameters, million", "{:.2f}", 1e-6),
+        "megabytes": ("MB of safetensors", "{:.1f}", 1),
+        "latency_ms": ("ms for one row", "{:.1f}", 1),
+        "rows_per_second": ("rows/s in batches of 32", "{:.1f}", 1),
+        "score": (comparison["headline"], "{:.4f}", 1),
+    }
+    sides = [comparison[side] for side in ("teacher", "student")]
+    rows = [[f"{comparison['split']} ({comparison['rows']:,} rows)", "teacher", "student", "student / teacher"]]
+    for key, (title, style, factor) in measures.items():
+        ratio = comparison["student / teacher"][key]
+        cells = ["–" if side[key] is None else style.format(side[key] * factor) for side in sides]
+        rows.append([title, *cells, "–" if ratio is None else f"{ratio:.2f}"])
+    rows.append(["95 % interval", *(interval(side["interval"]) for side in sides), ""])
+    rows.append(["precision", *(side["precision"] for side in sides), ""])
+    return f"{columns(rows)}\nTimed from text to answer on {comparison['device']}, {comparison['threads']} threads."
+
+
+def scores_table(scores: Mapping[str, Any]) -> str:
+    """All metrics of one evaluation with their intervals."""
+    rows = [[f"{scores['split']} ({scores['rows']:,} rows)", "score", "95 % interval"]]
+    for name, value in scores["metrics"].items():
+        text = f"{value:.0f}" if value is not None and name.startswith(COUNTS) else number(value)
+        rows.append([name, text, interval(scores["intervals"].get(name))])
+    return columns(rows)
+
+
 def after_training(folder: Path, results: Mapping[str, Any]) -> str:
-    """What `train` says at the end: scores against simple models, where the run is, what to type next."""
-    parts = [against_baselines(results, split) for split in results["splits"]]
+    """What `train` prints at the end: scores compared with baselines, where the run is, what to type next."""
+    parts = [baselines_table(results, split) for split in results["splits"]]
     if len(results["seeds"]) > 1:
-        name = results["headline"]
-        over = [f"{split} {m[name]['mean']:.4f} ± {m[name]['sd']:.4f}" for split, m in results["over_seeds"].items()]
-        parts.append(f"{name} over {len(results['seeds'])} seeds (mean ± sd): {', '.join(over)}")
-    parts += [against_teacher(results["distillation"])] if "distillation" in results else []
-    parts += list(against_expected(results))
-    parts += list(beaten(results))
+        over = ", ".join(f"{split} {text}" for split, text in over_seeds(results).items())
+        parts.append(f"{results['headline']} over {len(results['seeds'])} seeds (mean ± sd): {over}")
+    parts += [teacher_table(results["distillation"])] if "distillation" in results else []
+    parts += [*compared_with_expected(results), *(f"warning: {each}" for each in strong_baselines(results))]
     quoted = shlex.quote(str(folder))
     parts.append(
         f"The run is in {folder}, trained and scored in {results['seconds']:.0f} s. What to type next:\n"
@@ -125,7 +102,7 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
 
 
 def first_to_try(folder: Path) -> str:
-    """The first command to try on this run: a `bertkit predict` that works as it stands."""
+    """The first command to try on this run: a `bertkit predict` that works without changes."""
     from bertkit.models.encoder import load_tokenizer
 
     settled = read_json(folder / "model" / "config.json")["bertkit"]["task"]
@@ -134,18 +111,18 @@ def first_to_try(folder: Path) -> str:
     return example(folder, task, reads, load_tokenizer(folder / "model").mask_token)
 
 
-def beaten(results: Mapping[str, Any]) -> Iterator[str]:
-    """A warning for each split on which a simple model does as well."""
+def strong_baselines(results: Mapping[str, Any]) -> Iterator[str]:
+    """A warning for each split and baseline whose headline score is at least the model's."""
     name = results["headline"]
     for split, scores in results["splits"].items():
         ours = scores["metrics"][name]
-        for simple, theirs in results["baselines"].get(split, {}).items():
+        for baseline, theirs in results["baselines"].get(split, {}).items():
             if ours is not None and (theirs.get(name) or 0.0) >= ours:
-                yield f"warning: on {split} the baseline {simple} is at least as good: train longer or look at the data"
+                yield f"on {split} the baseline {baseline} is at least as good: train longer or look at the data"
 
 
-def against_expected(results: Mapping[str, Any]) -> Iterator[str]:
-    """For each metric that the recipe has an expectation of: within it or not, on validation (else the only split)."""
+def compared_with_expected(results: Mapping[str, Any]) -> Iterator[str]:
+    """For each metric with an expected range in the recipe, whether the validation (or only) split is within it."""
     split = "validation" if "validation" in results["splits"] else next(iter(results["splits"]))
     for name, bounds in (results["expected"] or {}).items():
         score = results["splits"][split]["metrics"].get(name)

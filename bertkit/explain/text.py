@@ -1,0 +1,50 @@
+"""Explanations for the terminal: lines with bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from bertkit.inference.display import answer_line
+from bertkit.text import escape_controls
+
+if TYPE_CHECKING:
+    from bertkit.explain.explain import Attributed, Explanation
+
+MAX_BAR = 24  # characters
+MAX_WORDS = 40  # words of a text that are listed, those that contribute most
+BLUE, ORANGE, PLAIN = "\x1b[34m", "\x1b[33m", "\x1b[0m"
+LEGEND = "Contribution of each word, compared with the same text with all its words masked (integrated gradients)."
+
+
+def difference_line(each: Attributed) -> str:
+    """The difference that was attributed, and whether the contributions add up to it."""
+    total = each["value"] - each["baseline"]
+    figures = f"{each['unit']} {each['value']:+.3f}, {each['baseline']:+.3f} without its words: difference {total:+.3f}"
+    steps = f"{each['steps']} steps, error {each['error']:.4f}"
+    return f"{figures} ({steps}{'' if each['complete'] else ': NOT CONVERGED, interpret with care'})"
+
+
+def lines(explanation: Explanation, colour: bool = False) -> Iterator[str]:
+    """An explanation as text: each word with its contribution and a bar, full and blue if positive, else orange."""
+    yield escape_controls(answer_line(explanation["answer"]))
+    for each in explanation["attributed"]:
+        yield ""
+        yield f"{escape_controls(each['what'])}: {difference_line(each)}"
+        for name, words in each["words"].items():
+            yield f"  {name}"
+            text = explanation["texts"][name]
+            scored = [(text[start:end], score) for start, end, score in words if score is not None]
+            sizes = sorted((abs(score) for _, score in scored), reverse=True)
+            least = sizes[MAX_WORDS] if len(sizes) > MAX_WORDS else -1.0
+            for word, score in scored:
+                if abs(score) > least:
+                    yield f"  {score:+8.3f} {_bar(score, sizes[0], colour)} {escape_controls(word)}"
+            if least >= 0:
+                yield f"  … and {sum(size <= least for size in sizes):,} words that contribute less"
+
+
+def _bar(score: float, most: float, colour: bool) -> str:
+    width = round(MAX_BAR * abs(score) / most) if most else 0
+    bar = ("█" if score > 0 else "░") * width
+    return (BLUE if score > 0 else ORANGE) + bar + PLAIN + " " * (MAX_BAR - width) if colour else bar.ljust(MAX_BAR)

@@ -1,0 +1,35 @@
+"""Tables by task name: they have all tasks, except for those that are listed here, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pytest
+
+from bertkit.explain.targets import TARGETS
+from bertkit.export.published import PUBLISHED
+from bertkit.report.calibrated import DECISIONS
+from bertkit.report.mistakes import MISTAKES
+from bertkit.report.task_pictures import PICTURES
+from bertkit.report.usage import USAGE
+from bertkit.serve.answers import ANSWERS
+from bertkit.tasks import TASKS
+
+VECTORS = ("sentence-similarity", "retrieval")
+TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
+    "explain/targets": (TARGETS, ()),
+    "export/published": (PUBLISHED, ("question-answering", *VECTORS, "pretraining")),
+    "report/calibrated": (DECISIONS, (*VECTORS, "text-ranking", "pretraining")),
+    "report/mistakes": (MISTAKES, ("pretraining",)),
+    "report/task_pictures": (PICTURES, ("pretraining",)),
+    "report/usage": (USAGE, ()),
+    "serve/answers": (ANSWERS, ()),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_has_the_tasks(name: str) -> None:
+    table, missing = TABLES[name]
+    assert set(table).isdisjoint(missing)
+    assert {*table, *missing} == {task.name for task in TASKS}
