@@ -21,6 +21,7 @@ from bertkit.errors import ModelError, RecipeError
 from bertkit.recipe.recipe import load_recipe
 from bertkit.report.card import BEGIN, END, card, with_yours, write_card, yours
 from bertkit.report.facts import Facts, local_paths, read_facts
+from bertkit.report.usage import USAGE
 from bertkit.run import Run
 from bertkit.tasks import get_task
 from bertkit.training.train import train
@@ -71,7 +72,7 @@ def test_every_task_has_a_true_card(case: Case, tiny_encoder: Path, tmp_path: Pa
     text = text_of(run)
     data = ModelCard(text).data
     kind = get_task(case.options["name"])
-    tag = kind.tag or kind.name
+    tag = USAGE[kind.name].tag or kind.name
     assert data.pipeline_tag == tag
     assert data.library_name == LIBRARIES.get(tag, "transformers")
     assert (data.license, data.language) == ("apache-2.0", ["en", "de"])

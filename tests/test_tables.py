@@ -15,16 +15,18 @@ from bertkit.report.task_pictures import PICTURES
 from bertkit.report.usage import USAGE
 from bertkit.serve.answers import ANSWERS
 from bertkit.tasks import TASKS
+from bertkit.training.soft_targets import SOFT_TARGETS
 
 VECTORS = ("sentence-similarity", "retrieval")
 TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
     "explain/targets": (TARGETS, ()),
     "export/published": (PUBLISHED, ("question-answering", *VECTORS, "pretraining")),
-    "report/calibrated": (DECISIONS, (*VECTORS, "text-ranking", "pretraining")),
+    "report/calibrated": (DECISIONS, ("retrieval", "text-ranking", "pretraining")),
     "report/mistakes": (MISTAKES, ("pretraining",)),
     "report/task_pictures": (PICTURES, ("pretraining",)),
     "report/usage": (USAGE, ()),
     "serve/answers": (ANSWERS, ()),
+    "training/soft_targets": (SOFT_TARGETS, ()),
 }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from bertkit.data import tagging
 from bertkit.evaluation import calibration, squad
+from bertkit.evaluation.labels import GradedLabels
 from bertkit.report import pictures
 from bertkit.report.facts import Facts, Row
 from bertkit.report.mistakes import label_of
@@ -53,29 +54,31 @@ def _after(pairs: Iterable[tuple[float, bool]]) -> Decisions:
 
 
 def _labels(facts: Facts) -> Decisions | None:
-    """The label of each row, or each label of each row; a number is no decision."""
-    if facts.options.get("kind") == "regression":
+    """The label of each row, or each label of each row; None for answers without probabilities of labels."""
+    answers, kind = [row["answer"] for row in facts.rows], facts.options.get("kind", "single-label")
+    if "scores" not in answers[0]:
         return None
-    names, back = list(facts.rows[0]["answer"]["scores"]), 1 / (facts.options.get("temperature") or 1.0)
-    after = np.array([[row["answer"]["scores"][name] for name in names] for row in facts.rows])
-    tiny = np.finfo(np.float64).tiny
-    if facts.options["kind"] == "single-label":
-        gold = np.array([names.index(label_of(facts, row["label"])) for row in facts.rows])
-        before = calibration.apply_temperature_softmax(np.log(np.maximum(after, tiny)), back)
-        right = after.argmax(axis=1) == gold
-        return {"before": (before.max(axis=1), right), "after": (after.max(axis=1), right)}
-    from scipy.special import logit
+    names = list(answers[0]["scores"])
+    if kind == "single-label":
+        gold: list[Any] = [names.index(label_of(facts, row["label"])) for row in facts.rows]
+    else:
+        labels = ({label_of(facts, value) for value in row["labels"]} for row in facts.rows)
+        gold = [[int(name in own) for name in names] for own in labels]
+    after = GradedLabels.of(kind, names, np.array(gold), answers)
+    before = after.tempered(1 / (facts.options.get("temperature") or 1.0))
+    return {"before": _of_labels(before), "after": _of_labels(after)}
 
-    truth = np.array([[name in {label_of(facts, v) for v in row["labels"]} for name in names] for row in facts.rows])
-    given = np.array([[name in row["answer"]["labels"] for name in names] for row in facts.rows])
-    before = calibration.apply_temperature_sigmoid(logit(np.clip(after, tiny, np.nextafter(1, 0))), back)
-    tables = {"before": before, "after": after}
-    right = (given == truth).ravel()
-    return {name: (np.where(given, table, 1 - table).ravel(), right) for name, table in tables.items()}
+
+def _of_labels(graded: GradedLabels) -> tuple[Any, Any]:
+    right = (graded.given == graded.references).ravel()
+    if graded.kind == "single-label":
+        return graded.table.max(axis=1), right
+    return np.where(graded.given, graded.table, 1 - graded.table).ravel(), right
 
 
 DECISIONS: Mapping[str, Callable[[Facts], Decisions | None]] = {
     "text-classification": _labels,
     "token-classification": _entities,
     "question-answering": _answers,
+    "sentence-similarity": _labels,
 }

@@ -13,8 +13,7 @@ from bertkit.report import sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.rankings import is_ranked
 from bertkit.report.table import COUNTS, baselines_table, over_seeds, strong_baselines, teacher_table
-from bertkit.report.usage import TAGS, USAGE
-from bertkit.tasks import get_task
+from bertkit.report.usage import USAGE
 from bertkit.text import columns
 
 if TYPE_CHECKING:
@@ -105,8 +104,8 @@ def _metadata(facts: Facts, repo_id: str | None) -> str:
     """The Hub's metadata, as YAML: https://huggingface.co/docs/hub/model-cards."""
     from huggingface_hub import ModelCardData
 
-    kind, hub = get_task(facts.task), facts.recipe.hub
-    tag = TAGS.get(kind.name, kind.name)
+    hub = facts.recipe.hub
+    tag = USAGE[facts.task].tag or facts.task
     base, data = _hub_id(facts.recipe.model.name), _hub_id(facts.recipe.data.source)
     results = list(_results(facts, tag))
     return ModelCardData(
@@ -115,12 +114,12 @@ def _metadata(facts: Facts, repo_id: str | None) -> str:
         datasets=[data] if data else None,
         eval_results=results,
         language=hub.language if hub else None,
-        library_name="sentence-transformers" if "sentence_transformers" in USAGE[kind.name].plain else "transformers",
+        library_name="sentence-transformers" if "sentence_transformers" in USAGE[facts.task].plain else "transformers",
         license=hub.license if hub else None,
         metrics=list(dict.fromkeys(each.metric_type for each in results)),
         model_name=repo_id.partition("/")[2] if repo_id else _title(facts),
         pipeline_tag=tag,
-        tags=["bertkit"] if tag == kind.name else ["bertkit", kind.name],
+        tags=["bertkit"] if tag == facts.task else ["bertkit", facts.task],
     ).to_yaml(original_order=list(FIRST))
 
 
@@ -157,7 +156,7 @@ def _title(facts: Facts) -> str:
 
 def _usage(facts: Facts, name: str) -> tuple[str, str, str]:
     """Code with plain libraries, code with bertkit, and what bertkit adds."""
-    plain, arguments, adds = USAGE[facts.task]
+    plain, arguments, adds, _ = USAGE[facts.task]
     if facts.options.get("pair"):
         plain = plain.replace('"your text"', '{"text": "your text", "text_pair": "another"}')
         arguments = '{"text_a": "your text", "text_b": "another"}'
