@@ -109,5 +109,5 @@ def test_several_documents_keep_apart(kinds: Any) -> None:
 
 
 def test_a_prefix_that_leaves_no_room_is_refused(kinds: Any) -> None:
-    with pytest.raises(ModelError, match=r"the prefix 'the cat .* leaves no room for text in 20 word pieces"):
+    with pytest.raises(ModelError, match=r"the prefix 'the cat .* leaves no room for text in 20 tokens"):
         cut(kinds["wordpiece"], "the dog " * 40, 20, prefix="the cat sat on the mat and it was very good and ")

@@ -20,7 +20,7 @@ from bertkit.evaluation.ranking import searched
 from bertkit.inference.two_stage import evaluate_two_stages, reranked
 from bertkit.models.encoder import load_tokenizer
 from bertkit.retrieval.mining import mine_file, nearest
-from bertkit.retrieval.models import dual_encoder, kept_vectors, reranker
+from bertkit.retrieval.models import cached_vectors, dual_encoder, reranker
 from bertkit.tasks.base import prepare
 from bertkit.tasks.retrieval import Retrieval, RetrievalOptions
 from bertkit.training.seed import save
@@ -230,8 +230,8 @@ def test_mined_negatives_are_the_nearest_that_do_not_answer(tiny_encoder: Path, 
 def test_mining_in_blocks_finds_the_same(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = dual_encoder(str(made(tiny_encoder, tmp_path / "m")))
     whole = nearest(model, list(QUERIES.values()), DOCUMENTS, 3)
-    monkeypatch.setattr("bertkit.retrieval.mining.BLOCK", 1)
-    monkeypatch.setattr("bertkit.retrieval.mining.ASKED", 3)
+    monkeypatch.setattr("bertkit.retrieval.mining.DOCUMENT_BLOCK", 1)
+    monkeypatch.setattr("bertkit.retrieval.mining.QUERY_BLOCK", 3)
     assert nearest(model, list(QUERIES.values()), DOCUMENTS, 3) == whole
     assert [sorted(names) for names in nearest(model, ["cat"], DOCUMENTS, 10**9)] == [sorted(DOCUMENTS)]
 
@@ -252,7 +252,7 @@ def test_what_answers_under_any_id_and_the_query_itself_are_never_mined(tiny_enc
 @pytest.mark.parametrize("form", ["negatives", "candidates"])
 def test_nothing_to_mine_writes_nothing(tiny_encoder: Path, tmp_path: Path, form: Any) -> None:
     model, folder = dual_encoder(str(made(tiny_encoder, tmp_path / "m"))), beir(tmp_path / "beir")
-    with pytest.raises(DataError, match="no query has a relevant document, and another one after 3 skipped"):
+    with pytest.raises(DataError, match="no query has a relevant document and another one after the 3 skipped"):
         mine_file(model, folder, "train", tmp_path / "mined.jsonl", form=form, count=1, skip=3)
     assert not (tmp_path / "mined.jsonl").exists()
 
@@ -264,24 +264,24 @@ def test_models_of_other_tasks_are_refused(tiny_encoder: Path, tmp_path: Path) -
     with pytest.raises(ModelError, match=r"a model for text-ranking gives no vectors of texts\n.*or retrieval"):
         dual_encoder(ranker)
     with pytest.raises(ModelError, match="a model for text-ranking gives no vectors of texts"):
-        kept_vectors(ranker, "text")(["a text that is not kept"])
-    with pytest.raises(ModelError, match=r"a model for retrieval, which ranks nothing\n.*text-ranking"):
+        cached_vectors(ranker, "text")(["a text that is not kept"])
+    with pytest.raises(ModelError, match=r"a model for retrieval does not rank texts\n.*text-ranking"):
         reranker(retriever)
     for depth in (0, -1, 101):
         with pytest.raises(UserError, match=f"--depth: {depth}, where 1 to 100 is expected"):
             evaluate_two_stages(load(retriever), load(ranker), Dataset.from_dict({}), depth)
 
 
-def test_kept_vectors_need_no_weights(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_vectors_need_no_weights(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = made(tiny_encoder, tmp_path / "m")
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
-    first = kept_vectors(str(folder), "query")(["good cat", "bad dog"])
+    first = cached_vectors(str(folder), "query")(["good cat", "bad dog"])
     np.testing.assert_array_equal(first, load(folder).encode(["good cat", "bad dog"], "query"))
-    again = kept_vectors(str(folder), "query")
-    changing = kept_vectors(str(folder), "query")
+    again = cached_vectors(str(folder), "query")
+    changing = cached_vectors(str(folder), "query")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"changed": True}))
-    with pytest.raises(ModelError, match="its files have changed meanwhile"):
+    with pytest.raises(ModelError, match="its files have changed in the meantime"):
         changing(["a text that is not kept"])
     (folder / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr("bertkit.retrieval.models.load_as", None)  # nothing may be loaded any more

@@ -14,6 +14,7 @@ from test_store import MODEL, SIZE, ByWords, Encoder, index, numbered
 
 from bertkit.errors import DataError, ModelError
 from bertkit.retrieval import commands
+from bertkit.retrieval.models import DualEncoder
 from bertkit.retrieval.search import FUSION, Hit, search
 from bertkit.retrieval.store import Store
 
@@ -220,13 +221,13 @@ def test_a_reranker_decides(animals: Store) -> None:
     ("changes", "message"),
     [
         ({"query": " \n"}, "query: is empty"),
-        ({"top_k": 0}, "top_k: is 0\n.*1 or more"),
+        ({"top_k": 0}, "top_k: is 0\n.*at least 1"),
         ({"top_k": -3}, "top_k: is -3"),
         ({"candidates": 0}, "candidates: is 0"),
-        ({"vector": np.ones(SIZE + 1)}, r"has the shape \(33,\), but the vectors of .* have the size 32"),
-        ({"vector": np.ones((1, SIZE))}, r"has the shape \(1, 32\)"),
-        ({"vector": np.full(SIZE, np.nan)}, "is not finite, or 0"),
-        ({"vector": np.zeros(SIZE)}, "is not finite, or 0"),
+        ({"vector": np.ones(SIZE + 1)}, r"has shape \(33,\), but the vectors of .* have size 32"),
+        ({"vector": np.ones((1, SIZE))}, r"has shape \(1, 32\)"),
+        ({"vector": np.full(SIZE, np.nan)}, "is 0 or not finite"),
+        ({"vector": np.zeros(SIZE)}, "is 0 or not finite"),
     ],
 )
 def test_a_bad_query_is_refused(animals: Store, changes: dict[str, Any], message: str) -> None:
@@ -244,11 +245,19 @@ def test_an_empty_store_says_so(store: Store) -> None:
         ask(store, "cat")
 
 
-def load(name: str, revision: str | None) -> commands.DualEncoder:
-    """The model of the stores here, or one of another fingerprint."""
-    made = replace(MODEL, fingerprint=name, name=name, revision=revision)
-    tokenizer: Any = ByWords()
-    return commands.DualEncoder(MODEL if name == MODEL.name else made, tokenizer, Encoder(), Encoder())
+@pytest.fixture(autouse=True)
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
+    """The commands load the model of the stores here, or one with another fingerprint; these are noted."""
+    names: list[tuple[str, str | None]] = []
+
+    def load(name: str, revision: str | None = None) -> DualEncoder:
+        names.append((name, revision))
+        other = replace(MODEL, fingerprint=name, name=name, revision=revision)
+        tokenizer: Any = ByWords()
+        return DualEncoder(MODEL if name == MODEL.name else other, tokenizer, Encoder(), Encoder())
+
+    monkeypatch.setattr(commands, "dual_encoder", load)
+    return names
 
 
 def write(path: Path, documents: Sequence[dict[str, Any]]) -> Path:
@@ -258,42 +267,39 @@ def write(path: Path, documents: Sequence[dict[str, Any]]) -> Path:
 
 def test_index_and_search_from_files(tmp_path: Path) -> None:
     file, store = write(tmp_path / "corpus.jsonl", numbered(5)), str(tmp_path / "store")
-    told = commands.index_file(MODEL.name, store, load, documents=file)
+    told = commands.index_file(MODEL.name, store, documents=file)
     assert told == f"5 documents added, 0 replaced, 0 unchanged: 5 passages written; {store} holds 5 passages"
     csv = tmp_path / "more.csv"
     csv.write_text("id,title,text,lang\nd1,,a new text,en\nx,A title,,de\ny,,,\nx,A title,,de\n", encoding="utf-8")
-    told = commands.index_file(MODEL.name, store, load, documents=csv, delete=["d4", "gone"])
+    told = commands.index_file(MODEL.name, store, documents=csv, delete=["d4", "gone"])
     assert told.splitlines() == [
-        "1 documents deleted; not in the store: gone; 4 passages are left",
-        "1 documents added, 1 replaced, 0 unchanged, 1 repeated rows, 1 without text, not kept: 2 passages written; "
+        "1 documents deleted; not in the store: gone; 4 passages left",
+        "1 documents added, 1 replaced, 0 unchanged, 1 repeated rows, 1 without text, skipped: 2 passages written; "
         f"{store} holds 5 passages",
     ]
-    hits = commands.search_store(store, "a new text", load, top_k=2, filter="lang = 'en'")
+    hits = commands.search_store(store, "a new text", top_k=2, filter="lang = 'en'")
     assert [(hit.id, hit.text) for hit in hits] == [("d1", "a new text")]
-    assert commands.shown(hits) == f"  1  {hits[0].relevance:.4f}  d1\n     a new text"
-    assert commands.shown([]) == "nothing found"
+    assert commands.hits_text(hits) == f"  1  {hits[0].relevance:.4f}  d1\n     a new text"
+    assert commands.hits_text([]) == "no hits"
 
 
-def test_messages_of_the_commands(tmp_path: Path) -> None:
+def test_messages_of_the_commands(tmp_path: Path, loaded: list[Any]) -> None:
     file, store = write(tmp_path / "corpus.jsonl", [{"id": "a", "text": "x"}, {"id": "b"}]), str(tmp_path / "store")
-
-    def unloadable(name: str, revision: str | None) -> commands.DualEncoder:
-        raise AssertionError("the model must not be loaded before the file is found")
-
     with pytest.raises(DataError, match="nothing to do"):
-        commands.index_file(MODEL.name, store, load)
+        commands.index_file(MODEL.name, store)
     with pytest.raises(DataError, match=r"absent\.jsonl"):
-        commands.index_file(MODEL.name, store, unloadable, documents=tmp_path / "absent.jsonl")
+        commands.index_file(MODEL.name, store, documents=tmp_path / "absent.jsonl")
     with pytest.raises(DataError, match="is not a store"):
-        commands.index_file(MODEL.name, store, unloadable, delete=["a"])
+        commands.index_file(MODEL.name, store, delete=["a"])
+    assert loaded == []  # no model is loaded before these are found
     with pytest.raises(DataError, match=r"corpus.jsonl:2: has no column `text`; it has id"):
-        commands.index_file(MODEL.name, store, load, documents=file)
+        commands.index_file(MODEL.name, store, documents=file)
     with pytest.raises(DataError, match="the store is empty"):
-        commands.search_store(store, "x", load)
+        commands.search_store(store, "x")
     with pytest.raises(ModelError, match="was made with a/model at revision c0ffee; b/model is another model"):
-        commands.search_store(store, "x", load, model="b/model")
+        commands.search_store(store, "x", model="b/model")
     with pytest.raises(ModelError, match="b/model is another model"):
-        commands.index_file("b/model", store, load, documents=write(tmp_path / "fine.jsonl", numbered(1)))
+        commands.index_file("b/model", store, documents=write(tmp_path / "fine.jsonl", numbered(1)))
 
 
 def test_nothing_is_deleted_where_the_rest_can_not_be_done(tmp_path: Path) -> None:
@@ -301,33 +307,28 @@ def test_nothing_is_deleted_where_the_rest_can_not_be_done(tmp_path: Path) -> No
     index(store, numbered(3))
     file = write(tmp_path / "more.jsonl", numbered(1))
     with pytest.raises(DataError, match=r"absent\.jsonl"):
-        commands.index_file(MODEL.name, store.uri, load, documents=tmp_path / "absent.jsonl", delete=["d2"])
+        commands.index_file(MODEL.name, store.uri, documents=tmp_path / "absent.jsonl", delete=["d2"])
     with pytest.raises(ModelError, match="is another model"):
-        commands.index_file("b/model", store.uri, load, documents=file, delete=["d2"])
+        commands.index_file("b/model", store.uri, documents=file, delete=["d2"])
     assert len(store) == 3
-    told = commands.index_file(MODEL.name, store.uri, load, delete=["d2", "\udcff"])
-    assert told == "1 documents deleted; not in the store: \ufffd; 2 passages are left"
+    told = commands.index_file(MODEL.name, store.uri, delete=["d2", "\udcff"])
+    assert told == "1 documents deleted; not in the store: \ufffd; 2 passages left"
 
 
-def test_a_model_that_was_moved_can_be_named(tmp_path: Path) -> None:
-    def gone(name: str, revision: str | None) -> commands.DualEncoder:
+def test_a_model_that_was_moved_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str, revision: str | None = None) -> DualEncoder:
         raise ModelError(f"no model {name}")
 
+    monkeypatch.setattr(commands, "dual_encoder", absent)
     index(Store.create(tmp_path / "store", MODEL), numbered(3))
     with pytest.raises(ModelError, match=r"no model a/model\n.*was made with a/model\n.*--model MODEL"):
-        commands.search_store(str(tmp_path / "store"), "document", gone)
+        commands.search_store(str(tmp_path / "store"), "document")
     with pytest.raises(ModelError) as error:
-        commands.search_store(str(tmp_path / "store"), "document", gone, model="c/model")
+        commands.search_store(str(tmp_path / "store"), "document", model="c/model")
     assert "--model" not in str(error.value)
 
 
-def test_a_search_loads_the_model_that_the_store_names(tmp_path: Path) -> None:
-    asked: list[tuple[str, str | None]] = []
-
-    def noted(name: str, revision: str | None) -> commands.DualEncoder:
-        asked.append((name, revision))
-        return load(name, revision)
-
+def test_a_search_loads_the_model_that_the_store_names(tmp_path: Path, loaded: list[Any]) -> None:
     index(Store.create(tmp_path / "store", MODEL), numbered(3))
-    assert len(commands.search_store(str(tmp_path / "store"), "document", noted)) == 3
-    assert asked == [("a/model", "c0ffee")]
+    assert len(commands.search_store(str(tmp_path / "store"), "document")) == 3
+    assert loaded == [("a/model", "c0ffee")]

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DataError, ModelError, UserError
-from bertkit.retrieval.documents import MOST_CHARACTERS, MOST_DOCUMENTS, Document, batches
+from bertkit.retrieval.documents import BATCH_CHARACTERS, BATCH_DOCUMENTS, Document, batches
 from bertkit.retrieval.store import Indexed, ModelIdentity, Store
 
 SIZE = 32
@@ -131,7 +131,7 @@ def test_awkward_ids_are_only_themselves(store: Store) -> None:
 def test_a_repeated_id_is_counted_or_refused_with_both_places(store: Store) -> None:
     same = [{"id": "a", "text": "x"}, {"id": "b", "text": "y"}, {"id": "a", "text": "x"}]
     assert index(store, same) == Indexed(2, 0, 0, 1, 0, 2)
-    with pytest.raises(DataError, match=r"row 3: the id 'a' has other contents at row 1\n.*an id of its own"):
+    with pytest.raises(DataError, match=r"row 3: the id 'a' has other contents at row 1\n.*its own id"):
         index(store, [*same[:2], {"id": "a", "text": "z"}])
     with pytest.raises(DataError, match=f"row {MANY + 1}: the id 'd0' has other contents at row 1"):
         index(store, [*numbered(MANY), {"id": "d0", "text": "other"}])
@@ -150,12 +150,12 @@ def test_column_types_are_settled_by_the_first_batch(store: Store) -> None:
     with pytest.raises(DataError) as error:
         index(Store.open(store.uri), bad)
     assert [(p.where, p.what) for p in error.value.problems] == [
-        ("row 1", "`price` holds 'cheap', where the rows before hold numbers"),
-        ("row 2", "`year` holds 2020.5, where the rows before hold whole numbers"),
-        ("row 3", "`new` holds True, where the rows before hold text"),
+        ("row 1", "`price` holds 'cheap', but earlier rows hold numbers"),
+        ("row 2", "`year` holds 2020.5, but earlier rows hold whole numbers"),
+        ("row 3", "`new` holds True, but earlier rows hold text"),
     ]
     assert rows(store, "id", "price") == [("a", 1.0), ("b", 2.5), ("c", 7.0)]
-    with pytest.raises(DataError, match="row 2: `z` holds 'a', where the rows before hold whole numbers"):
+    with pytest.raises(DataError, match="row 2: `z` holds 'a', but earlier rows hold whole numbers"):
         index(store, [{"id": "g", "text": "x", "z": 1}, {"id": "h", "text": "x", "z": "a"}])
 
 
@@ -168,9 +168,9 @@ BAD_ROWS = {
     "title": ({"id": "a", "text": "x", "title": 3}, "`title` holds 3, where text is expected"),
     "list": ({"id": "a", "text": "x", "tags": ["y"]}, "`tags` holds ['y']; metadata are text, numbers"),
     "huge": ({"id": "a", "text": "x", "n": 2**63}, "a number of more than 64 bits; write it as text"),
-    "own": ({"id": "a", "text": "x", "Vector": 1}, "the column 'Vector' can not be kept under this name; rename it"),
-    "hidden": ({"id": "a", "text": "x", "_rowid": 1}, "the column '_rowid' can not be kept"),
-    "dot": ({"id": "a", "text": "x", "a.b": 1}, "the column 'a.b' can not be kept"),
+    "own": ({"id": "a", "text": "x", "Vector": 1}, "the column name 'Vector' is not available; rename it"),
+    "hidden": ({"id": "a", "text": "x", "_rowid": 1}, "the column name '_rowid' is not available"),
+    "dot": ({"id": "a", "text": "x", "a.b": 1}, "the column name 'a.b' is not available"),
     "nested": ({"id": "a", "text": "x", "metadata": {"a": {}}}, "`a` holds {}; metadata are"),
 }
 
@@ -218,11 +218,11 @@ def test_what_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:
     for name in ("full", "file"):
         with pytest.raises(DataError, match="is not a store of bertkit"):
             Store.open(tmp_path / name)
-        with pytest.raises(DataError, match="is there, and holds other things"):
+        with pytest.raises(DataError, match="exists, and is not a store"):
             Store.open_or_create(tmp_path / name, MODEL)
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["letter.txt"]
     Store.create(tmp_path / "store", MODEL)
-    with pytest.raises(DataError, match="is a store already"):
+    with pytest.raises(DataError, match="is already a store"):
         Store.create(tmp_path / "store", MODEL)
 
 
@@ -240,14 +240,14 @@ def test_what_is_left_of_a_store_is_not_written_over(tmp_path: Path) -> None:
     shutil.rmtree(folder / "_versions")
     (folder / "data").mkdir(exist_ok=True)
     (folder / "data" / "rows.lance").write_text("rows")
-    with pytest.raises(DataError, match="is a store already"):
+    with pytest.raises(DataError, match="is already a store"):
         Store.open_or_create(tmp_path / "store", MODEL)
 
 
 def test_two_that_make_a_store_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertkit.retrieval.store._free", lambda folder: True)  # as it was a moment ago
     Store.create(tmp_path / "store", MODEL)
-    with pytest.raises(DataError, match=r"another process is making a store here\n.*run the same again"):
+    with pytest.raises(DataError, match=r"another process is creating a store here\n.*run the same command again"):
         Store.create(tmp_path / "store", MODEL)
 
 
@@ -256,12 +256,12 @@ def test_damage_that_the_database_calls_a_bad_value_is_said(store: Store, monkey
         raise ValueError("Invalid format: manifest length does not match. Expected 655, got 12, /somewhere/in/rust.rs")
 
     monkeypatch.setattr(type(store.table), "optimize", damaged)
-    with pytest.raises(DataError, match=r"can not be read or written: Invalid format: .* got 12\n"):
+    with pytest.raises(DataError, match=r"cannot be read or written: Invalid format: .* got 12\n"):
         index(store, numbered(3))
 
 
 def test_metadata_do_not_hide_each_other(store: Store) -> None:
-    with pytest.raises(DataError, match="row 1: `lang` stands twice, inside of `metadata` and outside"):
+    with pytest.raises(DataError, match="row 1: has `lang` twice, inside `metadata` and outside"):
         index(store, [{"id": "a", "text": "x", "lang": "de", "metadata": {"lang": "en"}}])
 
 
@@ -283,7 +283,7 @@ def test_a_table_of_another_program_is_refused(tmp_path: Path) -> None:
     import lancedb
 
     lancedb.connect(tmp_path / "store").create_table("passages", [{"id": "a", "vector": [1.0, 2.0]}])
-    with pytest.raises(DataError, match="does not say what model made it"):
+    with pytest.raises(DataError, match="does not name its model"):
         Store.open(tmp_path / "store")
 
 
@@ -295,7 +295,7 @@ def test_a_store_that_was_cut_off_says_so(store: Store) -> None:
         shutil.copytree(store.uri, copy)
         for file in (copy / "passages.lance" / spoil).glob("*.*"):
             os.truncate(file, 10)
-        with pytest.raises(DataError, match=r"the store can not be read or written: .*\n.*copy it again"):
+        with pytest.raises(DataError, match=r"the store cannot be read or written: .*\n.*copy it again"):
             index(Store.open(copy), numbered(6))
     assert len(Store.open(folder.parent)) == 5
 
@@ -304,8 +304,8 @@ def test_a_store_that_was_cut_off_says_so(store: Store) -> None:
     ("made", "message"),
     [
         (lambda n: np.ones((n, SIZE + 1)), r"gave vectors of shape \(5, 33\) for 5 texts, not of size 32"),
-        (lambda n: np.full((n, SIZE), np.nan), "its vector is not finite, or 0, for the document 'd0'"),
-        (lambda n: np.eye(n, SIZE) * (np.arange(n) != 3)[:, None], "not finite, or 0, for the document 'd3'"),
+        (lambda n: np.full((n, SIZE), np.nan), "its vector is 0 or not finite for the document 'd0'"),
+        (lambda n: np.eye(n, SIZE) * (np.arange(n) != 3)[:, None], "0 or not finite for the document 'd3'"),
     ],
 )
 def test_bad_vectors_are_refused(store: Store, made: Any, message: str) -> None:
@@ -316,9 +316,9 @@ def test_bad_vectors_are_refused(store: Store, made: Any, message: str) -> None:
 
 def test_batches_are_bounded() -> None:
     def documents() -> Iterator[Document]:
-        for number in range(2 * MOST_DOCUMENTS + 7):
+        for number in range(2 * BATCH_DOCUMENTS + 7):
             drawn.append(number)
-            size = MOST_CHARACTERS + 5 if number == MOST_DOCUMENTS + 3 else 10
+            size = BATCH_CHARACTERS + 5 if number == BATCH_DOCUMENTS + 3 else 10
             yield Document("", str(number), "", "x" * size, {}, "")
 
     drawn: list[int] = []
@@ -326,7 +326,7 @@ def test_batches_are_bounded() -> None:
     for batch in batches(documents()):
         sizes.append(len(batch))
         assert len(drawn) <= sum(sizes) + 1
-    assert sizes == [MOST_DOCUMENTS, 3, 1, MOST_DOCUMENTS, 3]
+    assert sizes == [BATCH_DOCUMENTS, 3, 1, BATCH_DOCUMENTS, 3]
 
 
 def test_an_approximate_index_is_built_from_a_size_on_and_stays_in_few_parts(store: Store) -> None:
@@ -383,8 +383,8 @@ def test_a_call_that_is_stopped_is_finished_by_the_next_without_duplicates(tmp_p
     stopped = child(how, tmp_path / "store")
     if how == "no room":
         assert stopped.returncode == 1
-        assert "there is no room to write" in stopped.stderr
-        assert "What was indexed before is safe." in stopped.stderr
+        assert "the disk is full" in stopped.stderr
+        assert "The documents indexed so far are safe." in stopped.stderr
     else:
         assert stopped.returncode == -signal.SIGKILL
     store, encode = Store.open(tmp_path / "store", MODEL), Encoder()

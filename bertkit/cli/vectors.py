@@ -37,9 +37,9 @@ def embed(
             features = Features(source, layers=tuple(layers), **pooling)
             count = embed_features(features, input, output, column=column)
         else:
-            from bertkit.retrieval.models import kept_vectors
+            from bertkit.retrieval.models import cached_vectors
 
-            count = embed_file(kept_vectors(source, side), input, output, column=column)
+            count = embed_file(cached_vectors(source, side), input, output, column=column)
     for warning in caught:
         print(f"warning: {warning.message}", file=sys.stderr)
     print(f"{count:,} vectors in {output}", file=sys.stderr)
@@ -86,10 +86,9 @@ def cache(action: str, days: float | None) -> None:
 )
 def index(source: str, store: str, **options: Any) -> None:
     from bertkit.retrieval.commands import index_file
-    from bertkit.retrieval.models import dual_encoder
 
     quiet_libraries()
-    print(index_file(source, store, dual_encoder, **options))
+    print(index_file(source, store, **options))
 
 
 @command(
@@ -107,12 +106,12 @@ def index(source: str, store: str, **options: Any) -> None:
 def search(store: str, query: str, rerank: str | None, as_json: bool, **options: Any) -> None:
     from dataclasses import asdict
 
-    from bertkit.retrieval.commands import search_store, shown
-    from bertkit.retrieval.models import dual_encoder, reranker
+    from bertkit.retrieval.commands import hits_text, search_store
+    from bertkit.retrieval.models import reranker
 
     quiet_libraries()
-    hits = search_store(store, query, dual_encoder, rerank=reranker(rerank) if rerank else None, **options)
+    hits = search_store(store, query, rerank=reranker(rerank) if rerank else None, **options)
     for hit in hits if as_json else ():
         print(json.dumps(asdict(hit), ensure_ascii=False, default=str))
     if not as_json:
-        print(shown(hits))
+        print(hits_text(hits))

@@ -1,122 +1,82 @@
-"""`bertkit index` and `bertkit search`, but for the words of the command line and the loading of models."""
+"""The commands `index` and `search`: files and models in, text for people out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any
 
 from bertkit.data.readers import format_of, read_rows, row_prefix
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.retrieval.search import Hit, Rerank, search
-from bertkit.retrieval.store import Encode, Indexed, ModelIdentity, Store
+from bertkit.retrieval.models import dual_encoder
+from bertkit.retrieval.search import Hit, search
+from bertkit.retrieval.store import Store
 from bertkit.sections import DataSpec
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-SHOWN = 200  # characters of a passage on the screen
+MAX_SHOWN = 200  # characters of a passage on the screen
 
 
-@dataclass(frozen=True)
-class DualEncoder:
-    """A model with what index and search need of it; both encoders put their own prefix before the texts."""
+def index_file(model: str, store: str, *, documents: Path | None = None, delete: Sequence[str] = ()) -> str:
+    """Delete documents from a store, then add and replace those of a file; the store is created where needed.
 
-    identity: ModelIdentity
-    tokenizer: PreTrainedTokenizerBase
-    encode_documents: Encode
-    encode_queries: Encode
-
-
-Load: TypeAlias = Callable[[str, str | None], DualEncoder]
-"""A run, folder or Hub id, and its revision -> the model."""
-
-
-def index_file(
-    model: str,
-    store: str,
-    load: Load,
-    *,
-    documents: Path | None = None,
-    delete: Sequence[str] = (),
-    revision: str | None = None,
-) -> str:
-    """Delete documents from a store, then add and replace those of a file; a store is made where there is none.
-
-    documents: any format that bertkit reads; see `Store.index`. Returns what was done, for people.
-    Raises DataError and ModelError, before the model is loaded where that is possible.
+    model: a run, folder or Hub id. documents: in any format that bertkit reads; see `Store.index`.
+    Returns a summary. Raises DataError and ModelError, before the model is loaded where possible.
     """
     if not documents:
         if not delete:
             raise DataError(Problem("", "nothing to do", "Add --documents FILE, or --delete ID."))
         return _delete(Store.open(store), delete)
     spec = DataSpec(source=str(documents))
-    before = row_prefix(str(documents), format_of(documents, spec))
-    rows = ((f"{before}{number}", row) for number, row in read_rows(documents, spec))
+    prefix = row_prefix(str(documents), format_of(documents, spec))
+    rows = ((f"{prefix}{number}", row) for number, row in read_rows(documents, spec))
     first = next(rows)
     if delete:
         Store.open(store)
-    loaded = load(model, revision)
+    loaded = dual_encoder(model)
     opened = Store.open_or_create(store, loaded.identity)
     lines = [_delete(opened, delete)] if delete else []
-    done = opened.index_placed(chain([first], rows), loaded.encode_documents, loaded.tokenizer)
-    return "\n".join([*lines, f"{_told(done)}; {store} holds {len(opened):,} passages"])
+    done = opened.index_located(chain([first], rows), loaded.encode_documents, loaded.tokenizer)
+    counts = [f"{done.added:,} documents added", f"{done.replaced:,} replaced", f"{done.unchanged:,} unchanged"]
+    counts += [f"{done.repeated:,} repeated rows"] if done.repeated else []
+    counts += [f"{done.empty:,} without text, skipped"] if done.empty else []
+    written = f"{done.passages:,} passages written; {store} holds {len(opened):,} passages"
+    return "\n".join([*lines, f"{', '.join(counts)}: {written}"])
 
 
-def search_store(
-    store: str,
-    query: str,
-    load: Load,
-    *,
-    top_k: int = 10,
-    filter: str | None = None,
-    hybrid: bool = False,
-    exact: bool = False,
-    rerank: Rerank | None = None,
-    model: str | None = None,
-) -> list[Hit]:
-    """Search a store with the model that made it; arguments and errors as for `search`.
+def search_store(store: str, query: str, *, model: str | None = None, **options: Any) -> list[Hit]:
+    """Search a store with the model that made it. model: its new location, if it was moved. options: of `search`.
 
-    model: where that model is now, if not where the store says. Raises ModelError where it is another one.
+    Raises as `search` does, and ModelError where the model is another one.
     """
     opened = Store.open(store)
-    said = opened.identity
+    made_with = opened.identity
     try:
-        loaded = load(model, None) if model else load(said.name, said.revision)
+        loaded = dual_encoder(model) if model else dual_encoder(made_with.name, made_with.revision)
     except ModelError as error:
         if model:
             raise
-        made = Problem(store, f"was made with {said.name}", "Say where that model is now: --model MODEL.")
-        raise ModelError([*error.problems, made]) from error
+        moved = Problem(store, f"was made with {made_with.name}", "If that model was moved, add --model MODEL.")
+        raise ModelError([*error.problems, moved]) from error
     opened.require(loaded.identity)
-    vector = loaded.encode_queries([query])[0]
-    return search(opened, query, vector, top_k, filter=filter, hybrid=hybrid, exact=exact, rerank=rerank)
+    return search(opened, query, loaded.encode_queries([query])[0], **options)
 
 
-def shown(hits: Sequence[Hit]) -> str:
-    """Hits for people, two lines each: rank, relevance, id and title; then how the passage begins."""
+def hits_text(hits: Sequence[Hit]) -> str:
+    """Hits for people, two lines each: rank, relevance, id and title; then the beginning of the passage."""
     lines = []
     for rank, hit in enumerate(hits, 1):
         text = " ".join(hit.text.split())
         lines.append(f"{rank:>3}  {hit.relevance:.4f}  {hit.id}  {hit.title}".rstrip())
-        lines.append(f"     {text[:SHOWN]}{'…' if len(text) > SHOWN else ''}")
-    return "\n".join(lines) or "nothing found"
+        lines.append(f"     {text[:MAX_SHOWN]}{'…' if len(text) > MAX_SHOWN else ''}")
+    return "\n".join(lines) or "no hits"
 
 
 def _delete(store: Store, ids: Sequence[str]) -> str:
-    """Deletes; returns what was done, for people."""
+    """Delete documents; returns a summary."""
     wanted = dict.fromkeys(map(replace_surrogates, ids))
-    found = store.delete(list(wanted))
-    absent = [name for name in wanted if name not in found]
+    deleted = store.delete(list(wanted))
+    absent = [name for name in wanted if name not in deleted]
     more = f"; not in the store: {', '.join(absent)}" if absent else ""
-    return f"{len(found):,} documents deleted{more}; {len(store):,} passages are left"
-
-
-def _told(done: Indexed) -> str:
-    parts = [f"{done.added:,} documents added", f"{done.replaced:,} replaced", f"{done.unchanged:,} unchanged"]
-    parts += [f"{done.repeated:,} repeated rows"] if done.repeated else []
-    parts += [f"{done.empty:,} without text, not kept"] if done.empty else []
-    return f"{', '.join(parts)}: {done.passages:,} passages written"
+    return f"{len(deleted):,} documents deleted{more}; {len(store):,} passages left"

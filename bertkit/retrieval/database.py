@@ -1,4 +1,4 @@
-"""What the house needs of LanceDB: a connection, column types, and its errors in words for users."""
+"""LanceDB: a connection, column types, and its errors as messages for users."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bertkit.errors import DataError, Problem, UserError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_FRESH = timedelta(seconds=5)  # after which an open table looks for what others wrote
-_FULL = ("os error 27)", "os error 28)", "os error 122)")  # a file too large, a full disk, a spent quota
+_CONSISTENCY = timedelta(seconds=5)  # after which an open table checks for updates by other processes
+_DISK_FULL = ("os error 27)", "os error 28)", "os error 122)")  # file too large, disk full, quota exceeded
 
 
-def place(uri: str | Path) -> tuple[str, Path | None]:
-    """The URI, and the folder that it is, unless it is an object store's."""
+def resolve_uri(uri: str | Path) -> tuple[str, Path | None]:
+    """The URI, and its folder unless it is of an object store."""
     if "://" in str(uri):
         return str(uri), None
     path = Path(uri).expanduser()
@@ -28,16 +28,16 @@ def place(uri: str | Path) -> tuple[str, Path | None]:
 
 def connect(uri: str) -> Any:
     """LanceDB's connection to a folder or an object store. Raises UserError where lancedb is not installed."""
-    os.environ.setdefault("LANCEDB_LOG", "error")  # its warnings are for its own developers
+    os.environ.setdefault("LANCEDB_LOG", "error")  # its warnings are for developers
     try:
         import lancedb
     except ImportError as error:
         raise UserError(Problem("lancedb", "a store needs lancedb", 'pip install "bertkit[retrieval]"')) from error
-    return lancedb.connect(uri, read_consistency_interval=_FRESH)
+    return lancedb.connect(uri, read_consistency_interval=_CONSISTENCY)
 
 
-def schema(columns: Mapping[str, type]) -> pa.Schema:
-    """Column -> bool, int, float or str, as arrow's schema."""
+def arrow_schema(columns: Mapping[str, type]) -> pa.Schema:
+    """Column -> bool, int, float or str, as Arrow's schema."""
     import pyarrow as pa
 
     types = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
@@ -45,18 +45,18 @@ def schema(columns: Mapping[str, type]) -> pa.Schema:
 
 
 @contextmanager
-def explained(uri: str) -> Iterator[None]:
-    """What the database can not do, as a DataError."""
+def database_errors(uri: str) -> Iterator[None]:
+    """Turns LanceDB's errors into a DataError."""
     try:
         yield
     except (RuntimeError, OSError, ValueError) as error:
         reason = str(error).partition(", /")[0].replace("lance error: ", "")[:300]
-        if any(code in str(error) for code in _FULL):
-            what = f"there is no room to write ({reason})"
-            fix = "What was indexed before is safe. Make room and run the same again: it goes on where it stopped."
-        elif "already exists" in reason:  # two processes made it at once
-            what, fix = "another process is making a store here", "Wait for it, then run the same again."
+        if any(code in str(error) for code in _DISK_FULL):
+            what = f"the disk is full ({reason})"
+            fix = "The documents indexed so far are safe. Free some space and run the same command to continue."
+        elif "already exists" in reason:  # two processes created it at once
+            what, fix = "another process is creating a store here", "Wait for it, then run the same command again."
         else:
-            what = f"the store can not be read or written: {reason}"
-            fix = "If it was copied, copy it again; else index the documents into a new folder."
+            what = f"the store cannot be read or written: {reason}"
+            fix = "If it is a copy, copy it again; else index the documents into a new folder."
         raise DataError(Problem(uri, what, fix)) from error

@@ -1,4 +1,4 @@
-"""Hard negatives: what a model finds for a query and does not answer it, as in ANCE (Xiong et al. 2021)."""
+"""Hard negatives: documents near a query that do not answer it, as in ANCE (Xiong et al. 2021)."""
 
 from __future__ import annotations
 
@@ -16,89 +16,87 @@ from bertkit.errors import DataError, Problem
 from bertkit.files import written_aside
 
 if TYPE_CHECKING:
-    from bertkit.retrieval.commands import DualEncoder
+    from bertkit.retrieval.models import DualEncoder
 
-BLOCK = 4096  # documents whose vectors are in memory at a time
-ASKED = 1024  # queries that are compared with a block at a time
+DOCUMENT_BLOCK = 4096  # documents whose vectors are in memory at a time
+QUERY_BLOCK = 1024  # queries compared with a block at a time
 Form = Literal["negatives", "candidates"]
 
 
 def mine_file(
     model: DualEncoder, folder: Path, split: str, output: Path, *, form: Form, count: int, skip: int = 0
 ) -> int:
-    """Write what the model finds for the queries of a split of a BEIR folder as jsonl; returns the number of rows.
+    """Write the nearest documents of the queries of a BEIR split as jsonl; returns the number of rows.
 
-    form: `negatives` for the task retrieval: a row for each relevant document, with `count` times one `negative`;
+    form: `negatives` for the task retrieval: `count` rows per relevant document, each with one `negative`;
     `candidates` for text-ranking: the relevant documents and the `count` nearest others of each query, `label`
-    1 or 0, in one `group`. skip: the nearest others that are passed over, since they may answer unjudged.
+    1 or 0, in one `group`. skip: number of nearest others to skip, as they may be unjudged answers.
     Raises DataError.
     """
     if output.suffix != ".jsonl":
-        raise DataError(Problem(str(output), f"can not write {output.suffix or 'without a suffix'}", "Name a .jsonl."))
+        raise DataError(
+            Problem(str(output), f"cannot write {output.suffix or 'without a suffix'}", "Name a .jsonl file.")
+        )
     if count < 1 or skip < 0:
-        raise DataError(Problem("", f"{count} documents a query, {skip} skipped: at least 1 and 0 are needed"))
+        raise DataError(Problem("", f"--count {count} --skip {skip}: at least 1 and 0 are required"))
     problems = Problems()
     beir = read_beir(folder, problems)
     problems.raise_if_any()
     if split not in beir.qrels:
-        raise DataError(Problem(str(folder), f"no {split} split; the splits there: {', '.join(beir.qrels)}"))
+        raise DataError(Problem(str(folder), f"no {split} split; available: {', '.join(beir.qrels)}"))
     judged = beir.qrels[split]
     texts = {name: text for name in beir.corpus if (text := beir.document(name))}
-    # A text that answers does so under any id, and a query that is a document itself is no negative of its own.
+    # A text that answers does so under any id. A query that is itself a document is not its own negative.
     answers = [{texts[name] for name, grade in grades.items() if grade} for grades in judged.values()]
     same = Counter(texts.values())
     most = 1 + max(sum(same[text] for text in known) for known in answers)
-    found = nearest(model, [beir.queries[query] for query in judged], texts, count + skip + most)
+    ranked = nearest(model, [beir.queries[query] for query in judged], texts, count + skip + most)
     rows = mined = 0
     with written_aside(output) as file:
-        for (query, grades), known, near in zip(judged.items(), answers, found, strict=True):
+        for (query, grades), known, near in zip(judged.items(), answers, ranked, strict=True):
             others = [name for name in near if name != query and texts[name] not in known][skip : skip + count]
             mined += len(others)
             for row in _rows(beir, query, grades, others, form):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 rows += 1
         if not (rows and mined):
-            what = f"{split}: no query has a relevant document, and another one after {skip:,} skipped"
+            what = f"{split}: no query has a relevant document and another one after the {skip:,} skipped"
             raise DataError(Problem(str(folder), what, "Skip fewer, or judge more."))
     return rows
 
 
 def nearest(model: DualEncoder, queries: Sequence[str], documents: Mapping[str, str], depth: int) -> list[list[str]]:
-    """For each query the ids of the `depth` nearest documents, nearest first; documents go by in blocks.
+    """For each query the ids of the `depth` nearest documents, nearest first.
 
-    Memory is that of one block's vectors and of `(queries, depth)` scores, however long the corpus (E11).
+    Memory: the vectors of one block of documents and `(queries, depth)` scores, for a corpus of any length.
     """
-    asked, names = model.encode_queries(list(queries)), list(documents)
+    encoded, names = model.encode_queries(list(queries)), list(documents)
     best = np.full((len(queries), min(depth, len(names))), -np.inf)
     ids = np.zeros(best.shape, dtype=np.int64)
-    for start in range(0, len(names), BLOCK):
-        block = names[start : start + BLOCK]
+    for start in range(0, len(names), DOCUMENT_BLOCK):
+        block = names[start : start + DOCUMENT_BLOCK]
         vectors = model.encode_documents([documents[name] for name in block])
-        for first in range(0, len(asked), ASKED):
-            part = slice(first, first + ASKED)
-            scores = asked[part] @ vectors.T
+        for first in range(0, len(encoded), QUERY_BLOCK):
+            part = slice(first, first + QUERY_BLOCK)
+            scores = encoded[part] @ vectors.T
             new = np.broadcast_to(np.arange(start, start + len(block)), scores.shape)
-            both, there = np.concatenate([best[part], scores], axis=1), np.concatenate([ids[part], new], axis=1)
-            order = np.argsort(-both, axis=1, kind="stable")[:, : best.shape[1]]
-            best[part], ids[part] = (np.take_along_axis(each, order, axis=1) for each in (both, there))
+            merged, merged_ids = (np.concatenate(each, axis=1) for each in ((best[part], scores), (ids[part], new)))
+            order = np.argsort(-merged, axis=1, kind="stable")[:, : best.shape[1]]
+            best[part], ids[part] = (np.take_along_axis(each, order, axis=1) for each in (merged, merged_ids))
     return [[names[index] for index in row] for row in ids.tolist()]
 
 
 def _rows(
     beir: Beir, query: str, grades: Mapping[str, int], others: Sequence[str], form: Form
 ) -> Iterator[dict[str, Any]]:
-    asked = {"query_id": query, "query": beir.queries[query]}
+    text = beir.queries[query]
     relevant = [name for name, grade in grades.items() if grade]
     if form == "candidates":
         for name in [*relevant, *others]:
-            yield {
-                "group": query,
-                "query": asked["query"],
-                "document": beir.document(name),
-                "label": int(name in relevant),
-            }
+            label = int(name in relevant)
+            yield {"group": query, "query": text, "document": beir.document(name), "label": label}
         return
     for name in relevant:
         for other in others:
-            known = {"document_id": name, "document": beir.document(name), "grade": grades[name]}
-            yield {**asked, **known, "negative": beir.document(other)}
+            pair = {"query_id": query, "query": text, "document_id": name, "document": beir.document(name)}
+            yield {**pair, "grade": grades[name], "negative": beir.document(other)}

@@ -1,10 +1,11 @@
-"""What index, search and embed need of a model: vectors of queries and of documents, and what to know it by."""
+"""Models for index, search, mine and embed: vectors of queries and documents, and what identifies a model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,63 +14,60 @@ from bertkit.errors import ModelError, Problem
 from bertkit.inference.predictor import Predictor, load_as, model_folder
 from bertkit.inference.vector_cache import cached
 from bertkit.models.device import best_device, best_precision
-from bertkit.retrieval.commands import DualEncoder
-from bertkit.retrieval.store import Encode, ModelIdentity
+from bertkit.retrieval.store import Encode, ModelIdentity, Vectors
 from bertkit.tasks.vectors import VectorTask
 
-SHARE = 8  # neighbouring passages share an eighth of their pieces
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+OVERLAP = 8  # neighbouring passages share an eighth of their tokens
+
+
+@dataclass(frozen=True)
+class DualEncoder:
+    """A model for index and search; each encoder prepends its own prefix."""
+
+    identity: ModelIdentity
+    tokenizer: PreTrainedTokenizerBase
+    encode_documents: Encode
+    encode_queries: Encode
 
 
 def dual_encoder(model: str, revision: str | None = None) -> DualEncoder:
-    """The model of a run, a folder or a Hub id; one that bertkit did not make is opened as sentence-transformers does.
+    """The model of a run, a folder or a Hub id; one without bertkit's settings is read as sentence-transformers does.
 
     Raises ModelError, also where its task gives no vectors.
     """
     folder = model_folder(model, revision)
-    predictor = _of_vectors(model, revision)
+    predictor = _load(model, revision)
     options: Any = predictor.task.options
-
-    def encode(side: Any) -> Encode:
-        def unit(texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
-            made = predictor.encode(list(texts), side)
-            return np.asarray(made / np.maximum(np.linalg.norm(made, axis=1, keepdims=True), 1e-12), dtype=np.float32)
-
-        return unit
-
-    size = int(options.dense or predictor.model.config.hidden_size)
-    pieces = predictor.task.max_length
-    identity = ModelIdentity(
-        model,
-        revision,
-        fingerprint(folder),
-        size,
-        pieces,
-        pieces // SHARE,
-        options.query_prefix,
-        options.document_prefix,
-    )
-    return DualEncoder(identity, predictor.task.tokenizer, encode("document"), encode("query"))
+    size, length = int(options.dense or predictor.model.config.hidden_size), predictor.task.max_length
+    prefixes = options.query_prefix, options.document_prefix
+    identity = ModelIdentity(model, revision, fingerprint(folder), size, length, length // OVERLAP, *prefixes)
+    encode_documents, encode_queries = (partial(_unit_vectors, predictor, side) for side in ("document", "query"))
+    return DualEncoder(identity, predictor.task.tokenizer, encode_documents, encode_queries)
 
 
-def kept_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
-    """Texts -> their vectors `(texts, size)`, which are computed once and kept on disk.
+def _unit_vectors(predictor: Predictor, side: Any, texts: Sequence[str]) -> Vectors:
+    vectors = predictor.encode(list(texts), side)
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), dtype=np.float32)
 
-    The weights are loaded for the first text that is not kept yet. Raises ModelError.
+
+def cached_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
+    """Texts -> their vectors `(texts, size)`, cached on disk. side: text, query or document.
+
+    The weights are loaded for the first text that is not in the cache. Raises ModelError.
     """
     folder, device = model_folder(model), best_device()
-    # Pooling, length and prefixes stand in the model's files, which the key has the fingerprint of.
-    key = model_key(folder) | {
-        "pool": "sentence",
-        "side": side,
-        "device": device.type,
-        "precision": best_precision(device),
-    }
+    # Pooling, length and prefixes are in the model's files, whose fingerprint is in the key.
+    precision = best_precision(device)
+    key = model_key(folder) | {"pool": "sentence", "side": side, "device": device.type, "precision": precision}
 
     @cache
     def predictor() -> Predictor:
-        loaded = _of_vectors(model, None)
+        loaded = _load(model, None)
         if key["model"] != fingerprint(folder):
-            raise ModelError(Problem(model, "its files have changed meanwhile", "Run the same again."))
+            raise ModelError(Problem(model, "its files have changed in the meantime", "Run the same command again."))
         return loaded
 
     return lambda texts: cached(texts, lambda new: predictor().encode(new, side), name=model, key=key)
@@ -79,7 +77,7 @@ def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:
     """A cross-encoder as a function: query and texts -> scores, higher is better. Raises ModelError."""
     predictor = load_as("text-ranking", model)
     if predictor.task.name != "text-ranking":
-        what = f"a model for {predictor.task.name}, which ranks nothing"
+        what = f"a model for {predictor.task.name} does not rank texts"
         raise ModelError(Problem(model, what, "Name one for text-ranking."))
 
     def scores(query: str, texts: Sequence[str]) -> Sequence[float]:
@@ -88,7 +86,7 @@ def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:
     return scores
 
 
-def _of_vectors(model: str, revision: str | None) -> Predictor:
+def _load(model: str, revision: str | None) -> Predictor:
     predictor = load_as("sentence-similarity", model, revision=revision)
     if not isinstance(predictor.task, VectorTask):
         what = f"a model for {predictor.task.name} gives no vectors of texts"

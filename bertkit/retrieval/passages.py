@@ -1,4 +1,4 @@
-"""Documents -> overlapping passages that an encoder reads whole, cut from the document's own text between words."""
+"""Documents -> overlapping passages that fit the encoder, split between words."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from bertkit.errors import ModelError, Problem
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-LEAST_ROOM = 8  # word pieces of the text in a passage
+MIN_TOKENS = 8  # of the text in a passage
 
 
 class Window(NamedTuple):
-    """How much an encoder reads at once, in word pieces."""
+    """The size of a passage, in tokens."""
 
-    max_length: int  # with the special pieces, the prefix and the title
-    stride: int  # what neighbouring passages share, at most
-    prefix: str = ""  # what `encode` puts before every passage, such as "passage: "
+    max_length: int  # including special tokens, prefix and title
+    stride: int  # maximum overlap of neighbouring passages
+    prefix: str = ""  # which `encode` prepends to every passage, such as "passage: "
 
 
 @dataclass(frozen=True)
@@ -34,42 +34,42 @@ class Passage:
     start: int
     end: int
     text: str
-    title: str = ""  # the document's, or as much of it as leaves room
+    title: str = ""  # of the document, truncated where it would leave no room
 
     @property
     def read(self) -> str:
-        """What the encoder is given, but for the prefix."""
+        """The input of the encoder without its prefix."""
         return joined(self.title, self.text)
 
 
 def joined(title: str, text: str) -> str:
-    """Title and text with a blank between, as BEIR and sentence-transformers join them."""
+    """Title and text with a space between, as BEIR and sentence-transformers join them."""
     return f"{title} {text}".strip()
 
 
 def passages(
     tokenizer: PreTrainedTokenizerBase, documents: Sequence[tuple[str, str, str]], window: Window
 ) -> list[list[Passage]]:
-    """The passages of each document, given as id, title and text; together they hold every character of the text.
+    """The passages of each document, given as id, title and text; together they cover every character of the text.
 
-    A document that fits is one passage. A longer one is cut where a word begins; a word longer than half a passage,
-    and text without blanks, between word pieces. Every passage has the title before it, shortened to a quarter of
-    the window. Raises ModelError where the prefix leaves no room.
+    A document that fits is one passage. A longer one is split where a word begins; a word longer than half a passage,
+    and text without spaces, between tokens. Every passage begins with the title, truncated to a quarter of the
+    window. Raises ModelError where the prefix leaves no room.
     """
-    wholes = _lengths(tokenizer, [joined(title, text) for _, title, text in documents], window.prefix)
-    made = []
-    for (document, title, text), length in zip(documents, wholes, strict=True):
+    lengths = _lengths(tokenizer, [joined(title, text) for _, title, text in documents], window.prefix)
+    result = []
+    for (document, title, text), length in zip(documents, lengths, strict=True):
         spans = [(0, len(text))]
         if length > window.max_length:
             title = _shortened(tokenizer, title, window.max_length // 4)
             spans = _fitting(tokenizer, title, text, window)
-        made.append([Passage(document, n, a, b, text[a:b], title) for n, (a, b) in enumerate(spans)])
-    return made
+        result.append([Passage(document, n, a, b, text[a:b], title) for n, (a, b) in enumerate(spans)])
+    return result
 
 
 def _lengths(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], prefix: str) -> list[int]:
-    """Word pieces of each text with its prefix, special ones included."""
-    if not texts:  # which transformers can not read
+    """Tokens of each text with the prefix, including special tokens."""
+    if not texts:  # transformers cannot tokenize an empty list
         return []
     encoded = tokenizer(
         [prefix + text for text in texts], return_attention_mask=False, return_token_type_ids=False, verbose=False
@@ -86,42 +86,42 @@ def _shortened(tokenizer: PreTrainedTokenizerBase, title: str, room: int) -> str
 
 
 def _fitting(tokenizer: PreTrainedTokenizerBase, title: str, text: str, window: Window) -> list[tuple[int, int]]:
-    """Spans of the text that are within the window once they are read with prefix and title."""
+    """Spans of the text that fit the window together with prefix and title."""
     pieces = tokenize(tokenizer, [text])[0]
     room = window.max_length - _lengths(tokenizer, [title], window.prefix)[0]
-    while room >= LEAST_ROOM:
+    while room >= MIN_TOKENS:
         spans = list(_spans(pieces, text, room, min(window.stride, room // 2)))
         read = [joined(title, text[start:end]) for start, end in spans]
-        # A part of a word may be more pieces by itself than it was within its word.
+        # A part of a word may have more tokens on its own than within its word.
         excess = max(_lengths(tokenizer, read, window.prefix)) - window.max_length
         if excess <= 0:
             return spans
         room -= excess
-    what = f"the prefix {window.prefix!r} leaves no room for text in {window.max_length} word pieces"
+    what = f"the prefix {window.prefix!r} leaves no room for text in {window.max_length} tokens"
     raise ModelError(Problem("max_length", what, "Raise it, or shorten the prefix."))
 
 
 def _spans(pieces: Pieces, text: str, room: int, stride: int) -> Iterator[tuple[int, int]]:
-    """Characters of passages of at most `room` pieces; each begins where the one before ends, or up to `stride` before.
+    """Characters of passages of at most `room` tokens; each starts where the previous ends, or up to `stride` before.
 
-    Blanks, and characters that no piece stands for, go with the piece before them.
+    Spaces, and characters without a token, belong to the previous token.
     """
     length, starts = len(pieces.ids), pieces.starts.tolist()
-    # Pieces of one character, as byte-level tokenizers make them of an emoji, stay together.
+    # Tokens of one character, such as those of an emoji in a byte-level tokenizer, stay together.
     borders = 1 + np.flatnonzero(pieces.starts[1:] >= pieces.ends[:-1])
     words = borders[[_begins_a_word(text, starts[i]) for i in borders]]
-    low = reach = 0  # reach: where the passage before ends
+    low = previous = 0  # previous: where the previous passage ends
     while low + room < length:
-        high = _last(words, max(low + room // 2, reach + 1), low + room) or _last(borders, reach + 1, low + room)
-        if high is None and low < reach:  # nothing new fits beside what is shared
-            low = reach
+        high = _last(words, max(low + room // 2, previous + 1), low + room) or _last(borders, previous + 1, low + room)
+        if high is None and low < previous:  # nothing new fits after the overlap
+            low = previous
             continue
         high = high or _first(borders, low + room, length)
-        if high is None:  # the rest is one character
+        if high is None:  # the rest is a single character
             break
         yield starts[low] if low else 0, starts[high]
         least = max(high - stride, low + 1)
-        low, reach = _first(words, least, high) or _first(borders, least, high) or high, high
+        low, previous = _first(words, least, high) or _first(borders, least, high) or high, high
     yield starts[low] if low else 0, len(text)
 
 
@@ -129,13 +129,13 @@ def _begins_a_word(text: str, start: int) -> bool:
     return any(character.isspace() for character in text[max(start - 1, 0) : start + 1])
 
 
-def _last(places: np.ndarray, low: int, high: int) -> int | None:
-    """The greatest of the sorted places from `low` to `high`, both inclusive."""
-    index = int(np.searchsorted(places, high, side="right")) - 1
-    return int(places[index]) if index >= 0 and places[index] >= low else None
+def _last(positions: np.ndarray, low: int, high: int) -> int | None:
+    """The greatest of the sorted positions from `low` to `high`, both inclusive."""
+    index = int(np.searchsorted(positions, high, side="right")) - 1
+    return int(positions[index]) if index >= 0 and positions[index] >= low else None
 
 
-def _first(places: np.ndarray, low: int, high: int) -> int | None:
-    """The least of the sorted places from `low` to `high`, both inclusive."""
-    index = int(np.searchsorted(places, low))
-    return int(places[index]) if index < len(places) and places[index] <= high else None
+def _first(positions: np.ndarray, low: int, high: int) -> int | None:
+    """The least of the sorted positions from `low` to `high`, both inclusive."""
+    index = int(np.searchsorted(positions, low))
+    return int(positions[index]) if index < len(positions) and positions[index] <= high else None

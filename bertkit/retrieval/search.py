@@ -1,9 +1,10 @@
-"""Search: the passages nearest to a query, merged into documents; with full text, and with a re-ranker on top."""
+"""Search: the passages nearest to a query, merged into documents; optionally with full text and a re-ranker."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,8 +12,8 @@ from numpy.typing import ArrayLike
 
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.retrieval.database import explained
-from bertkit.retrieval.documents import HOLDS, OWN, Scalar
+from bertkit.retrieval.database import database_errors
+from bertkit.retrieval.documents import RESERVED, TYPE_NAMES, Scalar
 from bertkit.retrieval.passages import joined
 from bertkit.retrieval.store import Store
 from bertkit.text import short_repr
@@ -22,18 +23,18 @@ Rerank: TypeAlias = Callable[[str, Sequence[str]], ArrayLike]
 
 CANDIDATES = 100  # documents of the first stage, for fusion and for the re-ranker
 FUSION = 60  # the constant of reciprocal rank fusion
-REFINED = 3  # times as many passages as asked for are compared by their own vectors, after the approximate ones
+REFINE = 3  # times as many passages as requested are compared exactly after the approximate search
 
 _Row: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A document that was found, by its best passage: `text`, from `start` to `end` of the document's own text."""
+    """A document, by its best passage: `text`, from `start` to `end` of the document's text."""
 
     id: str
     score: float  # the cosine of the query and the passage
-    relevance: float  # what hits are sorted by: the cosine, the fused ranks, or the re-ranker's score
+    relevance: float  # sort key: the cosine, the fused ranks, or the re-ranker's score
     passage: int
     start: int
     end: int
@@ -54,22 +55,22 @@ def search(
     rerank: Rerank | None = None,
     candidates: int = CANDIDATES,
 ) -> list[Hit]:
-    """The `top_k` best documents, best first; fewer only where no more are in the store, or pass the filter.
+    """The `top_k` best documents, best first; fewer only where no more are in the store and pass the filter.
 
     vector: the query's, (size,). filter: a condition on the columns in LanceDB's SQL, such as `year > 2020`.
     hybrid: fuse the ranks by cosine with those by BM25 of the query's words (Cormack et al. 2009).
-    exact: compare with all vectors, even where there is an approximate index.
-    rerank: scores the best passages of the first `candidates` documents anew, and decides.
+    exact: compare with all vectors, even if there is an approximate index.
+    rerank: orders the first `candidates` documents by its scores of their best passages.
     Raises DataError: an empty store or query, a bad vector, `top_k` or filter; ModelError: bad scores.
     """
     query, filter = replace_surrogates(query), None if filter is None else replace_surrogates(filter)
     unit = _checked(store, query, vector, top_k, candidates)
     wide = max(top_k, candidates) if hybrid or rerank else top_k
-    found = _Search(store, unit, filter, exact or not store.approximate)
-    nearest = _documents(found.nearest, wide, len(store))
+    passages = _Passages(store, unit, filter, exact or not store.approximate)
+    nearest = _documents(passages.nearest, wide, len(store))
     relevance = {row["id"]: row["_cosine"] for row in nearest}
     if hybrid:
-        nearest, relevance = _fused(nearest, _documents(found.matching(query), wide, len(store)))
+        nearest, relevance = _fused(nearest, _documents(partial(passages.matching, query), wide, len(store)))
     hits = [_hit(row, relevance[row["id"]]) for row in nearest]
     if rerank and hits:
         hits = _reranked(query, hits[:wide], rerank)
@@ -77,47 +78,43 @@ def search(
 
 
 @dataclass(frozen=True)
-class _Search:
+class _Passages:
+    """Ranked passages of a store that pass the filter."""
+
     store: Store
     vector: np.ndarray[Any, np.dtype[np.float32]]
     filter: str | None
     exact: bool
 
     def nearest(self, limit: int) -> list[_Row]:
-        """The `limit` nearest passages, nearest first."""
+        """The nearest passages, nearest first."""
         rows = self._nearest(limit, self.exact)
-        if len(rows) < limit and not self.exact:  # a narrow filter: the approximate search did not come upon enough
+        if len(rows) < limit and not self.exact:  # the approximate search can miss passages under a narrow filter
             rows = self._nearest(limit, True)
         return sorted(rows, key=lambda row: (-row["_cosine"], row["id"], row["passage"]))
 
     def _nearest(self, limit: int, exact: bool) -> list[_Row]:
         def build() -> Any:
             query = self.store.table.search(self.vector, vector_column_name="vector").distance_type("cosine")
-            return query.bypass_vector_index() if exact else query.refine_factor(REFINED).ef(REFINED * limit)
+            return query.bypass_vector_index() if exact else query.refine_factor(REFINE).ef(REFINE * limit)
 
         return self._rows(build, limit, "_distance")
 
-    def matching(self, words: str) -> Callable[[int], list[_Row]]:
-        """A function: limit -> so many passages with one of these words or more, best first by BM25."""
+    def matching(self, words: str, limit: int) -> list[_Row]:
+        """The best passages by BM25 with at least one of these words, best first."""
         from lancedb.query import FullTextOperator, MultiMatchQuery
 
         either = MultiMatchQuery(words, ["text", "title"], boosts=None, operator=FullTextOperator.OR)
 
-        def build() -> Any:
-            return self.store.table.search(either, query_type="fts")
-
-        def run(limit: int) -> list[_Row]:
-            rows = self._rows(build, limit, "_score")
-            return sorted(rows, key=lambda row: (-row["_score"], row["id"], row["passage"]))
-
-        return run
+        rows = self._rows(lambda: self.store.table.search(either, query_type="fts"), limit, "_score")
+        return sorted(rows, key=lambda row: (-row["_score"], row["id"], row["passage"]))
 
     def _rows(self, build: Callable[[], Any], limit: int, extra: str) -> list[_Row]:
         names = [name for name in self.store.table.schema.names if name != "hash"]
-        with explained(self.store.uri):
+        with database_errors(self.store.uri):
             try:
                 query = build().select([*names, extra]).limit(limit)
-                if self.filter:  # in parentheses: what follows a whole condition would be passed over without a word
+                if self.filter:  # in parentheses: LanceDB ignores anything after a complete condition
                     query = query.where(f"({self.filter})", prefilter=True)
                 table = query.to_arrow()
             except (ValueError, RuntimeError) as error:
@@ -134,37 +131,40 @@ def _checked(
     store: Store, query: str, vector: ArrayLike, top_k: int, candidates: int
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
     """The query's vector, (size,), of unit length."""
-    made = np.asarray(vector, dtype=np.float32)
+    given = np.asarray(vector, dtype=np.float32)
     if not query.strip():
-        raise DataError(Problem("query", "is empty", "Write what is looked for."))
+        raise DataError(Problem("query", "is empty", "Write what to search for."))
     for name, value in (("top_k", top_k), ("candidates", candidates)):
         if value < 1:
-            raise DataError(Problem(name, f"is {value}", "Ask for 1 or more."))
-    if made.shape != (store.identity.size,):
-        what = f"has the shape {made.shape}, but the vectors of {store.uri} have the size {store.identity.size}"
+            raise DataError(Problem(name, f"is {value}", "It must be at least 1."))
+    if given.shape != (store.identity.size,):
+        what = f"has shape {given.shape}, but the vectors of {store.uri} have size {store.identity.size}"
         raise DataError(Problem("the query's vector", what, f"Make it with {store.identity.name}."))
-    if not (np.isfinite(made).all() and made.any()):
-        raise DataError(Problem("the query's vector", "is not finite, or 0", "The model is damaged."))
+    if not (np.isfinite(given).all() and given.any()):
+        raise DataError(Problem("the query's vector", "is 0 or not finite", "The model is damaged."))
     if not len(store):
         raise DataError(Problem(store.uri, "the store is empty", "Add documents: bertkit index MODEL --documents FILE"))
-    return made / np.linalg.norm(made)
+    return given / np.linalg.norm(given)
 
 
-def _documents(run: Callable[[int], list[_Row]], wanted: int, passages: int) -> list[_Row]:
-    """The best passage of each of the `wanted` best documents; a document of many passages must not hide others."""
-    limit = min(4 * wanted + 40, passages)
+def _documents(run: Callable[[int], list[_Row]], count: int, passages: int) -> list[_Row]:
+    """The best passage of each of the `count` best documents: more passages are read until they are enough.
+
+    run: limit -> so many passages, best first.
+    """
+    limit = min(4 * count + 40, passages)
     while True:
         rows = run(limit)
         best: dict[str, _Row] = {}
         for row in rows:
             best.setdefault(row["id"], row)
-        if len(best) >= wanted or len(rows) < limit or limit == passages:
-            return list(best.values())[:wanted]
+        if len(best) >= count or len(rows) < limit or limit == passages:
+            return list(best.values())[:count]
         limit = min(4 * limit, passages)
 
 
 def _fused(nearest: Sequence[_Row], matching: Sequence[_Row]) -> tuple[list[_Row], dict[str, float]]:
-    """Documents of both lists by the sum of 1 / (60 + rank); the passage shown is the one of the greater cosine."""
+    """Documents of both lists by the sum of 1 / (60 + rank), each by the passage with the greater cosine."""
     fused: dict[str, float] = {}
     best: dict[str, _Row] = {}
     for rows in (nearest, matching):
@@ -177,21 +177,23 @@ def _fused(nearest: Sequence[_Row], matching: Sequence[_Row]) -> tuple[list[_Row
 def _reranked(query: str, hits: Sequence[Hit], rerank: Rerank) -> list[Hit]:
     scores = np.asarray(rerank(query, [joined(hit.title, hit.text) for hit in hits]), dtype=np.float64)
     if scores.shape != (len(hits),) or not np.isfinite(scores).all():
-        what = f"gave scores of shape {scores.shape} for {len(hits)} texts, or such that are not finite"
-        raise ModelError(Problem("the re-ranker", what, "It needs one score a pair: a cross-encoder for ranking."))
+        what = f"gave scores of shape {scores.shape} for {len(hits)} texts, or not finite ones"
+        raise ModelError(
+            Problem("the re-ranker", what, "It must give one score per pair: use a cross-encoder for ranking.")
+        )
     order = np.argsort(-scores, kind="stable")
     return [replace(hits[index], relevance=float(scores[index])) for index in order]
 
 
 def _hit(row: _Row, relevance: float) -> Hit:
-    own = {name: row[name] for name in ("id", "passage", "start", "end", "text")}
-    # Names with a leading _ are never the user's.
-    metadata = {name: v for name, v in row.items() if name not in OWN and name[0] != "_" and v is not None}
-    return Hit(**own, score=row["_cosine"], relevance=relevance, title=row["title"] or "", metadata=metadata)
+    fields = {name: row[name] for name in ("id", "passage", "start", "end", "text")}
+    # Names with a leading _ are reserved, for LanceDB and `_cosine`.
+    metadata = {name: v for name, v in row.items() if name not in RESERVED and name[0] != "_" and v is not None}
+    return Hit(**fields, score=row["_cosine"], relevance=relevance, title=row["title"] or "", metadata=metadata)
 
 
 def _bad_filter(store: Store, condition: str, error: Exception) -> Problem:
     reason = str(error).partition(", /")[0].removeprefix("Invalid input, ").removeprefix("lance error: ")[:300]
     columns = {"id": str, "title": str, "text": str, **store.columns}
-    have = ", ".join(f"{name} ({HOLDS[kind]})" for name, kind in columns.items())
+    have = ", ".join(f"{name} ({TYPE_NAMES[kind]})" for name, kind in columns.items())
     return Problem(f"filter {short_repr(condition)}", reason, f"Columns: {have}. For example: id = 'a7'")

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from bertkit.data.table import FirstSeen
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.retrieval.database import connect, explained, place, schema
-from bertkit.retrieval.documents import OWN, Document, Placed, Reader, batches, settle
+from bertkit.retrieval.database import arrow_schema, connect, database_errors, resolve_uri
+from bertkit.retrieval.documents import RESERVED, Document, LocatedRow, batches, infer_column_types, read_documents
 from bertkit.retrieval.passages import Passage, Window, passages
 from bertkit.text import short_repr
 
@@ -23,53 +24,53 @@ if TYPE_CHECKING:
 
 Vectors: TypeAlias = "np.ndarray[Any, np.dtype[np.float32]]"
 Encode: TypeAlias = Callable[[Sequence[str]], Vectors]
-"""Texts -> float32 (texts, size), of unit length. It puts the model's prefix before the texts itself."""
+"""Texts -> float32 (texts, size), of unit length; it prepends the model's prefix."""
 
-ANN_FROM = 50_000  # passages from which on an approximate index is built; fewer are compared one by one
+ANN_FROM = 50_000  # minimum number of passages for an approximate index; fewer are compared one by one
 TABLE, NOTE = "passages", b"bertkit"
 FORMAT = 1
-ENCODED_AT_ONCE = 4096  # passages: a document may be any number of them
-_MOST_PARTS = 8  # of an approximate index, each searched by itself; more are built into one
-_KEPT = timedelta(hours=1)  # for which readers may go on with an older version
+ENCODE_BATCH = 4096  # passages: a document may have any number of them
+_MAX_INDEX_PARTS = 8  # parts of an approximate index are searched one by one; beyond this it is rebuilt
+_VERSION_LIFETIME = timedelta(hours=1)  # so that readers can finish with an older version
 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What decides a passage's vector besides its text. `name` and `revision` say where the model was found."""
+    """What determines the vector of a text. `name` and `revision` only locate the model."""
 
     name: str
     revision: str | None
     fingerprint: str  # of the model's files
     size: int  # of a vector
-    max_length: int  # word pieces of a passage
-    stride: int  # word pieces that neighbouring passages share, at most
+    max_length: int  # tokens of a passage
+    stride: int  # maximum overlap of neighbouring passages, in tokens
     query_prefix: str = ""
     document_prefix: str = ""
 
     @property
     def window(self) -> Window:
-        """How documents are cut."""
+        """How documents are split."""
         return Window(self.max_length, self.stride, self.document_prefix)
 
 
 class NoStore(DataError):
-    """There is no store at this place."""
+    """There is no store at this URI."""
 
 
 class Indexed(NamedTuple):
-    """What became of the documents of one call, and the passages written for them."""
+    """Numbers of documents of one call, and of the passages written for them."""
 
     added: int
     replaced: int
     unchanged: int
-    repeated: int  # rows that say the same as an earlier one
-    empty: int  # without any text: not kept
+    repeated: int  # rows equal to an earlier one
+    empty: int  # without text: skipped
     passages: int
 
 
 @dataclass(frozen=True)
 class Store:
-    """Passages and vectors of the documents of one model. Any number of processes may read while one writes."""
+    """Passages of documents and their vectors by one model. Any number of processes may read while one writes."""
 
     uri: str
     identity: ModelIdentity
@@ -77,33 +78,31 @@ class Store:
 
     @classmethod
     def create(cls, uri: str | Path, identity: ModelIdentity) -> Store:
-        """A new, empty store. Raises DataError where there is one, or a folder with other things."""
+        """A new, empty store. Raises DataError for an existing store and for a folder with other files."""
         import pyarrow as pa
 
-        uri, local = place(uri)
+        uri, local = resolve_uri(uri)
         if local and not _free(local):
-            what = "is a store already" if (local / f"{TABLE}.lance").is_dir() else "is there, and holds other things"
+            what = "is already a store" if (local / f"{TABLE}.lance").is_dir() else "exists, and is not a store"
             raise DataError(Problem(uri, what, "Name a new folder."))
-        texts = [pa.field(name, pa.string()) for name in ("id", "text", "title", "hash")]
-        places = [pa.field(name, pa.int32()) for name in ("passage", "start", "end")]
-        vector = pa.field("vector", pa.list_(pa.float32(), identity.size))
+        types = dict.fromkeys(("id", "text", "title", "hash"), pa.string())
+        types |= dict.fromkeys(("passage", "start", "end"), pa.int32()) | {
+            "vector": pa.list_(pa.float32(), identity.size)
+        }
         note = json.dumps({"format": FORMAT, "model": asdict(identity)})
-        fields = pa.schema([*texts, *places, vector], metadata={NOTE: note.encode()})
-        with explained(uri):
+        fields = pa.schema(types, metadata={NOTE: note.encode()})
+        with database_errors(uri):
             store = cls(uri, identity, connect(uri).create_table(TABLE, schema=fields))
             store._add_indices()
         return store
 
     @classmethod
     def open(cls, uri: str | Path, identity: ModelIdentity | None = None) -> Store:
-        """The store at a folder or URI. Raises DataError where there is none, ModelError if `identity` is not its own.
-
-        identity: the model that is to be used with it.
-        """
-        uri, local = place(uri)
+        """The store at a folder or URI. Raises NoStore, and ModelError unless it was made with the model `identity`."""
+        uri, local = resolve_uri(uri)
         if local and not (local / f"{TABLE}.lance").is_dir():
             raise _absent(uri)
-        with explained(uri):
+        with database_errors(uri):
             try:
                 table = connect(uri).open_table(TABLE)
             except ValueError as error:
@@ -116,40 +115,40 @@ class Store:
 
     @classmethod
     def open_or_create(cls, uri: str | Path, identity: ModelIdentity) -> Store:
-        """The store of this model, made where there is none. Raises as `open` and `create`."""
+        """The store of this model, created if there is none. Raises as `open` and `create`."""
         try:
             return cls.open(uri, identity)
         except NoStore:
             return cls.create(uri, identity)
 
     def require(self, identity: ModelIdentity) -> None:
-        """Raises ModelError unless vectors of this model can be compared with those here."""
+        """Raises ModelError unless vectors of this model can be compared with the store's."""
         ours, theirs = asdict(self.identity), asdict(identity)
-        named = [field for field in ours if field not in ("name", "revision") and ours[field] != theirs[field]]
-        if not named:
+        differ = [name for name in ours if name not in ("name", "revision") and ours[name] != theirs[name]]
+        if not differ:
             return
-        made = f"{self.identity.name}" + (f" at revision {self.identity.revision}" if self.identity.revision else "")
-        if "fingerprint" in named:
-            what = f"was made with {made}; {identity.name} is another model (its files differ)"
+        model = self.identity.name + (f" at revision {self.identity.revision}" if self.identity.revision else "")
+        if "fingerprint" in differ:
+            what = f"was made with {model}; {identity.name} is another model (its files differ)"
         else:
-            differ = ", ".join(f"{n} {ours[n]!r}, not {theirs[n]!r}" for n in named)
-            what = f"was made by {made} with other options: {differ}"
+            options = ", ".join(f"{name} {ours[name]!r}, not {theirs[name]!r}" for name in differ)
+            what = f"was made with {model} and other options: {options}"
         raise ModelError(Problem(self.uri, what, "Use that model and its options, or index into a new folder."))
 
     @property
     def columns(self) -> dict[str, type]:
-        """Column of the metadata -> the type of its values, besides `title`."""
+        """Column of the metadata, without `title` -> the type of its values."""
         kinds: dict[str, type] = {"bool": bool, "int64": int, "double": float, "string": str}
-        return {field.name: kinds[str(field.type)] for field in self.table.schema if field.name not in OWN}
+        return {field.name: kinds[str(field.type)] for field in self.table.schema if field.name not in RESERVED}
 
     @property
     def approximate(self) -> bool:
-        """Is there an approximate index of the vectors?"""
+        """True if there is an approximate index of the vectors."""
         return any(index.columns == ["vector"] for index in self.table.list_indices())
 
     def __len__(self) -> int:
-        """Passages."""
-        with explained(self.uri):
+        """Number of passages."""
+        with database_errors(self.uri):
             return int(self.table.count_rows())
 
     def index(
@@ -159,131 +158,131 @@ class Store:
         tokenizer: PreTrainedTokenizerBase,
         ann_from: int = ANN_FROM,
     ) -> Indexed:
-        """Add documents, and replace those whose id is here with other contents; equal ones are not encoded again.
+        """Add documents, and replace those with a known id and other contents; unchanged ones are not encoded again.
 
         documents: `{"id" or "_id", "text", optional "title", further columns of text, numbers, true or false}`.
-        Each batch is kept in one step with all its passages, so that a killed call loses one batch at most: call it
-        again with the same documents. ann_from: passages from which on an approximate index is built.
-        Raises DataError on bad rows and on a full disk, ModelError on bad vectors; batches before stay.
+        Each batch is written in one step with all its passages, so that a killed call loses at most one batch: repeat
+        it with the same documents. ann_from: minimum number of passages for an approximate index.
+        Raises DataError on bad rows and a full disk, ModelError on bad vectors; earlier batches are in the store.
         """
-        return self.index_placed(((f"row {n}", row) for n, row in enumerate(documents, 1)), encode, tokenizer, ann_from)
+        located = ((f"row {n}", row) for n, row in enumerate(documents, 1))
+        return self.index_located(located, encode, tokenizer, ann_from)
 
-    def index_placed(
-        self, rows: Iterable[Placed], encode: Encode, tokenizer: PreTrainedTokenizerBase, ann_from: int = ANN_FROM
+    def index_located(
+        self, rows: Iterable[LocatedRow], encode: Encode, tokenizer: PreTrainedTokenizerBase, ann_from: int = ANN_FROM
     ) -> Indexed:
-        """As `index`, for rows with the place where each stands, which messages name."""
-        reader, columns, done = Reader(), self.columns, Indexed(0, 0, 0, 0, 0, 0)
-        for batch in batches(reader.read(rows)):
-            new = settle(batch, columns)
+        """As `index`, for rows with their locations, which messages name."""
+        seen, columns, done = FirstSeen(), self.columns, Indexed(0, 0, 0, 0, 0, 0)
+        for batch in batches(read_documents(rows, seen)):
+            new = infer_column_types(batch, columns)
             if new:
-                with explained(self.uri):
-                    self.table.add_columns(schema(new))
+                with database_errors(self.uri):
+                    self.table.add_columns(arrow_schema(new))
                 columns |= new
             known = self.hashes([document.id for document in batch])
             changed = [d for d in batch if known.get(d.id) != d.hash and (d.id in known or not d.empty)]
-            cut = passages(tokenizer, [(d.id, d.title, d.text) for d in changed if not d.empty], self.identity.window)
-            written = sum(map(len, cut))
+            split = passages(tokenizer, [(d.id, d.title, d.text) for d in changed if not d.empty], self.identity.window)
+            written = sum(map(len, split))
             if changed:
-                self._replace(changed, [p for each in cut for p in each], encode)
+                self._replace(changed, [p for each in split for p in each], encode)
             fresh = [d.id in known for d in changed if not d.empty]
             unchanged = sum(known.get(d.id) == d.hash for d in batch)
             counts = (fresh.count(False), fresh.count(True), unchanged, 0, sum(d.empty for d in batch), written)
             done = Indexed(*map(sum, zip(done, counts, strict=True)))
         self._refresh(ann_from)
-        return done._replace(repeated=reader.repeated)
+        return done._replace(repeated=seen.repeats)
 
     def delete(self, ids: Sequence[str]) -> list[str]:
-        """Remove the documents of these ids, all in one step. Returns those of the ids that were here."""
+        """Delete the documents with these ids, in one step. Returns the ids that were in the store."""
         from lancedb.expr import col
 
-        found = list(self.hashes([replace_surrogates(name) for name in ids]))
-        if found:
-            with explained(self.uri):
-                self.table.delete(col("id").isin(found))
-        return found
+        known = list(self.hashes([replace_surrogates(name) for name in ids]))
+        if known:
+            with database_errors(self.uri):
+                self.table.delete(col("id").isin(known))
+        return known
 
     def hashes(self, ids: Sequence[str]) -> dict[str, str]:
-        """Id -> hash of the contents, of those of the documents that are here."""
+        """Id -> hash of the contents, for the documents that are in the store."""
         from lancedb.expr import col
 
         if not ids:
             return {}
-        with explained(self.uri):
+        with database_errors(self.uri):
             query = self.table.search().where(col("id").isin(ids) & (col("passage") == 0)).select(["id", "hash"])
-            found = query.to_arrow()
-        return dict(zip(found["id"].to_pylist(), found["hash"].to_pylist(), strict=True))
+            rows = query.to_arrow()
+        return dict(zip(rows["id"].to_pylist(), rows["hash"].to_pylist(), strict=True))
 
-    def _replace(self, documents: Sequence[Document], cut: Sequence[Passage], encode: Encode) -> None:
-        """Put these passages for all that is here of these documents, in one step."""
+    def _replace(self, documents: Sequence[Document], split: Sequence[Passage], encode: Encode) -> None:
+        """Replace all passages of these documents by these, in one step."""
         import pyarrow as pa
         from lancedb.expr import col
 
         by_id = {document.id: document for document in documents}
-        vectors = self._encode(cut, encode)
-        owners = [by_id[passage.document] for passage in cut]
+        vectors = self._encode(split, encode)
+        owners = [by_id[passage.document] for passage in split]
         values: dict[str, Any] = {name: [d.metadata.get(name) for d in owners] for name in self.columns}
         values |= {"id": [d.id for d in owners], "hash": [d.hash for d in owners], "title": [d.title for d in owners]}
-        values |= {name: [getattr(p, name) for p in cut] for name in ("text", "start", "end")}
-        values["passage"] = [p.number for p in cut]
+        values |= {name: [getattr(p, name) for p in split] for name in ("text", "start", "end")}
+        values["passage"] = [p.number for p in split]
         values["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), self.identity.size)
-        with explained(self.uri):
+        with database_errors(self.uri):
             merge = self.table.merge_insert(["id", "passage"]).when_matched_update_all().when_not_matched_insert_all()
             merge = merge.when_not_matched_by_source_delete(col("id").isin(list(by_id)))
             merge.execute(pa.Table.from_pydict(values, schema=self.table.schema))
 
-    def _encode(self, cut: Sequence[Passage], encode: Encode) -> Vectors:
-        """Vectors (passages, size). Raises ModelError where one is not finite or 0."""
-        vectors = np.empty((len(cut), self.identity.size), dtype=np.float32)
-        for start in range(0, len(cut), ENCODED_AT_ONCE):
-            part = cut[start : start + ENCODED_AT_ONCE]
-            made = np.asarray(encode([passage.read for passage in part]), dtype=np.float32)
-            if made.shape != (len(part), self.identity.size):
-                what = f"gave vectors of shape {made.shape} for {len(part)} texts, not of size {self.identity.size}"
-                raise ModelError(Problem(self.identity.name, what, "It is not the model that this store was made by."))
-            bad = np.flatnonzero(~(np.isfinite(made).all(axis=1) & made.any(axis=1)))
+    def _encode(self, split: Sequence[Passage], encode: Encode) -> Vectors:
+        """Vectors (passages, size). Raises ModelError where one is 0 or not finite."""
+        vectors = np.empty((len(split), self.identity.size), dtype=np.float32)
+        for start in range(0, len(split), ENCODE_BATCH):
+            part = split[start : start + ENCODE_BATCH]
+            new = np.asarray(encode([passage.read for passage in part]), dtype=np.float32)
+            if new.shape != (len(part), self.identity.size):
+                what = f"gave vectors of shape {new.shape} for {len(part)} texts, not of size {self.identity.size}"
+                raise ModelError(Problem(self.identity.name, what, "It is not the model that made this store."))
+            bad = np.flatnonzero(~(np.isfinite(new).all(axis=1) & new.any(axis=1)))
             if len(bad):
-                what = f"its vector is not finite, or 0, for the document {short_repr(part[bad[0]].document)}"
+                what = f"its vector is 0 or not finite for the document {short_repr(part[bad[0]].document)}"
                 raise ModelError(Problem(self.identity.name, what, "The model is damaged, or its training diverged."))
-            vectors[start : start + len(part)] = made
+            vectors[start : start + len(part)] = new
         return vectors
 
     def _refresh(self, ann_from: int) -> None:
-        """Bring the indices up to date, and drop versions that nobody reads any more."""
+        """Update the indices, and delete old versions of the table."""
         from lancedb.index import HnswSq
 
-        with explained(self.uri):
+        with database_errors(self.uri):
             self._add_indices()
-            self.table.optimize(cleanup_older_than=_KEPT)
+            self.table.optimize(cleanup_older_than=_VERSION_LIFETIME)
             parts = [self.table.index_stats(i.name) for i in self.table.list_indices() if i.columns == ["vector"]]
             few = self.table.count_rows() < ann_from
-            if not few and (not parts or parts[0].num_indices > _MOST_PARTS):
+            if not few and (not parts or parts[0].num_indices > _MAX_INDEX_PARTS):
                 self.table.create_index("vector", config=HnswSq(distance_type="cosine"), replace=True)
 
     def _add_indices(self) -> None:
-        """Of the ids, and of the words of texts and titles; a store that was cut off when it was made may lack them."""
+        """Indices of ids and of the words of texts and titles; a store whose creation was interrupted may lack them."""
         from lancedb.index import FTS, BTree
 
-        there = [index.columns for index in self.table.list_indices()]
+        existing = [index.columns for index in self.table.list_indices()]
         for column, config in (("id", BTree()), ("text", FTS()), ("title", FTS())):
-            if [column] not in there:
+            if [column] not in existing:
                 self.table.create_index(column, config=config)
 
 
 def _free(folder: Path) -> bool:
-    """Can a store be made here? Also where a process was killed before the first version of one stood."""
+    """True if a store can be created here, including over one whose creation was interrupted."""
     if not folder.exists():
         return True
     if not folder.is_dir():
         return False
-    begun = folder / f"{TABLE}.lance"
-    others = [entry for entry in folder.iterdir() if entry != begun]
-    return not others and not any(file for kind in ("_versions", "data") for file in begun.glob(f"{kind}/[!.]*"))
+    table = folder / f"{TABLE}.lance"
+    others = [entry for entry in folder.iterdir() if entry != table]
+    return not others and not any(file for kind in ("_versions", "data") for file in table.glob(f"{kind}/[!.]*"))
 
 
 def _absent(uri: str) -> NoStore:
-    return NoStore(
-        Problem(uri, "is not a store of bertkit", f"bertkit index MODEL --documents FILE --store {uri}  makes one.")
-    )
+    fix = f"Create one: bertkit index MODEL --documents FILE --store {uri}"
+    return NoStore(Problem(uri, "is not a store of bertkit", fix))
 
 
 def _identity(uri: str, note: bytes | None) -> ModelIdentity:
@@ -293,5 +292,5 @@ def _identity(uri: str, note: bytes | None) -> ModelIdentity:
             raise ValueError(f"format {content['format']}")
         return ModelIdentity(**content["model"])
     except (ValueError, KeyError, TypeError) as error:
-        what = f"does not say what model made it, or as another version of bertkit says it ({error})"
+        what = f"does not name its model, or was written by another version of bertkit ({error})"
         raise DataError(Problem(uri, what, "Index the documents into a new folder.")) from error
