@@ -160,16 +160,16 @@ def test_a_vocabulary_is_as_large_as_was_asked_for_or_says_so(corpus: Path, tmp_
     tokenizer = train_wordpiece([corpus], tmp_path / "full", vocab_size=1200)
     assert len(tokenizer) == len(vocabulary(tmp_path / "full")) == 1200
     assert [tokenizer.convert_tokens_to_ids(token) for token in SPECIALS] == [0, 100, 101, 102, 103]
-    assert "asked for" not in caplog.text
+    assert "requested" not in caplog.text
     assert "no room" not in caplog.text
     assert "1,200 word pieces" in caplog.text
     (tmp_path / "few.txt").write_text("low lower lowest\n" * 9)
     caplog.clear()
     assert len(train_wordpiece([tmp_path / "few.txt"], tmp_path / "few", vocab_size=60)) == 24
-    assert "no more than these, of 60 asked for" in caplog.text
+    assert "no more than these, of 60 requested" in caplog.text
     assert "no room for BERT's own ids" in caplog.text
     assert "9 texts, 27 words, 7 characters\n" in caplog.text
-    assert "1.00 pieces per word, 0.000 % of them [UNK]" in caplog.text
+    assert "1.00 word pieces per word, 0.000 % of them [UNK]" in caplog.text
 
 
 def test_rare_characters_are_left_out_and_counted(tmp_path: Path, caplog: Any) -> None:
@@ -319,7 +319,7 @@ def test_everything_that_is_wrong_is_said_at_once(capsys: Any, tmp_path: Path) -
         capsys, *command, tmp_path / "full", "--vocab-size", 5, "--min-frequency", 0, "--limit-alphabet", 0,
         "--max-length", 2, "--input", good, tmp_path / "nowhere.txt", tmp_path,
     )  # fmt: skip
-    for words in ("vocab_size: 5", "min_frequency: 0", "limit_alphabet: 0", "max_length: 2", "is there already"):
+    for words in ("vocab_size: 5", "min_frequency: 0", "limit_alphabet: 0", "max_length: 2", "already exists"):
         assert words in told
     assert f"{tmp_path / 'nowhere.txt'}: no such file" in told
     assert told.count("error: ") == 7
@@ -380,7 +380,7 @@ def test_the_command_reports_and_writes_what_the_function_writes(capsys: Any, co
     )
     for name in FILES:
         assert (out / name).read_bytes() == (tmp_path / "same" / name).read_bytes()
-    assert "is there already" in refused(capsys, "tokenizer", "train", "--input", other, "--output", out)
+    assert "already exists" in refused(capsys, "tokenizer", "train", "--input", other, "--output", out)
 
 
 def test_real_text(real_data: Path, tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ BERT_LAYOUT = (  # ids 0 to 998 of BERT's published vocabulary, whose characters
     *SPECIALS[1:],
     *(f"[unused{n}]" for n in range(99, 994)),
 )
-PIECE = 10_000  # characters that are handed on at a time
-SAMPLE, SAMPLE_PIECE = 500, 1_000  # texts, and characters of each, that are compared and reported on
+PART = 10_000  # characters that are processed at a time
+SAMPLE, SAMPLE_PART = 500, 1_000  # texts, and characters of each, that are compared and reported on
 HARD = (
     "",
     " \t\n",
@@ -62,12 +62,12 @@ def train_wordpiece(
     column: str = "text",
     max_length: int = 512,
 ) -> PreTrainedTokenizerBase:
-    """Train WordPiece on the texts of `files`, write a folder that AutoTokenizer opens, and return what it opens.
+    """Train WordPiece on the texts of `files`, write a folder that AutoTokenizer opens, and return that tokenizer.
 
-    files: see `read_texts`; they are read twice, and nothing but the counts of words is held. output: a new or an
+    files: see `read_texts`; they are read twice, and only the counts of words are held in memory. output: a new or an
     empty folder. vocab_size: of the result, special tokens included (see `reserved`). min_frequency: of pairs that are
-    merged. limit_alphabet: characters that are learned, the most frequent; words with any other become [UNK].
-    max_length: pieces that the model will read. The same texts and settings give the same bytes.
+    merged. limit_alphabet: how many characters are learned, the most frequent; words with any other become [UNK].
+    max_length: tokens that the model will read. The same texts and settings give the same bytes.
 
     Raises DataError, with all that is wrong with the settings or the files, and ModelError where the written
     tokenizer does not read as the trained one. Then nothing is left behind.
@@ -80,9 +80,9 @@ def train_wordpiece(
         what = f"{vocab_size:,} is too small: {len(layout)} are special, {len(alphabet):,} are the alphabet"
         fix = f"Take more than {needed:,}, or learn fewer characters (limit_alphabet)."
         raise DataError(Problem("vocab_size", what, fix))
-    pieces = (piece for file in files for text in read_texts(file, column) for piece in _cut(text, PIECE))
-    learned = _learn(pieces, normalizer, alphabet, vocab_size - len(layout), min_frequency)
-    vocab = {piece: index for index, piece in enumerate([*layout, *learned])}
+    parts = (part for file in files for text in read_texts(file, column) for part in _cut(text, PART))
+    learned = _learn(parts, normalizer, alphabet, vocab_size - len(layout), min_frequency)
+    vocab = {token: index for index, token in enumerate([*layout, *learned])}
     trained = BertTokenizer(vocab=vocab, do_lower_case=lowercase, model_max_length=max_length)
     output = Path(os.path.realpath(output))
     _write(trained, output, [*HARD, *corpus.sample])
@@ -106,15 +106,15 @@ def reserved(vocab_size: int) -> tuple[str, ...]:
 def read_texts(file: Path, column: str = "text") -> Iterator[str]:
     """Stream the texts of a file: the lines of .txt, else `column` of the rows that `read_rows` reads.
 
-    None is passed over. Raises DataError, with file and line: what `read_rows` refuses, no such column, no text.
+    None is skipped. Raises DataError, with file and line: what `read_rows` refuses, no such column, no text.
     """
     spec = text_a_row(file, DataSpec(source=str(file)))
     column = "text" if spec.format == "lines" else column
     where, problems = row_prefix(str(file), format_of(file, spec)), Problems()
     for number, row in read_rows(file, spec):
         if column not in row:
-            found = ", ".join(map(str, row)) or "nothing"
-            problems.add(f"{where}{number}", f"no column {column!r}; found {found}", "Name it: --column NAME.")
+            columns = ", ".join(map(str, row)) or "nothing"
+            problems.add(f"{where}{number}", f"no column {column!r}; found {columns}", "Name it: --column NAME.")
         elif isinstance(value := row[column], str):
             yield value
         elif value is not None:
@@ -124,34 +124,34 @@ def read_texts(file: Path, column: str = "text") -> Iterator[str]:
 
 @dataclass
 class _Corpus:
-    """What the first reading finds out."""
+    """Statistics of the first reading."""
 
     texts: int = 0
-    pieces: int = 0
-    words: int = 0  # between blanks
+    parts: int = 0
+    words: int = 0  # between spaces
     characters: Counter[str] = field(default_factory=Counter)
     continuing: set[str] = field(default_factory=set)  # characters seen within words, not only at their beginning
     alone: set[str] = field(default_factory=set)  # characters that are words of their own: punctuation, CJK
     sample: list[str] = field(default_factory=list)
 
-    def add(self, piece: str, normalizer: BertNormalizer, draw: random.Random) -> None:
-        text = normalizer.normalize_str(piece)
+    def add(self, part: str, normalizer: BertNormalizer, draw: random.Random) -> None:
+        text = normalizer.normalize_str(part)
         self.words += len(text.split())
         self.characters.update(text)
         if new := set(text) - self.continuing - self.alone:
             split = BertPreTokenizer().pre_tokenize_str
             self.continuing.update(char for word, _ in split(text) for char in word[1:])
             self.alone.update(c for c in new - self.continuing if len(split(normalizer.normalize_str(f"a{c}a"))) > 1)
-        self.pieces += 1
-        index = len(self.sample) if len(self.sample) < SAMPLE else draw.randrange(self.pieces)
-        if index < SAMPLE:  # every piece with the same probability: algorithm R (Vitter 1985)
-            self.sample[index : index + 1] = [next(_cut(piece, SAMPLE_PIECE))]
+        self.parts += 1
+        index = len(self.sample) if len(self.sample) < SAMPLE else draw.randrange(self.parts)
+        if index < SAMPLE:  # every part with the same probability: algorithm R (Vitter 1985)
+            self.sample[index : index + 1] = [next(_cut(part, SAMPLE_PART))]
 
     def alphabet(self, limit: int) -> list[str]:
         """The `limit` most frequent characters; then, as ##c, those that continue words. Both are sorted."""
         ranked = sorted((-count, char) for char, count in self.characters.items() if not char.isspace())
-        kept = sorted(char for _, char in ranked[:limit])
-        return [*kept, *(f"##{char}" for char in kept if char in self.continuing)]
+        chosen = sorted(char for _, char in ranked[:limit])
+        return [*chosen, *(f"##{char}" for char in chosen if char in self.continuing)]
 
 
 def _scan(files: Sequence[Path], column: str, normalizer: BertNormalizer) -> _Corpus:
@@ -160,8 +160,8 @@ def _scan(files: Sequence[Path], column: str, normalizer: BertNormalizer) -> _Co
         try:
             for text in read_texts(file, column):
                 corpus.texts += bool(text.strip())
-                for piece in _cut(text, PIECE):
-                    corpus.add(piece, normalizer, draw)
+                for part in _cut(text, PART):
+                    corpus.add(part, normalizer, draw)
         except DataError as error:
             problems += error.problems
     if not problems and not corpus.words:
@@ -172,11 +172,11 @@ def _scan(files: Sequence[Path], column: str, normalizer: BertNormalizer) -> _Co
 
 
 def _cut(text: str, size: int) -> Iterator[str]:
-    """The text in pieces of at most `size` characters, cut after blanks; a longer word is cut through."""
+    """The text in parts of at most `size` characters, cut after spaces; a longer word is split."""
     start = 0
     while len(text) - start > size:
-        blank = max(text.rfind(" ", start, start + size), text.rfind("\n", start, start + size))
-        end = blank + 1 if blank >= 0 else start + size
+        space = max(text.rfind(" ", start, start + size), text.rfind("\n", start, start + size))
+        end = space + 1 if space >= 0 else start + size
         yield text[start:end]
         start = end
     yield text[start:]
@@ -185,7 +185,7 @@ def _cut(text: str, size: int) -> Iterator[str]:
 def _check_settings(
     files: Sequence[Path], output: Path, vocab_size: int, min_frequency: int, limit_alphabet: int, max_length: int
 ) -> None:
-    """What can be told before the first text is read, all at once."""
+    """Report all errors that are known before the first text is read."""
     smallest = (
         ("vocab_size", vocab_size, len(SPECIALS) + 1),
         ("min_frequency", min_frequency, 1),
@@ -199,25 +199,25 @@ def _check_settings(
         problems.append(Problem("", "no files to train on", "Name them: --input FILE."))
     for file in files:
         if not file.is_file():
-            what = "is no file that can be read twice" if file.exists() else "no such file"
+            what = "cannot be read twice: not a regular file" if file.exists() else "no such file"
             problems.append(Problem(str(file), what))
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        problems.append(Problem(str(output), "is there already", "Name a new folder, or an empty one."))
+        problems.append(Problem(str(output), "already exists", "Name a new folder, or an empty one."))
     if problems:
         raise DataError(problems)
 
 
 def _learn(
-    pieces: Iterator[str], normalizer: BertNormalizer, alphabet: Sequence[str], size: int, min_frequency: int
+    parts: Iterator[str], normalizer: BertNormalizer, alphabet: Sequence[str], size: int, min_frequency: int
 ) -> list[str]:
-    """The `size` word pieces, or as many as there are: the alphabet, then merges in the order in which they were made.
+    """At most `size` word pieces: the alphabet, then merges in the order in which they were made.
 
-    Of pairs that are as frequent the trainer takes the one with the smallest ids. It gives ids to ##c in the order of
-    a hash map, another one in each process, except to those that are its special tokens: so all are.
+    Of equally frequent pairs the trainer takes the one with the smallest ids. It gives ids to ##c in the order of a
+    hash map, which differs between processes, except to its special tokens: so all of the alphabet are special tokens.
     """
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, BertPreTokenizer()
-    characters = [piece for piece in alphabet if len(piece) == 1]
+    characters = [token for token in alphabet if len(token) == 1]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=min_frequency,
@@ -226,7 +226,7 @@ def _learn(
         limit_alphabet=len(characters),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(pieces, trainer=trainer)
+    tokenizer.train_from_iterator(parts, trainer=trainer)
     return _by_id(tokenizer.get_vocab())
 
 
@@ -235,26 +235,23 @@ def _by_id(vocab: dict[str, int]) -> list[str]:
 
 
 def _write(trained: BertTokenizer, output: Path, probes: Sequence[str]) -> None:
-    """Write the folder aside, open it again in the three ways there are, compare, and only then give it its name."""
+    """Write the folder aside, open it again, compare, and only then give it its name.
+
+    AutoTokenizer builds the tokenizer from the vocabulary and the settings, other programs from tokenizer.json.
+    """
     aside = output.with_name(f".{output.name}.{os.getpid()}.writing")
     try:
         trained.save_pretrained(aside)
-        write_text(aside / "vocab.txt", "".join(f"{piece}\n" for piece in _by_id(trained.get_vocab())))
-        opened, plain = load_tokenizer(aside), BertTokenizer(str(aside / "vocab.txt"), trained.do_lower_case)
-        wrong = "AutoTokenizer finds other settings" if _settings(opened) != _settings(trained) else ""
+        write_text(aside / "vocab.txt", "".join(f"{token}\n" for token in _by_id(trained.get_vocab())))
+        opened = load_tokenizer(aside)
+        others = {"AutoTokenizer": opened.backend_tokenizer}
+        others["tokenizer.json"] = Tokenizer.from_file(str(aside / "tokenizer.json"))
         expected = _readings(trained.backend_tokenizer, probes)
-        for name, reader in (
-            ("AutoTokenizer", opened.backend_tokenizer),
-            ("tokenizer.json", Tokenizer.from_file(str(aside / "tokenizer.json"))),
-            ("vocab.txt", plain.backend_tokenizer),
-        ):
-            found = _readings(reader, probes)
-            wrong = wrong or next(
-                (f"{name}: {short_repr(text)}" for text in expected if found[text] != expected[text]), ""
-            )
-        wrong = wrong or next((f"spelling of {short_repr(text)}" for text in probes if _misspelled(trained, text)), "")
+        wrong = [name for name, other in others.items() if _readings(other, probes) != expected]
+        if _settings(opened) != _settings(trained):
+            wrong.append("tokenizer_config.json")
         if wrong:
-            what = f"opened again, it does not read as what was trained ({wrong})"
+            what = f"opened again, it does not read as what was trained ({', '.join(wrong)})"
             raise ModelError(Problem(str(output), what, "Nothing was written. Please report it."))
         aside.replace(output)
     finally:
@@ -265,35 +262,26 @@ def _settings(tokenizer: PreTrainedTokenizerBase) -> list[object]:
     return [type(tokenizer), tokenizer.special_tokens_map, tokenizer.model_max_length, tokenizer.model_input_names]
 
 
-def _readings(tokenizer: Tokenizer, probes: Sequence[str]) -> dict[object, tuple[object, ...]]:
-    """Text, or pair of texts -> ids, token types, and what the ids are decoded to."""
-    texts = [*probes, *zip(probes, HARD, strict=False)]
-    encoded = zip(texts, tokenizer.encode_batch(texts), strict=True)
-    return {text: (each.ids, each.type_ids, tokenizer.decode(each.ids)) for text, each in encoded}
-
-
-def _misspelled(tokenizer: BertTokenizer, text: str) -> bool:
-    """Whether the pieces, put together, are not the normalised text; what is unknown or special has no spelling."""
-    pieces = tokenizer.tokenize(text)
-    spelled = "".join(piece[2:] if len(piece) > 2 and piece[:2] == "##" else piece for piece in pieces)
-    plain = "".join(tokenizer.backend_tokenizer.normalizer.normalize_str(text).split())
-    return spelled != plain and set(SPECIALS).isdisjoint(pieces)
+def _readings(tokenizer: Tokenizer, probes: Sequence[str]) -> list[tuple[object, ...]]:
+    """For each text and pair of texts the ids, token types, and the text that the ids are decoded to."""
+    encoded = tokenizer.encode_batch([*probes, *zip(probes, HARD, strict=False)])
+    return [(each.ids, each.type_ids, tokenizer.decode(each.ids)) for each in encoded]
 
 
 def _report(tokenizer: PreTrainedTokenizerBase, corpus: _Corpus, limit_alphabet: int, vocab_size: int) -> None:
     known = sum(not char.isspace() for char in corpus.characters)
-    left_out = f", {known - limit_alphabet:,} rarer ones become [UNK]" if known > limit_alphabet else ""
-    logger.info("%s texts, %s words, %s characters%s", f"{corpus.texts:,}", f"{corpus.words:,}", f"{known:,}", left_out)
+    rare = f", {known - limit_alphabet:,} rarer ones become [UNK]" if known > limit_alphabet else ""
+    logger.info("%s texts, %s words, %s characters%s", f"{corpus.texts:,}", f"{corpus.words:,}", f"{known:,}", rare)
     special = ", ".join(f"{token} {tokenizer.convert_tokens_to_ids(token)}" for token in SPECIALS)
     logger.info("%s word pieces in %s: %s", f"{len(tokenizer):,}", tokenizer.name_or_path, special)
     if reserved(vocab_size) == SPECIALS:
         logger.info("a vocabulary this small has no room for BERT's own ids of special tokens")
     if len(tokenizer) < vocab_size:
-        logger.warning("the corpus gives no more than these, of %s asked for", f"{vocab_size:,}")
+        logger.warning("the corpus gives no more than these, of %s requested", f"{vocab_size:,}")
     ids = [i for each in tokenizer(corpus.sample, verbose=False, add_special_tokens=False)["input_ids"] for i in each]
     words = sum(len(text.split()) for text in corpus.sample)
-    unknown = ids.count(tokenizer.convert_tokens_to_ids("[UNK]")) / max(len(ids), 1)
-    logger.info("in a sample: %.2f pieces per word, %.3f %% of them [UNK]", len(ids) / max(words, 1), 100 * unknown)
+    unknown = 100 * ids.count(tokenizer.convert_tokens_to_ids("[UNK]")) / max(len(ids), 1)
+    logger.info("in a sample: %.2f word pieces per word, %.3f %% of them [UNK]", len(ids) / max(words, 1), unknown)
     for text in [text for text in corpus.sample if text.strip()][:2]:
         example = " ".join(text.split())[:60]
         logger.info("  %s\n    %s", example, " ".join(tokenizer.tokenize(example)))
