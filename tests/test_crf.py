@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.testing import assert_close
 from transformers import BertModel, BertPreTrainedModel
 
-from bertkit.models.heads import crf, forward_backward
+from bertkit.models.heads import crf, forward_backward, posteriors
 from bertkit.models.heads.crf import CRF, Chain
 
 BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -114,8 +114,15 @@ def use_scan(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(forward_backward, "_loop", lambda *args: forward_backward._scan(*args[:3]))
 
 
+def needs_logarithms(emissions: Tensor, mask: Tensor, chain: Chain) -> bool:
+    """Whether sums of probabilities could underflow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forward_backward, "_log_posterior", lambda *args: None)
+        return forward_backward.posterior(emissions, mask, chain) is None
+
+
 def test_the_cases_need_probabilities_and_logarithms(cases: list[Case]) -> None:
-    logs = [forward_backward.posterior(case.emissions, case.mask, case.chain).after_is_log for case in cases]
+    logs = [needs_logarithms(case.emissions, case.mask, case.chain) for case in cases]
     assert 10 <= sum(logs) <= 60
 
 
@@ -181,8 +188,7 @@ def test_viterbi_finds_the_best_of_all_paths(cases: list[Case]) -> None:
             assert (found[row, words:] == -1).all()
 
 
-@pytest.mark.usefixtures("way")
-def test_span_marginals_equal_all_paths(cases: list[Case]) -> None:
+def test_span_posteriors_equal_all_paths(cases: list[Case]) -> None:
     """Of all spans of each sentence, with its best tags and with random ones."""
     rng = np.random.default_rng(1)
     for case in cases:
@@ -198,18 +204,10 @@ def test_span_marginals_equal_all_paths(cases: list[Case]) -> None:
                         fits &= ~continues[own[last], brute.paths[:, last + 1]]
                     spans.append((row, first, last))
                     expected.append(brute.chances[fits].sum())
-            found = crf.span_marginals(
-                case.emissions, case.mask, case.chain, tags, torch.tensor(spans), torch.from_numpy(continues)
-            )
-            np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-12)
-
-
-def test_no_spans_have_no_marginals() -> None:
-    emissions, tags, mask = random_batch(np.random.default_rng(0), 2, 3, 4, 1.0)
-    nothing = crf.span_marginals(
-        emissions, mask, CRF(4)(), tags, torch.empty(0, 3), torch.zeros(4, 4, dtype=torch.bool)
-    )
-    assert nothing.shape == (0,)
+            scores, sizes, parts = case.emissions.numpy(), case.mask.sum(1).numpy(), [x.numpy() for x in case.chain]
+            found = posteriors.posterior(scores, sizes, parts)
+            chances = posteriors.span_posteriors(found, sizes, parts, tags.numpy(), np.array(spans), continues)
+            np.testing.assert_allclose(chances, expected, rtol=1e-6, atol=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1.0, 60.0])
@@ -334,23 +332,23 @@ def test_scaled_sums_equal_logarithms_wherever_they_are_used(
     emissions = emissions.sign() * high
     chain = Chain(*(x.sign() * steep for x in random_chain(rng, len(tags), 1.0)))
     chain = crf.constrain(chain, crf.forbidden(tags))
-    found = forward_backward.posterior(emissions, mask, chain)
-    if found.after_is_log:
+    if needs_logarithms(emissions, mask, chain):
         return
+    found = forward_backward.posterior(emissions, mask, chain)
     logs = forward_backward._log_posterior(emissions, mask, chain)
-    assert_close(found[:3], logs[:3], rtol=1e-9, atol=1e-12)
+    assert_close(found, logs, rtol=1e-9, atol=1e-12)
     with pytest.MonkeyPatch.context() as patch:
         use_scan(patch)
+        assert not needs_logarithms(emissions, mask, chain)
         scan = forward_backward.posterior(emissions, mask, chain)
-    assert not scan.after_is_log
-    assert_close(scan[:3], logs[:3], rtol=1e-9, atol=1e-12)
+    assert_close(scan, logs, rtol=1e-9, atol=1e-12)
 
 
 def test_the_usual_scores_need_no_logarithms() -> None:
     """Else all of this would be slow."""
     emissions, _, mask = random_batch(np.random.default_rng(0), 8, 100, len(BIOES), 5.0)
     chain = crf.constrain(random_chain(np.random.default_rng(0), len(BIOES), 2.0), crf.forbidden(BIOES))
-    assert not forward_backward.posterior(emissions, mask, chain).after_is_log
+    assert not needs_logarithms(emissions, mask, chain)
 
 
 @pytest.mark.usefixtures("way")
@@ -444,10 +442,6 @@ def test_padding_and_order_change_nothing(scale: float) -> None:
         wider = function(longer, torch.nn.functional.pad(mask, (0, 5)), chain)
         assert_close(wider if name == "log_partition" else wider[:, :30], whole, rtol=1e-12, atol=1e-12)
         assert_close(function(emissions[order], mask[order], chain), whole[order], rtol=1e-12, atol=1e-12)
-    spans = torch.tensor([(row, 0, length - 1) for row, length in enumerate(mask.sum(1).tolist())])
-    goes_on = torch.eye(9, dtype=torch.bool)
-    whole = crf.span_marginals(emissions, mask, chain, tags, spans, goes_on)
-    assert torch.equal(crf.span_marginals(other, mask, chain, strange, spans, goes_on), whole)
     whole = crf.nll(emissions, tags, mask, chain)
     assert torch.equal(crf.nll(other, strange, mask, chain), whole)
     inputs = other.clone().requires_grad_()
@@ -525,9 +519,6 @@ def test_what_does_not_fit_is_refused() -> None:
         crf.nll(emissions, tags.masked_fill(mask, -100), mask, chain)
     with pytest.raises(ValueError, match=r"tags must be \(3, 6\), not \(3, 5\)"):
         crf.score(emissions, tags[:, :5], mask, chain)
-    for span in ((0, 3, 2), (0, 0, 6), (0, -1, 2), (1, 0, int(mask[1].sum()))):
-        with pytest.raises(ValueError, match="inside their sentences"):
-            crf.span_marginals(emissions, mask, chain, tags, torch.tensor([span]), torch.zeros(4, 4, dtype=torch.bool))
 
 
 # --- the module, in models

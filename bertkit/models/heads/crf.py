@@ -5,7 +5,7 @@ The functions work on a `Chain`, so that saved emissions can be decoded without 
     emissions: (batch, words, tags), of any float type. Sums over paths are fp64, which autocast leaves alone.
     tags: (batch, words) int64, anything at padding.
     mask: (batch, words) bool, True at words: at the first of each sentence, and without gaps.
-    chain: The scores of transitions, with `FORBIDDEN` where a tag can not be; see `constrain`.
+    chain: The scores of transitions, with `FORBIDDEN` where a tag cannot be; see `constrain`.
 
 They raise ValueError for other shapes, masks or tags. Results are fp64 for fp64 emissions, else fp32, and 0 at padding.
 NaN in a sentence makes its results NaN; its decoded tags are then of no meaning.
@@ -35,15 +35,14 @@ __all__ = [
     "marginals",
     "nll",
     "score",
-    "span_marginals",
 ]
 
 
 class CRF(nn.Module):
-    """The learned scores of a chain, named as in pytorch-crf. They begin at 0, where each word is for itself.
+    """The learned scores of a chain, named as in pytorch-crf. They start at 0, where words are independent.
 
     A model that owns one calls `reset_parameters` for it in `_init_weights`: `from_pretrained` builds models without
-    their values. Constraints are no part of it, since buffers that no checkpoint has would be lost there.
+    their values. It has no constraints, since buffers that no checkpoint has would be lost there.
     With peft, name it in `modules_to_save`.
     """
 
@@ -55,7 +54,7 @@ class CRF(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """All 0, but for what `from_pretrained` has loaded."""
+        """All 0, except for what `from_pretrained` has loaded."""
         for parameter in self.parameters():
             nn.init.zeros_(parameter)
 
@@ -80,8 +79,8 @@ def constrain(chain: Chain, never: tuple[Tensor, Tensor, Tensor]) -> Chain:
 
 def nll(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     """Negative log-likelihood of the tags `(batch,)`; differentiable once, by emissions and chain."""
-    there, wide = _checked(emissions, mask, chain)
-    return _like(_log_partition(emissions, there, wide) - _score(emissions, tags, there, wide), emissions)
+    checked = _checked(emissions, mask, chain)
+    return _like(_log_partition(emissions, *checked) - _score(emissions, tags, *checked), emissions)
 
 
 def log_partition(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
@@ -102,35 +101,6 @@ def marginals(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
 
 
 @torch.no_grad()
-def span_marginals(
-    emissions: Tensor, mask: Tensor, chain: Chain, tags: Tensor, spans: Tensor, continues: Tensor
-) -> Tensor:
-    """Posterior of spans `(spans,)`: that their words have these tags, and that they end there.
-
-    Culotta & McCallum 2004, "Confidence estimation for information extraction". Not differentiable; on the CPU.
-
-    Args:
-        emissions: As in the module.
-        mask: As in the module.
-        chain: As in the module.
-        tags: As in the module; such as those of `decode`.
-        spans: (spans, 3) sentence, first word, last word.
-        continues: (tags, tags) bool: does the second tag go on with the span that the first is in? A span ends with
-            its sentence, or before a tag that does not go on with it.
-    """
-    there, wide = _checked(emissions.cpu(), mask.cpu(), chain)
-    path, lengths = _path(tags.cpu(), there, emissions.shape[2]), there.sum(1)
-    sentence, first, last = spans.cpu().long().unbind(1)
-    if ((first < 0) | (first > last) | (last >= lengths[sentence])).any():
-        raise ValueError("spans must be (sentence, first word, last word), inside their sentences")
-    sizes, parts = lengths.numpy(), [part.cpu().numpy() for part in wide]
-    found = posteriors.posterior(emissions.cpu().double().numpy(), sizes, parts)
-    where = spans.cpu().long().numpy()
-    chances = posteriors.span_posteriors(found, sizes, parts, path.numpy(), where, continues.cpu().numpy())
-    return _like(torch.from_numpy(chances), emissions)
-
-
-@torch.no_grad()
 def decode(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     """Best path of each sentence `(batch, words)` int64, -1 at padding (Viterbi 1967).
 
@@ -143,24 +113,24 @@ def decode(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
 
 
 class _LogPartition(torch.autograd.Function):
-    """Its gradients are the posteriors, so they are computed with it, and the backward pass only weighs them."""
+    """Its gradients are the posteriors, so they are computed with it, and the backward pass only weights them."""
 
     @staticmethod
     def forward(ctx: Any, emissions: Tensor, mask: Tensor, *chain: Tensor) -> Tensor:
-        found = posterior(emissions.to(mask.device).double(), mask, Chain(*chain))
-        ctx.save_for_backward(mask, found.marginals, found.transitions)
+        sums = posterior(emissions.to(mask.device).double(), mask, Chain(*chain))
+        ctx.save_for_backward(mask, sums.marginals, sums.transitions)
         ctx.emissions = emissions.dtype, emissions.device
-        return found.log_partition
+        return sums.log_partition
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         mask, tags, transitions = ctx.saved_tensors
         dtype, device = ctx.emissions
-        weighed = grad[:, None, None] * tags
-        last = weighed[torch.arange(len(grad), device=grad.device), mask.sum(1) - 1]
-        by_chain = torch.tensordot(grad, transitions, 1), weighed[:, 0].sum(0), last.sum(0)
-        return weighed.to(dtype).to(device), None, *by_chain
+        weighted = grad[:, None, None] * tags
+        last = weighted[torch.arange(len(grad), device=grad.device), mask.sum(1) - 1]
+        by_chain = torch.tensordot(grad, transitions, 1), weighted[:, 0].sum(0), last.sum(0)
+        return weighted.to(dtype).to(device), None, *by_chain
 
 
 def _log_partition(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:

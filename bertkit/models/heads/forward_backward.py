@@ -19,7 +19,7 @@ RANGE = 300.0  # nats that rescaled sums may lie apart; products of two of them 
 
 
 class Chain(NamedTuple):
-    """The scores of a chain; `FORBIDDEN` where a tag can not be."""
+    """The scores of a chain; `FORBIDDEN` where a tag cannot be."""
 
     transitions: Tensor  # (tags, tags), from -> to
     start: Tensor  # (tags,)
@@ -27,13 +27,11 @@ class Chain(NamedTuple):
 
 
 class Posterior(NamedTuple):
-    """What all paths of a sentence say together."""
+    """Sums over all paths of each sentence."""
 
     log_partition: Tensor  # (batch,)
     marginals: Tensor  # (batch, words, tags), 0 at padding
     transitions: Tensor  # (batch, tags, tags), expected counts
-    after: Tensor  # (batch, words, tags), sums over paths from a word on, each word's up to a factor
-    after_is_log: bool
 
 
 def posterior(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
@@ -41,9 +39,9 @@ def posterior(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
     peaks = emissions.amax(2)
     gains = (emissions - peaks[..., None]).exp_().masked_fill_(~mask[..., None], 1)
     if steps := _steps(gains, chain):
-        found = _scaled_posterior(gains, peaks, mask, chain, steps)
-        if found.log_partition.isfinite().all():  # a short sentence may have no path that is not forbidden
-            return found
+        scaled = _scaled_posterior(gains, peaks, mask, chain, steps)
+        if scaled.log_partition.isfinite().all():  # a short sentence may have no path that is not forbidden
+            return scaled
     return _log_posterior(emissions, mask, chain)
 
 
@@ -79,7 +77,7 @@ def _scaled_posterior(gains: Tensor, peaks: Tensor, mask: Tensor, chain: Chain, 
     norms = products.sum(2, keepdim=True).reciprocal().where(mask[..., None], 0)
     pairs = (alpha[:, :-1] * norms[:, :-1].where(mask[:, 1:, None], 0)).mT @ after[:, 1:]
     log_partition = log_sum + peaks.where(mask, 0).sum(1) + (lengths - 1) * tops[0] + tops[1] + tops[2]
-    return Posterior(log_partition, products * norms, scaled.transitions * pairs, after, False)
+    return Posterior(log_partition, products * norms, scaled.transitions * pairs)
 
 
 def _loop(gains: Tensor, lengths: Tensor, scaled: Chain, steps: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -138,27 +136,19 @@ def _scan(gains: Tensor, lengths: Tensor, scaled: Chain) -> tuple[Tensor, Tensor
 
 
 def _log_posterior(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
-    """From sums of logarithms; computed on the CPU."""
-    device = emissions.device
-    emissions, mask, chain = emissions.cpu(), mask.cpu(), Chain(*(x.cpu() for x in chain))
-    lengths, there = mask.sum(1), mask[..., None]
-    scores = _both_ways(emissions, lengths)
-    moves = torch.stack([chain.transitions, chain.transitions.T])[:, None]
-    inner, outer = torch.empty_like(scores), torch.empty_like(scores)  # without and with the word itself
-    inner[0] = torch.stack([chain.start, chain.end])[:, None]
-    outer[0] = inner[0] + scores[0]
-    for t in range(1, len(scores)):
-        torch.logsumexp(outer[t - 1][..., None] + moves, 2, out=inner[t])
-        torch.add(inner[t], scores[t], out=outer[t])
-    (alpha, after), (_, beta) = (_in_order(x, lengths) for x in (outer, inner))
-    log_partition = (alpha[torch.arange(len(alpha)), lengths - 1] + chain.end).logsumexp(1)
-    shares = alpha - log_partition[:, None, None]
-    pairs = chain.transitions.new_zeros(len(alpha), *chain.transitions.shape)
-    for t in range(1, len(scores)):
-        both = shares[:, t - 1, :, None] + chain.transitions + after[:, t, None]
-        pairs += both.exp().where(there[:, t, None], 0)
-    marginals = (shares + beta).exp().where(there, 0)
-    return Posterior(log_partition.to(device), marginals.to(device), pairs.to(device), after.to(device), True)
+    """From sums of logarithms, whose gradients are the posteriors; computed on the CPU."""
+    with torch.inference_mode(False), torch.enable_grad():
+        scores = emissions.detach().cpu().clone().requires_grad_()
+        transitions, start, end = (part.detach().cpu().clone() for part in chain)
+        transitions = transitions.repeat(len(scores), 1, 1).requires_grad_()
+        there = mask.cpu()[..., None]
+        words = scores.where(there, 0).unbind(1)
+        before = start + words[0]  # all paths up to and with a word, (batch, tags)
+        for t in range(1, len(words)):
+            before = ((before[:, :, None] + transitions).logsumexp(1) + words[t]).where(there[:, t], before)
+        log_partition = (before + end).logsumexp(1)
+        gradients = torch.autograd.grad(log_partition.sum(), (scores, transitions), materialize_grads=True)
+    return Posterior(*(each.detach().to(emissions.device) for each in (log_partition, *gradients)))
 
 
 def _both_ways(values: Tensor, lengths: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Best paths and posteriors of a linear chain, for answers: NumPy alone, no torch. Losses are `crf`'s.
+"""Best paths and posteriors of a linear chain, for answers, in NumPy without torch. Losses are in `crf`.
 
 emissions: (batch, words, tags) fp64, finite, anything at padding.
 lengths: (batch,) int64, the words of each sentence, one at least.
@@ -14,13 +14,13 @@ import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-FORBIDDEN = -1e9  # finite, so that no NaN arises; far below the score of any path, and fp64 still resolves 1e-6 of it
-TINY = 1e-280  # what underflows in a sum that is larger than this is none of its digits
+FORBIDDEN = -1e9  # finite, so that no NaN arises; far below the score of any path, and fp64 still resolves 1e-6
+TINY = 1e-280  # what underflows in a sum larger than this does not change its digits
 NEVER = -1e3  # nats: exp of less is 0 in fp64
 
 
 class Posterior(NamedTuple):
-    """What all paths of a sentence say together; of no meaning at padding."""
+    """Sums over all paths of each sentence; undefined at padding."""
 
     marginals: Array  # (batch, words, tags)
     after: Array  # (batch, words, tags), logarithms of sums over the paths from a word and tag on
@@ -31,15 +31,15 @@ def forbidden(tags: Sequence[str]) -> tuple[Array, Array, Array]:
 
     The scheme is BIOES if a tag begins with `E-` or `S-`, else BIO, also called IOB2. Raises ValueError for other tags.
     """
-    if strange := [tag for tag in tags if tag != "O" and (tag[:2] not in ("B-", "I-", "E-", "S-") or not tag[2:])]:
-        raise ValueError(f"not tags of BIO or BIOES: {', '.join(strange)}")
+    if unknown := [tag for tag in tags if tag != "O" and (tag[:2] not in ("B-", "I-", "E-", "S-") or not tag[2:])]:
+        raise ValueError(f"not tags of BIO or BIOES: {', '.join(unknown)}")
     bioes = any(tag[0] in "ES" for tag in tags)
     kind = np.array([tag[2:] for tag in tags])
     within = np.array([tag[0] in "BI" for tag in tags])
     continues = np.array([tag[0] in "IE" for tag in tags])
     unfinished = within & bioes
-    torn = ~within[:, None] | (kind[:, None] != kind)
-    return np.where(continues, torn, unfinished[:, None]), continues, unfinished
+    broken = ~within[:, None] | (kind[:, None] != kind)
+    return np.where(continues, broken, unfinished[:, None]), continues, unfinished
 
 
 def constrained(chain: Sequence[Array], tags: Sequence[str], temperature: float) -> tuple[Array, ...]:
@@ -54,10 +54,10 @@ def decode(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Array:
     In the emissions' own precision.
     """
     transitions, start, end = chain
-    order = np.argsort(-lengths, kind="stable")  # sentences that go on come first
+    order = np.argsort(-lengths, kind="stable")  # the longest first
     lengths, scores = lengths[order], _by_word(emissions[order])
     going = (lengths > np.arange(len(scores))[:, None]).sum(1).tolist()
-    best = np.empty_like(scores)  # of all paths that come to a word and tag
+    best = np.empty_like(scores)  # of all paths that lead to a word and tag
     best[0] = start + scores[0]
     moves = np.repeat(transitions[:, None], len(order), 1)  # once: broadcasting it at each word takes twice as long
     paths = np.empty_like(moves)
@@ -105,16 +105,10 @@ def span_posteriors(
 ) -> Array:
     """Posterior of spans `(spans,)`: that their words have these tags, and that they end there.
 
-    Culotta & McCallum 2004, "Confidence estimation for information extraction".
-
-    Args:
-        found: Of `posterior`.
-        lengths: As in the module.
-        chain: As in the module.
-        tags: (batch, words), such as those of `decode`.
-        spans: (spans, 3) sentence, first word, last word.
-        continues: (tags, tags) bool: does the second tag go on with the span that the first is in? A span ends with
-            its sentence, or before a tag that does not go on with it.
+    Culotta & McCallum 2004, "Confidence estimation for information extraction". found: of `posterior`. tags: (batch,
+    words), such as those of `decode`. spans: (spans, 3) sentence, first word, last word. continues: (tags, tags) bool,
+    whether the second tag continues the span that the first is in; a span ends with its sentence, or before a tag that
+    does not continue it.
     """
     from scipy.special import log_softmax
 
@@ -123,9 +117,9 @@ def span_posteriors(
     steps = np.take_along_axis(following, path[:, 1:, None], 2)[..., 0].clip(min=NEVER)  # so that sums stay exact
     sums = np.pad(steps.cumsum(1), ((0, 0), (1, 0)))
     within = np.exp(sums[sentence, last] - sums[sentence, first])
-    ends, goes_on = np.ones(len(spans)), last + 1 < lengths[sentence]
-    where = sentence[goes_on], last[goes_on]
-    ends[goes_on] = np.where(continues[path[where]], 0.0, np.exp(following[where])).sum(1)
+    ends, inner = np.ones(len(spans)), last + 1 < lengths[sentence]
+    where = sentence[inner], last[inner]
+    ends[inner] = np.where(continues[path[where]], 0.0, np.exp(following[where])).sum(1)
     chances: Array = found.marginals[sentence, first, path[sentence, first]] * within * ends
     return chances
 
