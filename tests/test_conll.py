@@ -149,7 +149,7 @@ SAD = [
     ("old Mac lines", "a O\rb O\r", {}, ["t.conll:1: a carriage return", "line ends"]),
     ("a column twice", "a O\n", {"header": ["x", "x"]}, ["data.header: names a column twice: x", "[tokens, tags]"]),
     ("no column", "a O\n", {"header": []}, ["data.header: names no column"]),
-    ("no delimiter", "a O\n", {"delimiter": "\n"}, ["data.delimiter: '\\n' can not separate fields"]),
+    ("no delimiter", "a O\n", {"delimiter": "\n"}, ["data.delimiter: '\\n' cannot separate fields"]),
     (
         "a document too late",
         "a O\n\n-DOCSTART- O\n\nb O\n",

@@ -333,7 +333,7 @@ def test_parquet_that_datasets_wrote_keeps_its_names(tmp_path, named):
 @pytest.mark.parametrize(
     ("error", "part"),
     [
-        (ConnectionError("Couldn't reach https://u:p@hf.co/x?sig=1 with hf_SECRET"), "the Hub can not be reached"),
+        (ConnectionError("Couldn't reach https://u:p@hf.co/x?sig=1 with hf_SECRET"), "the Hub cannot be reached"),
         (RuntimeError("Dataset scripts are no longer supported, but found glue.py"), "refs/convert/parquet"),
         (FileNotFoundError("Dataset 'some/data' doesn't exist"), "nor a data set on the Hub"),
         (ValueError("BuilderConfig 'x' not found. Available: ['cola'] hf_SECRET"), "pick one"),
@@ -358,7 +358,7 @@ def test_offline_is_an_error_at_once(tmp_path):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
-    assert "the Hub can not be reached" in done.stdout
+    assert "the Hub cannot be reached" in done.stdout
 
 
 def test_a_name_that_the_hub_does_not_allow():
@@ -411,7 +411,7 @@ def test_a_label_that_only_comes_second_keeps_a_row_in_train(tmp_path):
 
 def test_a_hold_out_contradicts_a_validation_split_and_needs_rows(tmp_path):
     write(tmp_path / "train.jsonl", labelled("a"))
-    assert "can not be held out" in fails(tmp_path, validation=0.5)
+    assert "cannot be held out" in fails(tmp_path, validation=0.5)
     write(tmp_path / "dev.jsonl", labelled("a"))
     assert "remove `validation:`" in fails(tmp_path, validation=0.5)
 

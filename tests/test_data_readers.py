@@ -104,7 +104,7 @@ SAD = [
     ("json item", "t.json", '[{"a": 1}, 2]', {}, ["t.json, row 2: 2, where an object"]),
     ("json without a list", "t.json", '{"a": 1}', {}, ["expected a list of objects"]),
     ("json with two lists", "t.json", '{"a": [], "b": []}', {}, ["expected a list of objects"]),
-    ("not parquet", "t.parquet", "PAR1 or so", {}, ["can not be read as parquet"]),
+    ("not parquet", "t.parquet", "PAR1 or so", {}, ["cannot be read as parquet"]),
     ("unknown suffix", "t.log", "x", {}, [".csv, .tsv, .json, .jsonl, .parquet", "format:"]),
     ("not gzip", "t.csv.gz", "text\na\n", {}, ["archive is broken"]),
     ("not xz", "t.csv.xz", "text\na\n", {}, ["archive is broken"]),

@@ -740,7 +740,7 @@ def test_the_command_line_answers_questions_on_a_file(
     assert main(["predict", str(run.folder), "dog ?"]) == 2
     assert "this model reads question and context together" in capsys.readouterr().err
     assert main(["predict", str(run.folder), "dog ?", "--context", str(tmp_path / "absent.txt")]) == 2
-    assert "absent.txt: can not be read" in capsys.readouterr().err
+    assert "absent.txt: cannot be read" in capsys.readouterr().err
     small.write_rows(tmp_path / "rows.jsonl", rows)
     out = tmp_path / "out.csv"
     assert main(["predict", str(run.folder), "--input", str(tmp_path / "rows.jsonl"), "--output", str(out)]) == 0

@@ -18,7 +18,7 @@ MAX_WHOLE = 500_000_000  # bytes of a file that has to be held whole
 
 
 def parquet_rows(name: str, source: IO[bytes] | Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Stream a parquet file as (row counted from 1, {column: value}); DataError where it can not be read."""
+    """Stream a parquet file as (row counted from 1, {column: value}); DataError where it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -30,7 +30,7 @@ def parquet_rows(name: str, source: IO[bytes] | Path) -> Iterator[tuple[int, dic
             rows = (row for batch in file.iter_batches(1000) for row in batch.to_pylist())
             yield from named_rows(rows, names, f"{name}, row ")
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(Problem(name, f"can not be read as parquet: {error}")) from error
+        raise DataError(Problem(name, f"cannot be read as parquet: {error}")) from error
 
 
 def parquet_names(name: str, source: IO[bytes] | Path) -> dict[str, list[str]]:
@@ -79,7 +79,7 @@ def _schema_names(name: str, schema: pa.Schema) -> dict[str, list[str]]:
     try:
         return class_names(Features.from_arrow_schema(schema))
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(Problem(name, f"its Hugging Face features can not be read: {error}")) from error
+        raise DataError(Problem(name, f"its Hugging Face features cannot be read: {error}")) from error
 
 
 def in_memory(stream: IO[bytes], name: str) -> io.BytesIO:

@@ -65,7 +65,7 @@ def conll_rows(
 def _given_names(spec: DataSpec) -> list[str]:
     """The names of the recipe; none where they go by position."""
     if spec.delimiter and spec.delimiter in "\r\n":
-        raise DataError(Problem("data.delimiter", f"{spec.delimiter!r} can not separate fields"))
+        raise DataError(Problem("data.delimiter", f"{spec.delimiter!r} cannot separate fields"))
     if not isinstance(spec.header, list):
         return []
     twice = sorted({column for column in spec.header if spec.header.count(column) > 1})

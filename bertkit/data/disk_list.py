@@ -60,7 +60,7 @@ def disk_full_as_error() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what = f"what is read and answered can not be kept there: {error.strerror or error}"
+        what = f"what is read and answered cannot be kept there: {error.strerror or error}"
         raise DataError(Problem(tempfile.gettempdir(), what, "Make room, or name another folder in TMPDIR.")) from error
 
 

@@ -94,7 +94,7 @@ def read_rows(path: Path, spec: DataSpec) -> Iterator[NumberedRow]:
     except IsADirectoryError as error:
         raise DataError(Problem(str(path), "this is a folder; a file is needed here")) from error
     except OSError as error:
-        raise DataError(Problem(str(path), f"can not be read: {error.strerror or error}")) from error
+        raise DataError(Problem(str(path), f"cannot be read: {error.strerror or error}")) from error
 
 
 def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> Iterator[NumberedRow]:
@@ -195,7 +195,7 @@ def _delimited(
     quoting = file_format == "csv" if spec.quoting is None else spec.quoting
     delimiter = spec.delimiter or ("\t" if file_format == "tsv" else ",")
     if delimiter in '"\r\n':
-        raise DataError(Problem("data.delimiter", f"{delimiter!r} can not separate fields"))
+        raise DataError(Problem("data.delimiter", f"{delimiter!r} cannot separate fields"))
     records = _records(lines, delimiter, quoting, name, problems)
     names = spec.header if isinstance(spec.header, list) else _header(records, spec, name, problems)
     for number, fields in records:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
@@ -44,29 +45,32 @@ class Part:
 def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str]) -> dict[str, list[Part]]:
     """Split -> its parts, opened and their first rows read, in the order train, validation, test.
 
-    splits: those to open; None: all that the source has.  wanted: columns to read, where columns can be
-    read apart. Raises DataError: a source that is not there, not clear, or lacks one of `splits`.
+    splits: those to open; None: all that the source has.  wanted: columns to read, where columns can be read
+    separately. Raises DataError: a source that does not exist, is ambiguous, or lacks one of `splits`.
     """
-    if spec.splits and not _names_splits(spec):
+    if spec.splits and (isinstance(spec.source, dict) or Path(spec.source).expanduser().is_file()):
         fix = "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}"
         raise DataError(Problem("data.splits", "this source names its splits itself", fix))
-    beir = _beir_folder(spec)
-    if beir is not None:
-        return _open_beir(beir, splits)
-    paths = find_files(spec)
-    hub = {} if paths is not None else _load_hub(spec)
-    found = {split: split for split in paths} if paths is not None else match_splits(hub, spec)
-    if spec.validation is not None and "validation" in found:
+    folder = _beir_folder(spec)
+    paths = None if folder is not None else find_files(spec)
+    available: Collection[str]  # the source's own names of its splits
+    parts: Mapping[str, Callable[[], list[Part]]]  # split -> what opens it
+    if folder is not None:
+        available, parts = _beir_parts(folder)
+    elif paths is not None:
+        available, parts = paths, {split: partial(_file_parts, each, spec) for split, each in paths.items()}
+    else:
+        available = hub = _load_hub(spec)
+        names = match_splits(hub, spec)
+        parts = {s: partial(_hub_parts, hub[name], f"{spec.source}, {name}", wanted) for s, name in names.items()}
+    if spec.validation is not None and "validation" in parts and folder is None:
         fix = "remove `validation:`, or name only train, e.g.  data: {source: {train: FILE}}"
         raise DataError(Problem("data.validation", "the source has a validation split of its own", fix))
-    missing = [split for split in splits or () if split not in found]
+    missing = [split for split in splits or () if split not in parts]
     if missing:
-        have = ", ".join(paths if paths is not None else hub) or "none"
-        raise DataError(Problem(str(spec.source), f"no {' and no '.join(missing)} split; available: {have}"))
-    chosen = [split for split in SPLITS if split in found and (splits is None or split in splits)]
-    if paths is not None:
-        return {split: [_open_file(path, spec) for path in paths[split]] for split in chosen}
-    return {split: [_open_hub(hub[found[split]], f"{spec.source}, {found[split]}", wanted)] for split in chosen}
+        what = f"no {' and no '.join(missing)} split; available: {', '.join(available) or 'none'}"
+        raise DataError(Problem(str(spec.source), what))
+    return {split: parts[split]() for split in SPLITS if split in parts and (splits is None or split in splits)}
 
 
 def _beir_folder(spec: DataSpec) -> Path | None:
@@ -78,29 +82,26 @@ def _beir_folder(spec: DataSpec) -> Path | None:
     return folder if (folder / "qrels").is_dir() else None
 
 
-def _open_beir(folder: Path, splits: Collection[str] | None) -> dict[str, list[Part]]:
-    """One part a split: its judged pairs and, but for train, the other documents, with an empty query."""
+def _beir_parts(folder: Path) -> tuple[Collection[str], dict[str, Callable[[], list[Part]]]]:
+    """A part has the judged pairs of a split and, except for train, the other documents with an empty query."""
     from bertkit.data.beir import pairs, read_beir
 
     problems = Problems()
     beir = read_beir(folder, problems)
     problems.raise_if_any()
-    missing = [split for split in splits or () if split not in beir.qrels]
-    if missing:
-        what = f"no {' and no '.join(missing)} split; available: {', '.join(beir.qrels)}"
-        raise DataError(Problem(str(folder), what))
-    parts: dict[str, list[Part]] = {}
-    for split in [split for split in SPLITS if split in beir.qrels and (splits is None or split in splits)]:
+    findings = list(beir.findings)  # reported with the first part
+
+    def open_split(split: str) -> list[Part]:
         rows = pairs(beir, split)
         judged = {row["document_id"] for row in rows}
         others = () if split == "train" else (name for name in beir.corpus if name not in judged)
         empty = {"query_id": "", "query": "", "grade": 0}
-        rows += [{**empty, "document_id": n, "document": beir.document(n)} for n in others]
-        found = tuple(beir.findings) if not parts else ()
-        parts[split] = [
-            Part(f"{folder}, {split}", f"{folder}, {split}, pair ", list(rows[0]), enumerate(rows, 1), {}, found)
-        ]
-    return parts
+        rows += [{**empty, "document_id": name, "document": beir.document(name)} for name in others]
+        name, reported = f"{folder}, {split}", tuple(findings)
+        findings.clear()
+        return [Part(name, f"{name}, pair ", list(rows[0]), enumerate(rows, 1), {}, reported)]
+
+    return beir.qrels, {split: partial(open_split, split) for split in beir.qrels}
 
 
 def find_files(spec: DataSpec) -> dict[str, list[Path]] | None:
@@ -123,12 +124,6 @@ def find_files(spec: DataSpec) -> dict[str, list[Path]] | None:
 def samples_folder() -> Path:
     """Where the packaged samples are."""
     return Path(str(files("bertkit").joinpath("samples")))
-
-
-def _names_splits(spec: DataSpec) -> bool:
-    if isinstance(spec.source, dict):
-        return False
-    return not Path(spec.source).expanduser().is_file()
 
 
 def _named_files(source: Mapping[str, str | list[str]]) -> dict[str, list[Path]]:
@@ -178,22 +173,24 @@ def _folder(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     return found
 
 
-def _open_file(path: Path, spec: DataSpec) -> Part:
-    rows = read_rows(path, spec)
-    first = next(rows)
-    prefix = row_prefix(str(path), format_of(path, spec))
-    return Part(str(path), prefix, list(first[1]), chain([first], rows), read_class_names(path, spec))
+def _file_parts(paths: Sequence[Path], spec: DataSpec) -> list[Part]:
+    parts = []
+    for path in paths:
+        rows = read_rows(path, spec)
+        first = next(rows)
+        prefix = row_prefix(str(path), format_of(path, spec))
+        parts.append(Part(str(path), prefix, list(first[1]), chain([first], rows), read_class_names(path, spec)))
+    return parts
 
 
-def _open_hub(rows: Dataset, name: str, wanted: Collection[str]) -> Part:
-    columns, prefix = list(rows.column_names), f"{name}, row "
+def _hub_parts(rows: Dataset, name: str, wanted: Collection[str]) -> list[Part]:
+    columns, prefix, fingerprint = list(rows.column_names), f"{name}, row ", rows._fingerprint
     if not len(rows):
         raise DataError(Problem(name, "holds no rows"))
-    fingerprint = rows._fingerprint
     rows = rows.select_columns([c for c in columns if c in wanted]).with_format(None)
     names = class_names(rows.features)
     dicts = (dict(zip(b, row, strict=True)) for b in rows.iter(1000) for row in zip(*b.values(), strict=True))
-    return Part(name, prefix, columns, named_rows(dicts, names, prefix), names, fingerprint=fingerprint)
+    return [Part(name, prefix, columns, named_rows(dicts, names, prefix), names, fingerprint=fingerprint)]
 
 
 def _load_hub(spec: DataSpec) -> Mapping[str, Dataset]:
@@ -216,7 +213,7 @@ def _hub_problem(spec: DataSpec, error: Exception) -> Problem:
     cause: BaseException | None = error
     while cause and not isinstance(cause, GatedRepoError):
         cause = cause.__cause__
-    what, fix = f"the Hub data set can not be loaded: {text}", ""
+    what, fix = f"the Hub data set cannot be loaded: {text}", ""
     if cause or "gated" in text:
         what = "the data set is gated"
         fix = f"accept its terms at https://huggingface.co/datasets/{spec.source} and log in: hf auth login"
@@ -226,7 +223,7 @@ def _hub_problem(spec: DataSpec, error: Exception) -> Problem:
         what = f"neither a file or folder here, nor a data set on the Hub: {text}"
         fix = f"files are looked for from {Path.cwd()}; a private data set needs: hf auth login"
     elif isinstance(error, ConnectionError):
-        what = f"neither a file or folder here, nor in the cache, and the Hub can not be reached: {text}"
+        what = f"neither a file or folder here, nor in the cache, and the Hub cannot be reached: {text}"
         fix = "load it once with a network, or name local files under data.source"
     elif "script" in text:
         what = "the data set is made by a script, which is code and is not run"

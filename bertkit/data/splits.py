@@ -60,7 +60,7 @@ def hold_out(
             held.remove(index)
             left.update(labels[index])
     if not 0 < len(held) < len(train):
-        what = f"validation: {share} of {len(train)} rows of train can not be held out"
+        what = f"validation: {share} of {len(train)} rows of train cannot be held out"
         raise DataError(Problem("data.validation", what, "add rows, or name a validation file under data.source"))
     keep = [i for i in range(len(train)) if i not in held]
     return train.select(keep), train.select(sorted(held))

@@ -22,7 +22,7 @@ class Located(NamedTuple):
 
     spans: list[tuple[int, int]]  # offsets in characters, end exclusive, of the answers that can be used
     moved: int  # answers that do not stand where they were said to, and were found elsewhere
-    problems: list[str]  # answers that can not be used, as text that names the answer by its number from 1
+    problems: list[str]  # answers that cannot be used, as text that names the answer by its number from 1
 
 
 def is_squad(document: object) -> bool:
@@ -86,7 +86,7 @@ def read_answers(value: object) -> list[tuple[str, int | None]]:
 def check_answers(context: str, answers: object) -> Located:
     """Where the answers to one question stand in its context, as spans in the order of the answers.
 
-    answers: as `read_answers` knows them; none: the question can not be answered. An answer that has no
+    answers: as `read_answers` knows them; none: the question cannot be answered. An answer that has no
     `answer_start`, or does not stand there, is looked for, and taken where it occurs once: with a wrong
     `answer_start` it counts as moved. In `problems`: texts that are empty or blank, an `answer_start` outside
     the context, and answers that occur nowhere or, where they have to be looked for, more than once.

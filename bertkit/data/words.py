@@ -36,7 +36,7 @@ class Aligned:
     words: list[tuple[int, int]]  # offsets in the text, end exclusive
     tags: list[str]  # BIO, one per word
     counts: dict[str, int]  # trimmed, empty, misaligned, lost, overlapping: see `spans_to_tags`
-    problems: list[str]  # spans that can not be used, as text that names the span by its number from 1
+    problems: list[str]  # spans that cannot be used, as text that names the span by its number from 1
 
 
 def words(text: str) -> list[tuple[int, int]]:
@@ -124,7 +124,7 @@ def _word() -> re.Pattern[str]:
 
 
 def _fault(text: str, span: Mapping[str, Any]) -> str:
-    """Why a span can not be used, to follow its name; empty where it can."""
+    """Why a span cannot be used, to follow its name; empty where it can."""
     if missing := [key for key in _KEYS if key not in span]:
         return f"has no {' and no '.join(missing)}"
     start, end, label = (span[key] for key in _KEYS)
