@@ -289,8 +289,8 @@ def test_ranks_and_their_scores() -> None:
 @pytest.mark.parametrize(
     ("columns", "more", "said"),
     [
-        ({"text": TEXTS, "score": [1.0] * 8}, {}, "`score` goes with `text_a`"),
-        ({"text_a": TEXTS, "text_b": TEXTS, "positive": TEXTS}, {}, "`positive` goes with `anchor`"),
+        ({"text": TEXTS, "score": [1.0] * 8}, {}, "column `text_a`: not in the rows"),
+        ({"text_a": TEXTS, "text_b": TEXTS, "positive": TEXTS}, {}, "column `anchor`: not in the rows"),
         (
             {"text_a": TEXTS, "text_b": TEXTS, "score": [1.0] * 8},
             {"loss": "softmax"},

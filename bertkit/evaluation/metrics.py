@@ -260,4 +260,5 @@ def selecting(kind: Kind, labels: Sequence[str] = ()) -> list[str]:
 
 
 KINDS: tuple[Kind, ...] = ("single-label", "multi-label", "regression")
-SELECTING = frozenset(["precision/", "recall/", "f1/", *(name for kind in KINDS for name in selecting(kind))])
+PER_LABEL = ("precision/", "recall/", "f1/")  # prefixes of the metrics of single labels
+SELECTING = frozenset([*PER_LABEL, *(name for kind in KINDS for name in selecting(kind))])

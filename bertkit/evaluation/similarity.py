@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bertkit.data.table import column_values
 from bertkit.evaluation.graded import Scored
 from bertkit.evaluation.intervals import Floats
 from bertkit.evaluation.metrics import regression
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
 
 GRADED = ("spearman", "pearson")
 LABELLED = ("accuracy", "average_precision")
@@ -76,3 +81,12 @@ def places(similarities: Floats) -> list[int]:
 def of(answers: Sequence[Mapping[str, Any]], name: str) -> Floats:
     """One number of all answers, `(rows,)`."""
     return np.fromiter((answer[name] for answer in answers), np.float64, len(answers))
+
+
+def of_rows(answers: Sequence[Mapping[str, Any]], rows: Dataset) -> Scored:
+    """Cosines against the rows' `score`; or the ranks of their `positive`, nearer than a `negative` or not."""
+    if "score" in rows.column_names:
+        targets = np.fromiter(column_values(rows, "score"), np.float64, len(rows))
+        return graded(targets, of(answers, "score"))
+    beats = of(answers, "score") > of(answers, "negative_score") if "negative" in rows.column_names else None
+    return ranked(of(answers, "rank"), beats)

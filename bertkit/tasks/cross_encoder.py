@@ -15,6 +15,14 @@ LEAST = 8  # word pieces of a text, special ones included
 ACTIVATIONS = {"sigmoid": "torch.nn.modules.activation.Sigmoid", "identity": "torch.nn.modules.linear.Identity"}
 
 
+def settings(activation: str) -> dict[str, Any]:
+    """Fields of config.json that say how logits become scores, to CrossEncoder and to transformers' pipeline."""
+    return {
+        "problem_type": "regression" if activation == "identity" else None,  # else the pipeline takes a sigmoid
+        "sentence_transformers": {"activation_fn": ACTIVATIONS[activation]},
+    }
+
+
 def extra_files(max_length: int) -> dict[str, Any]:
     """File name -> JSON with which CrossEncoder cuts at `max_length` word pieces.
 

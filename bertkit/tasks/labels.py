@@ -73,6 +73,16 @@ def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:
     return table
 
 
+def settle_range(given: list[float] | None, scores: Sequence[float]) -> list[float]:
+    """The scores that are learned as 0 and 1: those given, or the least and greatest of train. Raises DataError."""
+    least, greatest = min(scores), max(scores)
+    low, high = sorted(given or [least, greatest])
+    if not low <= least <= greatest <= high:
+        what = f"[{low:g}, {high:g}], but scores of train go from {least:g} to {greatest:g}"
+        raise DataError(Problem("task.score_range", what, "Widen it, or leave it out."))
+    return given or [least, greatest]
+
+
 def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequence[str]) -> dict[str, Any]:
     """`labels`, `class_weights` and `pos_weight` of these options, settled from the training rows. Raises DataError."""
     values = Counter(flat_labels(rows, column))

@@ -20,14 +20,14 @@ from bertkit.tasks.base import Batch, Task, TaskOptions
 if TYPE_CHECKING:
     from datasets import Dataset
     from torch import Tensor
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel
 
     from bertkit.encoding.padding import Arrays
     from bertkit.evaluation.graded import Graded
     from bertkit.models.bert.drawing import Drawing
     from bertkit.models.encoder import Encoder
 
-GUESSES = 5  # word pieces that an answer names for a masked one
+GUESSES = 5  # tokens that an answer names for a masked one
 
 
 class PretrainingOptions(TaskOptions):
@@ -38,8 +38,8 @@ class PretrainingOptions(TaskOptions):
     nsp: Literal["nsp", "sop", "none"] = Field(
         "nsp", description="Second segment: from another document half the time; in swapped order half; or none."
     )
-    mask_probability: Annotated[float, Field(gt=0, lt=1)] = Field(0.15, description="Share of pieces to predict.")
-    whole_word: bool = Field(False, description="Mask all pieces of a word or none.")
+    mask_probability: Annotated[float, Field(gt=0, lt=1)] = Field(0.15, description="Share of tokens to predict.")
+    whole_word: bool = Field(False, description="Mask all tokens of a word or none.")
     short_sequences: Annotated[float, Field(ge=0, le=1)] = Field(
         0.1, description="Share of examples that are made shorter than max_length on purpose."
     )
@@ -50,8 +50,8 @@ class PretrainingOptions(TaskOptions):
 class Pretraining(Task[PretrainingOptions]):
     """BERT's two objectives (Devlin et al. 2019, section 3.1), or ALBERT's sentence order (Lan et al. 2020).
 
-    Masks and pairs are drawn anew in each epoch, as a pure function of (seed, epoch, example); evaluation draws
-    once and for all. The vocabulary's logits are computed at masked positions only. A text that holds the mask
+    Masks and pairs are sampled again in each epoch, as a pure function of (seed, epoch, example); evaluation samples
+    once. The vocabulary's logits are computed at masked positions only. A text that holds the mask
     token is not scored but filled.
     """
 
@@ -66,7 +66,7 @@ class Pretraining(Task[PretrainingOptions]):
     chunk_size: ClassVar[int] = 256
     padding: ClassVar[Mapping[str, int]] = {"labels": -100}
 
-    # --- before there is a model
+    # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
     def settle(cls, options: PretrainingOptions, rows: Dataset, class_names: Sequence[str]) -> PretrainingOptions:
@@ -77,10 +77,8 @@ class Pretraining(Task[PretrainingOptions]):
         return options
 
     @classmethod
-    def from_config(
-        cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[PretrainingOptions, int | None]:
-        """Defaults for a foreign model: NSP where its checkpoint was trained with it, masks of 15 %."""
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[PretrainingOptions, int | None]:
+        """NSP where its checkpoint was trained with it, masks of 15 %."""
         pairs = "BertForPreTraining" in (config.architectures or [])
         return PretrainingOptions(name="pretraining", nsp="nsp" if pairs else "none"), None
 
@@ -89,31 +87,26 @@ class Pretraining(Task[PretrainingOptions]):
         return ["mlm_accuracy"] if self.options.nsp == "none" else ["mlm_accuracy", "nsp_accuracy"]
 
     def describe(self) -> str:
-        """Such as `masked pieces (15 %), next sentences`."""
+        """Such as `masked tokens (15 %), next sentences`."""
         pairs = {"nsp": ", next sentences", "sop": ", order of sentences", "none": ""}[self.options.nsp]
-        kind = "whole words" if self.options.whole_word else "pieces"
+        kind = "whole words" if self.options.whole_word else "tokens"
         return f"masked {kind} ({self.options.mask_probability:.0%}){pairs}"
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         yield from masks.length_findings(features, split, self.max_length)
 
-    # --- text -> features -> model
+    # --- rows -> features -> model
 
     def encode(self, rows: Dataset) -> Dataset:
-        """Documents -> packed chunks of sentences, word pieces without special tokens; see `encode_documents`."""
+        """Documents -> packed chunks of sentences, without special tokens; see `encode_documents`."""
         from bertkit.models.bert.pretraining_data import encode_documents
 
-        return encode_documents(
-            rows,
-            self.tokenizer,
-            self.max_length,
-            nsp=self.options.nsp,
-            short_sequences=self.options.short_sequences,
-            cache=cache_root() if len(rows) > self.chunk_size else None,
-        )
+        fields = self.options.model_dump(include={"nsp", "short_sequences"})
+        cache = cache_root() if len(rows) > self.chunk_size else None
+        return encode_documents(rows, self.tokenizer, self.max_length, cache=cache, **fields)
 
     def features(self, rows: Dataset) -> Dataset:
-        """They are on disk as it is."""
+        """They are on disk already."""
         return self.encode(rows)
 
     def examples(
@@ -131,13 +124,8 @@ class Pretraining(Task[PretrainingOptions]):
     def _drawing(self) -> Drawing:
         from bertkit.models.bert.drawing import Drawing
 
-        options = self.options
-        return Drawing.of(
-            self.tokenizer,
-            nsp=options.nsp,
-            mask_probability=options.mask_probability,
-            whole_word=options.whole_word,
-        )
+        fields = self.options.model_dump(include={"nsp", "mask_probability", "whole_word"})
+        return Drawing.of(self.tokenizer, **fields)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         """Our BERT where the encoder is one; else transformers' masked language model, which knows no pairs."""
@@ -162,7 +150,7 @@ class Pretraining(Task[PretrainingOptions]):
         return (batch["labels"] != -100).logical_or(batch["input_ids"] == self.tokenizer.mask_token_id)
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Cross-entropy of the masked pieces, and of the pairs, `(1,)` or `(2,)`: their means are added up."""
+        """Cross-entropy of the masked tokens and of the pairs, `(1,)` or `(2,)`: their means are added up."""
         import torch
         from torch.nn import functional as F
 
@@ -174,33 +162,29 @@ class Pretraining(Task[PretrainingOptions]):
         return torch.stack([words, F.cross_entropy(pairs, next_sentence, reduction="sum")])
 
     def count(self, batch: Batch) -> tuple[float, ...]:
-        """Masked pieces; pairs."""
+        """Masked tokens; pairs."""
         words = float((batch["labels"] != -100).sum())
         return (words,) if self.options.nsp == "none" else (words, float((batch["next_sentence_label"] != -100).sum()))
 
-    # --- model -> answers
+    # --- outputs -> answers -> scores
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
-        """`counts`, and for each [MASK] of the user's its `feature` and best `pieces` with their `probabilities`."""
+        """`counts`, and for each mask of the user its `feature` and best `pieces` with their `probabilities`."""
         return masks.reduce(outputs, batch, self.chosen(batch), GUESSES)
 
     def items(self, arrays: Arrays) -> Sequence[Any]:
         return masks.items(arrays)
 
     def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
-        """One answer per document: counts of masked pieces and pairs, right ones, and the summed loss in nats;
-        or, of a text with masks, `masks` (the best pieces of each, with probabilities) and the `filled` text.
-
-        Raises ModelError when the model's outputs are not finite.
-        """
+        """Per document counts of masked tokens and pairs, right ones, and the summed loss in nats; or, for a text with
+        masks, `masks` (the best tokens of each, with probabilities) and the `filled` text. Raises ModelError."""
         return masks.decode(items, features, rows, self.tokenizer)
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
-        """Accuracy and perplexity of masked tokens (exp of the mean loss), accuracy of pairs; over documents."""
         return scores.scored(answers, pairs=self.options.nsp != "none")
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
-        """Unigrams: the most frequent piece everywhere, and the perplexity of train's frequencies."""
+        """Unigrams: the most frequent token everywhere, and the perplexity of train's frequencies."""
         held_out = self.encode(rows)
         drawn = self.examples(held_out, range(min(len(held_out), scores.SAMPLE)))
         return scores.unigrams(self.encode(train), drawn["labels"], len(self.tokenizer))

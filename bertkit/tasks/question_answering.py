@@ -32,7 +32,7 @@ from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
 if TYPE_CHECKING:
     from datasets import Dataset
     from torch import Tensor
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel
 
     from bertkit.encoding.padding import Arrays
     from bertkit.models.encoder import Encoder
@@ -103,10 +103,8 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         return options.model_copy(update=settled)
 
     @classmethod
-    def from_config(
-        cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[QuestionAnsweringOptions, int | None]:
-        """Defaults for a foreign model: there is always an answer, of 30 pieces at most; no temperature."""
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[QuestionAnsweringOptions, int | None]:
+        """There is always an answer, of 30 pieces at most; no temperature."""
         options = QuestionAnsweringOptions(name="question-answering", unanswerable=False)
         return options, 384
 

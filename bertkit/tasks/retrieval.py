@@ -61,7 +61,7 @@ class Retrieval(VectorTask[RetrievalOptions]):
     )
     sides: ClassVar[Sequence[str]] = ("text", "query", "document", "negative")
 
-    # --- before there is a model
+    # --- from a recipe
 
     @classmethod
     def refine(cls, options: Any, table: Table, split: str) -> tuple[Table, list[Finding]]:
@@ -103,7 +103,7 @@ class Retrieval(VectorTask[RetrievalOptions]):
         """Such as `mean pooling, unit length`."""
         return self.options.described()
 
-    # --- text -> features -> model
+    # --- rows -> features -> model
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """`vectors` are `(texts, size)`: query, document and, where there is one, negative of each row."""

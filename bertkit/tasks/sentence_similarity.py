@@ -19,7 +19,7 @@ from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.tasks import vectors
 from bertkit.tasks.base import Batch, Predict, TaskOptions
-from bertkit.tasks.labels import settle_labels
+from bertkit.tasks.labels import as_targets, settle_labels, settle_range
 from bertkit.tasks.vectors import VectorTask
 
 if TYPE_CHECKING:
@@ -36,14 +36,17 @@ LOSSES = {  # target -> the losses it can be learned with, the default first
 }
 
 
-PER_LABEL = ("precision/", "recall/", "f1/")
-
-
 class SentenceSimilarityOptions(vectors.VectorOptions):
     """What a recipe may say under `task:`. null means: found from the data, or fitted on validation."""
 
     metrics: ClassVar[frozenset[str]] = frozenset(
-        [*similarity.GRADED, *similarity.LABELLED, *similarity.RANKED, *metrics.selecting("single-label"), *PER_LABEL]
+        [
+            *similarity.GRADED,
+            *similarity.LABELLED,
+            *similarity.RANKED,
+            *metrics.selecting("single-label"),
+            *metrics.PER_LABEL,
+        ]
     )
     name: Literal["sentence-similarity"]
     loss: Literal["cosent", "cosine-mse", "softmax", "multiple-negatives-ranking"] | None = Field(
@@ -67,8 +70,8 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
 
     Learns from graded pairs (`text_a`, `text_b`, `score`), labelled pairs (`label`), or anchors with a
     `positive` and, where there is one, a `negative`. The model is transformers' own AutoModel, in the layout
-    of sentence-transformers, which opens it too. With `loss: softmax` the labels come from a classifier over
-    (u, v, |u - v|), saved beside it as `classifier.safetensors`.
+    of sentence-transformers, which loads it too. With `loss: softmax` the labels come from a classifier over
+    (u, v, |u - v|), saved as `classifier.safetensors`.
     """
 
     Options: ClassVar[type[TaskOptions]] = SentenceSimilarityOptions
@@ -84,17 +87,13 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
             "positive": Column("text", "a text that is near to the anchor"),
             "negative": Column("text", "a text that is not"),
         },
-        inputs=(
-            frozenset({"text_a", "text_b"}),
-            frozenset({"anchor"}),
-            frozenset({"text"}),
-        ),
+        inputs=(frozenset({"text_a", "text_b"}), frozenset({"anchor"}), frozenset({"text"})),
         targets=("score", "label", "positive"),
         context=("positive", "negative"),
     )
     sides: ClassVar[Sequence[str]] = ("text", "text_a", "text_b", "anchor", "positive", "negative")
 
-    # --- before there is a model
+    # --- from a recipe
 
     @classmethod
     def settle(
@@ -102,12 +101,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
     ) -> SentenceSimilarityOptions:
         """Settle loss, labels and range from the training rows. Raises DataError on contradictions."""
         target = next(name for name in cls.schema.targets if name in rows.column_names)
-        first = "anchor" if target == "positive" else "text_a"
-        if first not in rows.column_names:
-            what = f"`{target}` goes with `{first}`, but the rows have {', '.join(rows.column_names)}"
-            raise DataError(
-                Problem("data.columns", what, "Map text_a and text_b with a score or label, or anchor with positive.")
-            )
+        required(rows, "anchor" if target == "positive" else "text_a")
         loss = options.loss or LOSSES[target][0]
         if loss not in LOSSES[target]:
             what = f"{loss} does not learn from `{target}`, which the rows have"
@@ -120,12 +114,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
                 what = f"{loss} learns from two labels, but train has {', '.join(settled['labels'])}"
                 raise DataError(Problem("task.loss", what, "Write loss: softmax."))
         if target == "score" and loss == "cosine-mse":
-            least, most = min(rows["score"]), max(rows["score"])
-            settled["score_range"] = options.score_range or [least, most]
-            low, high = sorted(settled["score_range"])
-            if options.score_range and not low <= least <= most <= high:
-                what = f"[{low:g}, {high:g}], but scores of train go from {least:g} to {most:g}"
-                raise DataError(Problem("task.score_range", what, "Widen it, or leave it out."))
+            settled["score_range"] = settle_range(options.score_range, rows["score"])
         return options.model_copy(update=settled)
 
     @property
@@ -141,7 +130,6 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         return frozenset(self.options.labels) if self.options.labels else None
 
     def describe(self) -> str:
-        """Such as `mean pooling, unit length, loss cosent`."""
         labels = f", labels {', '.join(self.options.labels)}" if self.options.labels else ""
         return f"{self.options.described()}, loss {self.options.loss}{labels}"
 
@@ -149,11 +137,9 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         yield from super().check(features, split)
         if split == "train" and self.options.loss in ("cosent", "multiple-negatives-ranking"):
             what = f"train: {self.options.loss} compares the rows of a batch, which accumulation does not make larger"
-            yield Finding(
-                "note", what, "Raise training.per_device_train_batch_size, with task.mini_batch for its memory."
-            )
+            yield Finding("note", what, "Raise per_device_train_batch_size; task.mini_batch bounds its memory.")
 
-    # --- text -> features -> model
+    # --- rows -> features -> model
 
     def encode(self, rows: Dataset) -> Dataset:
         features = super().encode(rows)
@@ -167,13 +153,11 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         if target == "positive":
             return [0] * len(rows)
         if target == "label":
-            ids = {name: index for index, name in enumerate(self.options.labels or ())}
-            ids |= {str(index): index for index in range(len(ids)) if str(index) not in ids}
-            unknown = sorted({label for label in column_values(rows, "label") if label not in ids})
-            if unknown:
-                what = f"labels that the model does not know: {', '.join(map(repr, unknown[:10]))}"
-                raise DataError(Problem("column `label`", what, f"It knows {', '.join(ids)}."))
-            return [ids[label] for label in column_values(rows, "label")]
+            names = self.options.labels or []
+            known = dict(zip(names, names, strict=True))
+            known |= {str(index): name for index, name in enumerate(names) if str(index) not in known}
+            numbers: list[int] = as_targets(rows, "label", known).tolist()
+            return numbers
         low, high = self.options.score_range or (0.0, 1.0)
         return [(score - low) / ((high - low) or 1.0) for score in column_values(rows, "score")]
 
@@ -190,9 +174,8 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
 
         if self.options.loss == "multiple-negatives-ranking":
             return self.in_batch_loss(outputs, batch)
-        side = batch["side"]
-        a, b = outputs["vectors"][side == 0], outputs["vectors"][side == 1]
-        targets = batch["labels"][side == 0]
+        a, b = (outputs["vectors"][batch["side"] == side] for side in (0, 1))
+        targets = batch["labels"][batch["side"] == 0]
         if self.options.loss == "softmax":
             logits = F.linear(torch.cat([a, b, (a - b).abs()], dim=-1), outputs["weight"], outputs["bias"])
             return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=label_smoothing)
@@ -204,54 +187,40 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
     def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
         """`vector` of a text; `score` (cosine) of a pair, with `label` and `scores` where it learned labels; of an
         anchor `score`, `rank` of its positive among those of its rows (4,096 at a time), and `negative_score`."""
-        labels = self.options.labels or []
-        return vectors.decode(items, features, labels, self.options.threshold, "positive" in rows.column_names)
+        fixed = self.options.labels or [], self.options.threshold
+        return vectors.decode(items, features, *fixed, "positive" in rows.column_names)
 
     def fit(self, rows: Dataset, predict: Predict) -> Self:
         """The threshold of best accuracy, where two labels come from cosines and the recipe left it open."""
-        by_cosine = self.options.labels and self.options.loss != "softmax"
-        if not by_cosine or self.options.threshold is not None:
+        if not self.options.labels or self.options.loss == "softmax" or self.options.threshold is not None:
             return self
-        answers = DiskList(self.answer(rows, predict))
-        found = similarity.best_threshold(self._similar(rows), similarity.of(answers, "score"))
-        return replace(self, options=self.options.model_copy(update={"threshold": found}))
+        return self._fitted(DiskList(self.answer(rows, predict)), rows)
 
-    def _similar(self, rows: Dataset) -> list[bool]:
-        return [bool(number) for number in self._numbers(rows, "label")]
+    def _fitted(self, answers: Sequence[Answer], rows: Dataset) -> Self:
+        best = similarity.best_threshold(self._numbers(rows, "label"), similarity.of(answers, "score"))
+        return replace(self, options=self.options.model_copy(update={"threshold": best}))
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
-        import numpy as np
-
-        if "score" in rows.column_names:
-            targets = np.fromiter(column_values(rows, "score"), np.float64, len(rows))
-            return similarity.graded(targets, similarity.of(answers, "score"))
-        if "positive" in rows.column_names:
-            ranks, several = similarity.of(answers, "rank"), "negative" in rows.column_names
-            beats = similarity.of(answers, "score") > similarity.of(answers, "negative_score") if several else None
-            return similarity.ranked(ranks, beats)
         required(rows, "score", "label", "positive")
+        if "score" in rows.column_names or "positive" in rows.column_names:
+            return similarity.of_rows(answers, rows)
         if self.options.loss == "softmax":
             names = list(self.options.labels or ())
             return GradedLabels.of("single-label", names, self._numbers(rows, "label"), answers)
         if not self.options.labels:
-            raise DataError(
-                Problem("column `label`", "this model learned no labels; it gives cosines", "Map a `score`.")
-            )
+            raise DataError(Problem("column `label`", "this model learned no labels, only cosines", "Map a `score`."))
         limit = vectors.MIDDLE if self.options.threshold is None else self.options.threshold
-        return similarity.labelled(self._similar(rows), similarity.of(answers, "score"), limit)
+        return similarity.labelled(self._numbers(rows, "label"), similarity.of(answers, "score"), limit)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """What the cosine of TF-IDF vectors, learned on the texts of train, scores."""
         if self.options.loss == "softmax":
             return {}
-        names = [n for n in ("text_a", "text_b", "anchor", "positive", "negative") if n in rows.column_names]
+        names = [name for name in self.sides if name in rows.column_names and name != "text"]
         train = simple.enough(train)
         sides = simple.tfidf_vectors([text for name in names for text in train[name]], [rows[n][:] for n in names])
         if sides is None:
             return {}
         answers = vectors.cosine_answers(sides, self.chunk_size, ranked="positive" in names)
-        own = self
-        if self.options.labels:
-            best = similarity.best_threshold(self._similar(rows), similarity.of(answers, "score"))
-            own = replace(self, options=self.options.model_copy(update={"threshold": best}))
+        own = self._fitted(answers, rows) if self.options.labels else self
         return {"tf-idf cosine": own.grade(answers, rows).scores}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from numpy.typing import ArrayLike
     from torch import Tensor
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel
 
     from bertkit.evaluation.intervals import Scores
     from bertkit.evaluation.metrics import Kind
@@ -105,9 +105,7 @@ class TextClassification(Task[TextClassificationOptions]):
         return options.model_copy(update=settled)
 
     @classmethod
-    def from_config(
-        cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[TextClassificationOptions, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[TextClassificationOptions, int | None]:
         """Its id2label, softmax (sigmoid if multi-label), no temperature, truncation."""
         kinds = {problem: kind for kind, problem in PROBLEMS.items() if kind != "single-label"}
         kind = kinds.get(str(config.problem_type), "regression" if config.num_labels == 1 else "single-label")
@@ -143,14 +141,9 @@ class TextClassification(Task[TextClassificationOptions]):
         from datasets import Dataset
 
         pair = _is_pair(self.options, rows)
-        columns = encode_texts(
-            self.tokenizer,
-            rows["text_a" if pair else "text"][:],
-            rows["text_b"][:] if pair else None,
-            max_length=self.max_length,
-            overflow=self.options.overflow,
-            stride=self.options.stride,
-        )
+        fields = self.options.model_dump(include={"overflow", "stride"})
+        texts = rows["text_a" if pair else "text"][:], rows["text_b"][:] if pair else None
+        columns = encode_texts(self.tokenizer, *texts, max_length=self.max_length, **fields)
         if any(target in rows.column_names for target in self.schema.targets):
             columns["labels"] = self._targets(rows)[columns["row"]].tolist()
         return Dataset.from_dict(columns)

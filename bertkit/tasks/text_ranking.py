@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from numpy.typing import ArrayLike
     from torch import Tensor
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel
 
     from bertkit.evaluation.reranking import RankedRows
     from bertkit.models.encoder import Encoder
@@ -35,7 +35,7 @@ class TextRankingOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: found from the rows of train."""
 
     metrics: ClassVar[frozenset[str]] = frozenset(
-        [*reranking.metric_names(True, True), *reranking.metric_names(True, False)]
+        reranking.metric_names(True, True) + reranking.metric_names(True, False)
     )
     name: Literal["text-ranking"]
     loss: Literal["binary", "mse", "listwise"] | None = Field(
@@ -82,7 +82,7 @@ class TextRanking(Task[TextRankingOptions]):
         group_columns={"query": "queries lose documents, and splits share queries"},
     )
 
-    # --- before there is a model
+    # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
     def refine(cls, options: TextRankingOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
@@ -114,9 +114,7 @@ class TextRanking(Task[TextRankingOptions]):
         return options.model_copy(update=settled)
 
     @classmethod
-    def from_config(
-        cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[TextRankingOptions, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[TextRankingOptions, int | None]:
         """The activation and the length that CrossEncoder takes, truncation."""
         activation, longest = cross_encoder.read(config)
         return TextRankingOptions(name="text-ranking", activation=activation), longest
@@ -126,25 +124,19 @@ class TextRanking(Task[TextRankingOptions]):
         return reranking.metric_names(self.options.grouped is not False, bool(self.options.graded))
 
     def describe(self) -> str:
-        """Such as `documents ranked within their query, loss listwise, scores by identity`."""
         grouped = self.options.grouped is not False
         what = "documents ranked within their query" if grouped else "independent pairs"
         return f"{what}, loss {self.options.loss}, scores by {self.options.activation}"
 
-    # --- text -> features -> model
+    # --- rows -> features -> model
 
     def encode(self, rows: Dataset) -> Dataset:
-        """Targets come scaled to `score_range`; for listwise as they are."""
+        """Targets are scaled to `score_range`, except for listwise."""
         from datasets import Dataset
 
-        columns = encode_texts(
-            self.tokenizer,
-            rows["query"][:],
-            rows["document"][:],
-            max_length=self.max_length,
-            overflow=self.options.overflow,
-            stride=self.options.stride,
-        )
+        fields = self.options.model_dump(include={"overflow", "stride"})
+        texts = rows["query"][:], rows["document"][:]
+        columns = encode_texts(self.tokenizer, *texts, max_length=self.max_length, **fields)
         if not any(name in rows.column_names for name in self.schema.targets):
             return Dataset.from_dict(columns)
         targets = reranking.targets(rows)
@@ -161,28 +153,21 @@ class TextRanking(Task[TextRankingOptions]):
         return encode_groups(self, rows, reranking.queries(rows))
 
     def units(self, features: Dataset) -> ArrayLike:
-        """All windows of a row are learned together; for listwise, all rows of a query."""
+        """All windows of a row are trained on together; for listwise, all rows of a query."""
         return numbers(features, "group" if "group" in features.column_names else "row")
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
-        """CrossEncoder and transformers' pipeline find in the config how logits become scores."""
         from transformers import AutoModelForSequenceClassification
 
-        activation = self.options.activation or "sigmoid"
-        settings = classifier(["score"]) | {
-            "problem_type": "regression" if activation == "identity" else None,  # else the pipeline takes a sigmoid
-            "sentence_transformers": {"activation_fn": cross_encoder.ACTIVATIONS[activation]},
-        }
+        settings = classifier(["score"]) | cross_encoder.settings(self.options.activation or "sigmoid")
         return load_model(encoder, AutoModelForSequenceClassification, settings, new_head=new_head)
 
     def extra_files(self, model: Any) -> Mapping[str, Any]:
         return cross_encoder.extra_files(self.max_length)
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Binary cross-entropy, squared error of scores, or ListNet's top-one cross-entropy (Cao et al. 2007).
-
-        `logits` are `(windows, 1)`. ListNet's targets are a softmax over the grades of a query's rows.
-        """
+        """Binary cross-entropy, squared error, or ListNet's top-one cross-entropy (Cao et al. 2007) with a softmax
+        over the grades of a query's rows as its targets. `logits` are `(windows, 1)`."""
         from torch.nn import functional as F
 
         from bertkit.models.heads import ranking_losses
@@ -206,7 +191,7 @@ class TextRanking(Task[TextRankingOptions]):
             return float(sum(size > 1 for size in ranking_losses.query_sizes(batch["group"][first])))
         return float(len(first))
 
-    # --- model -> answers
+    # --- outputs -> answers -> scores
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """`logits`, `(features,)` fp32."""
@@ -228,7 +213,6 @@ class TextRanking(Task[TextRankingOptions]):
         return [{"score": s, "truncated": t} for s, t in zip(scores.tolist(), cut.tolist(), strict=True)]
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> RankedRows:
-        """`ndcg@10` and `mrr@10` are means over queries with a relevant document and another one; see `RankedRows`."""
         return self._ranked(similarity.of(answers, "score"), rows)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:

@@ -14,6 +14,7 @@ from bertkit.data.table import column_values, numbers, required
 from bertkit.encoding.words import encode_words
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration, entities
+from bertkit.evaluation.metrics import PER_LABEL
 from bertkit.models.encoder import classifier, load_model
 from bertkit.models.heads.tagger import (
     Emissions,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from torch import Tensor
     from torch.nn import Module
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel
 
     from bertkit.data.table import Table
     from bertkit.encoding.padding import Arrays
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 class TokenClassificationOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: found from the data, or fitted on validation."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset([*entities.metric_names([]), "f1/", "precision/", "recall/"])
+    metrics: ClassVar[frozenset[str]] = frozenset([*entities.metric_names([]), *PER_LABEL])
     name: Literal["token-classification"]
     head: Literal["softmax", "crf"] = Field("softmax", description="Each word by itself, or the sentence as a chain.")
     scheme: Literal["BIO", "BIOES"] = Field("BIO", description="The tags that the model learns; data are converted.")
@@ -109,7 +110,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
     padding: ClassVar[Mapping[str, int]] = {"heads": -1, "words": -1, "labels": -1}
     reduce_inputs: ClassVar[Sequence[str]] = ("heads",)
 
-    # --- before there is a model
+    # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
     def refine(cls, options: TokenClassificationOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
@@ -129,9 +130,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return options.model_copy(update=settle_tags(options, rows, class_names))
 
     @classmethod
-    def from_config(
-        cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[TokenClassificationOptions, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[TokenClassificationOptions, int | None]:
         """Its id2label as tags, softmax, no temperature, single sentences. Raises ModelError."""
         return options_of_config(TokenClassificationOptions, cls.name, config), None
 
@@ -161,7 +160,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         yield from super().check(features, split)
         yield from window_findings(features, split, chains=self.options.head == "crf")
 
-    # --- text -> features -> model
+    # --- rows -> features -> model
 
     def encode(self, rows: Dataset) -> Dataset:
         from datasets import Dataset
@@ -170,14 +169,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
         documents = None
         if self.options.context == "document" and "document" in rows.column_names:
             documents = [row if name is None else name for row, name in enumerate(rows["document"])]
-        columns = encode_words(
-            self.tokenizer,
-            texts,
-            words,
-            max_length=self.max_length,
-            stride=self.options.stride,
-            documents=documents,
-        )
+        limits = {"max_length": self.max_length, "stride": self.options.stride}
+        columns = encode_words(self.tokenizer, texts, words, **limits, documents=documents)
         learned = set(self.tags) >= set(tagging.tag_names(self.types, self.options.scheme))
         if "tags" in rows.column_names and learned:  # a foreign model may lack some tags, and is only scored
             columns["labels"] = window_labels(rows["tags"][:], columns, self._ids)
@@ -244,7 +237,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         by_tag = {tag: given[type_of(tag)] for tag in self.tags} if isinstance(given, dict) else None
         return weight_tensor(by_tag, self.tags, like)
 
-    # --- model -> answers
+    # --- outputs -> answers -> scores
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """`emissions`, `words` and a chain's `transitions`, `start` and `end`; see `reduced_words`."""
@@ -283,10 +276,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
             gold += [self._ids(*pair) for pair in zip(part["tags"], read, strict=True)]
             chain = items[0].chain
 
-        def loss(temperature: float) -> float:
-            return -tag_log_likelihood(scores, gold, chain, self.tags, temperature)
-
-        found = calibration.best_temperature(loss)
+        found = calibration.best_temperature(lambda t: -tag_log_likelihood(scores, gold, chain, self.tags, t))
         return replace(self, options=self.options.model_copy(update={"temperature": found}))
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> entities.GradedEntities:
