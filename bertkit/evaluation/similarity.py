@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from bertkit.data.table import column_values
 from bertkit.evaluation.graded import Scored
 from bertkit.evaluation.intervals import Floats
-from bertkit.evaluation.metrics import regression
+from bertkit.evaluation.metrics import PER_LABEL, regression, selecting
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 GRADED = ("spearman", "pearson")
 LABELLED = ("accuracy", "average_precision")
 RANKED = ("mrr", "accuracy_at_1", "triplet_accuracy")
+SELECTING = (*GRADED, *LABELLED, *RANKED, *selecting("single-label"), *PER_LABEL)
 
 
 def graded(targets: ArrayLike, cosines: ArrayLike) -> Scored:

@@ -39,15 +39,7 @@ LOSSES = {  # target -> the losses it can be learned with, the default first
 class SentenceSimilarityOptions(vectors.VectorOptions):
     """What a recipe may say under `task:`. null means: found from the data, or fitted on validation."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset(
-        [
-            *similarity.GRADED,
-            *similarity.LABELLED,
-            *similarity.RANKED,
-            *metrics.selecting("single-label"),
-            *metrics.PER_LABEL,
-        ]
-    )
+    metrics: ClassVar[frozenset[str]] = frozenset(similarity.SELECTING)
     name: Literal["sentence-similarity"]
     loss: Literal["cosent", "cosine-mse", "softmax", "multiple-negatives-ranking"] | None = Field(
         None, description="null: cosent for `score`, softmax for `label`, multiple-negatives-ranking for `positive`."
@@ -205,8 +197,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         if "score" in rows.column_names or "positive" in rows.column_names:
             return similarity.of_rows(answers, rows)
         if self.options.loss == "softmax":
-            names = list(self.options.labels or ())
-            return GradedLabels.of("single-label", names, self._numbers(rows, "label"), answers)
+            return GradedLabels.of("single-label", self.options.labels or [], self._numbers(rows, "label"), answers)
         if not self.options.labels:
             raise DataError(Problem("column `label`", "this model learned no labels, only cosines", "Map a `score`."))
         limit = vectors.MIDDLE if self.options.threshold is None else self.options.threshold

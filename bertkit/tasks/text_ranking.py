@@ -98,16 +98,14 @@ class TextRanking(Task[TextRankingOptions]):
     def settle(cls, options: TextRankingOptions, rows: Dataset, class_names: Sequence[str]) -> TextRankingOptions:
         """Settle loss, activation and what is scored from the training rows. Raises DataError on contradictions."""
         truth, groups = reranking.targets(rows).tolist(), reranking.queries(rows).tolist()
-        low, high = options.score_range or (min(truth), max(truth))
-        graded = not set(truth) <= {0.0, 1.0}
-        several = len(set(groups)) < len(groups)
+        graded, several = not set(truth) <= {0.0, 1.0}, len(set(groups)) < len(groups)
         loss = options.loss or ("mse" if graded else "binary")
         if problems := list(contradictions(options, loss, truth, groups)):
             raise DataError(problems)
         settled = {
             "loss": loss,
             "activation": options.activation or ("identity" if loss == "listwise" else "sigmoid"),
-            "score_range": [low, high],
+            "score_range": options.score_range or [min(truth), max(truth)],
             "graded": graded if options.graded is None else options.graded,
             "grouped": several if options.grouped is None else options.grouped,
         }
@@ -220,10 +218,10 @@ class TextRanking(Task[TextRankingOptions]):
         import numpy as np
 
         train = simple.enough(train)
-        given = {"random": np.random.default_rng(0).random(len(rows)).tolist()}
+        given: dict[str, ArrayLike] = {"random": np.random.default_rng(0).random(len(rows))}
         sides = simple.tfidf_vectors([*train["query"], *train["document"]], [rows["query"][:], rows["document"][:]])
         if sides is not None:
-            given["tf-idf cosine"] = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel().tolist()
+            given["tf-idf cosine"] = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel()
         return {name: self._ranked(scores, rows).scores for name, scores in given.items()}
 
     def _ranked(self, scores: ArrayLike, rows: Dataset) -> RankedRows:
