@@ -133,7 +133,7 @@ def test_every_word_of_a_long_text_has_a_vector(tiny_encoder: Path) -> None:
 def test_a_cut_text_is_counted_and_told_once_even_from_the_cache(tiny_encoder: Path, encoded: list[str]) -> None:
     model = features(tiny_encoder).fit(TEXTS)
     for _ in range(2):
-        with pytest.warns(UserWarning, match="2 of 3 texts were cut at 64 word pieces; 156 pieces") as told:
+        with pytest.warns(UserWarning, match="2 of 3 texts were cut at 64 tokens; 156 tokens") as told:
             got = model.transform([LONG, "a dog", LONG])
         assert len(told) == 1
         assert told[0].filename == __file__
@@ -142,7 +142,7 @@ def test_a_cut_text_is_counted_and_told_once_even_from_the_cache(tiny_encoder: P
     vectors, lost = model.vectors([LONG, "a dog"])
     assert lost.tolist() == [78, 0]
     assert vectors.shape == (2, 16)
-    with pytest.warns(UserWarning, match="cut at 8 word pieces"):
+    with pytest.warns(UserWarning, match="cut at 8 tokens"):
         features(tiny_encoder, max_length=8).fit_transform([LONG])
 
 
@@ -362,14 +362,14 @@ def test_a_model_that_changes_between_fit_and_use_is_an_error(tmp_path: Path, ro
         ({"combine": "product"}, "combine: 'product', where one of 'concat', 'sum', 'mean'"),
         ({"pool": "first"}, "pool: 'first'"),
         ({"precision": "fp16"}, "precision: 'fp16'"),
-        ({"max_length": 4}, "max_length: 4, where a whole number from 8 on"),
+        ({"max_length": 4}, "max_length: 4, where an integer from 8 on"),
         ({"max_length": 65}, "65, but .* at most 64"),
         ({"batch_size": 0}, "batch_size: 0"),
         ({"batch_size": True}, "batch_size: True"),
         ({"layers": -1}, "layers: -1"),
         ({"layers": []}, "layers"),
-        ({"layers": None}, "layers: None, where whole numbers"),
-        ({"layers": {-1}}, "layers: {-1}, where whole numbers"),
+        ({"layers": None}, "layers: None, where a list of integers"),
+        ({"layers": {-1}}, "layers: {-1}, where a list of integers"),
         ({"layers": [1.5]}, "layers"),
         ({"layers": [3, -4]}, "layers: no layer 3, -4: the encoder has 2"),
         ({"layers": [-1, 2]}, "layers: .*twice"),
@@ -471,7 +471,7 @@ def test_a_file_becomes_npy(tiny_encoder: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_chunks")
 def test_cut_texts_of_a_file_are_told_once(tiny_encoder: Path, tmp_path: Path) -> None:
     file = write_rows(tmp_path / "in.jsonl", [{"text": LONG}, *rows(), {"text": LONG}])
-    with pytest.warns(UserWarning, match="2 of 13 texts were cut at 64 word pieces; 156 pieces") as told:
+    with pytest.warns(UserWarning, match="2 of 13 texts were cut at 64 tokens; 156 tokens") as told:
         embed_features(features(tiny_encoder), file, tmp_path / "out.npy")
     assert len(told) == 1
 
@@ -479,8 +479,8 @@ def test_cut_texts_of_a_file_are_told_once(tiny_encoder: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("given", "output", "message"),
     [
-        (rows(), "out.csv", r"can not write \.csv"),
-        (rows(), "out", "can not write without a suffix"),
+        (rows(), "out.csv", r"cannot write \.csv"),
+        (rows(), "out", "cannot write without a suffix"),
         ([{"sentence": "a"}], "out.npy", "in.jsonl:1: no column 'text'; found sentence"),
         (
             [{"text": "a"}, {"text": None}, {"text": 5}],
@@ -491,12 +491,12 @@ def test_cut_texts_of_a_file_are_told_once(tiny_encoder: Path, tmp_path: Path) -
         (
             [{"text": "a", "x": 1}, {"text": "a", "x": "one"}],
             "out.parquet",
-            "column `x`: can not be written as parquet",
+            "column `x`: cannot be written as parquet",
         ),
-        ([*rows(), {"text": "a", "n": "twelve"}], "out.parquet", "column `n`: can not be written as parquet: .*twelve"),
-        ([*rows(), *rows(), {"text": "a", "n": "x"}][10:], "out.parquet", "can not be written as parquet: .* n "),
-        ([{"text": "a", "x": 2**70}], "out.parquet", "column `x`: can not be written as parquet"),
-        ([{"text": "a", "x": {}}], "out.parquet", "can not be written as parquet"),
+        ([*rows(), {"text": "a", "n": "twelve"}], "out.parquet", "column `n`: cannot be written as parquet: .*twelve"),
+        ([*rows(), *rows(), {"text": "a", "n": "x"}][10:], "out.parquet", "cannot be written as parquet: .* n "),
+        ([{"text": "a", "x": 2**70}], "out.parquet", "column `x`: cannot be written as parquet"),
+        ([{"text": "a", "x": {}}], "out.parquet", "cannot be written as parquet"),
     ],
 )
 @pytest.mark.usefixtures("small_chunks")

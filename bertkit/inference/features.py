@@ -38,25 +38,25 @@ if TYPE_CHECKING:
 Combine = Literal["concat", "sum", "mean"]
 Pool = Literal["mean", "cls", "max", "none"]
 
-_STRIDE = 64  # pieces that windows of a long text share, where every word has a vector; as in token classification
+_STRIDE = 64  # tokens shared by the windows of a long text with pool="none", as in token classification
 
 
 class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Texts -> vectors of a frozen encoder, as a scikit-learn transformer. Nothing is trained.
 
-    Texts are a list, array or Series of strings, or a table of one column, as ColumnTransformer gives it.
+    Texts are a list, array or Series of strings, or a table of one column, as ColumnTransformer passes it.
 
     Args:
         model: A model folder, a run folder, a Hub id, or a model that is installed as a package.
-        layers: Which of the encoder's hidden states: 0 is the embeddings, 1 the first layer, -1 the last.
-        combine: What is made of several layers, piece by piece: side by side, their sum, or their mean.
-        pool: What is made of a text's word pieces, special tokens included, as sentence-transformers does: their
-            mean, their maximum, or the first piece ("cls"). "none": no pooling, a vector for each word.
-        max_length: Word pieces of a text that are read; None: all that the model can. Texts that are longer are cut,
-            with one warning per call. With pool="none" they are read in overlapping windows, and nothing is cut.
+        layers: Hidden states of the encoder: 0 is the embeddings, 1 the first layer, -1 the last.
+        combine: How several layers are combined, token by token: concatenated, summed, or averaged.
+        pool: How a text's tokens are pooled, special tokens included, as in sentence-transformers: their mean, their
+            maximum, or the first token ("cls"). "none": no pooling, a vector for each word.
+        max_length: Tokens read of a text; None: as many as the model allows. Longer texts are cut, with one warning
+            per call. With pool="none" they are read in overlapping windows, and nothing is cut.
         batch_size: Texts per batch.
         cache: Keep vectors on disk, so that a text is encoded once; see `bertkit.cache`. Not with pool="none".
-        precision: "fp32" or "bf16"; None: bf16 where this machine gains by it.
+        precision: "fp32" or "bf16"; None: bf16 where this machine computes faster in it.
         revision: The commit, tag or branch of a Hub id.
     """
 
@@ -85,7 +85,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None) -> Self:
         """Check the parameters and the texts; the weights are loaded when the first text is encoded.
 
-        Raises ModelError on parameters that can not be, and DataError on what is no text, naming the rows.
+        Raises ModelError on invalid parameters, and DataError with the rows that are not text.
         """
         _check(self)
         _texts(X)
@@ -113,27 +113,27 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, X: Any) -> Vectors | list[Vectors]:
         """Vectors, float32 `(texts, size)`; with pool="none" a list with `(words, size)` for each text.
 
-        Words are those of `bertkit.data.words.words`; the vector of a word is that of its first word piece. A word
-        without any piece, such as a zero-width character, has zeros. Raises DataError on what is no text.
+        Words are those of `bertkit.data.words.words`; the vector of a word is that of its first token. A word without
+        tokens, such as a zero-width character, has zeros. Raises DataError with the rows that are not text.
         """
         check_is_fitted(self)
         if self.reader_.pool == "none":
             return [each for texts in _chunks(_texts(X)) for each in self.reader_.words(texts)]
         vectors, lost = self.vectors(X)
         if lost.any():
-            told = cut_texts(int(np.count_nonzero(lost)), len(lost), int(lost.sum()), self.reader_.max_length)
-            warnings.warn(told, stacklevel=3)  # past scikit-learn's wrapper
+            cut = cut_texts(int(np.count_nonzero(lost)), len(lost), int(lost.sum()), self.reader_.max_length)
+            warnings.warn(cut, stacklevel=3)  # past scikit-learn's wrapper
         return vectors
 
     def vectors(self, X: Any) -> tuple[Vectors, Ints]:
-        """What `transform` gives, and the word pieces of each text that were cut off, `(texts,)`, without a warning.
+        """The result of `transform`, and how many tokens of each text were dropped, `(texts,)`, without a warning.
 
         Raises ModelError with pool="none".
         """
         check_is_fitted(self)
         reader, texts = self.reader_, _texts(X)
         if reader.pool == "none":
-            raise ModelError(Problem("pool", "'none' gives no vector of a text", "Write mean, cls or max."))
+            raise ModelError(Problem("pool", "'none' gives vectors of words, not of texts", "Write mean, cls or max."))
         if not texts:
             return np.zeros((0, reader.size), dtype=np.float32), np.zeros(0, dtype=np.int64)
         if reader.cache:
@@ -143,7 +143,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.ascontiguousarray(both[:, :-1]), both[:, -1].astype(np.int64)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray[Any, Any]:
-        """Names `(size,)` such as layer12_0; of several layers combined, sum_0 or mean_0."""
+        """Names `(size,)` such as layer12_0; for summed or averaged layers, sum_0 or mean_0."""
         check_is_fitted(self)
         reader = self.reader_
         blocks = [f"layer{layer}" for layer in reader.layers] if reader.combine == "concat" else [reader.combine]
@@ -154,39 +154,37 @@ def _chunks(texts: list[str]) -> Iterator[list[str]]:
     return (texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK))
 
 
-def cut_texts(cut: int, texts: int, pieces: int, max_length: int) -> str:
-    """What is said of texts that did not fit; pieces: the word pieces that were cut off."""
-    what = f"{cut:,} of {texts:,} texts were cut at {max_length} word pieces; {pieces:,} pieces are in no vector."
+def cut_texts(cut: int, texts: int, tokens: int, max_length: int) -> str:
+    """The warning for texts that were cut; tokens: how many were dropped."""
+    what = f"{cut:,} of {texts:,} texts were cut at {max_length} tokens; {tokens:,} tokens were dropped."
     return f"{what} Raise max_length where the model allows it, or split the texts into passages."
 
 
 def _check(features: Features) -> None:
-    """Raise ModelError with all parameters that can not be."""
-    choices: dict[str, tuple[Any, ...]] = {
-        "combine": get_args(Combine),
-        "pool": get_args(Pool),
-        "precision": (None, *get_args(Precision)),
-    }
-    problems = [
-        Problem(name, f"{short_repr(value)}, where one of {', '.join(map(repr, allowed))} is expected")
+    """Raise ModelError with all invalid parameters; scikit-learn's own constraints would name only the first."""
+    layers, longest, size = features.layers, features.max_length, features.batch_size
+    choices = {"combine": get_args(Combine), "pool": get_args(Pool), "precision": (None, *get_args(Precision))}
+    checks = [
+        (name, getattr(features, name) in allowed, f"one of {', '.join(map(repr, allowed))}")
         for name, allowed in choices.items()
-        if (value := getattr(features, name)) not in allowed
     ]
-    for name, least in (("max_length", 8), ("batch_size", 1)):
-        value = getattr(features, name)
-        if not (_whole(value) and value >= least) and not (name == "max_length" and value is None):
-            problems.append(Problem(name, f"{short_repr(value)}, where a whole number from {least} on is expected"))
-    layers = features.layers if isinstance(features.layers, Sequence | np.ndarray) else ()
-    if not len(layers) or not all(map(_whole, layers)):
-        what = f"{short_repr(features.layers)}, where whole numbers are expected"
-        problems.append(Problem("layers", what, "Write a list, such as [-1] or [-4, -3, -2, -1]."))
-    if not isinstance(features.model, str | Path) or not str(features.model):
-        problems.append(Problem("model", f"{short_repr(features.model)}, where a folder or a Hub id is expected"))
+    integers = isinstance(layers, Sequence | np.ndarray) and len(layers) > 0 and all(map(_is_integer, layers))
+    checks += [
+        ("max_length", longest is None or (_is_integer(longest) and longest >= 8), "an integer from 8 on"),
+        ("batch_size", _is_integer(size) and size >= 1, "an integer from 1 on"),
+        ("layers", integers, "a list of integers, such as [-1] or [-4, -3, -2, -1],"),
+        ("model", isinstance(features.model, str | Path) and bool(str(features.model)), "a folder or a Hub id"),
+    ]
+    problems = [
+        Problem(name, f"{short_repr(getattr(features, name))}, where {expected} is expected")
+        for name, valid, expected in checks
+        if not valid
+    ]
     if problems:
         raise ModelError(problems)
 
 
-def _whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
@@ -214,21 +212,18 @@ def _texts(X: Any) -> list[str]:
     if values.ndim != 1:
         columns = f"{values.shape[1]} columns" if values.ndim == 2 else short_repr(X)
         raise DataError(Problem("X", f"{columns}, where one column of texts is expected", fix))
-    problems, texts = Problems(), []
+    problems = Problems()
     for row, value in enumerate(values, 1):
-        if isinstance(value, str):
-            texts.append(replace_surrogates(value))
-        else:
-            problems.add(
-                f"row {row}", f"{short_repr(value)}, where text is expected", "Fill what is missing, e.g. with ''."
-            )
+        if not isinstance(value, str):
+            what, fix = f"{short_repr(value)}, where text is expected", "Replace missing values, e.g. by ''."
+            problems.add(f"row {row}", what, fix)
     problems.raise_if_any()
-    return texts
+    return [replace_surrogates(text) for text in values]
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """An encoder and how it is read. It is pickled without its weights, which are loaded when they are needed."""
+    """An encoder and its options. It is pickled without its weights, which are loaded on first use."""
 
     encoder: Encoder
     tokenizer: PreTrainedTokenizerBase
@@ -249,7 +244,7 @@ class _Reader:
     def model(self) -> Any:
         from transformers import AutoModel
 
-        key = self.key if self.cache else None  # of the files before they are read
+        key = self.key if self.cache else None  # computed before the files are read
         model: Any = load_model(self.encoder, AutoModel, {}, new_head=True)
         if key and key["model"] != fingerprint(self.encoder.folder):
             raise ModelError(Problem(self.encoder.name, "its files have changed since it was fitted", "Fit again."))
@@ -257,12 +252,12 @@ class _Reader:
 
     @cached_property
     def key(self) -> dict[str, Any]:
-        """All that decides a text's vector."""
+        """All that determines the vector of a text."""
         options = ("layers", "combine", "pool", "max_length", "precision")
         return model_key(self.encoder.folder) | {"device": self.device.type} | {n: getattr(self, n) for n in options}
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
-        """(texts, size + 1): in the last column the word pieces that were cut off, so that the cache knows them too."""
+        """`(texts, size + 1)`: the last column is the number of dropped tokens, so that it is cached too."""
         from bertkit.models.heads.vectors import pool
 
         columns = encode_texts(self.tokenizer, texts, None, max_length=self.max_length, overflow="truncate", stride=0)
@@ -273,7 +268,7 @@ class _Reader:
         return rows
 
     def words(self, texts: Sequence[str]) -> list[Vectors]:
-        """(words, size) for each text."""
+        """`(words, size)` for each text."""
         places = [words(text) for text in texts]
         columns = encode_words(self.tokenizer, texts, places, max_length=self.max_length, stride=_STRIDE)
         results = [np.zeros((len(spans), self.size), dtype=np.float32) for spans in places]
@@ -283,7 +278,7 @@ class _Reader:
         return results
 
     def _hidden(self, columns: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Ints, Tensor, Tensor]]:
-        """By batch: indices of features, their combined layers `(features, pieces, size)`, what is no padding."""
+        """By batch: indices of features, their combined layers `(features, tokens, size)`, and the attention mask."""
         import torch
 
         from bertkit.encoding.padding import Collator, batches_by_length
@@ -298,7 +293,7 @@ class _Reader:
                 torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"),
             ):
                 states = self.model(**batch, output_hidden_states=True).hidden_states
-            # Outside of the block, which would else hold for whoever reads on.
+            # Outside the block, which would otherwise stay active for the caller between batches.
             chosen = [states[layer].float() for layer in self.layers]
             if self.combine == "concat":
                 hidden = torch.cat(chosen, dim=-1)

@@ -1,4 +1,8 @@
-"""Vectors kept on disk under the model, its options and the text."""
+"""Vectors kept on disk under the model, its options and the text: a store per model and options.
+
+Its segments are folders that are written aside, renamed and never changed: any number of processes may read and add
+at once, without locks, and a process that is killed leaves nothing incomplete.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -21,26 +25,18 @@ from bertkit.cache import cache_root, sha256_of_json
 from bertkit.errors import Problem, UserError
 from bertkit.files import read_json, write_json
 
-if TYPE_CHECKING:
-    from typing import Any
+Vectors = np.ndarray[Any, np.dtype[np.float32]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Digests = np.ndarray[Any, np.dtype[np.bytes_]]
 
-    import numpy as np
-
-    Vectors = np.ndarray[Any, np.dtype[np.float32]]
-    Flags = np.ndarray[Any, np.dtype[np.bool_]]
-    Digests = np.ndarray[Any, np.dtype[np.bytes_]]
-
-
-CHUNK = 4096  # texts that are encoded before their vectors are kept: what a killed process can lose
-
-
-_FAN = 16  # segments of nearly one size that are merged into one
+CHUNK = 4096  # texts encoded before their vectors are stored: what a killed process can lose
+_FAN = 16  # segments of similar size that are merged into one
 
 
 class Store(NamedTuple):
-    """What is kept of one model under one set of options."""
+    """The vectors of one model with one set of options."""
 
-    name: str  # the model, as it was called when the store was made
+    name: str  # of the model, when the store was created
     key: dict[str, Any]
     texts: int
     bytes: int
@@ -56,22 +52,22 @@ def cached(
     key: Mapping[str, Any],
     root: Path | None = None,
 ) -> Vectors:
-    """The vectors of the texts, float32 `(texts, size)`; only texts that no store holds are encoded, each once.
+    """The vectors of the texts, float32 `(texts, size)`; only texts that are not stored are encoded, each once.
 
-    name: what the model is called in lists. key: all that decides a vector besides its text, as JSON can write it;
-    see `model_key`. encode: texts -> `(texts, size)`; called with at most CHUNK texts, and kept after each call.
-    Where the cache can not be read or written (a full disk), vectors are returned all the same, with one warning.
+    name: the model's name in lists. key: all that determines a vector besides its text, as JSON; see `model_key`.
+    encode: texts -> `(texts, size)`; called with at most CHUNK texts, whose vectors are stored after each call.
+    Where the cache cannot be read or written (a full disk), vectors are returned all the same, with one warning.
     """
     distinct = list(dict.fromkeys(texts))
     if not distinct:
         return np.asarray(encode([]), dtype=np.float32)
     store, usable = VectorCache(root or cache_root(), name, key), True
-    found, vectors = np.zeros(len(distinct), dtype=bool), None
+    known, vectors = np.zeros(len(distinct), dtype=bool), None
     try:
-        found, vectors = store.lookup(distinct)
+        known, vectors = store.lookup(distinct)
     except OSError as error:
         usable = _unusable(store.folder, error)
-    missing = np.flatnonzero(~found)
+    missing = np.flatnonzero(~known)
     for start in range(0, len(missing), CHUNK):
         part = missing[start : start + CHUNK]
         chosen = [distinct[index] for index in part]
@@ -87,13 +83,13 @@ def cached(
     assert vectors is not None
     if len(distinct) == len(texts):
         return vectors
-    place = {text: index for index, text in enumerate(distinct)}
-    return vectors[[place[text] for text in texts]]
+    index_of = {text: index for index, text in enumerate(distinct)}
+    return vectors[[index_of[text] for text in texts]]
 
 
 def _unusable(folder: Path, error: OSError) -> bool:
-    what = f"vectors can not be kept in {folder} ({error.strerror or error}); they are computed, and not kept."
-    warnings.warn(f"{what} Make room there, or name another folder in BERTKIT_CACHE.", stacklevel=3)
+    what = f"vectors cannot be stored in {folder} ({error.strerror or error}); they are computed without the cache."
+    warnings.warn(f"{what} Free some space, or name another folder in BERTKIT_CACHE.", stacklevel=3)
     return False
 
 
@@ -111,32 +107,32 @@ class VectorCache:
         self.folder = root / sha256_of_json(self.key)[:32]
 
     def lookup(self, texts: Sequence[str]) -> tuple[Flags, Vectors | None]:
-        """Which texts are here, `(texts,)`, and their vectors, `(texts, size)`, rows of others 0; None where none is.
+        """Which texts are stored, `(texts,)`, and the vectors, `(texts, size)`, 0 for others; None where none is.
 
-        A damaged segment is left out and removed, with a warning. Raises OSError where nothing can be read.
+        A damaged segment is skipped and removed, with a warning. Raises OSError where nothing can be read.
         """
-        wanted, found = _digests(texts), np.zeros(len(texts), dtype=bool)
+        wanted, known = _digests(texts), np.zeros(len(texts), dtype=bool)
         vectors: Vectors | None = None
         for segment in _segments(self.folder):
-            left = np.flatnonzero(~found)
+            left = np.flatnonzero(~known)
             rows = np.searchsorted(segment.digests, wanted[left]).clip(max=len(segment.digests) - 1)
             same = segment.digests[rows] == wanted[left]
             if vectors is None:
                 vectors = np.zeros((len(texts), segment.vectors.shape[1]), dtype=np.float32)
             vectors[left[same]] = segment.vectors[rows[same]]
-            found[left[same]] = True
-            if found.all():
+            known[left[same]] = True
+            if known.all():
                 break
-        if found.any():
-            with suppress(FileNotFoundError):  # cleared meanwhile
+        if known.any():
+            with suppress(FileNotFoundError):  # another process has just cleared the cache
                 os.utime(self.folder / "store.json")
-        return found, vectors
+        return known, vectors
 
     def add(self, texts: Sequence[str], vectors: Vectors) -> None:
-        """Keep the vectors `(texts, size)` of these texts. Raises OSError, and then keeps none of them."""
+        """Store the vectors `(texts, size)` of these texts. Raises OSError, and then stores none of them."""
         card = self.folder / "store.json"
         if not card.exists():
-            self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # vectors tell much of their texts
+            self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # vectors reveal much of their texts
             write_json(card, {"name": self.name, "key": self.key})
         digests, first = np.unique(_digests(texts), return_index=True)
         self._write(digests, vectors[first])
@@ -156,7 +152,7 @@ class VectorCache:
             shutil.rmtree(aside, ignore_errors=True)
 
     def _merge(self) -> None:
-        """Many calls with few texts must not leave as many segments, each of which every lookup opens."""
+        """Merge small segments of similar size: every lookup opens all segments."""
         tiers: defaultdict[int, list[_Segment]] = defaultdict(list)
         for segment in _segments(self.folder):
             if len(segment.digests) < CHUNK:
@@ -179,31 +175,31 @@ def _segments(store: Path) -> Iterator[_Segment]:
                 raise ValueError(f"{len(digests)} texts, but vectors of shape {vectors.shape}")
             yield _Segment(folder, np.asarray(digests), vectors)
         except FileNotFoundError:
-            continue  # another process has merged it meanwhile: at worst its texts are encoded once more
-        except (ValueError, TokenError) as error:  # the second where numpy can not read the header
+            continue  # another process has just merged it: at worst its texts are encoded once more
+        except (ValueError, TokenError) as error:  # TokenError: numpy cannot read the header
             warnings.warn(f"{folder} is damaged ({error}); its texts are encoded again", stacklevel=4)
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _digests(texts: Sequence[str]) -> Digests:
-    """(texts,), 16 bytes each."""
-    made = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts)
-    return np.frombuffer(b"".join(made), dtype="S16")
+    """`(texts,)`, 16 bytes each."""
+    digests = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts)
+    return np.frombuffer(b"".join(digests), dtype="S16")
 
 
 def stores(root: Path | None = None) -> list[Store]:
-    """What is kept, last used first. Raises UserError where a store's card is damaged; `clear` removes it."""
-    found = []
+    """All stores, last used first. Raises UserError where a store.json is damaged; `clear` removes it."""
+    listed = []
     for card in (root or cache_root()).glob("*/store.json"):
-        about, folder = read_json(card), card.parent
-        if not isinstance(about, dict) or not isinstance(about.get("key"), dict):
-            what = "is damaged: it does not say what it keeps"
-            raise UserError(Problem(str(card), what, "bertkit cache clear  removes all that is kept."))
+        content, folder = read_json(card), card.parent
+        if not isinstance(content, dict) or not isinstance(content.get("key"), dict):
+            what = "is damaged: it does not describe its store"
+            raise UserError(Problem(str(card), what, "bertkit cache clear  removes all stores."))
         texts = sum(len(segment.digests) for segment in _segments(folder))
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         used = datetime.fromtimestamp(card.stat().st_mtime, UTC)
-        found.append(Store(str(about.get("name")), about["key"], texts, size, used, folder))
-    return sorted(found, key=lambda store: store.used, reverse=True)
+        listed.append(Store(str(content.get("name")), content["key"], texts, size, used, folder))
+    return sorted(listed, key=lambda store: store.used, reverse=True)
 
 
 def clear(older_than: timedelta | None = None, root: Path | None = None) -> int:
