@@ -480,7 +480,7 @@ def test_cut_texts_of_a_file_are_told_once(tiny_encoder: Path, tmp_path: Path) -
     ("given", "output", "message"),
     [
         (rows(), "out.csv", r"cannot write \.csv"),
-        (rows(), "out", "cannot write without a suffix"),
+        (rows(), "out", "cannot write a file without a suffix"),
         ([{"sentence": "a"}], "out.npy", "in.jsonl:1: no column 'text'; found sentence"),
         (
             [{"text": "a"}, {"text": None}, {"text": 5}],

@@ -242,7 +242,8 @@ def rising_and_falling(monkeypatch: pytest.MonkeyPatch) -> None:
     def grade(self: TextClassification, answers: Any, rows: Any) -> Any:
         call, graded = next(calls), real(self, answers, rows)
         scores = {**graded.scores, "accuracy": call / 1000, "recall_macro": 1 - call / 1000}
-        return SimpleNamespace(scores=scores, intervals=graded.intervals, details=graded.details)
+        rest = {name: getattr(graded, name) for name in ("calibrated", "intervals", "details")}
+        return SimpleNamespace(scores=scores, **rest)
 
     monkeypatch.setattr(TextClassification, "grade", grade)
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from bertkit import cache
 from bertkit.cache import fingerprint
 from bertkit.errors import UserError
+from bertkit.inference import vector_cache
 from bertkit.inference.embed import cache_table, clear_cache
 from bertkit.inference.vector_cache import VectorCache, cached, clear, stores
 
@@ -256,7 +257,7 @@ def test_a_full_disk_costs_nothing_but_one_warning(tmp_path: Path, monkeypatch: 
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     through(tmp_path, ["a"])
-    monkeypatch.setattr(cache, "CHUNK", 2)
+    monkeypatch.setattr(vector_cache, "CHUNK", 2)
     monkeypatch.setattr(np, "save", full)
     texts = ["a", "b", "c", "d", "e", "f"]
     with pytest.warns(UserWarning, match="No space left on device") as told:
@@ -275,7 +276,7 @@ def test_a_root_that_is_no_folder(tmp_path: Path) -> None:
 
 
 def test_what_was_encoded_is_kept_after_every_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "CHUNK", 2)
+    monkeypatch.setattr(vector_cache, "CHUNK", 2)
 
     def fail(texts: list[str]) -> np.ndarray:
         if "e" in texts:
