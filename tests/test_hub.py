@@ -30,7 +30,7 @@ from bertkit.cli.main import main
 from bertkit.errors import ModelError, RecipeError
 from bertkit.files import sha256, write_json, write_text
 from bertkit.hub import payload
-from bertkit.hub.push import Pushed, push, unaccepted
+from bertkit.hub.push import Pushed, metadata_problems, push
 from bertkit.inference.evaluate import evaluate
 from bertkit.inference.predictor import load
 from bertkit.recipe.recipe import to_yaml
@@ -245,7 +245,7 @@ def test_private_unless_public_is_said(trained: Run, hub: FakeHub) -> None:
     push(trained.folder, ME, public=True)
     assert not hub.repos[ME].private
     hub.create("me/open", private=False)
-    with pytest.raises(ModelError, match="me/open is public: everybody would see the model"):
+    with pytest.raises(ModelError, match="me/open is public, so the model would be too"):
         push(trained.folder, "me/open")
     assert hub.repos["me/open"].titles == []
     push(trained.folder, "me/open", public=True)
@@ -307,7 +307,7 @@ REFUSED = {
     "renamed pickle": "more.safetensors: is damaged, or not safetensors",
     "no JSON": "more.json: is damaged: it is not JSON",
     "local path": "names a folder of this machine",
-    "token": "holds a token of the Hub",
+    "token": "contains a token of the Hub",
     "does not load": "lacks .* tensors",
 }
 
@@ -418,7 +418,7 @@ def test_what_people_wrote_in_two_places_is_not_lost(run: Run, hub: FakeHub) -> 
     push(run.folder, ME)
     edit_at_the_hub(hub, "bees", "wasps")
     commits = len(hub.repos[ME].commits)
-    with pytest.raises(ModelError, match=r"differ between the lines for what people add\n    Write into .*README.md"):
+    with pytest.raises(ModelError, match=r"differ between the lines for what people add\n    Write the final"):
         push(run.folder, ME)
     assert len(hub.repos[ME].commits) == commits
     write(run, "Made for wasps.\nAnd for bees.")
@@ -450,7 +450,7 @@ def test_nothing_is_public_without_a_licence(
     write_text(run.folder / "recipe.yaml", to_yaml(run.recipe.model_copy(update={"hub": None})))
     assert main(["push", str(run.folder), ME, "--public"]) == 2
     said = capsys.readouterr().err
-    assert "no licence is stated, and everybody would see the model" in said
+    assert "a public model needs a licence, and none is stated" in said
     assert f"{run.folder}/recipe.yaml, such as hub: {{license: apache-2.0}}" in said
     assert hub.requests == []
     text = (run.folder / "recipe.yaml").read_text(encoding="utf-8")
@@ -458,16 +458,16 @@ def test_nothing_is_public_without_a_licence(
     assert main(["push", str(run.folder), ME, "--public"]) == 0
     assert b"license: apache-2.0" in hub.files(ME)["README.md"]
     recipe = small.recipe(tmp_path, tiny_encoder, f"hub={{repo_id: {ME}, private: false}}")
-    with pytest.raises(RecipeError, match=r"(?s)hub: no licence is stated.*Write the model's into the recipe"):
+    with pytest.raises(RecipeError, match=r"(?s)hub: a public model needs a licence.*Add the model's to the recipe"):
         train(recipe, tmp_path / "new")
 
 
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("model", {}, "can not be the name of a repository"),
-        ("me/mo del", {}, "can not be the name of a repository"),
-        ("me/a--b", {}, "can not be the name of a repository"),
+        ("model", {}, "is not a valid repository id"),
+        ("me/mo del", {}, "is not a valid repository id"),
+        ("me/a--b", {}, "is not a valid repository id"),
         (ME, {"create_pr": True, "revision": "x"}, "a pull request goes to main"),
         (ME, {"revision": "0" * 40}, "is a commit"),
     ],
@@ -480,7 +480,7 @@ def test_places_that_can_not_be(name: str, options: dict[str, Any], said: str, t
 
 def test_without_a_token_or_a_network(trained: Run, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(ModelError, match="nobody is logged in to the Hub"):
+    with pytest.raises(ModelError, match="not logged in to the Hub"):
         push(trained.folder, ME)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match="offline mode is on"):
@@ -608,7 +608,7 @@ def test_the_network_goes_away_with_the_answer_to_the_commit(
 
     with monkeypatch.context() as patch:
         patch.setattr(FakeHub, "fault", dying)
-        with pytest.raises(ModelError, match="Look whether me/model has a new commit before you push again"):
+        with pytest.raises(ModelError, match="Check whether me/model has a new commit before you push again"):
             push(trained.folder, ME, public=True)
     assert hub.repos[ME].private
     pushed = push(trained.folder, ME, public=True)
@@ -620,7 +620,7 @@ def test_the_network_goes_away_with_the_answer_to_the_commit(
 def test_a_pull_request_whose_answer_is_lost_is_not_made_twice(trained: Run, hub: FakeHub, naps: list[float]) -> None:
     hub.create("me/other")
     hub.faults = always("/commit", "lost")
-    with pytest.raises(ModelError, match="Look whether me/other has the pull request before you push again"):
+    with pytest.raises(ModelError, match="Check whether me/other has the pull request before you push again"):
         push(trained.folder, "me/other", create_pr=True)
     assert len([name for name in hub.repos["me/other"].branches if name.startswith("refs/pr/")]) == 1
     hub.faults = always("/commit", 403)
@@ -761,18 +761,18 @@ def test_a_push_that_fails_leaves_a_whole_run(
 
 
 def test_a_licence_that_the_hub_does_not_know_is_found_before_training(hub: FakeHub) -> None:
-    (problem,) = unaccepted(Hub(repo_id=ME, license="mitt", language="en"))
-    assert re.search(r"the Hub does not accept what the recipe states: .*license.* must be one of", problem.what)
-    assert unaccepted(Hub(repo_id=ME, license="mit", language=["en", "multilingual"])) == []
+    (problem,) = metadata_problems(Hub(repo_id=ME, license="mitt", language="en"))
+    assert re.search(r"the Hub does not accept the recipe's metadata: .*license.* must be one of", problem.what)
+    assert metadata_problems(Hub(repo_id=ME, license="mit", language=["en", "multilingual"])) == []
     assert hub.requests == ["POST /api/validate-yaml"] * 2
-    assert unaccepted(Hub(repo_id=ME)) == []
+    assert metadata_problems(Hub(repo_id=ME)) == []
     assert len(hub.requests) == 2
 
 
 @pytest.mark.parametrize("act", [500, "reset", "lost"])
 def test_a_licence_that_can_not_be_asked_about_stops_nothing(act: int | str, hub: FakeHub) -> None:
     hub.faults = always("validate-yaml", act)
-    assert unaccepted(Hub(repo_id=ME, license="mitt")) == []
+    assert metadata_problems(Hub(repo_id=ME, license="mitt")) == []
     assert hub.requests
 
 
@@ -783,7 +783,7 @@ def test_a_recipe_that_can_not_be_pushed_is_not_trained(
         small.recipe(tmp_path, tiny_encoder, "hub.repo_id=x")
     recipe = small.recipe(tmp_path, tiny_encoder, f"hub={{repo_id: {ME}, create_pr: true, revision: x}}")
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(RecipeError, match=r"(?s)a pull request goes to main.*nobody is logged in"):
+    with pytest.raises(RecipeError, match=r"(?s)a pull request goes to main.*not logged in"):
         train(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert hub.requests == []

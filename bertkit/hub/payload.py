@@ -1,9 +1,9 @@
-"""What is pushed: exactly the files of RUN/model, once it is sure that they are whole, safe and nobody's secret."""
+"""The files of a push: RUN/model, after checks that they are complete, safe and without private data."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,14 +14,14 @@ from bertkit.report.card import write_card
 from bertkit.report.facts import local_paths
 from bertkit.run import Run
 
-# safetensors, JSON, the card, and what tokenizers keep their vocabularies in
+# safetensors, JSON, the card, and the vocabularies of tokenizers
 PUSHED = ("*.safetensors", "*.json", "README.md", "vocab.txt", "merges.txt", "*.model")
 CARD, REPORT = "README.md", "report.html"
-SHORT = 6  # a path of fewer characters may stand in a text by chance
+MIN_PATH_LENGTH = 6  # a shorter path may occur in a text by chance
 
 
 class Item(NamedTuple):
-    """One file: its path in the repository, where it is here, its size in bytes and its sha256."""
+    """A file: its path in the repository, its local path, its size in bytes and its sha256."""
 
     path: str
     file: Path
@@ -30,60 +30,58 @@ class Item(NamedTuple):
 
 
 def payload(run: Run, repo_id: str, *, predictions: bool = False, report: bool = False) -> list[Item]:
-    """The files that a push of this run uploads, by path; the card is written anew, under the repository's name.
+    """The files that a push of this run uploads, by path; the card is generated again for this repository.
 
-    predictions: RUN/predictions too, which repeats the rows of the data. report: RUN/report.html too.
-    Raises ModelError with all that stands in the way: no results, files that are neither safetensors, JSON nor a
-    tokenizer's, a card that can not be made or does not validate, local paths or a token in a text, a folder that
-    does not load.
+    predictions: include RUN/predictions, which repeat rows of the data. report: include RUN/report.html.
+    Raises ModelError with all problems: no results, files that are neither safetensors, JSON nor a tokenizer's, a card
+    that cannot be made or is invalid, local paths or a token in a text, a folder that does not load.
     """
     if not run.finished:
         what, fix = "is not a finished run: it has no results.json", "Name the folder that `bertkit train` wrote."
         if (run.folder / "recipe.yaml").is_file():
             fix = f"Finish it: bertkit train {run.folder}/recipe.yaml --output-dir {run.folder} --resume"
         raise ModelError(Problem(str(run.folder), what, fix))
-    problems = list(_written(run, repo_id))
+    problems = _problems(lambda: write_card(run, repo_id))
     files = {str(file.relative_to(run.model)): file for file in sorted(run.model.rglob("*")) if not file.is_dir()}
     problems += [problem for path, file in files.items() for problem in _unsafe(path, file)]
     files |= {REPORT: run.folder / REPORT} if report else {}
     if report and not (run.folder / REPORT).is_file():
         problems.append(Problem(str(run.folder / REPORT), "is missing", f"Make it: bertkit report {run.folder}"))
     if not problems:
-        problems = [*_card(run.model / CARD), *_telling(run, files), *_dead(run)]
+        from bertkit.inference.predictor import load
+
+        problems = [*_card(run.model / CARD), *_private(run, files), *_problems(lambda: load(run.model))]
     if problems:
         raise ModelError(problems)
     if predictions:
         files |= {f"predictions/{file.name}": file for file in sorted((run.folder / "predictions").glob("*.jsonl"))}
-    return [item_of(path, file) for path, file in files.items()]
+    return hashed(files.items())
 
 
-def item_of(path: str, file: Path) -> Item:
-    """A file as it is now."""
-    return Item(path, file, file.stat().st_size, sha256(file))
+def hashed(files: Iterable[tuple[str, Path]]) -> list[Item]:
+    """Files, by their paths in the repository, with their current sizes and hashes."""
+    return [Item(path, file, file.stat().st_size, sha256(file)) for path, file in files]
 
 
-def _written(run: Run, repo_id: str) -> Iterator[Problem]:
-    """What stands in the way of a new card."""
+def _problems(call: Callable[[], Any]) -> list[Problem]:
+    """The problems of the UserError that a call raises."""
     try:
-        write_card(run, repo_id)
+        call()
     except UserError as error:
-        yield from error.problems
+        return list(error.problems)
+    return []
 
 
 def _unsafe(path: str, file: Path) -> Iterator[Problem]:
     from safetensors import SafetensorError, safe_open
 
     if file.is_symlink() or not file.is_file():
-        yield Problem(str(file), "is a link, or no plain file", "Put the file itself there, or remove it.")
+        yield Problem(str(file), "is a link, or not a regular file", "Replace it by the file itself, or remove it.")
     elif not any(fnmatch(file.name, pattern) for pattern in PUSHED) or file.name.startswith("."):
-        yield Problem(
-            str(file), "is neither safetensors, JSON nor a tokenizer's file", f"Remove {path} from the model."
-        )
+        what = "is neither safetensors, JSON nor a tokenizer's file"
+        yield Problem(str(file), what, f"Remove {path} from the model.")
     elif file.suffix == ".json":
-        try:
-            read_json(file)
-        except UserError as error:
-            yield from error.problems
+        yield from _problems(lambda: read_json(file))
     elif file.suffix == ".safetensors":
         try:
             with safe_open(file, framework="numpy"):
@@ -93,7 +91,7 @@ def _unsafe(path: str, file: Path) -> Iterator[Problem]:
 
 
 def _card(file: Path) -> Iterator[Problem]:
-    """What huggingface_hub, asked offline, and the Hub's page have against the card."""
+    """Problems that huggingface_hub, offline, and the Hub's page have with the card."""
     from huggingface_hub import ModelCardData
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -110,8 +108,8 @@ def _card(file: Path) -> Iterator[Problem]:
             yield Problem(str(file), f"the card's metadata have no {key}")
 
 
-def _telling(run: Run, files: dict[str, Path]) -> Iterator[Problem]:
-    """Texts that name a folder of this machine, or hold a token."""
+def _private(run: Run, files: dict[str, Path]) -> Iterator[Problem]:
+    """Problems of texts with a local path or a token."""
     from huggingface_hub import get_token
 
     folders = {str(run.folder.resolve()), f"{Path.home()}/", *local_paths(run.recipe)}
@@ -120,16 +118,7 @@ def _telling(run: Run, files: dict[str, Path]) -> Iterator[Problem]:
         if file.suffix not in (".json", ".md", ".html"):
             continue
         text = file.read_text(encoding="utf-8", errors="replace")
-        for folder in sorted(folder for folder in folders if len(folder) >= SHORT and folder in text):
-            yield Problem(str(file), f"names a folder of this machine: {folder}", f"Take it out of {path}.")
+        for folder in sorted(folder for folder in folders if len(folder) >= MIN_PATH_LENGTH and folder in text):
+            yield Problem(str(file), f"names a folder of this machine: {folder}", f"Remove it from {path}.")
         if (token and token in text) or re.search(r"\bhf_[A-Za-z0-9]{30,}\b", text):
-            yield Problem(str(file), "holds a token of the Hub", f"Take it out of {path}, and revoke the token.")
-
-
-def _dead(run: Run) -> Iterator[Problem]:
-    from bertkit.inference.predictor import load
-
-    try:
-        load(run.model)
-    except UserError as error:
-        yield from error.problems
+            yield Problem(str(file), "contains a token of the Hub", f"Remove it from {path}, and revoke the token.")

@@ -52,11 +52,11 @@ class Job:
 def check_hub(recipe: Recipe) -> None:
     """Raises RecipeError where the push is certain to fail, before hours of training."""
     if recipe.hub and recipe.hub.repo_id:
-        from bertkit.hub.push import misnamed, unaccepted, unlicensed, unready
+        from bertkit.hub.push import license_problems, login_problems, metadata_problems, target_problems
 
-        problems = [*misnamed(recipe.hub.repo_id, recipe.hub.revision, recipe.hub.create_pr), *unready()]
-        problems += unlicensed(recipe.hub, not recipe.hub.private)
-        problems = problems or unaccepted(recipe.hub)
+        problems = [*target_problems(recipe.hub.repo_id, recipe.hub.revision, recipe.hub.create_pr), *login_problems()]
+        problems += license_problems(recipe.hub, not recipe.hub.private)
+        problems = problems or metadata_problems(recipe.hub)
         if problems:
             raise RecipeError([Problem("hub", what, fix) for _, what, fix in problems])
 
