@@ -17,47 +17,32 @@ if TYPE_CHECKING:
     from bertkit.run import Run
     from bertkit.training.train import train
 
-_HOMES = {
-    "DataError": "errors",
-    "Features": "inference.features",
-    "ModelError": "errors",
-    "Predictor": "inference.predictor",
-    "Recipe": "recipe.recipe",
-    "RecipeError": "errors",
-    "Run": "run",
-    "UserError": "errors",
-    "as_evaluate_metric": "evaluation.hf_metrics",
-    "evaluate": "inference.evaluate",
-    "load": "inference.predictor",
-    "load_recipe": "recipe.recipe",
-    "train": "training.train",
-}
-
 __all__ = [
-    "DataError",
-    "Features",
-    "ModelError",
-    "Predictor",
-    "Recipe",
-    "RecipeError",
-    "Run",
-    "UserError",
-    "as_evaluate_metric",
-    "evaluate",
-    "load",
-    "load_recipe",
-    "train",
-]
+    "DataError", "Features", "ModelError", "Predictor", "Recipe", "RecipeError", "Run", "UserError",
+    "as_evaluate_metric", "evaluate", "load", "load_recipe", "train",
+]  # fmt: skip
+
+_MODULES = {
+    "errors": "DataError ModelError RecipeError UserError",
+    "evaluation.hf_metrics": "as_evaluate_metric",
+    "inference.evaluate": "evaluate",
+    "inference.features": "Features",
+    "inference.predictor": "Predictor load",
+    "recipe.recipe": "Recipe load_recipe",
+    "run": "Run",
+    "training.train": "train",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: `import bertkit` stays cheap. UserError: a library is missing."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"bertkit.{_HOMES[name]}"), name)
-    except ModuleNotFoundError as error:
-        raise import_module("bertkit.errors").not_installed(error) from error
+    for module, names in _MODULES.items():
+        if name in names.split():
+            try:
+                return getattr(import_module(f"bertkit.{module}"), name)
+            except ModuleNotFoundError as error:
+                raise import_module("bertkit.errors").not_installed(error) from error
+    raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

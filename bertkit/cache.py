@@ -1,7 +1,7 @@
-"""Vectors kept on disk under what decides them: the model's files, the options and the text itself.
+"""Folders cached on disk under a hash of everything that determines their content.
 
-A store is a folder per model and options. Its segments are folders that are written aside, renamed and never
-changed, so that any number of processes may read and add at once, and a killed one leaves nothing half-read.
+A folder is written under a temporary name, renamed and never changed, so that any number of processes may read and
+add at the same time, and a killed one leaves no partial folder.
 """
 
 from __future__ import annotations
@@ -21,25 +21,22 @@ from uuid import uuid4
 
 from bertkit.files import MODEL_FILES, sha256, write_json, write_text
 
-_BIG = 1 << 20  # bytes from which on the sha256 of a model's file is remembered
-_SETTLED = 2.0  # seconds after which a file that changes again has another time
+_BIG = 1 << 20  # bytes from which on the sha256 of a file is cached
+_SETTLED = 2.0  # seconds after which another change gives a file another time
 
 
 def cache_root() -> Path:
-    """Where stores are: $BERTKIT_CACHE, or ~/.cache/bertkit/vectors."""
+    """The cache folder: $BERTKIT_CACHE, or ~/.cache/bertkit/vectors."""
     return Path(os.environ.get("BERTKIT_CACHE") or "~/.cache/bertkit/vectors").expanduser()
 
 
 def model_key(folder: Path, root: Path | None = None) -> dict[str, str]:
-    """What decides the vectors of a model folder besides options: its files, and the libraries that run it."""
+    """What determines the outputs of a model folder besides options: its files, and the libraries that run it."""
     return {"model": fingerprint(folder, root), "torch": version("torch"), "transformers": version("transformers")}
 
 
 def fingerprint(folder: Path, root: Path | None = None) -> str:
-    """sha256 over the names and contents of a model's weights, configs and tokenizer, with those of its modules.
-
-    The sha256 of a big file is remembered under `root` by its path, size, inode and times.
-    """
+    """sha256 over the names and contents of a model's weights, configs and tokenizer, those of its modules included."""
     paths = [*folder.glob("*"), *folder.glob("*/*")]
     files = sorted(p for p in paths if p.is_file() and any(fnmatch(p.name, pattern) for pattern in MODEL_FILES))
     parts = {str(file.relative_to(folder)): file_digest(file, root or cache_root()) for file in files}
@@ -47,18 +44,18 @@ def fingerprint(folder: Path, root: Path | None = None) -> str:
 
 
 def file_digest(file: Path, root: Path) -> str:
-    """sha256 (hex) of a file; of a big one remembered under `root`, by its path, size, inode and times."""
+    """sha256 (hex) of a file; that of a big file is cached under `root` by its path, size, inode and times."""
     stat = file.stat()
     if stat.st_size < _BIG:
         return sha256(file)
     identity = [os.path.realpath(file), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
-    memory = root / "digests" / sha256_of_json(identity)
+    cached = root / "digests" / sha256_of_json(identity)
     with suppress(OSError, UnicodeDecodeError):
-        return memory.read_text(encoding="ascii")
+        return cached.read_text(encoding="ascii")
     digest = sha256(file)
     if time.time() - max(stat.st_mtime, stat.st_ctime) > _SETTLED:
         with suppress(OSError):  # it is computed again next time
-            write_text(memory, digest)
+            write_text(cached, digest)
     return digest
 
 
@@ -70,14 +67,14 @@ def sha256_of_json(value: Any) -> str:
 def cached_folder(
     key: Mapping[str, Any], name: str, write: Callable[[Path], None], *, root: Path | None = None
 ) -> tuple[Path, bool]:
-    """The folder kept under this key, and whether it was there; if not, `write` fills it aside and it is renamed.
+    """The folder cached under this key, and whether it existed; if not, `write` fills it.
 
-    key: all that decides what it holds, as JSON can write it. name: what lists call it. Like vectors it is listed and
-    cleared by its store.json. Raises OSError where it can not be kept, and what `write` raises; then nothing is left.
+    key: everything that determines the content, as JSON. name: its name in lists. `bertkit cache` lists and clears it
+    by its store.json. Raises OSError if it cannot be written, and what `write` raises; then nothing is left.
     """
     folder = (root or cache_root()) / sha256_of_json(key)[:32]
-    there = folder.is_dir()
-    if not there:
+    existed = folder.is_dir()
+    if not existed:
         aside = folder.with_name(f".{uuid4().hex}")
         try:
             aside.mkdir(mode=0o700, parents=True)
@@ -91,4 +88,4 @@ def cached_folder(
             shutil.rmtree(aside, ignore_errors=True)
     with suppress(OSError):  # when it was last used
         os.utime(folder / "store.json")
-    return folder, there
+    return folder, existed

@@ -1,4 +1,4 @@
-"""What bertkit says when something is wrong that the user can put right."""
+"""Errors that the user can fix, as problems with a location and a suggested fix."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ TORCH = ("accelerate", "captum", "evaluate", "peft", "torch")  # the extra `torc
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong: where it stands, what it is, and what to do about it."""
+    """One thing that is wrong: where it is, what it is, and what to do about it."""
 
-    where: str  # "my.yaml:7", "train.csv:12", "override task.name=x", or "" where no place is known
+    where: str  # "my.yaml:7", "train.csv:12", "override task.name=x", or "" where no location is known
     what: str
     fix: str = ""
 
@@ -21,21 +21,19 @@ class Problem(NamedTuple):
 
 
 class UserError(Exception):
-    """Something the user can put right. The command line prints it without a traceback and exits with 2."""
+    """An error that the user can fix. The command line prints it without a traceback and exits with 2."""
 
     def __init__(self, problems: Problem | str | Iterable[Problem]) -> None:
         if isinstance(problems, str):
-            problems = [Problem("", problems)]
-        elif isinstance(problems, Problem):
-            problems = [problems]
-        self.problems: tuple[Problem, ...] = tuple(problems)
+            problems = Problem("", problems)
+        self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
 
 
 def not_installed(error: ModuleNotFoundError) -> UserError:
-    """What to install where a library is missing. Raises the error again where it is a module of bertkit's own."""
+    """What to install for a missing library. Raises the error again if the missing module is one of bertkit."""
     while error.name is None and isinstance(error.__cause__, ModuleNotFoundError):
-        error = error.__cause__  # transformers says only its own class
+        error = error.__cause__  # transformers names only its own class
     package = str(error.name).partition(".")[0]
     if package == "bertkit":
         raise error
@@ -44,29 +42,29 @@ def not_installed(error: ModuleNotFoundError) -> UserError:
 
 
 class RecipeError(UserError):
-    """A recipe, an override or a combination of settings that can not be run."""
+    """A recipe, an override or a combination of settings that cannot be run."""
 
 
 class DataError(UserError):
-    """Rows that can not be read, or that do not hold what the task needs."""
+    """Rows that cannot be read, or that lack what the task needs."""
 
 
 class RowsError(DataError):
-    """Rows that a model can not read. found: (row counted from 0, what is wrong, what to do) of each."""
+    """Rows that a model cannot read. by_row: (row counted from 0, what is wrong, what to do) of each."""
 
     def __init__(
-        self, found: Iterable[tuple[int, str, str]], place: Callable[[int], str] = lambda row: f"row {row + 1}"
+        self, by_row: Iterable[tuple[int, str, str]], place: Callable[[int], str] = lambda row: f"row {row + 1}"
     ) -> None:
-        self.found = tuple(found)
-        super().__init__(Problem(place(row), what, fix) for row, what, fix in self.found)
+        self.by_row = tuple(by_row)
+        super().__init__(Problem(place(row), what, fix) for row, what, fix in self.by_row)
 
     def renumbered(self, number: Callable[[int], int]) -> RowsError:
-        """The same, where these rows are some of others: row -> which of those it is."""
-        return RowsError((number(row), what, fix) for row, what, fix in self.found)
+        """The same problems of a larger table. number: row here -> row there."""
+        return RowsError((number(row), what, fix) for row, what, fix in self.by_row)
 
 
 class ModelError(UserError):
-    """A model folder, checkpoint or run that can not be loaded, or not be trusted."""
+    """A model folder, checkpoint or run that cannot be loaded or trusted."""
 
 
 def require_finite(finite: Iterable[Any], unit: str = "rows") -> None:

@@ -1,4 +1,4 @@
-"""Files are written aside and renamed, so that a reader never sees half of one."""
+"""Files are written under a temporary name and renamed, so that no reader sees a partial file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import IO, Any
 from bertkit.errors import Problem, UserError
 
 LARGEST_JSON = 64_000_000  # bytes
+MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # patterns of what is downloaded: no pickles, no code
 
 
 @contextmanager
 def written_aside(path: Path) -> Iterator[IO[str]]:
-    """A text file that takes its name only when the block ends without an error; a link stays one."""
+    """A text file that gets its name only when the block ends without an error; a link stays a link."""
     path = Path(os.path.realpath(path))
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -46,21 +47,18 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file. Raises UserError where it is none, or larger than any that is meant."""
+    """The value of a JSON file. Raises UserError if it is not JSON, or larger than LARGEST_JSON."""
     if (size := path.stat().st_size) > LARGEST_JSON:
-        raise UserError(Problem(str(path), f"{size / 1e6:,.0f} MB of JSON, where a few kB are expected"))
+        raise UserError(Problem(str(path), f"{size / 1e6:,.0f} MB of JSON, but a few kB are expected"))
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(Problem(str(path), f"is damaged: it is not JSON ({error})")) from error
     except RecursionError as error:
-        raise UserError(Problem(str(path), "is damaged: its values are nested without end")) from error
+        raise UserError(Problem(str(path), "is damaged: its values are nested too deeply")) from error
 
 
 def sha256(path: Path) -> str:
-    """The file's sha256, in hexadecimal, read in pieces."""
+    """The file's sha256 (hex), read in chunks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # what is fetched: no pickles, no code

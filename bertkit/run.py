@@ -1,4 +1,4 @@
-"""The run folder: where everything about one training lies, and how it is read back."""
+"""The run folder: the files of one training, and how they are read back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -22,18 +22,8 @@ if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor
     from bertkit.recipe.recipe import Recipe
 
-ANYWAY = "go on anyway with --resume --changed"
-LIBRARIES = (
-    "bertkit",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "datasets",
-    "accelerate",
-    "peft",
-    "numpy",
-    "scikit-learn",
-)
+ANYWAY = "continue anyway with --resume --changed"
+LIBRARIES = "bertkit torch transformers tokenizers datasets accelerate peft numpy scikit-learn".split()
 
 
 @dataclass(frozen=True)
@@ -44,7 +34,7 @@ class Run:
 
     @property
     def model(self) -> Path:
-        """What push uploads, and what loads without bertkit."""
+        """The model folder: what push uploads, and what loads without bertkit."""
         return self.folder / "model"
 
     @property
@@ -54,7 +44,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Has everything been written? results.json comes last."""
+        """Whether everything has been written; results.json is the last file."""
         return (self.folder / "results.json").is_file()
 
     @property
@@ -64,7 +54,7 @@ class Run:
 
     @property
     def recipe(self) -> Recipe:
-        """What was run, every default written out. Raises RecipeError."""
+        """The recipe, with every default filled in. Raises RecipeError."""
         return load_recipe(self.folder / "recipe.yaml", check_files=False)
 
     def load(self) -> Predictor:
@@ -77,40 +67,38 @@ class Run:
 def open_run(recipe: Recipe, folder: Path, resume: bool, changed: bool = False) -> Run:
     """A run folder that may be trained into: a new one, or an unfinished one of this recipe. Raises UserError.
 
-    changed: an unfinished one of another recipe will do too.
-
-    Nothing is written yet: what is wrong with data or model leaves no folder behind.
+    changed: accept an unfinished run of another recipe too. Nothing is written yet, so that errors in data or model
+    leave no folder behind.
     """
-    run, text = Run(folder), to_yaml(recipe)
-    kept = folder / "recipe.yaml"
+    run, text, stored = Run(folder), to_yaml(recipe), folder / "recipe.yaml"
     if folder.exists() and not folder.is_dir():
         raise UserError(Problem(str(folder), "is not a folder", "Name a folder with --output-dir."))
-    if resume and folder.is_dir() and not kept.is_file() and any(folder.iterdir()):
-        raise UserError(
-            Problem(str(folder), "is not a run: it has no recipe.yaml", "Leave out --resume, or name a run.")
-        )
-    if not resume and folder.exists() and any(folder.iterdir()):
+    used = folder.is_dir() and any(folder.iterdir())
+    if used and not resume:
         what = "holds a finished run" if run.finished else "is not empty"
-        fix = "Name another --output-dir." if run.finished else "Name another --output-dir, or go on with --resume."
+        fix = "Name another --output-dir" + ("." if run.finished else ", or continue with --resume.")
         raise UserError(Problem(str(folder), what, fix))
-    if resume and not changed and kept.is_file() and kept.read_text(encoding="utf-8", errors="replace") != text:
-        ours, theirs = text.splitlines(), kept.read_text(encoding="utf-8", errors="replace").splitlines()
-        new = [line.strip() for line in ours if line not in theirs]
-        what = f"the recipe is not the one this run was started with; now: {'; '.join(new[:5]) or 'lines are gone'}"
+    if used and not stored.is_file():
+        what = "is not a run: it has no recipe.yaml"
+        raise UserError(Problem(str(folder), what, "Leave out --resume, or name a run."))
+    before = stored.read_text(encoding="utf-8", errors="replace") if used and not changed else text
+    if before != text:
+        new = [line.strip() for line in text.splitlines() if line not in before.splitlines()]
+        what = f"the run was started with another recipe; new lines: {'; '.join(new[:5]) or 'none, some are missing'}"
         fix = f"Give the same recipe and overrides, or another --output-dir, or {ANYWAY}."
-        raise RecipeError(Problem(str(kept), what, fix))
+        raise RecipeError(Problem(str(stored), what, fix))
     return run
 
 
 @contextmanager
 def only_writer(run: Run) -> Iterator[None]:
-    """Refuse a second process that trains into the same folder. The lock goes with the process that holds it."""
+    """Lock the run folder against other processes that train into it. The lock ends with the process."""
     import fcntl
 
     try:
         run.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(Problem(str(run.folder), f"can not be made: {error.strerror}")) from error
+        raise UserError(Problem(str(run.folder), f"cannot be created: {error.strerror}")) from error
     with (run.folder / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,44 +109,33 @@ def only_writer(run: Run) -> Iterator[None]:
 
 
 def versions() -> dict[str, str | None]:
-    """Library -> its version; None where it is not installed."""
-    found: dict[str, str | None] = {}
+    """Library -> its version; None if it is not installed."""
+    installed: dict[str, str | None] = dict.fromkeys(LIBRARIES)
     for name in LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+        with suppress(metadata.PackageNotFoundError):
+            installed[name] = metadata.version(name)
+    return installed
 
 
 def environment(device: str, precision: str) -> dict[str, Any]:
     """Versions, hardware and the working copy's commit, for environment.json."""
+    threads, name = None, _processor()
+    if find_spec("torch"):
+        import torch
+
+        threads = torch.get_num_threads()
+        name = torch.cuda.get_device_name() if device.startswith("cuda") else name
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": versions(),
-        "device": _accelerator() if device.startswith("cuda") else _processor(),
+        "device": name,
         "cpus": os.cpu_count(),
-        "threads": _threads(),
+        "threads": threads,  # of torch
         "processes": processes.world(),
         "precision": precision,
         "git_commit": _commit(),
     }
-
-
-def _accelerator() -> str:
-    import torch
-
-    return torch.cuda.get_device_name()
-
-
-def _threads() -> int | None:
-    """Those of torch; None where it is not installed."""
-    if find_spec("torch") is None:
-        return None
-    import torch
-
-    return torch.get_num_threads()
 
 
 def _processor() -> str:
@@ -168,9 +145,9 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the folder that bertkit was started in, if that is a git checkout."""
+    """The commit of the working directory, if that is a git checkout."""
     try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False)
+        git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return git.stdout.strip() if git.returncode == 0 else None

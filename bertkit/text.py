@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+KeyPath: TypeAlias = tuple[str | int, ...]
 _CONTROLS = "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
 
@@ -16,7 +17,7 @@ def counted(count: int, noun: str, verb: str = "") -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Such as "2.5%"; of a few among very many, that they are few."""
+    """Such as "2.5%", or "under 0.1%" where rounding would give 0."""
     return "under 0.1%" if 0 < part < 0.0005 * whole else f"{part / whole:.1%}"
 
 
@@ -32,9 +33,6 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
-KeyPath: TypeAlias = tuple[str | int, ...]
-
-
 def short_repr(value: Any) -> str:
     """repr(value), shortened to 80 characters: always printable."""
     text = repr(value)
@@ -47,7 +45,7 @@ def escape_controls(text: str) -> str:
 
 
 def dotted(path: KeyPath) -> str:
-    """The key path as people write it: `data.source.train[0]`."""
+    """The key path in dotted notation: `data.source.train[0]`."""
     words = (
         key if isinstance(key, int) or (key.isprintable() and 0 < len(key) <= 80) else short_repr(key) for key in path
     )

@@ -1,11 +1,14 @@
-"""Validation errors of pydantic as sentences, with "did you mean"."""
+"""Validation errors of pydantic as sentences, and "did you mean"."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
+from functools import reduce
+from operator import getitem
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
@@ -40,47 +43,43 @@ def unknown_key(path: KeyPath, known: Iterable[str], homes: Mapping[str, str]) -
     names, key = sorted(known), str(path[-1])
     if key in homes:
         return KeyProblem(path, "unknown key", f"it belongs under `{homes[key]}:`")
-    meant = did_you_mean(key, names)
-    return KeyProblem(
-        path, f"unknown key{meant}", "" if meant or len(names) > 25 else f"known here: {', '.join(names)}"
-    )
+    near = did_you_mean(key, names)
+    fix = f"known here: {', '.join(names)}" if not near and len(names) <= 25 else ""
+    return KeyProblem(path, f"unknown key{near}", fix)
 
 
-def spelling_hint(value: Any, wanted: Iterable[str]) -> str:
-    """What to write where text looks like a number or a yes, or a number should be text."""
-    wanted = set(wanted)
-    if isinstance(value, str) and wanted & {"a number", "a whole number"}:
+def spelling_hint(value: Any, expected: Iterable[str]) -> str:
+    """What to write if text looks like a number or a yes, or a number should be text."""
+    expected = set(expected)
+    if isinstance(value, str) and expected & {"a number", "a whole number"}:
         bare = value.strip().replace("_", "")
-        try:
-            number = float(bare)
-        except ValueError:
-            return ""
-        if math.isfinite(number):
-            return f"write {bare} without quotes" if bare == value else f"write {bare}"
-    if isinstance(value, str) and "true or false" in wanted:
-        if value.lower() in ("yes", "on", "y"):
-            return "write true: in YAML 1.2 this word is text"
-        if value.lower() in ("no", "off", "n"):
-            return "write false: in YAML 1.2 this word is text"
-    if isinstance(value, bool | int | float) and "text" in wanted:
+        with suppress(ValueError):
+            if math.isfinite(float(bare)):
+                return f"write {bare} without quotes" if bare == value else f"write {bare}"
+        return ""
+    if isinstance(value, str) and "true or false" in expected and value.lower() in _YES_OR_NO:
+        return f"write {_YES_OR_NO[value.lower()]}: in YAML 1.2 this word is text"
+    if isinstance(value, bool | int | float) and "text" in expected:
         return f'put quotes around it: "{str(value).lower()}"'
     return ""
 
 
 def describe(value: Any) -> str:
-    """What stands there, in words."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f"text {short_repr(value)}"
-    if isinstance(value, int | float):
-        return f"the number {short_repr(value)}"
+    """A value in words, such as `the number 5`."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case str():
+            return f"text {short_repr(value)}"
+        case int() | float():
+            return f"the number {short_repr(value)}"
     return "a mapping" if isinstance(value, dict) else "a list"
 
 
-_WANTED = {
+_YES_OR_NO = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+_EXPECTED = {
     "string_type": "text",
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -89,11 +88,9 @@ _WANTED = {
     "list_type": "a list",
     "dict_type": "a mapping",
     "model_type": "a mapping",
-    "model_attributes_type": "a mapping",  # as pydantic says it of a union
+    "model_attributes_type": "a mapping",  # as pydantic reports it for a union
     "none_required": "null",
 }
-
-
 _BOUNDS = {
     "greater_than": "must be more than {gt:.12g}",
     "greater_than_equal": "must be at least {ge:.12g}",
@@ -109,27 +106,27 @@ _BOUNDS = {
 def explain(
     error: ValidationError, data: Any, sections: Mapping[str, type[BaseModel]], homes: Mapping[str, str]
 ) -> list[KeyProblem]:
-    """pydantic's errors about `data` in plain words, one per key path.
+    """pydantic's errors about `data` as sentences, one per key path.
 
-    sections: name -> its type, with "" for the recipe itself; both for `did you mean`.
+    sections: name -> its type, with "" for the recipe itself. homes: as for unknown_key.
     """
     by_path: dict[KeyPath, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False, include_input=False):
         by_path.setdefault(_key_path(detail["loc"], data), []).append(detail)
     inner = {path[:n] for path in by_path for n in range(len(path))}
-    found = []
+    problems = []
     for path, details in by_path.items():
         if path in inner:
-            # of a choice such as `text or a mapping`, what is wrong inside the mapping says more than `not text`
+            # of alternatives such as `text or a mapping`, errors inside the mapping are more specific than `not text`
             continue
         if any(detail["type"] == "missing" for detail in details):
-            found.append(KeyProblem(path, "missing", "write it; it has no default"))
+            problems.append(KeyProblem(path, "missing", "write it; it has no default"))
         elif any(detail["type"] == "extra_forbidden" for detail in details):
             section = sections.get(str(path[0])) if len(path) > 1 else sections[""]
-            found.append(unknown_key(path, section.model_fields if section else (), homes))
+            problems.append(unknown_key(path, section.model_fields if section else (), homes))
         else:
-            found.append(_explain_value(path, details, _at(data, path)))
-    return found
+            problems.append(_explain_value(path, details, reduce(getitem, path, data)))
+    return problems
 
 
 def _explain_value(path: KeyPath, details: list[ErrorDetails], value: Any) -> KeyProblem:
@@ -139,13 +136,13 @@ def _explain_value(path: KeyPath, details: list[ErrorDetails], value: Any) -> Ke
     choices = [name for d in details for name in _choices(d)]
     if any(d["loc"][-1] == "[key]" for d in details):
         return unknown_key(path, choices, {})
-    wanted = [_WANTED[d["type"]] for d in details if d["type"] in _WANTED]
-    if not wanted and not choices:
+    expected = [_EXPECTED[d["type"]] for d in details if d["type"] in _EXPECTED]
+    if not expected and not choices:
         return KeyProblem(path, details[0]["msg"])
-    names = [*map(repr, choices), *dict.fromkeys(wanted)]
+    names = [*map(repr, choices), *dict.fromkeys(expected)]
     listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-    meant = did_you_mean(value, choices) if isinstance(value, str) else ""
-    return KeyProblem(path, f"expected {listed}, found {describe(value)}{meant}", spelling_hint(value, wanted))
+    near = did_you_mean(value, choices) if isinstance(value, str) else ""
+    return KeyProblem(path, f"expected {listed}, found {describe(value)}{near}", spelling_hint(value, expected))
 
 
 def _choices(detail: ErrorDetails) -> list[str]:
@@ -171,9 +168,3 @@ def _has(data: Any, key: int | str) -> bool:
 
 def _is_type_name(key: int | str) -> bool:
     return bool(re.match(r"(str|int|float|bool|constrained-\w+)$|(dict|list|literal)\[", str(key)))
-
-
-def _at(data: Any, path: KeyPath) -> Any:
-    for key in path:
-        data = data[key]
-    return data

@@ -149,7 +149,7 @@ def test_a_rank_that_no_process_has_is_said(command: list[str], monkeypatch: pyt
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "5")
     assert main(command) == 2
-    assert "RANK: 5, where WORLD_SIZE 2 has processes 0 to 1" in capfd.readouterr().err
+    assert "RANK: 5, but WORLD_SIZE 2 has processes 0 to 1" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("world", [None, "", "1"])

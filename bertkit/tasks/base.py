@@ -262,7 +262,7 @@ def encode_groups(task: Task, rows: Dataset, groups: np.ndarray) -> Dataset:
     try:
         features = encode_all(task, rows.select(order))
     except RowsError as error:
-        raise RowsError(sorted(error.renumbered(lambda row: int(order[row])).found)) from None
+        raise RowsError(sorted(error.renumbered(lambda row: int(order[row])).by_row)) from None
     read = order[numbers(features, "row")]
     return features.remove_columns("row").add_column("row", read).add_column("group", groups[read])
 
@@ -284,7 +284,7 @@ def _chunks(task: Task, rows: Dataset) -> Iterator[Mapping[str, pa.Array]]:
         try:
             features, _ = encode_chunk(task, rows, start)
         except RowsError as error:
-            found += error.found
+            found += error.by_row
             if len(found) >= MAX_PROBLEMS:
                 break
             continue

@@ -97,7 +97,7 @@ def _features(task: Task, data: Data, split: str) -> Dataset:
     try:
         return task.features(data.rows[split])
     except RowsError as error:
-        raise RowsError(error.found, data.origins[split].__getitem__) from None
+        raise RowsError(error.by_row, data.origins[split].__getitem__) from None
 
 
 def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
