@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bertkit.explain.targets import TARGETS
-from bertkit.export.published import PUBLISHED
+from bertkit.export.extra_outputs import EXTRA_OUTPUTS
 from bertkit.report.calibrated import DECISIONS
 from bertkit.report.mistakes import MISTAKES
 from bertkit.report.task_pictures import PICTURES
@@ -20,7 +20,7 @@ from bertkit.training.soft_targets import SOFT_TARGETS
 VECTORS = ("sentence-similarity", "retrieval")
 TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
     "explain/targets": (TARGETS, ()),
-    "export/published": (PUBLISHED, ("question-answering", *VECTORS, "pretraining")),
+    "export/extra_outputs": (EXTRA_OUTPUTS, ("question-answering", *VECTORS, "pretraining")),
     "report/calibrated": (DECISIONS, ("retrieval", "text-ranking", "pretraining")),
     "report/mistakes": (MISTAKES, ("pretraining",)),
     "report/task_pictures": (PICTURES, ("pretraining",)),

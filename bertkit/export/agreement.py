@@ -1,4 +1,4 @@
-"""Is an exported model the one that was trained? Outputs, answers and scores on the same rows."""
+"""Agreement of an exported model with the trained one: outputs, answers and scores on the same rows."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from bertkit.inference.onnx_session import OnnxModel
 
 CLOSE = 1e-4  # of outputs and scores in fp32
-RANKED = ("n_best", "found")  # lists in which equals may change places
+RANKED = ("n_best", "found")  # lists in which items of equal score may change places
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """An exported model beside the torch model, on the same rows."""
+    """An exported model compared with the torch model, on the same rows."""
 
     rows: int
     output_difference: float  # the largest, over all outputs of floating point
@@ -35,7 +35,7 @@ class Agreement:
     metrics: dict[str, dict[str, float | None]]  # "torch" and "onnx" -> metric -> value
 
     def drop(self, headline: str) -> float:
-        """By how much the headline metric fell; NaN where it is defined for one of them alone."""
+        """By how much the headline metric fell; NaN if only one of the models has it."""
         before, after = (self.metrics[name].get(headline) for name in ("torch", "onnx"))
         if before is None or after is None:
             return 0.0 if before is after else math.nan
@@ -43,9 +43,9 @@ class Agreement:
 
 
 def agreement(ours: Predictor, exported: OnnxModel, rows: Dataset) -> tuple[Agreement, list[Answer]]:
-    """Both models' answers to these rows, batch by batch the same; and the torch model's answers."""
+    """The agreement on these rows, on the same batches; and the torch model's answers."""
     task, worst = ours.task, [0.0]
-    reduced = Reduced(task, ours.model, published=False)
+    reduced = Reduced(task, ours.model, extra=False)
 
     def both(batch: Arrays) -> Arrays:
         with torch.inference_mode():
@@ -66,17 +66,17 @@ def compared(
     difference: float,
     close: float = CLOSE,
 ) -> Agreement:
-    """The exported model's answers and scores beside the expected ones. close: numbers this near count as equal."""
+    """The exported model compared with the expected answers. close: difference up to which numbers are equal."""
     task = ours.task
     theirs = replace(ours, model=exported, device=None)
-    found = list(task.answer(rows, theirs.predict_features))
-    differ = sum(not same(*pair, close) for pair in zip(expected, found, strict=True))
-    metrics = {"torch": task.grade(expected, rows).scores, "onnx": task.grade(found, rows).scores}
+    answers = list(task.answer(rows, theirs.predict_features))
+    differ = sum(not same(*pair, close) for pair in zip(expected, answers, strict=True))
+    metrics = {"torch": task.grade(expected, rows).scores, "onnx": task.grade(answers, rows).scores}
     return Agreement(len(rows), difference, differ, metrics)
 
 
 def output_difference(ours: Arrays, theirs: Arrays) -> float:
-    """The largest difference over outputs of floating point; infinite where one has no number, or another shape."""
+    """The largest difference over floating-point outputs; infinite for NaN in one of them, or another shape."""
     worst = 0.0
     for name, one in ours.items():
         other = theirs[name]
@@ -90,7 +90,7 @@ def output_difference(ours: Arrays, theirs: Arrays) -> float:
 
 
 def same(one: Any, other: Any, close: float = CLOSE, name: str = "") -> bool:
-    """Are two answers equal, numbers but for `close`? Of lists in which equals may change places, the scores are."""
+    """Whether two answers are equal, numbers up to `close`; of ranked lists, whose items may swap, only the scores."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key], close, key) for key in one)
     if name in RANKED:

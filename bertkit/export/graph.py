@@ -1,4 +1,4 @@
-"""From a task's model to one ONNX graph, by torch.onnx's exporter (torch.export and onnxscript)."""
+"""The ONNX graph of a task's model, by torch.onnx's exporter (torch.export and onnxscript)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bertkit.encoding.padding import fills, pad
 from bertkit.errors import ModelError, Problem, UserError
-from bertkit.export.published import PUBLISHED
+from bertkit.export.extra_outputs import EXTRA_OUTPUTS
 from bertkit.export.viterbi import append, viterbi
 from bertkit.inference.onnx_session import first_line
 
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
 OPSET = 20  # Gelu is an operator since then
 OPSETS = range(18, 25)  # what torch.onnx writes and ONNX Runtime 1.31 reads
-LARGEST = 2_000_000_000  # bytes of a protobuf
+MAX_BYTES = 2_000_000_000  # of a protobuf
 
 
 class Reduced(nn.Module):
-    """A task's model up to `reduce`, and what it publishes of that."""
+    """A task's model up to `reduce`, and its extra outputs."""
 
-    def __init__(self, task: Task, model: Any, *, published: bool = True) -> None:
+    def __init__(self, task: Task, model: Any, *, extra: bool = True) -> None:
         super().__init__()
-        self.task, self.model, self.published = task, model, published
+        self.task, self.model = task, model
+        self.extra = EXTRA_OUTPUTS.get(task.name) if extra else None
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Outputs by their names."""
         reduced = self.task.reduce(self.task.forward(self.model, batch), batch)
-        published = PUBLISHED.get(self.task.name) if self.published else None
-        return {**reduced, **(published(self.task, reduced) if published else {})}
+        return {**reduced, **(self.extra(self.task, reduced) if self.extra else {})}
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A model's graph, and behind it the best path of a CRF."""
+    """A model's graph, followed by the best path of a CRF."""
 
     proto: ModelProto
     tail: ModelProto | None
@@ -62,42 +62,42 @@ class Graph:
         return [*self.proto.graph.output, *(self.tail.graph.output if self.tail else ())]
 
     def write(self, file: Path) -> None:
-        """The whole in one file. Raises ModelError where it would be larger than a protobuf may be."""
-        whole = type(self.proto)()
-        whole.CopyFrom(self.proto)
+        """Write both as one file. Raises ModelError if it exceeds the size limit of a protobuf."""
+        graph = type(self.proto)()
+        graph.CopyFrom(self.proto)
         if self.tail:
-            append(whole, self.tail)
-        if (size := whole.ByteSize()) > LARGEST:
-            what = f"its graph has {size / 1e9:.1f} GB, and one file of ONNX holds 2 GB"
+            append(graph, self.tail)
+        if (size := graph.ByteSize()) > MAX_BYTES:
+            what = f"the graph has {size / 1e9:.1f} GB, but one ONNX file holds at most 2 GB"
             raise ModelError(Problem(str(file), what, "Export a smaller model, such as a distilled one."))
-        file.write_bytes(whole.SerializeToString())
+        file.write_bytes(graph.SerializeToString())
 
 
 def described(values: Iterable[Any]) -> dict[str, list[Any]]:
-    """Name of an input or output -> its shape, where a name stands for any size."""
+    """Name of an input or output -> its shape, in which a name stands for any size."""
     sizes = {each.name: each.type.tensor_type.shape.dim for each in values}
     return {name: [size.dim_param or size.dim_value for size in shape] for name, shape in sizes.items()}
 
 
 def batch_of(task: Task, features: Dataset, rows: Sequence[int]) -> Arrays:
-    """These features as the graph reads them: word pieces, and the columns that `reduce` reads."""
+    """These features as the graph reads them: token columns, and the columns that `reduce` reads."""
     batch = pad(task.examples(features, list(rows)), fills(task.tokenizer, task.padding))
-    pieces = [n for n in ("input_ids", "attention_mask", "token_type_ids") if n in task.tokenizer.model_input_names]
-    return {name: batch[name] for name in (*pieces, *task.reduce_inputs)}
+    tokens = [n for n in ("input_ids", "attention_mask", "token_type_ids") if n in task.tokenizer.model_input_names]
+    return {name: batch[name] for name in (*tokens, *task.reduce_inputs)}
 
 
 def build(predictor: Predictor, sample: Arrays, opset: int) -> Graph:
     """The graph of a torch model in fp32 on the CPU.
 
-    sample: a batch to trace with. Any batch and any length can be run. Raises UserError where onnxscript is not
-    installed or the opset is not known, ModelError where the graph fails.
+    sample: a batch to trace with; the graph runs on batches of any size and length. Raises UserError if onnxscript is
+    not installed or the opset is not supported, ModelError if the model cannot be exported.
     """
     if opset not in OPSETS:
-        what = f"{opset} is not an opset that can be written"
-        raise UserError(Problem("--opset", what, f"Write {OPSETS[0]} to {OPSETS[-1]}; {OPSET} is the default."))
+        fix = f"Choose {OPSETS[0]} to {OPSETS[-1]}; {OPSET} is the default."
+        raise UserError(Problem("--opset", f"{opset} is not supported", fix))
     task, model = predictor.task, predictor.model
-    batch = {name: torch.from_numpy(_several(values)) for name, values in sample.items()}
-    reduced = list(Reduced(task, model, published=False)(batch))
+    batch = {name: torch.from_numpy(_repeated(values)) for name, values in sample.items()}
+    reduced = list(Reduced(task, model, extra=False)(batch))
     kernels = model.config._attn_implementation
     model.set_attn_implementation("eager")  # SDPA's graph also looks for NaN in every row of scores
     try:
@@ -108,8 +108,8 @@ def build(predictor: Predictor, sample: Arrays, opset: int) -> Graph:
     return Graph(proto, tail, reduced, opset)
 
 
-def _several(values: np.ndarray) -> np.ndarray:
-    """At least two of everything: what is one in the sample, torch.export takes to be one always."""
+def _repeated(values: np.ndarray) -> np.ndarray:
+    """Sizes of at least two: torch.export takes a size of one in the sample for a constant."""
     for axis in range(values.ndim):
         if values.shape[axis] == 1:
             values = values.repeat(2, axis)
@@ -136,8 +136,8 @@ def _exported(module: nn.Module, batch: Mapping[str, Tensor], opset: int) -> Mod
                 verbose=False,
             )
     except Exception as error:  # whatever torch.export or a translation raises
-        what = f"torch.onnx can not write this model's graph: {first_line(error)}"
-        raise ModelError(Problem("the model", what, "Is it of an architecture of transformers' own?")) from error
+        what = f"torch.onnx cannot export this model: {first_line(error)}"
+        raise ModelError(Problem("the model", what, "Only architectures of transformers are supported.")) from error
     assert program is not None  # with dynamo
     proto: ModelProto = program.model_proto
     return proto
@@ -145,7 +145,7 @@ def _exported(module: nn.Module, batch: Mapping[str, Tensor], opset: int) -> Mod
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Without the exporter's notices, and the warnings of its own use of what it deprecates."""
+    """Without the exporter's notices, and without warnings about deprecated functions that it uses itself."""
     noisy = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [each.level for each in noisy]
     try:
@@ -160,13 +160,13 @@ def _silence() -> Iterator[None]:
 
 
 def _translations() -> dict[Any, Any]:
-    """Operators that torch.onnx has no translation of."""
+    """Operators that torch.onnx cannot translate."""
     import onnxscript
 
     op: Any = onnxscript.opset18
 
     def sort(values: Any, *, stable: bool = False, dim: int = -1, descending: bool = False) -> Any:
-        # Of equals, TopK takes the first: ONNX says so, and it is what stable means.
+        # ONNX specifies that TopK takes the first of equal values, which makes it stable.
         size = op.Gather(op.Shape(values), op.Constant(value_ints=[dim]))
         return op.TopK(values, size, axis=dim, largest=int(descending), sorted=1)
 
@@ -174,7 +174,7 @@ def _translations() -> dict[Any, Any]:
 
 
 def _chain(predictor: Predictor) -> tuple[tuple[np.ndarray, ...], float]:
-    """The chain as `decode` has it: constrained, at the fitted temperature; and that temperature."""
+    """The CRF's chain as `decode` uses it: constrained, at the fitted temperature; and that temperature."""
     from bertkit.models.heads.posteriors import constrained
 
     options: Any = predictor.task.options

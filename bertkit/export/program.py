@@ -1,4 +1,4 @@
-"""`bertkit export`: a run becomes a folder for ONNX Runtime, and counts as done when it was held against the run."""
+"""`bertkit export`: a folder for ONNX Runtime, written only if its predictions match those of the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import metadata
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,22 +32,31 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SAMPLE = 32  # features by which layers are ranked
-MOST = 100_000  # rows that a model is held against
+MAX_ROWS = 100_000  # on which models are compared
 
 
 @dataclass(frozen=True)
-class Held:
-    """A torch model and the rows that its exports are held against."""
+class Reference:
+    """A torch model, and the rows on which its exports are compared with it."""
 
     predictor: Predictor
     split: str
     rows: Dataset
 
     @property
-    def known(self) -> list[str]:
-        """The columns that a graph of this task may read."""
+    def headline(self) -> str:
+        """The metric that selects checkpoints."""
+        return self.predictor.task.metrics[0]
+
+    def open(self, folder: Path, graph: Graph) -> OnnxModel:
+        """The exported model in this folder."""
         task = self.predictor.task
-        return [*task.tokenizer.model_input_names, *task.reduce_inputs]
+        return open_model(folder, graph.reduced, [*task.tokenizer.model_input_names, *task.reduce_inputs])
+
+    def figures(self, agreement: Agreement, file: Path) -> dict[str, Any]:
+        """The figures of an export in export.json."""
+        megabytes = file.stat().st_size / 1e6
+        return {**asdict(agreement), "drop": agreement.drop(self.headline), "megabytes": megabytes}
 
 
 def export(
@@ -60,49 +68,51 @@ def export(
     opset: int = OPSET,
     data: Path | None = None,
 ) -> dict[str, Any]:
-    """Write `output`: model.onnx, tokenizer, config.json, export.json. Returns what export.json says.
+    """Write `output`: model.onnx, tokenizer, config.json, export.json. Returns the contents of export.json.
 
-    It is there only when, on the run's validation rows (or `data`, labelled rows in their layout), outputs agree to
-    1e-4, answers are equal and no metric has moved. int8: quantised; the headline metric may fall by `max_drop`.
-    Raises UserError: an output that is not empty, no rows, a task without an export; ModelError: it does not agree.
+    It is written only if, on the run's validation rows (or `data`, labelled rows in the same layout), outputs agree to
+    1e-4, and answers and metrics are equal. int8: quantised; the headline metric may fall by `max_drop`.
+    Raises UserError for an output that is not empty, DataError without rows, ModelError for a model that cannot be
+    exported or an export that differs.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(Problem(str(output), "is there already", "Name a new folder with --output."))
-    held = _held(source, data)
+        raise UserError(Problem(str(output), "already exists", "Name a new folder with --output."))
+    reference = _reference(source, data)
+    task, rows = reference.predictor.task, reference.rows
     started = time.monotonic()
-    features = held.predictor.task.encode(held.rows.select(range(min(len(held.rows), SAMPLE))))
-    sample = batch_of(held.predictor.task, features, range(min(len(features), SAMPLE)))
-    graph = build(held.predictor, sample, opset)
+    features = task.encode(rows.select(range(min(len(rows), SAMPLE))))
+    sample = batch_of(task, features, range(min(len(features), SAMPLE)))
+    graph = build(reference.predictor, sample, opset)
     aside = output.with_name(f".{output.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        _write_folder(held.predictor, graph, aside)
+        _write_folder(reference.predictor, graph, aside)
         graph.write(aside / GRAPH)
-        exact, expected = agreement(held.predictor, open_model(aside, graph.reduced, held.known), held.rows)
-        _agreed(held, exact)
-        facts = {"fp32": _figures(held, exact, aside / GRAPH)}
+        exact, expected = agreement(reference.predictor, reference.open(aside, graph), rows)
+        _require_agreement(reference, exact)
+        figures = {"fp32": reference.figures(exact, aside / GRAPH)}
         if int8:
-            facts["int8"] = _quantize(held, graph, aside, expected, sample, max_drop)
-        said = _facts(held, graph, aside, facts, time.monotonic() - started)
-        write_json(aside / "export.json", said)
-        write_text(aside / "README.md", card(model_folder(source), said))
+            figures["int8"] = _quantize(reference, graph, aside, expected, sample, max_drop)
+        facts = _facts(reference, graph, aside, figures, time.monotonic() - started)
+        write_json(aside / "export.json", facts)
+        write_text(aside / "README.md", card(model_folder(source), facts))
         output.parent.mkdir(parents=True, exist_ok=True)
         if output.is_dir():
             output.rmdir()
         aside.replace(output)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return said
+    return facts
 
 
-def _held(source: str | Path, data: Path | None) -> Held:
+def _reference(source: str | Path, data: Path | None) -> Reference:
     """The model in fp32 on the CPU, and its rows."""
     predictor = load(source, precision="fp32")
     if predictor.backend == "onnx":
-        raise ModelError(Problem(str(source), "is an exported model already", "Name the run that it is of."))
+        raise ModelError(Problem(str(source), "is already exported", "Name the run that it was exported from."))
     if predictor.task.name == "pretraining":
-        what = "a pretrained model answers at places that it is told, and has no graph from text to answers"
-        raise ModelError(Problem(str(source), what, "Fine-tune it, and export that."))
+        what = "pretraining has no graph from texts to answers: which tokens are predicted depends on the masks"
+        raise ModelError(Problem(str(source), what, "Fine-tune the model, and export that run."))
     try:
         split, rows = rows_of_split(source, predictor, data, None, ("validation", "test"))
     except (DataError, RecipeError) as error:
@@ -111,13 +121,13 @@ def _held(source: str | Path, data: Path | None) -> Held:
         what = "an export is compared with the run on labelled rows"
         fix = "Name some in the layout of the run's data: --data FILE"
         raise DataError([*error.problems, Problem(str(source), what, fix)]) from error
-    rows = rows.select(range(min(len(rows), MOST)))
+    rows = rows.select(range(min(len(rows), MAX_ROWS)))
     cpu = torch.device("cpu")
-    return Held(replace(predictor, model=predictor.model.cpu(), device=cpu), str(data or split), rows)
+    return Reference(replace(predictor, model=predictor.model.cpu(), device=cpu), str(data or split), rows)
 
 
 def _write_folder(predictor: Predictor, graph: Graph, folder: Path) -> None:
-    """Tokenizer, and a config.json by which `load` knows the folder."""
+    """Tokenizer, and a config.json that `load` recognises."""
     config, task = predictor.model.config, predictor.task
     folder.mkdir(parents=True)
     task.tokenizer.save_pretrained(folder)
@@ -133,92 +143,81 @@ def _write_folder(predictor: Predictor, graph: Graph, folder: Path) -> None:
     config.save_pretrained(folder)
 
 
-def _agreed(held: Held, found: Agreement) -> None:
-    """Raises ModelError where an export in fp32 is not the model that it was made of."""
+def _require_agreement(reference: Reference, found: Agreement) -> None:
+    """Raises ModelError if an export in fp32 differs from its model."""
     moved = {
         name: (value, found.metrics["onnx"][name])
         for name, value in found.metrics["torch"].items()
         if abs((value or 0.0) - (found.metrics["onnx"][name] or 0.0)) > CLOSE
     }
-    if found.output_difference <= CLOSE and not found.answers_differ and not moved:
-        return
-    what = f"on {found.rows:,} rows ({held.split}) outputs differ by up to {found.output_difference:.2g}"
-    what += f", {found.answers_differ:,} answers differ" + "".join(
-        f", {name} went from {before} to {after}" for name, (before, after) in moved.items()
-    )
-    raise ModelError(Problem("the exported graph", what, "Nothing was written. Please report it with the recipe."))
+    if found.output_difference > CLOSE or found.answers_differ or moved:
+        what = f"on {found.rows:,} rows ({reference.split}) outputs differ by up to {found.output_difference:.2g}"
+        what += f", {found.answers_differ:,} answers differ"
+        what += "".join(f", {name} changed from {before} to {after}" for name, (before, after) in moved.items())
+        raise ModelError(Problem("the exported graph", what, "Nothing was written. Please report it with the recipe."))
 
 
 def _quantize(
-    held: Held, graph: Graph, folder: Path, expected: Sequence[Answer], sample: Any, max_drop: float
+    reference: Reference, graph: Graph, folder: Path, expected: Sequence[Answer], sample: Any, max_drop: float
 ) -> dict[str, Any]:
-    """model.onnx in int8; and its figures."""
-    headline, found, last = held.predictor.task.metrics[0], quantize.layers(graph.proto), dict[str, Agreement]()
+    """Write model.onnx in int8; returns its figures."""
+    predictor, last = reference.predictor, dict[str, Agreement]()
+    exact = reference.open(folder, graph)(sample)
 
-    def opened(**nodes: Any) -> OnnxModel:
+    def quantized(**nodes: Any) -> OnnxModel:
         replace(graph, proto=quantize.quantized(graph.proto, folder / GRAPH, **nodes)).write(folder / GRAPH)
-        return open_model(folder, graph.reduced, held.known)
-
-    plain = open_model(folder, graph.reduced, held.known)(sample)
+        return reference.open(folder, graph)
 
     def harm(nodes: list[str]) -> float:
-        return output_difference(plain, opened(only=nodes)(sample))
+        return output_difference(exact, quantized(only=nodes)(sample))
 
     def drop(nodes: list[str]) -> float:
-        model = opened(but=nodes)
-        difference = output_difference(plain, model(sample))
-        last["int8"] = compared(held.predictor, model, held.rows, expected, difference, math.inf)
-        fallen = last["int8"].drop(headline)
-        way = "falls" if fallen >= 0 else "rises"
-        logger.info("int8 but for %d nodes: %s %s by %.4f", len(nodes), headline, way, abs(fallen))
-        return fallen
+        model = quantized(but=nodes)
+        difference = output_difference(exact, model(sample))
+        last["int8"] = compared(predictor, model, reference.rows, expected, difference, math.inf)
+        change = -last["int8"].drop(reference.headline)
+        logger.info("int8, except for %d nodes: %s changes by %+.4f", len(nodes), reference.headline, change)
+        return -change
 
-    excluded, steps = quantize.search(found, harm, drop, max_drop)
-    figures = _figures(held, last["int8"], folder / GRAPH)
+    excluded, steps = quantize.search(quantize.layers(graph.proto), harm, drop, max_drop)
+    figures = reference.figures(last["int8"], folder / GRAPH)
     return {**figures, "max_drop": max_drop, "fp32_layers": excluded, "steps": steps}
 
 
-def _figures(held: Held, found: Agreement, file: Path) -> dict[str, Any]:
-    return {**asdict(found), "drop": found.drop(held.predictor.task.metrics[0]), "megabytes": file.stat().st_size / 1e6}
-
-
-def _facts(held: Held, graph: Graph, folder: Path, held_against: dict[str, Any], seconds: float) -> dict[str, Any]:
-    weights = sum(each.numel() * each.element_size() for each in held.predictor.model.state_dict().values())
+def _facts(reference: Reference, graph: Graph, folder: Path, figures: dict[str, Any], seconds: float) -> dict[str, Any]:
+    weights = sum(each.numel() * each.element_size() for each in reference.predictor.model.state_dict().values())
+    libraries = ("bertkit", "torch", "onnx", "onnxscript", "onnxruntime")
     return {
-        "task": held.predictor.task.name,
-        "headline": held.predictor.task.metrics[0],
-        "precision": "int8" if "int8" in held_against else "fp32",
-        "split": held.split,
+        "task": reference.predictor.task.name,
+        "headline": reference.headline,
+        "precision": "int8" if "int8" in figures else "fp32",
+        "split": reference.split,
         "inputs": described(graph.proto.graph.input),
         "outputs": described(graph.outputs),
         "torch_megabytes": weights / 1e6,
-        **held_against,
+        **figures,
         "opset": graph.opset,
         "sha256": sha256(folder / GRAPH),
         "seconds": seconds,
-        "versions": {
-            name: metadata.version(name) for name in ("bertkit", "torch", "onnx", "onnxscript", "onnxruntime")
-        },
+        "versions": {name: version(name) for name in libraries},
     }
 
 
-def card(model: Path, said: dict[str, Any]) -> str:
+def card(model: Path, facts: dict[str, Any]) -> str:
     """The model's own card, and how the export compares with the model."""
-    old = model / "README.md"
-    own = old.read_text(encoding="utf-8") if old.is_file() else "# An exported model\n"
-    headline, first = said["headline"], said["fp32"]
-
-    def row(name: str, megabytes: float, score: float | None, differ: str) -> str:
-        shown = "-" if score is None else f"{score:.4f}"
-        return f"| {name} | {megabytes:.1f} | {shown} | {differ} |"
-
-    table = [f"| | MB | {headline} | answers that differ |", "|---|---|---|---|"]
-    table.append(row("torch fp32", said["torch_megabytes"], first["metrics"]["torch"].get(headline), ""))
-    for name in ("fp32", "int8"):
-        if figures := said.get(name):
-            differ = f"{figures['answers_differ']:,} of {figures['rows']:,}"
-            table.append(row(f"ONNX {name}", figures["megabytes"], figures["metrics"]["onnx"].get(headline), differ))
-    what = f"`model.onnx` is {said['precision']}, opset {said['opset']}; measured on {Path(said['split']).name}."
-    left = said.get("int8", {}).get("fp32_layers")
-    kept = f" In fp32 stay {', '.join(left)}." if left else ""
-    return f"{own}\n## Exported to ONNX\n\n{what}{kept}\n\n" + "\n".join(table) + "\n"
+    readme, headline = model / "README.md", facts["headline"]
+    text = readme.read_text(encoding="utf-8") if readme.is_file() else "# An exported model\n"
+    exports = [(name, facts[name]) for name in ("fp32", "int8") if name in facts]
+    rows = [("torch fp32", facts["torch_megabytes"], exports[0][1]["metrics"]["torch"], "")]
+    for name, each in exports:
+        differ = f"{each['answers_differ']:,} of {each['rows']:,}"
+        rows.append((f"ONNX {name}", each["megabytes"], each["metrics"]["onnx"], differ))
+    text += f"\n## Exported to ONNX\n\n`model.onnx` is {facts['precision']}, opset {facts['opset']}; "
+    text += f"measured on {Path(facts['split']).name}."
+    if layers := facts.get("int8", {}).get("fp32_layers"):
+        text += f" These layers stay in fp32: {', '.join(layers)}."
+    text += f"\n\n| | MB | {headline} | answers that differ |\n|---|---|---|---|\n"
+    for title, megabytes, metrics, differ in rows:
+        score = "-" if metrics.get(headline) is None else f"{metrics[headline]:.4f}"
+        text += f"| {title} | {megabytes:.1f} | {score} | {differ} |\n"
+    return text

@@ -1,4 +1,4 @@
-"""int8 by ONNX Runtime's dynamic quantisation, and the search for layers that do not bear it."""
+"""int8 by ONNX Runtime's dynamic quantisation, and the search for layers that have to stay in fp32."""
 
 from __future__ import annotations
 
@@ -13,46 +13,45 @@ from bertkit.errors import ModelError, Problem
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-KINDS = ("MatMul", "Gemm", "Gather")  # by a constant: linear layers and embeddings
+OPERATORS = ("MatMul", "Gemm", "Gather")  # with a constant: linear layers and embeddings
 _LAYER = re.compile(r".*?(\.layers?\.\d+|\.embeddings)(?=\.|$)")
 
 
 def layers(proto: ModelProto) -> dict[str, list[str]]:
-    """Layer -> its nodes that can be quantised, such as `bert.encoder.layer.0`; embeddings and head are one each."""
-    constants, found = {each.name for each in proto.graph.initializer}, dict[str, list[str]]()
+    """Layer, such as `bert.encoder.layer.0` -> its nodes that can be quantised; embeddings and head count as layers."""
+    constants, nodes = {each.name for each in proto.graph.initializer}, dict[str, list[str]]()
     for node in proto.graph.node:
-        if node.op_type in KINDS and any(name in constants for name in node.input):
+        if node.op_type in OPERATORS and any(name in constants for name in node.input):
             scope = _scope(node)
             match = _LAYER.match(scope)
-            # ONNX Runtime writes a Gemm as a MatMul and an Add before it looks at the names.
+            # ONNX Runtime replaces a Gemm by a MatMul and an Add before it compares names.
             names = [node.name, f"{node.name}_MatMul"] if node.op_type == "Gemm" else [node.name]
-            found.setdefault((match[0] if match else scope).removeprefix("model."), []).extend(names)
-    return found
+            nodes.setdefault((match[0] if match else scope).removeprefix("model."), []).extend(names)
+    return nodes
 
 
 def _scope(node: NodeProto) -> str:
-    """The module that a node came from, as torch.onnx notes it, such as `model.bert.encoder.layer.0.output.dense`."""
-    said = next((each.value for each in node.metadata_props if each.key == "pkg.torch.onnx.name_scopes"), "")
-    scopes = re.findall(r"'([^']*)'", said)
+    """The module that a node comes from, as torch.onnx records it: `model.bert.encoder.layer.0.output.dense`."""
+    value = next((each.value for each in node.metadata_props if each.key == "pkg.torch.onnx.name_scopes"), "")
+    scopes = re.findall(r"'([^']*)'", value)
     return scopes[-2] if len(scopes) > 1 else node.name
 
 
 def quantized(proto: ModelProto, file: Path, *, only: Collection[str] = (), but: Collection[str] = ()) -> ModelProto:
-    """The graph with int8 weights, per channel, of these nodes only, or of all but these. `file` is written on the way.
+    """The graph with int8 weights, per channel, in `only` these nodes or all `but` these; `file` is overwritten.
 
-    Activations are quantised as they come (dynamic quantisation), so that no data have to be chosen for it.
+    Activations are quantised when they are computed (dynamic quantisation), so no calibration data are needed.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     bare = onnx.ModelProto()
     bare.CopyFrom(proto)
-    del bare.graph.value_info[:]  # ONNX's shape inference contradicts what torch.onnx says of some
-    bare.metadata_props.add(
-        key="onnx.quant.pre_process", value="onnxruntime.quant"
-    )  # else it asks for that, in the log
-    root, deaf = logging.getLogger(), logging.NullHandler()
-    root.addHandler(deaf)  # else its calls of logging.info give the process a second handler, for good
+    del bare.graph.value_info[:]  # ONNX's shape inference contradicts some that torch.onnx wrote
+    # Without this mark, ONNX Runtime asks in the log for preprocessing.
+    bare.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addHandler(handler)  # else its calls of logging.info add a handler to the process for good
     try:
         quantize_dynamic(
             bare,
@@ -64,33 +63,34 @@ def quantized(proto: ModelProto, file: Path, *, only: Collection[str] = (), but:
             nodes_to_exclude=list(but),
         )
     finally:
-        root.removeHandler(deaf)
-    made: ModelProto = onnx.load(file)
-    return made
+        root.removeHandler(handler)
+    graph: ModelProto = onnx.load(file)
+    return graph
 
 
 def search(
-    found: Mapping[str, list[str]],
+    nodes: Mapping[str, list[str]],
     harm: Callable[[list[str]], float],
     drop: Callable[[list[str]], float],
     max_drop: float,
 ) -> tuple[list[str], list[dict[str, Any]]]:
-    """The layers to leave in fp32, fewest first, and the steps that were tried.
+    """The fewest layers that have to stay in fp32, and the steps that were tried.
 
-    harm: nodes that alone are quantised -> how far outputs move. drop: nodes left out -> by how much the metric falls.
-    Each step leaves out one layer more, the most harmful first. Raises ModelError where no step is within `max_drop`.
+    nodes: of each layer. harm: nodes, quantised alone -> change of the outputs. drop: nodes that are left out -> fall
+    of the metric. Each step leaves out one more layer, the most harmful first. Raises ModelError if no step is within
+    `max_drop`.
     """
     steps: list[dict[str, Any]] = []
     ranked: list[str] = []
-    for count in range(len(found)):
+    for count in range(len(nodes)):
         if count == 1:
-            harms = {name: harm(nodes) for name, nodes in found.items()}
+            harms = {name: harm(each) for name, each in nodes.items()}
             ranked = sorted(harms, key=lambda name: -harms[name])
         excluded = ranked[:count]
-        fallen = drop([node for name in excluded for node in found[name]])
-        steps.append({"fp32_layers": excluded, "drop": fallen})
-        if fallen <= max_drop:
+        fall = drop([node for name in excluded for node in nodes[name]])
+        steps.append({"fp32_layers": excluded, "drop": fall})
+        if fall <= max_drop:
             return excluded, steps
-    told = "; ".join(f"{len(step['fp32_layers'])} layers in fp32: {step['drop']:.4f}" for step in steps)
-    what = f"int8 lets the metric fall by more than {max_drop:g}, whichever layers stay in fp32. It fell by: {told}"
-    raise ModelError(Problem("--int8", what, "Export without --int8, or allow more with --max-drop."))
+    falls = "; ".join(f"{step['drop']:.4f} with {len(step['fp32_layers'])} layers in fp32" for step in steps)
+    what = f"in int8 the metric falls by more than {max_drop:g}, whichever layers stay in fp32: by {falls}"
+    raise ModelError(Problem("--int8", what, "Export without --int8, or allow a larger --max-drop."))

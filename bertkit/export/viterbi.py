@@ -1,4 +1,4 @@
-"""The best path of a CRF as nodes of a graph: any batch, any number of words (Viterbi 1967)."""
+"""The best path of a CRF as nodes of a graph, for batches of any size and length (Viterbi 1967)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-# Up to each word: best score and log of the sum over all paths, in fp64. Then back from each sentence's last word.
+# Forward: best score and log of the sum over all paths up to each word, in fp64. Then back from the last word.
 GRAPH = """
 <ir_version: 10, opset_import: ["" : 18]>
 viterbi (float[batch, word, tag] emissions, int64[batch] words) => (int64[batch, word] tags, float[batch] score) {
@@ -29,14 +29,14 @@ viterbi (float[batch, word, tag] emissions, int64[batch] words) => (int64[batch,
   v_places = Range (v_zero, v_width, v_one)
   v_first = Equal (v_places, v_zero)
   v_place = Unsqueeze (v_places, v_axis1)
-  v_there = Less (v_place, words)
+  v_inside = Less (v_place, words)
   v_next = Add (v_place, v_one)
-  v_goes_on = Less (v_next, words)
+  v_continues = Less (v_next, words)
   v_rows = Unsqueeze (v_batch, v_axis0)
   v_square = Concat <axis = 0> (v_rows, v_tags)
   v_nothing = Expand (v_null, v_square)
   v_best_last, v_sum_last, v_best = Scan <num_scan_inputs = 3, body = forth
-    (double[b, k] best, double[b, k] sum, double[b, k] own, bool first, bool[b] there)
+    (double[b, k] best, double[b, k] sum, double[b, k] own, bool first, bool[b] inside)
     => (double[b, k] best_now, double[b, k] sum_now, double[b, k] best_here) {
       v_from_best = Unsqueeze (best, v_axis2)
       v_by_best = Add (v_from_best, v_transitions)
@@ -48,11 +48,11 @@ viterbi (float[batch, word, tag] emissions, int64[batch] words) => (int64[batch,
       v_sum_begun = Where (first, v_start, v_sum_into)
       v_best_new = Add (v_best_begun, own)
       v_sum_new = Add (v_sum_begun, own)
-      v_column = Unsqueeze (there, v_axis1)
+      v_column = Unsqueeze (inside, v_axis1)
       best_now = Where (v_column, v_best_new, best)
       sum_now = Where (v_column, v_sum_new, sum)
       best_here = Identity (best_now)
-    }> (v_nothing, v_nothing, v_scores, v_first, v_there)
+    }> (v_nothing, v_nothing, v_scores, v_first, v_inside)
   v_best_end = Add (v_best_last, v_end)
   v_best_score = ReduceMax <keepdims = 0> (v_best_end, v_axis1)
   v_sum_end = Add (v_sum_last, v_end)
@@ -67,14 +67,14 @@ viterbi (float[batch, word, tag] emissions, int64[batch] words) => (int64[batch,
   v_minus = Neg (v_one)
   v_tag_last, v_path = Scan <num_scan_inputs = 3, scan_input_directions = [1, 1, 1], scan_output_directions = [1],
     body = back
-    (int64[b] tag, double[b, k] here, bool[b] goes_on, bool[b] there) => (int64[b] tag_now, int64[b] tag_here) {
+    (int64[b] tag, double[b, k] here, bool[b] continues, bool[b] inside) => (int64[b] tag_now, int64[b] tag_here) {
       v_before = Gather <axis = 0> (v_turned, tag)
-      v_more = Unsqueeze (goes_on, v_axis1)
+      v_more = Unsqueeze (continues, v_axis1)
       v_after = Where (v_more, v_before, v_end)
       v_through = Add (v_after, here)
       tag_now = ArgMax <axis = 1, keepdims = 0> (v_through)
-      tag_here = Where (there, tag_now, v_minus)
-    }> (v_no_tags, v_best, v_goes_on, v_there)
+      tag_here = Where (inside, tag_now, v_minus)
+    }> (v_no_tags, v_best, v_continues, v_inside)
   tags = Transpose <perm = [1, 0]> (v_path)
 }
 """
@@ -84,8 +84,8 @@ def viterbi(chain: Sequence[np.ndarray], temperature: float) -> ModelProto:
     """`emissions` `(batch, words, tags)` and their number of `words` `(batch,)` -> `tags` `(batch, words)`, -1 at
     padding, and `score` `(batch,)`: the posterior of the whole path, given the emissions.
 
-    chain: transitions, start and end, fp64, as `crf.constrain` made them, divided by the temperature as emissions are.
-    The path is that of `crf.decode`, ties included.
+    chain: transitions, start and end, fp64, as `crf.constrain` returns them, divided by the temperature like emissions.
+    The path is that of `crf.decode`, even for ties.
     """
     from onnx import numpy_helper, parser
 
@@ -106,7 +106,7 @@ def viterbi(chain: Sequence[np.ndarray], temperature: float) -> ModelProto:
 
 
 def append(model: ModelProto, tail: ModelProto) -> None:
-    """Let the graph go on with another, whose inputs are among its outputs."""
+    """Continue the graph with another, whose inputs are among its outputs."""
     model.graph.node.extend(tail.graph.node)
     model.graph.initializer.extend(tail.graph.initializer)
     model.graph.output.extend(tail.graph.output)
