@@ -1,4 +1,4 @@
-"""What sentence-transformers' CrossEncoder (6.2) reads and writes beside a model."""
+"""What sentence-transformers' CrossEncoder (6.2) reads and writes besides the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bertkit.files import read_json
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-LEAST = 8  # word pieces of a text, special ones included
+LEAST = 8  # tokens of a text, special tokens included
 ACTIVATIONS = {"sigmoid": "torch.nn.modules.activation.Sigmoid", "identity": "torch.nn.modules.linear.Identity"}
 
 
@@ -24,7 +24,7 @@ def settings(activation: str) -> dict[str, Any]:
 
 
 def extra_files(max_length: int) -> dict[str, Any]:
-    """File name -> JSON with which CrossEncoder cuts at `max_length` word pieces.
+    """File name -> JSON with which CrossEncoder truncates at `max_length` tokens.
 
     The activation is not here: it stands in config.json, once, under `sentence_transformers`.
     """
@@ -49,7 +49,7 @@ def read(config: PretrainedConfig) -> tuple[Literal["sigmoid", "identity"], int 
 
 
 def read_length(folder: Path) -> int | None:
-    """The word pieces that a model folder's own files allow; None where they say nothing. Raises ModelError."""
+    """The limit in tokens that a model folder's own files set; None where they set none. Raises ModelError."""
     if not (folder / "modules.json").is_file():  # without it, CrossEncoder reads no other file of its own
         return None
     length = _read(folder / "sentence_bert_config.json").get("max_seq_length")

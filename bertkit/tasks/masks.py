@@ -1,4 +1,4 @@
-"""Masked tokens: what is kept of their logits, and the answers."""
+"""Muser tokens: what is kept of their logits, and the answers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from bertkit.tasks.base import Batch
 
 
-class MaskedItem(NamedTuple):
-    """Of one feature: sums as in COUNTED, and for each of the user's own masks pieces and probabilities."""
+class MuserItem(NamedTuple):
+    """For one feature: sums as in COUNTED, and tokens with their probabilities for each mask of the user."""
 
     counts: Floats
     guesses: list[tuple[list[int], list[float]]]
@@ -31,7 +31,7 @@ class MaskedItem(NamedTuple):
 def reduce(outputs: Any, batch: Batch, chosen: Tensor, guesses: int) -> dict[str, Tensor]:
     """On the device: `outputs.prediction_logits`, `(chosen, vocab)`, and the pairs', `(features, 2)` -> sums.
 
-    chosen: `(features, pieces)`, true where the logits are of. guesses: pieces to name for the user's own masks,
+    chosen: `(features, tokens)`, true where there are logits. guesses: tokens to name for each mask of the user,
     which have no label.
     """
     import torch
@@ -41,33 +41,33 @@ def reduce(outputs: Any, batch: Batch, chosen: Tensor, guesses: int) -> dict[str
     feature, labels = chosen.nonzero()[:, 0], batch["labels"][chosen]
     logits = outputs.prediction_logits.float()
     counts = torch.zeros(features, len(COUNTED), device=logits.device)
-    drawn = labels != -100
-    per_piece = torch.stack(
-        [drawn.float(), (logits.argmax(-1) == labels).float(), F.cross_entropy(logits, labels, reduction="none")], 1
+    sampled = labels != -100
+    per_token = torch.stack(
+        [sampled.float(), (logits.argmax(-1) == labels).float(), F.cross_entropy(logits, labels, reduction="none")], 1
     )
-    counts[:, :3] = counts[:, :3].index_add(0, feature[drawn], per_piece[drawn])
+    counts[:, :3] = counts[:, :3].index_add(0, feature[sampled], per_token[sampled])
     next_sentence = batch.get("next_sentence_label")
     if next_sentence is not None and "seq_relationship_logits" in outputs:
         counts[:, 3] = (next_sentence != -100).float()
         counts[:, 4] = (outputs.seq_relationship_logits.argmax(-1) == next_sentence).float()
-    best = logits[~drawn].softmax(-1).topk(min(guesses, logits.shape[-1]))
-    asked = {"feature": feature[~drawn], "pieces": best.indices, "probabilities": best.values}
-    return {"counts": counts.double(), **asked}
+    best = logits[~sampled].softmax(-1).topk(min(guesses, logits.shape[-1]))
+    user = {"feature": feature[~sampled], "pieces": best.indices, "probabilities": best.values}
+    return {"counts": counts.double(), **user}
 
 
-def items(arrays: Arrays) -> list[MaskedItem]:
+def items(arrays: Arrays) -> list[MuserItem]:
     """What `reduce` gave, feature by feature."""
-    rows = [MaskedItem(row, []) for row in arrays["counts"]]
-    asked = zip(*(arrays[name].tolist() for name in ("feature", "pieces", "probabilities")), strict=True)
-    for index, pieces, probabilities in asked:
+    rows = [MuserItem(row, []) for row in arrays["counts"]]
+    user = zip(*(arrays[name].tolist() for name in ("feature", "pieces", "probabilities")), strict=True)
+    for index, pieces, probabilities in user:
         rows[index].guesses.append((pieces, probabilities))
     return rows
 
 
 def decode(
-    items: Sequence[MaskedItem], features: Dataset, rows: Dataset, tokenizer: PreTrainedTokenizerBase
+    items: Sequence[MuserItem], features: Dataset, rows: Dataset, tokenizer: PreTrainedTokenizerBase
 ) -> list[Answer]:
-    """One answer per row: the sums of its features; or the best pieces for the masks in its text."""
+    """One answer per row: the sums of its features; or the best tokens for the masks in its text."""
     sums, guesses = np.zeros((len(rows), len(COUNTED))), dict[int, list[tuple[list[int], list[float]]]]()
     for row, item in zip(features["row"][:], items, strict=True):
         sums[row] += item.counts

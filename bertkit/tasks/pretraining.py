@@ -70,7 +70,7 @@ class Pretraining(Task[PretrainingOptions]):
 
     @classmethod
     def settle(cls, options: PretrainingOptions, rows: Dataset, class_names: Sequence[str]) -> PretrainingOptions:
-        """Raises DataError where one document is to be told from another, ModelError on a tokenizer without masks."""
+        """Raises DataError where next sentences need a second document."""
         if options.nsp == "nsp" and len(rows) < 2:
             what = "nsp takes sentences from another document, and there is one"
             raise DataError(Problem("task.nsp", what, "Give more documents, or write sop or none."))
@@ -112,7 +112,7 @@ class Pretraining(Task[PretrainingOptions]):
     def examples(
         self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
     ) -> dict[str, list[Any]]:
-        """Pairs with masks, drawn for (seed, epoch); for evaluation always the same."""
+        """Pairs with masks, sampled by (seed, epoch); always the same for evaluation."""
         seed, epoch = draw or (0, 0)
         return self._drawing(features, indices, seed, epoch)
 
@@ -186,5 +186,5 @@ class Pretraining(Task[PretrainingOptions]):
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """Unigrams: the most frequent token everywhere, and the perplexity of train's frequencies."""
         held_out = self.encode(rows)
-        drawn = self.examples(held_out, range(min(len(held_out), scores.SAMPLE)))
-        return scores.unigrams(self.encode(train), drawn["labels"], len(self.tokenizer))
+        sampled = self.examples(held_out, range(min(len(held_out), scores.SAMPLE)))
+        return scores.unigrams(self.encode(train), sampled["labels"], len(self.tokenizer))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class QuestionAnsweringOptions(TaskOptions):
-    """What a recipe may say under `task:`. null means: found from the data, or fitted on validation."""
+    """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
     metrics: ClassVar[frozenset[str]] = frozenset([*squad.metric_names(True), "no_answer_auc"])
     name: Literal["question-answering"]
@@ -104,7 +104,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[QuestionAnsweringOptions, int | None]:
-        """There is always an answer, of 30 pieces at most; no temperature."""
+        """There is always an answer, of 30 tokens at most; no temperature."""
         options = QuestionAnsweringOptions(name="question-answering", unanswerable=False)
         return options, 384
 

@@ -38,7 +38,7 @@ class Retrieval(VectorTask[RetrievalOptions]):
     """A dual encoder (Karpukhin et al. 2020) with one BERT for queries and documents.
 
     Learns from judged pairs, such as a BEIR folder's, by multiple-negatives ranking: every other document of
-    the batch, and a row's `negative`, is one that does not answer. Scores are of an exact search over all
+    the batch, and a row's `negative`, counts as not relevant. Scores are of an exact search over all
     documents of a split: its rows are not independent, and are answered together.
     """
 
@@ -46,7 +46,7 @@ class Retrieval(VectorTask[RetrievalOptions]):
     name: ClassVar[str] = "retrieval"
     schema: ClassVar[Schema] = Schema(
         columns={
-            "text": Column("text", "a text, to be given its vector"),
+            "text": Column("text", "a text, to be embedded"),
             "query": Column("text", "what is asked", unchecked=True),
             "document": Column("text", "what may answer it"),
             "query_id": Column("name", "the query's id; without it, its text"),

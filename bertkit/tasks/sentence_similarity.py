@@ -1,4 +1,4 @@
-"""Sentence similarity: one vector a text, near to each other where the meanings are."""
+"""Sentence similarity: one vector per text; texts of similar meaning have similar vectors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOSSES = {  # target -> the losses it can be learned with, the default first
 
 
 class SentenceSimilarityOptions(vectors.VectorOptions):
-    """What a recipe may say under `task:`. null means: found from the data, or fitted on validation."""
+    """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
     metrics: ClassVar[frozenset[str]] = frozenset(similarity.SELECTING)
     name: Literal["sentence-similarity"]
@@ -45,10 +45,10 @@ class SentenceSimilarityOptions(vectors.VectorOptions):
         None, description="null: cosent for `score`, softmax for `label`, multiple-negatives-ranking for `positive`."
     )
     labels: Annotated[list[str], Field(min_length=2)] | None = Field(
-        None, description="Label names in order; with a cosine loss the second of two means similar. null: of train."
+        None, description="Label names in order; with a cosine loss the second of two means similar. null: from train."
     )
     score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="cosine-mse: the scores that mean cosine 0 and 1. null: least and greatest of train."
+        None, description="cosine-mse: the scores that mean cosine 0 and 1. null: minimum and maximum of train."
     )
     threshold: float | None = Field(
         None, description="Two labels by cosine: the cosine from which a pair is similar. null: fitted on validation."
@@ -58,7 +58,7 @@ class SentenceSimilarityOptions(vectors.VectorOptions):
 @final
 @dataclass(frozen=True)
 class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
-    """One vector a text, compared by cosine (Reimers & Gurevych 2019).
+    """One vector per text, compared by cosine (Reimers & Gurevych 2019).
 
     Learns from graded pairs (`text_a`, `text_b`, `score`), labelled pairs (`label`), or anchors with a
     `positive` and, where there is one, a `negative`. The model is transformers' own AutoModel, in the layout
@@ -70,14 +70,14 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
     name: ClassVar[str] = "sentence-similarity"
     schema: ClassVar[Schema] = Schema(
         columns={
-            "text": Column("text", "a text, to be given its vector"),
+            "text": Column("text", "a text, to be embedded"),
             "text_a": Column("text", "the first text of a pair"),
             "text_b": Column("text", "the second text of a pair"),
             "anchor": Column("text", "a text that has a positive"),
             "score": Column("number", "how similar the pair is"),
-            "label": Column("label", "what holds between the two texts"),
-            "positive": Column("text", "a text that is near to the anchor"),
-            "negative": Column("text", "a text that is not"),
+            "label": Column("label", "the relation of the two texts"),
+            "positive": Column("text", "a text similar to the anchor"),
+            "negative": Column("text", "a text that is not similar"),
         },
         inputs=(frozenset({"text_a", "text_b"}), frozenset({"anchor"}), frozenset({"text"})),
         targets=("score", "label", "positive"),

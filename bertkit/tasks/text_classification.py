@@ -38,7 +38,7 @@ PROBLEMS = {kind: f"{kind.replace('-', '_')}_classification" for kind in TARGETS
 
 
 class TextClassificationOptions(TaskOptions):
-    """What a recipe may say under `task:`. null means: found from the data, or fitted on validation."""
+    """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
     metrics: ClassVar[frozenset[str]] = metrics.SELECTING
     name: Literal["text-classification"]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class TextRankingOptions(TaskOptions):
-    """What a recipe may say under `task:`. null means: found from the rows of train."""
+    """What a recipe may say under `task:`. null means: inferred from train."""
 
     metrics: ClassVar[frozenset[str]] = frozenset(
         reranking.metric_names(True, True) + reranking.metric_names(True, False)
@@ -42,19 +42,20 @@ class TextRankingOptions(TaskOptions):
         None, description="null: binary where targets are 0 and 1, else mse. listwise: over the documents of a query."
     )
     activation: Literal["sigmoid", "identity"] | None = Field(
-        None, description="Makes scores of logits, here and in CrossEncoder. null: sigmoid; for listwise, identity."
+        None, description="From logits to scores, here and in CrossEncoder. null: sigmoid; for listwise, identity."
     )
     score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="binary, mse: the targets that are learned as 0 and 1. null: least and greatest of train."
+        None, description="binary, mse: the targets that are learned as 0 and 1. null: minimum and maximum of train."
     )
-    graded: bool | None = Field(None, description="Are there targets beside 0 and 1? null: by train.")
+    graded: bool | None = Field(None, description="Are there targets other than 0 and 1? null: from train.")
     grouped: bool | None = Field(
-        None, description="Is it the order of a query's documents that counts? null: if one of train has several."
+        None, description="Score the order of each query's documents? null: if a query of train has several."
     )
     overflow: Literal["truncate", "window", "error"] = Field(
-        "truncate", description="Pairs past max_length: the longer text cut and counted, read in windows, or refused."
+        "truncate",
+        description="Pairs longer than max_length: the longer text truncated and counted, windows, or refused.",
     )
-    stride: int = Field(32, ge=0, description="Word pieces that neighbouring windows share.")
+    stride: int = Field(32, ge=0, description="Tokens that adjacent windows share.")
 
 
 @final

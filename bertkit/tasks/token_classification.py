@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class TokenClassificationOptions(TaskOptions):
-    """What a recipe may say under `task:`. null means: found from the data, or fitted on validation."""
+    """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
     metrics: ClassVar[frozenset[str]] = frozenset([*entities.metric_names([]), *PER_LABEL])
     name: Literal["token-classification"]
@@ -66,7 +66,7 @@ class TokenClassificationOptions(TaskOptions):
         "strict", description="Spans that cut a word: refused, expanded to whole words, or shrunk to them."
     )
     context: Literal["sentence", "document"] = Field(
-        "sentence", description="document: neighbouring sentences fill the window; the loss is the sentence's own."
+        "sentence", description="document: adjacent sentences fill the window; the loss covers the sentence alone."
     )
     stride: int = Field(64, ge=0, description="Tokens that adjacent windows of a long sentence share.")
     class_weights: Weights | None = Field(None, description="Of the types and O. auto: scikit-learn's `balanced`.")
@@ -97,7 +97,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
     schema: ClassVar[Schema] = Schema(
         columns={
             "tokens": Column("words", "the words of a sentence"),
-            "text": Column("text", "a text, whose words are found"),
+            "text": Column("text", "a text, which is split into words"),
             "tags": Column("tags", "one tag per word"),
             "spans": Column("spans", "the entities of a text: start, end, label"),
             "document": Column("name", "which document a sentence is from"),
@@ -172,7 +172,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
         limits = {"max_length": self.max_length, "stride": self.options.stride}
         columns = encode_words(self.tokenizer, texts, words, **limits, documents=documents)
         learned = set(self.tags) >= set(tagging.tag_names(self.types, self.options.scheme))
-        if "tags" in rows.column_names and learned:  # a foreign model may lack some tags, and is only scored
+        if (
+            "tags" in rows.column_names and learned
+        ):  # a model not trained by bertkit may lack some tags: it is only scored
             columns["labels"] = window_labels(rows["tags"][:], columns, self._ids)
         return Dataset.from_dict(columns)
 

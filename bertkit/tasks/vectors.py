@@ -1,4 +1,4 @@
-"""What the tasks that give texts a vector share: options, features, the model, and cosines as answers."""
+"""What tasks with one vector per text share: options, features, the model, and cosines as answers."""
 
 from __future__ import annotations
 
@@ -38,17 +38,19 @@ MIDDLE = 0.5  # the threshold where nothing fitted one
 class VectorOptions(TaskOptions):
     """How a text becomes a vector, and how vectors are learned."""
 
-    pooling: Literal["mean", "cls", "max"] = Field("mean", description="Over the word pieces of the last layer.")
-    dense: int = Field(0, ge=0, le=65_536, description="Outputs of a dense layer behind the pooling. 0: none.")
+    pooling: Literal["mean", "cls", "max"] = Field("mean", description="Over the tokens of the last layer.")
+    dense: int = Field(0, ge=0, le=65_536, description="Outputs of a dense layer after the pooling. 0: none.")
     activation: Literal["Identity", "Tanh", "ReLU", "GELU", "Sigmoid"] = Field(
-        "Identity", description="Of the dense layer; torch.nn's names."
+        "Identity", description="Of the dense layer, by torch.nn's name."
     )
     bias: bool = Field(True, description="Of the dense layer.")
-    normalize: bool = Field(True, description="Are vectors brought to length 1?")
-    scale: float = Field(20.0, gt=0, description="What cosines are multiplied by: one over the temperature.")
-    overflow: Literal["truncate", "error"] = Field("truncate", description="Texts past max_length: cut, or refused.")
-    query_prefix: str = Field("", description="Put before queries and anchors, such as `query: `.")
-    document_prefix: str = Field("", description="Put before documents, positives and negatives.")
+    normalize: bool = Field(True, description="Normalise vectors to length 1.")
+    scale: float = Field(20.0, gt=0, description="Factor on cosines: 1 / temperature.")
+    overflow: Literal["truncate", "error"] = Field(
+        "truncate", description="Texts longer than max_length: truncated, or refused."
+    )
+    query_prefix: str = Field("", description="Prepended to queries and anchors, such as `query: `.")
+    document_prefix: str = Field("", description="Prepended to documents, positives and negatives.")
     mini_batch: int | None = Field(
         None, ge=1, description="Texts that go through the encoder at a time, so that a large batch fits (GradCache)."
     )
