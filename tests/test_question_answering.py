@@ -357,7 +357,7 @@ def test_answers_are_read_from_every_layout(answers: Any, tmp_path: Path) -> Non
     moved = [what for level, what in told if level == "warn"]
     elsewhere = isinstance(answers, dict) and answers.get("answer_start") == [3]
     assert moved == elsewhere * [
-        "train: 1 answers do not stand where `answer_start` says; found elsewhere in their context"
+        "train: 1 answers are not where `answer_start` says; found elsewhere in their context"
     ]
 
 
@@ -390,7 +390,7 @@ def test_answers_that_are_nowhere_are_named_by_file_line_and_id(answers: Any, wh
 
 def test_ids_that_are_there_twice_are_a_warning_and_none_are_needed(tmp_path: Path) -> None:
     data = get(tmp_path, asked("a", ["good"]), asked("a", ["bad"]), asked("b", ["bad"]), asked("a", []))
-    assert ("warn", "train: 2 ids are there more than once") in [(f.level, f.what) for f in data.findings]
+    assert ("warn", "train: 2 ids occur more than once") in [(f.level, f.what) for f in data.findings]
     bare = [{k: v for k, v in asked("", ["good"]).items() if k != "id"}]
     data = get(tmp_path, *bare)
     assert "id" not in data.rows["train"].column_names
