@@ -356,9 +356,7 @@ def test_answers_are_read_from_every_layout(answers: Any, tmp_path: Path) -> Non
     assert ("note", "train: 1 of 2 questions have no answer in their context") in told
     moved = [what for level, what in told if level == "warn"]
     elsewhere = isinstance(answers, dict) and answers.get("answer_start") == [3]
-    assert moved == elsewhere * [
-        "train: 1 answers are not where `answer_start` says; found elsewhere in their context"
-    ]
+    assert moved == elsewhere * ["train: 1 answers are not where `answer_start` says; found elsewhere in their context"]
 
 
 @pytest.mark.parametrize(
