@@ -54,38 +54,40 @@ def examine() -> dict[str, Any]:
 
 def doctor_text(facts: dict[str, Any]) -> str:
     """The result of `examine` as tables."""
-    environment = facts["environment"]
-    versions, threads = {"python": environment["python"], **environment["versions"]}, environment["threads"]
+    host, checks = facts["environment"], facts["checks"]
+    threads = f", torch uses {host['threads']}" if host["threads"] else ""
     about = [
-        ["what", "value"],
-        *([name, version or "not installed"] for name, version in versions.items()),
-        ["platform", environment["platform"]],
-        [
-            "machine",
-            f"{environment['device']}, {environment['cpus']} cores" + (f", torch uses {threads}" if threads else ""),
-        ],
+        ["python", host["python"]],
+        *([name, version or "not installed"] for name, version in host["versions"].items()),
+        ["platform", host["platform"]],
+        ["machine", f"{host['device']}, {host['cpus']} cores{threads}"],
         *(["device", text] for text in facts["devices"]),
         ["precision", f"{facts['precision']['used']}: {facts['precision']['why']}"],
         ["Hub token", "yes" if facts["hub_token"] else "no"],
         *([name, value] for name, value in facts["variables"].items() if value is not None),
     ]
-    extras = [["extra", "state", "to install"]]
-    extras += [[each["name"], _short(each["state"]), each["fix"]] for each in facts["extras"]]
-    caches = [["cache", "MB", "folder"]]
-    caches += [[each["name"], f"{each['bytes'] / 1e6:,.1f}", each["folder"]] for each in facts["caches"]]
-    checks = [["attention, compared with eager on the CPU in fp32", "", "difference", "limit"]]
-    for each in facts["checks"]:
-        figure = f"{each['difference']:.1e}" if each["difference"] is not None else each["why"]
-        checks.append([each["name"], "ok" if each["ok"] else "FAIL", figure, f"{each['limit']:.0e}"])
-    failed = sum(not each["ok"] for each in facts["checks"])
-    if not facts["checks"]:
+    extras = [[each["name"], _short(each["state"]), each["fix"]] for each in facts["extras"]]
+    caches = [[each["name"], f"{each['bytes'] / 1e6:,.1f}", each["folder"]] for each in facts["caches"]]
+    results = [
+        [each["name"], "ok" if each["ok"] else "FAIL",
+         each["why"] if each["difference"] is None else f"{each['difference']:.1e}", f"{each['limit']:.0e}"]
+        for each in checks
+    ]  # fmt: skip
+    tables = [
+        columns([["what", "value"], *about]),
+        columns([["extra", "state", "to install"], *extras]),
+        columns([["cache", "MB", "folder"], *caches]),
+        columns([["attention, compared with eager on the CPU in fp32", "", "difference", "limit"], *results]),
+    ]
+    if not checks:
         last = 'torch is not installed: only exported models can be run. To train:\n    pip install "bertkit[torch]"'
-        return "\n\n".join([*map(columns, (about, extras, caches)), last])
+        return "\n\n".join([*tables[:-1], last])
+    failed = sum(not each["ok"] for each in checks)
     last = "All paths agree." if not failed else (
-        f"{failed} of {len(facts['checks'])} checks FAIL: models trained or run on this machine may be wrong.\n"
+        f"{failed} of {len(checks)} checks FAIL: models trained or run on this machine may be wrong.\n"
         "    Update torch and the device's driver, or use another device; then run bertkit doctor again."
     )  # fmt: skip
-    return "\n\n".join([*map(columns, (about, extras, caches, checks)), last])
+    return "\n\n".join([*tables, last])
 
 
 def _short(state: str) -> str:

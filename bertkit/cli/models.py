@@ -1,4 +1,4 @@
-"""The commands about trained models: evaluate, predict, explain, report, export, push."""
+"""The commands about trained models: evaluate, predict, explain, report, export, push, serve."""
 
 from __future__ import annotations
 
@@ -64,13 +64,7 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **o
     path("--context", "the text that the questions are about"),
     argument("--input", f"{ROWS}; - reads jsonl from stdin", metavar="FILE"),
     path("--output", ".jsonl or .csv; default: jsonl to stdout"),
-    argument(
-        "--column",
-        "input column for a column of the model, if named differently",
-        action="append",
-        default=[],
-        metavar="text=NAME",
-    ),
+    argument("--column", "column of the input to read as text", action="append", default=[], metavar="text=NAME"),
     TASK,
     REVISION,
     JSON,
@@ -125,10 +119,8 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(Problem(str(path), f"not UTF-8: {error}")) from error
-    except OSError as error:
-        raise DataError(Problem(str(path), f"cannot be read: {error.strerror or error}")) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(Problem(str(path), f"cannot be read as UTF-8 text: {error}")) from error
 
 
 @command(

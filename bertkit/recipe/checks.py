@@ -11,6 +11,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -139,12 +141,8 @@ def _table_rules(data: Mapping[str, Any]) -> Iterator[_Rule]:
     files = [text for _, text in _sources(data) if _DATA_FILE.fullmatch(text)]
     form = data.get("format") or (files and not any(map(_TEXT_FILE.fullmatch, files)) and "json or parquet")
     named = isinstance(data.get("header"), list) and form and form not in ("csv", "tsv", "conll")
-    yield (
-        named,
-        "data.header",
-        f"{form} files name their own columns",
-        "remove it; `columns` maps the names in the data",
-    )
+    fix = "remove it; `columns` maps the names in the data"
+    yield named, "data.header", f"{form} files name their own columns", fix
 
 
 def _check_labels(task: Mapping[str, Any]) -> Iterator[KeyProblem]:
@@ -182,34 +180,24 @@ def resolve_paths(
 
     folder: key path -> the folder that a relative path there is relative to.
     """
+    root: Any = data
     section = data.get("data", {})
     by_split = isinstance(section.get("source"), dict)
-    for path, text in list(_sources(section)):
-        if text.startswith("sample:") and not by_split:
+    keys = (("model", "name"), ("model", "tokenizer"), ("distillation", "teacher"))
+    folders = [(key, (data.get(key[0]) or {}).get(key[1])) for key in keys]
+    for path, text in (*_sources(section), *folders):
+        is_data = path[0] == "data"
+        if not isinstance(text, str) or (is_data and not by_split and text.startswith("sample:")):
             continue
-        absolute = _absolute(text, folder(path))
-        is_path = by_split or _starts_as_path(text) or bool(_DATA_FILE.fullmatch(text))
-        if os.path.exists(absolute) or (is_path and not must_exist):
-            _put(data, path, absolute)
+        absolute = os.path.abspath(os.path.join(folder(path), os.path.expanduser(text)))
+        exists = os.path.exists(absolute) if is_data else os.path.isdir(absolute)
+        is_path = text in (".", "..") or text.startswith(("./", "../", "/", "~"))
+        is_path |= is_data and (by_split or bool(_DATA_FILE.fullmatch(text)))
+        if exists or (is_path and not must_exist):
+            reduce(getitem, path[:-1], root)[path[-1]] = absolute
         elif is_path:
-            yield KeyProblem(path, f"no file or folder '{escape_controls(absolute)}'{_similar(absolute)}")
-    for path in (("model", "name"), ("model", "tokenizer"), ("distillation", "teacher")):
-        name = (data.get(path[0]) or {}).get(path[1])
-        if not isinstance(name, str):
-            continue
-        absolute = _absolute(name, folder(path))
-        if os.path.isdir(absolute) or (_starts_as_path(name) and not must_exist):
-            _put(data, path, absolute)
-        elif _starts_as_path(name):
-            yield KeyProblem(path, f"no folder '{escape_controls(absolute)}'{_similar(absolute)}")
-
-
-def _starts_as_path(text: str) -> bool:
-    return text in (".", "..") or text.startswith(("./", "../", "/", "~"))
-
-
-def _absolute(text: str, folder: Path) -> str:
-    return os.path.abspath(os.path.join(folder, os.path.expanduser(text)))
+            kind = "file or folder" if is_data else "folder"
+            yield KeyProblem(path, f"no {kind} '{escape_controls(absolute)}'{_similar(absolute)}")
 
 
 def _similar(missing: str) -> str:
@@ -220,12 +208,6 @@ def _similar(missing: str) -> str:
     except (OSError, ValueError):
         return ""
     return did_you_mean(name, names[:1000])
-
-
-def _put(data: Any, path: KeyPath, value: str) -> None:
-    for key in path[:-1]:
-        data = data[key]
-    data[path[-1]] = value
 
 
 def without(data: Any, bad: set[KeyPath], path: KeyPath = ()) -> Any:

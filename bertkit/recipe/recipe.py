@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.representer import SafeRepresenter
 
+from bertkit import sections
 from bertkit.errors import Problem, RecipeError
 from bertkit.recipe.checks import ROWS, check_settings, resolve_paths, without
 from bertkit.recipe.errors import Report
@@ -22,18 +23,7 @@ from bertkit.recipe.overrides import apply_overrides
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.recipe.training_arguments import check_training, training_fields, training_schema
 from bertkit.recipe.yaml import MAX_BYTES, parse, plain
-from bertkit.sections import (
-    Batching,
-    DataSpec,
-    Distillation,
-    EarlyStopping,
-    Freeze,
-    Hub,
-    Lora,
-    ModelSpec,
-    Section,
-    Seed,
-)
+from bertkit.sections import DataSpec, ModelSpec, Section, Seed
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import TaskOptions
 from bertkit.text import KeyPath, escape_controls, short_repr
@@ -63,16 +53,16 @@ class Recipe(Section):
     task: _AnyTask
     model: ModelSpec
     data: DataSpec
-    batching: Batching | None = Field(None, description="null: training.per_device_train_batch_size rows.")
+    batching: sections.Batching | None = Field(None, description="null: training.per_device_train_batch_size rows.")
     training: dict[str, Any] = Field(
         default_factory=dict, validate_default=True, description="TrainingArguments fields of transformers."
     )
     seeds: list[Seed] = Field([42], min_length=1, description="One training each; the best on validation is kept.")
-    early_stopping: EarlyStopping | None = None
-    peft: Lora | None = None
-    freeze: Freeze | None = None
-    distillation: Distillation | None = None
-    hub: Hub | None = None
+    early_stopping: sections.EarlyStopping | None = None
+    peft: sections.Lora | None = None
+    freeze: sections.Freeze | None = None
+    distillation: sections.Distillation | None = None
+    hub: sections.Hub | None = None
     verify: bool = Field(True, description="Reload the saved model in a new process and compare its predictions.")
     explain: bool = Field(True, description="Explain a few predictions, for the report.")
     expected: dict[str, Any] | None = Field(None, description="Measured scores: {metric: [low, high], ...}.")
@@ -152,6 +142,14 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
+# name -> type of the sections, in the order in which a misplaced key is looked up
+_SECTIONS: Mapping[str, type[BaseModel]] = {
+    "distillation": sections.Distillation, "task": TaskOptions, "model": ModelSpec, "data": DataSpec,
+    "early_stopping": sections.EarlyStopping, "peft": sections.Lora, "freeze": sections.Freeze, "hub": sections.Hub,
+    "batching": sections.Batching,
+}  # fmt: skip
+
+
 class _DataOnly(Section):
     data: DataSpec
 
@@ -200,13 +198,10 @@ def _start(home: Path, report: Report) -> Callable[[KeyPath], Path]:
 def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
     """Report everything that is wrong with the values; returns the values that are right."""
     options, problems = _options(data)
-    sections: dict[str, type[BaseModel]] = {
-        "": Recipe, "distillation": Distillation, "task": options or TaskOptions, "model": ModelSpec, "data": DataSpec,
-        "early_stopping": EarlyStopping, "peft": Lora, "freeze": Freeze, "hub": Hub, "batching": Batching,
-    }  # fmt: skip
-    homes = {key: name for name, section in sections.items() if name for key in section.model_fields}
+    kinds: dict[str, type[BaseModel]] = {"": Recipe, **_SECTIONS, "task": options or TaskOptions}
+    homes = {key: name for name, kind in kinds.items() if name for key in kind.model_fields}
     homes = {key: name for key, name in homes.items() if key not in ("name", "revision", "seed")}
-    invalid = _validate(Recipe, data, sections, {**dict.fromkeys(training_fields(), "training"), **homes})
+    invalid = _validate(Recipe, data, kinds, {**dict.fromkeys(training_fields(), "training"), **homes})
     # without a task its options cannot be checked
     problems += [each for each in invalid if not problems or each.path[:1] != ("task",)]
     if isinstance(data.get("training"), dict):
@@ -215,8 +210,8 @@ def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
     clean: dict[str, Any] = without(data, bad)
     settings = {
         **clean,
-        "model": _filled(ModelSpec, clean.get("model", {})),
-        "task": _filled(options or TaskOptions, clean.get("task", {})),
+        "model": vars(ModelSpec.model_construct(**clean.get("model", {}))),
+        "task": vars((options or TaskOptions).model_construct(**clean.get("task", {}))),
     }
     contradictions = check_settings(settings, options)
     report.add(*problems, *(each for each in contradictions if not {each.path, each.path[:1]} & bad))
@@ -226,12 +221,12 @@ def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
 
 
 def _validate(
-    model: type[BaseModel], data: Any, sections: Mapping[str, type[BaseModel]], homes: Mapping[str, str]
+    model: type[BaseModel], data: Any, kinds: Mapping[str, type[BaseModel]], homes: Mapping[str, str]
 ) -> list[KeyProblem]:
     try:
         model.model_validate(data)
     except ValidationError as error:
-        return explain(error, data, sections, homes)
+        return explain(error, data, kinds, homes)
     return []
 
 
@@ -248,8 +243,3 @@ def _options(data: Mapping[str, Any]) -> tuple[type[TaskOptions] | None, list[Ke
     if isinstance(name, str):
         what = f"no task {short_repr(name)}{did_you_mean(name, by_name)}"
     return None, [KeyProblem(("task", "name"), what, f"known: {', '.join(by_name)}")]
-
-
-def _filled(section: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    defaults = {name: field.default for name, field in section.model_fields.items() if not field.is_required()}
-    return {**defaults, **values}

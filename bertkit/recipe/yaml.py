@@ -32,7 +32,6 @@ from bertkit.text import KeyPath, dotted, short_repr
 MAX_BYTES = 256 * 1024  # the parser takes up to 20 microseconds per byte
 MAX_DEPTH = 20
 MAX_DIGITS = 100
-MAX_FAULTS = 100
 _UNUSABLE = re.compile(r"[\x00\ud800-\udfff]")  # neither a file name nor UTF-8 text can contain these
 _DIGITS = re.compile(r"[-+]?[0-9]+|0[ox][0-9a-fA-F]+")
 
@@ -162,8 +161,6 @@ class _Builder:
 
     def fault(self, what: str, fix: str = "") -> None:
         self.faults.append(Fault(self.line, what, fix))
-        if len(self.faults) >= MAX_FAULTS:
-            raise _Stop
 
     def stop(self, what: str, fix: str = "") -> NoReturn:
         self.fault(what, fix)
