@@ -327,7 +327,7 @@ def test_the_weightiest_words_are_listed_in_their_order() -> None:
     assert told[0] == "x  0.500"
     assert "NOT CONVERGED" in told[2]
     assert sum("-2.000" in line for line in told) == 20
-    assert told[-1] == "  … and 40 words that contribute less"
+    assert told[-1] == "  … and 40 words with smaller attributions"
     assert all("\x1b" in line for line in lines(made, colour=True) if "░" in line)
 
 

@@ -181,13 +181,13 @@ def test_only_so_many_mistakes_are_shown_and_their_texts_not_without_end(facts: 
     assert len(report(replace(facts, rows=tuple(rows))).encode()) < 600_000
 
 
-def test_entities_are_cut_where_they_stand() -> None:
+def test_entities_are_cut_where_they_stand(facts: Facts) -> None:
     words = [
         {"word": w, "tag": t, "score": 0.9} for w, t in zip("a b c d".split(), "B-X I-X O B-Y".split(), strict=True)
     ]
     entities = [{"text": "a b", "label": "X", "score": 0.8}, {"text": "d", "label": "Y", "score": 0.7}]
     row = {"tags": ["B-X", "O", "O", "B-Y"], "answer": {"words": words, "entities": entities}}
-    found = mistakes.sentence_mistake(7, row)
+    found = mistakes.sentence_mistake(facts, 7, row)
     assert found is not None
     assert (found.row, found.gold, found.answer, found.measure) == (7, "X a; Y d", "X a b; Y d", 0.8)
     gold, predicted = (dict(found.lines)[name] for name in ("gold", "predicted"))

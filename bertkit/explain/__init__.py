@@ -1,1 +1,1 @@
-"""Why did it say that: which words made an answer, and what the model's attention looked at."""
+"""Explanations: the attribution of each word to an answer, and the attention maps."""

@@ -1,4 +1,4 @@
-"""Explanations of a model's answers: the contribution of each word, and the attention weights."""
+"""Explanations of a model's answers: the attribution of each word, and the attention weights."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ TOLERANCE = 0.01  # of f(x) - f(baseline), and 0.01 itself if that is under 1
 
 
 class Integrated(NamedTuple):
-    """The contribution of each token to f, `(tokens,)` fp32; their sum is value - baseline, except for `error`."""
+    """The attribution of each token, `(tokens,)` fp32; their sum is value - baseline, except for `error`."""
 
     tokens: Tensor
     value: float  # f(x)

@@ -41,16 +41,11 @@ class Read:
     items: Sequence[Any]
     answer: Answer
 
-    @property
-    def options(self) -> Any:
-        """The settled options of the task."""
-        return self.task.options
-
 
 def classes(read: Read) -> list[Target]:
     """The logit of each predicted label, or of the most probable one if there is none; for regression, the number."""
     answer, windows = read.answer, len(read.features)
-    if read.options.kind == "regression":
+    if read.task.options.kind == "regression":
         return [Target("the number", "value", _means(0, windows))]
     given = [answer["label"]] if "label" in answer else answer["labels"]
     names = list(answer["scores"])
@@ -68,7 +63,7 @@ def _means(column: int, windows: int) -> tuple[Part, ...]:
 def entities(read: Read) -> list[Target]:
     """The emissions of each entity's words at their tags; with a CRF, at the tags of the best path."""
     tags = [word["tag"] for word in read.answer["words"]]
-    ids = {tag: index for index, tag in enumerate(read.options.tags)}
+    ids = {tag: index for index, tag in enumerate(read.task.options.tags)}
     found = []
     for (kind, first, end), entity in zip(tagging.entities(tags), read.answer["entities"], strict=True):
         parts = []

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from bertkit.explain.explain import Attributed, Explanation
 
 MAX_BAR = 24  # characters
-MAX_WORDS = 40  # words of a text that are listed, those that contribute most
+MAX_WORDS = 40  # of a text, those with the largest attributions
 BLUE, ORANGE, PLAIN = "\x1b[34m", "\x1b[33m", "\x1b[0m"
-LEGEND = "Contribution of each word, compared with the same text with all its words masked (integrated gradients)."
+LEGEND = "Attribution of each word, relative to the same text with all its words masked (integrated gradients)."
 
 
 def difference_line(each: Attributed) -> str:
-    """The difference that was attributed, and whether the contributions add up to it."""
+    """The difference that was attributed, and whether the attributions add up to it."""
     total = each["value"] - each["baseline"]
     figures = f"{each['unit']} {each['value']:+.3f}, {each['baseline']:+.3f} without its words: difference {total:+.3f}"
     steps = f"{each['steps']} steps, error {each['error']:.4f}"
@@ -26,7 +26,7 @@ def difference_line(each: Attributed) -> str:
 
 
 def lines(explanation: Explanation, colour: bool = False) -> Iterator[str]:
-    """An explanation as text: each word with its contribution and a bar, full and blue if positive, else orange."""
+    """An explanation as text: each word with its attribution and a bar, full and blue if positive, else orange."""
     yield escape_controls(answer_line(explanation["answer"]))
     for each in explanation["attributed"]:
         yield ""
@@ -41,7 +41,7 @@ def lines(explanation: Explanation, colour: bool = False) -> Iterator[str]:
                 if abs(score) > least:
                     yield f"  {score:+8.3f} {_bar(score, sizes[0], colour)} {escape_controls(word)}"
             if least >= 0:
-                yield f"  … and {sum(size <= least for size in sizes):,} words that contribute less"
+                yield f"  … and {sum(size <= least for size in sizes):,} words with smaller attributions"
 
 
 def _bar(score: float, most: float, colour: bool) -> str:

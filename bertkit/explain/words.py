@@ -30,7 +30,7 @@ class Text(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The contribution of a word; None if the model did not read it."""
+    """The attribution of a word; None if the model did not read it."""
 
     start: int
     end: int
@@ -84,7 +84,7 @@ class Merger:
         return at if (at := whole.find(part)) >= 0 else -max(part.find(whole), 0)
 
     def shares(self) -> dict[str, list[Share]]:
-        """The words of each text, in order, with their contributions."""
+        """The words of each text, in order, with their attributions."""
         pairs = zip(self.words, self.scores, strict=True)
         shares = [[Share(a, b, s) for (a, b), s in zip(*pair, strict=True)] for pair in pairs]
         return {text.name: own for text, own in zip(self.texts, shares, strict=True)}

@@ -14,14 +14,14 @@ from bertkit.report import pictures
 from bertkit.report.mistakes import Part, shortened
 from bertkit.report.pictures import Picture
 
-MIN_SHARE = 0.04  # of the largest contribution: smaller ones are not coloured
+MIN_SHARE = 0.04  # of the largest attribution: smaller ones are not coloured
 MAX_WORDS = 12  # in a table
 MAX_CHARACTERS = 300  # of a neighbour
 KINDS = {"mistake": "Mistake", "hit": "Right answer"}
 
 
 class Attribution(NamedTuple):
-    """One number behind an answer. texts: column -> the text in parts. table: the words that contribute most."""
+    """One number behind an answer. texts: column -> the text in parts. table: the words with the largest ones."""
 
     what: str
     check: str

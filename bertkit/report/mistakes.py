@@ -90,36 +90,45 @@ def label_of(facts: Facts, value: Any) -> str:
     return str(known.get(str(value), value))
 
 
+def _by_row(facts: Facts, measure: str, find: Callable[[Facts, int, Row], Mistake | None]) -> Wrong:
+    """The mistakes of single rows. find: row and its number from 1 -> its mistake, if it is one."""
+    return Wrong("rows", measure, filter(None, (find(facts, number, row) for number, row in enumerate(facts.rows, 1))))
+
+
 def _labels(facts: Facts) -> Wrong:
     """Wrong labels, or numbers by how far they are off."""
     if facts.options.get("kind") == "regression":
-        return Wrong("rows", "off by", _off(facts, [abs(row["answer"]["score"] - row["score"]) for row in facts.rows]))
-    find = _wrong_label_sets if facts.options.get("kind") == "multi-label" else _wrong_labels
-    return Wrong("rows", "confidence", find(facts))
+        return _off(facts, "off by", [abs(row["answer"]["score"] - row["score"]) for row in facts.rows])
+    return _by_row(facts, "confidence", _label_set if facts.options.get("kind") == "multi-label" else _label)
 
 
-def _wrong_labels(facts: Facts) -> Iterator[Mistake]:
-    for number, row in enumerate(facts.rows, 1):
-        gold, answer = label_of(facts, row["label"]), row["answer"]
-        if answer["label"] != gold:
-            yield Mistake(number, gold, answer["label"], answer["score"], texts_of(row))
+def _label(facts: Facts, number: int, row: Row) -> Mistake | None:
+    gold, answer = label_of(facts, row["label"]), row["answer"]
+    return Mistake(number, gold, answer["label"], answer["score"], texts_of(row)) if answer["label"] != gold else None
 
 
-def _wrong_label_sets(facts: Facts) -> Iterator[Mistake]:
-    """A row is measured by its most confident wrong decision about one label."""
-    for number, row in enumerate(facts.rows, 1):
-        gold, given = {label_of(facts, value) for value in row["labels"]}, set(row["answer"]["labels"])
-        if gold != given:
-            scores = row["answer"]["scores"]
-            confidence = max(scores[name] if name in given else 1 - scores[name] for name in gold ^ given)
-            right, wrong = (", ".join(sorted(names)) or NONE for names in (gold, given))
-            yield Mistake(number, right, wrong, confidence, texts_of(row))
+def _label_set(facts: Facts, number: int, row: Row) -> Mistake | None:
+    """Measured by the most confident wrong decision about one label."""
+    gold, given = {label_of(facts, value) for value in row["labels"]}, set(row["answer"]["labels"])
+    if gold == given:
+        return None
+    scores = row["answer"]["scores"]
+    confidence = max(scores[name] if name in given else 1 - scores[name] for name in gold ^ given)
+    right, wrong = (", ".join(sorted(names)) or NONE for names in (gold, given))
+    return Mistake(number, right, wrong, confidence, texts_of(row))
 
 
-def _off(facts: Facts, distances: Sequence[float]) -> Iterator[Mistake]:
-    for number, (row, distance) in enumerate(zip(facts.rows, distances, strict=True), 1):
-        if distance:
-            yield Mistake(number, f"{target(row):g}", f"{row['answer']['score']:.3f}", distance, texts_of(row))
+def _off(facts: Facts, measure: str, distances: Sequence[float]) -> Wrong:
+    rows = zip(facts.rows, distances, strict=True)
+    return Wrong(
+        "rows",
+        measure,
+        (
+            Mistake(number, f"{target(row):g}", f"{row['answer']['score']:.3f}", distance, texts_of(row))
+            for number, (row, distance) in enumerate(rows, 1)
+            if distance
+        ),
+    )
 
 
 def _ranks_apart(facts: Facts) -> Wrong:
@@ -127,16 +136,10 @@ def _ranks_apart(facts: Facts) -> Wrong:
     from scipy.stats import rankdata
 
     gold, given = rankdata([target(r) for r in facts.rows]), rankdata([r["answer"]["score"] for r in facts.rows])
-    return Wrong("rows", "ranks apart", _off(facts, abs(gold - given).tolist()))
+    return _off(facts, "ranks apart", abs(gold - given).tolist())
 
 
-def _sentences(facts: Facts) -> Wrong:
-    """Sentences with a wrong, missed or spurious entity."""
-    found = (sentence_mistake(number, row) for number, row in enumerate(facts.rows, 1))
-    return Wrong("rows", "confidence", filter(None, found))
-
-
-def sentence_mistake(number: int, row: Row) -> Mistake | None:
+def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
     """Gold and predicted entities of a sentence, if they differ; measured by the most confident wrong one."""
     words = row["answer"]["words"]
     gold, given = tagging.entities(row["tags"]), tagging.entities([word["tag"] for word in words])
@@ -164,13 +167,8 @@ def _tagged(
     return (*parts, Part(" ".join(words[done:])))
 
 
-def _questions(facts: Facts) -> Wrong:
-    """Questions whose answer does not match a gold one exactly."""
-    found = (_question(number, row) for number, row in enumerate(facts.rows, 1))
-    return Wrong("rows", "confidence", filter(None, found))
-
-
-def _question(number: int, row: Row) -> Mistake | None:
+def _question(facts: Facts, number: int, row: Row) -> Mistake | None:
+    """An answer that does not match a gold one exactly."""
     answer, gold = row["answer"], row["answers"]
     if squad.question_scores(answer["answer"], gold["text"])[0]:
         return None
@@ -201,19 +199,17 @@ def marked_spans(text: str, gold: Iterable[tuple[int, int]], given: Iterable[tup
 
 
 def _pairs(facts: Facts) -> Wrong:
-    """Wrong labels, ranks that are apart, or positives with a rank below 1."""
+    """Ranks that are apart, positives with a rank below 1, or wrong labels."""
     if "score" in facts.rows[0]:
         return _ranks_apart(facts)
     if "positive" in facts.rows[0]:
-        return Wrong("rows", "rank of the positive", _outranked(facts))
-    return Wrong("rows", "score", _wrong_labels(facts))
+        return _by_row(facts, "rank of the positive", _outranked)
+    return _by_row(facts, "score", _label)
 
 
-def _outranked(facts: Facts) -> Iterator[Mistake]:
-    for number, row in enumerate(facts.rows, 1):
-        rank = row["answer"]["rank"]
-        if rank > 1:
-            yield Mistake(number, "rank 1", f"rank {rank}, cosine {row['answer']['score']:.3f}", rank, texts_of(row))
+def _outranked(facts: Facts, number: int, row: Row) -> Mistake | None:
+    rank, score = row["answer"]["rank"], row["answer"]["score"]
+    return Mistake(number, "rank 1", f"rank {rank}, cosine {score:.3f}", rank, texts_of(row)) if rank > 1 else None
 
 
 def _rankings(facts: Facts) -> Wrong:
@@ -241,8 +237,8 @@ def _failed_queries(facts: Facts) -> Iterator[Mistake]:
 
 MISTAKES: Mapping[str, Callable[[Facts], Wrong]] = {
     "text-classification": _labels,
-    "token-classification": _sentences,
-    "question-answering": _questions,
+    "token-classification": lambda facts: _by_row(facts, "confidence", sentence_mistake),
+    "question-answering": lambda facts: _by_row(facts, "confidence", _question),
     "sentence-similarity": _pairs,
     "retrieval": _rankings,
     "text-ranking": _rankings,

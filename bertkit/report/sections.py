@@ -30,14 +30,15 @@ class Matrix:
 def source(facts: Facts) -> str:
     """The data set, by a name that can be published."""
     given = facts.recipe.data.source
-    if not isinstance(given, str):
-        return "local files"
-    return Path(given).name if given.startswith("/") else given
+    return _public(given) if isinstance(given, str) else "local files"
 
 
 def encoder(facts: Facts) -> str:
     """The encoder's name, without local folders."""
-    name = facts.recipe.model.title
+    return _public(facts.recipe.model.title)
+
+
+def _public(name: str) -> str:
     return Path(name).name if name.startswith("/") else name
 
 
