@@ -31,7 +31,7 @@ from torch import Tensor
 
 from bertkit.data.readers import read_rows
 from bertkit.encoding.padding import Collator, batches_by_length
-from bertkit.encoding.pieces import Pieces, tokenize
+from bertkit.encoding.pieces import Tokenized, tokenize
 from bertkit.models.encoder import load_tokenizer, resolve_encoder
 from bertkit.models.heads.spans import WindowSpans
 from bertkit.sections import DataSpec, ModelSpec
@@ -94,7 +94,9 @@ class Contest:
         both = [torch.nn.utils.rnn.pad_sequence([self.logits[i][side] for i in indices], True) for side in (0, 1)]
         return SimpleNamespace(start_logits=both[0], end_logits=both[1])
 
-    def for_the_loop(self, index: int, pieces: Pieces, low: int, count: int, place: int, first: int, end: int) -> Any:
+    def for_the_loop(
+        self, index: int, pieces: Tokenized, low: int, count: int, place: int, first: int, end: int
+    ) -> Any:
         """Start logits, end logits; offsets, None outside the context; may an answer start here?; a shift to pieces."""
         starts, ends = self.logits[index].numpy()
         offsets: list[tuple[int, int] | None] = [None] * len(starts)

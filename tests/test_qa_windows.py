@@ -18,7 +18,7 @@ from tokenizers import models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from bertkit import data as sources
-from bertkit.encoding.pieces import Pieces, tokenize
+from bertkit.encoding.pieces import Tokenized, tokenize
 from bertkit.encoding.questions import encode_pairs
 from bertkit.errors import RowsError
 from bertkit.evaluation.squad import normalized_tokens
@@ -186,7 +186,7 @@ def test_questions_that_leave_no_room_are_named_together(kinds: dict[str, Any]) 
         "the question 'dog dog ",
         "the question 'sat sat ",
     ]
-    assert "has 14 word pieces, which leaves no room in windows of 24" in str(caught.value)
+    assert "has 14 tokens, which leaves no room in windows of 24" in str(caught.value)
     assert len(str(caught.value)) < 500
     encode_pairs(kinds["wordpiece"], ["dog " * 13], contexts[:1], max_length=24, stride=4)
 
@@ -250,7 +250,7 @@ def test_gold_spans_of_real_questions_are_their_answers(real_data: Path) -> None
         row, (first, last) = rows[window["row"]], np.array(window["labels"]) - window["place"] + window["low"]
         if window["labels"] == [0, 0]:
             continue
-        pieces: Pieces = contexts[window["row"]]
+        pieces: Tokenized = contexts[window["row"]]
         text, answer = row["context"][pieces.starts[first] : pieces.ends[last]], row["answers"]["text"][0]
         assert answer in text
         exact += normalized_tokens(text) == normalized_tokens(answer)

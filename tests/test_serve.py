@@ -329,7 +329,7 @@ def test_too_long_for_a_model_that_cuts_nothing(tiny_encoder: Path) -> None:
     predictor = predictor_of(Case("", case.options, case.columns, max_length=8), tiny_encoder)
     with TestClient(make_app(predictor, "small", Limits(max_batch_tokens=4))) as client:
         error = said(client, "/predict", status=422, rows=["yes", "no", "the cat " * 20, "no"])["error"]
-    assert error.startswith("row 3: 42 word pieces, 8 are allowed")  # its own row, though calls are of one or two
+    assert error.startswith("row 3: 42 tokens, 8 are allowed")  # its own row, though calls are of one or two
 
 
 def test_own_pages(classifier: TestClient) -> None:

@@ -472,7 +472,7 @@ def test_too_long_a_document_is_cut_and_said_or_refused(tiny_encoder: Path) -> N
         "1 of 1 row (100.0%) is truncated at" in finding.what and finding.level == "warn" for finding in findings
     )
     strict = fresh(task(tiny_encoder, rows([1, 0, 0]), overflow="error"), tiny_encoder)
-    with pytest.raises(DataError, match=r"row 1.*25006 word pieces"):
+    with pytest.raises(DataError, match=r"row 1.*25006 tokens"):
         strict([huge])
 
 

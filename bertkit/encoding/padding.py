@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Tokens(NamedTuple):
-    """A batch by its slots: features x the word pieces of the longest."""
+    """A batch by its slots: features x the tokens of the longest."""
 
     tokens: int
 
@@ -24,14 +24,14 @@ Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
 
 def fills(tokenizer: PreTrainedTokenizerBase, extra: Mapping[str, int]) -> dict[str, int]:
-    """Token-level column -> what fills it up: a tokenizer's own, and a task's."""
+    """Token-level column -> its padding value: the tokenizer's columns, and those of a task."""
     return {"input_ids": int(tokenizer.pad_token_id or 0), "token_type_ids": 0, **extra}
 
 
 def pad(columns: Mapping[str, Sequence[Any]], fill: Mapping[str, int | float]) -> Arrays:
-    """`input_ids`, `attention_mask` and other filled columns: (features, pieces); the rest: (features, …).
+    """`input_ids`, `attention_mask` and other padded columns: (features, tokens); the rest: (features, …).
 
-    Whole numbers are int64, others fp32; of a filled column, what its fill is.
+    Whole numbers are int64, others fp32; a padded column has the type of its padding value.
     """
     batch = {name: _padded(values, fill.get(name)) for name, values in columns.items()}
     sizes = np.array([len(ids) for ids in columns["input_ids"]])
@@ -45,8 +45,8 @@ def _padded(values: Sequence[Any], fill: float | None) -> np.ndarray[Any, Any]:
         return plain.astype(np.float32) if plain.dtype == np.float64 else plain
     kind = np.float32 if isinstance(fill, float) else np.int64
     table = np.full((len(values), max(map(len, values))), fill, dtype=kind)
-    for row, own in zip(table, values, strict=True):
-        row[: len(own)] = own
+    for row, filled in zip(table, values, strict=True):
+        row[: len(filled)] = filled
     return table
 
 
@@ -65,14 +65,14 @@ def batches_by_length(lengths: Sequence[int], batch_size: BatchSize) -> list[np.
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-SOFT = "soft"  # the column of what a teacher says of a feature, (numbers,)
+SOFT = "soft"  # the column of the teacher's outputs for a feature, (numbers,)
 
 
 @dataclass(frozen=True)
 class Collator:
-    """Columns of features -> a batch of tensors. It pads, and does nothing else."""
+    """Columns of features -> a batch of tensors: padding, and nothing else."""
 
-    padding: Mapping[str, int]  # column -> what fills it up to the longest of the batch
+    padding: Mapping[str, int]  # column -> its padding value
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, extra: Mapping[str, int]) -> Collator:
@@ -80,7 +80,7 @@ class Collator:
         return cls({**fills(tokenizer, extra), SOFT: 0})
 
     def __call__(self, columns: Any) -> dict[str, Tensor]:
-        """`input_ids`, `attention_mask` and other padded columns: (features, pieces); the rest: (features, …)."""
+        """The arrays of `pad`, as tensors."""
         import torch
 
         fill = {name: float(value) if name == SOFT else value for name, value in self.padding.items()}

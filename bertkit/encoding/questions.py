@@ -1,4 +1,4 @@
-"""Questions and contexts -> windows of word pieces: the whole question in each, the context in overlapping parts."""
+"""Questions and contexts to windows of tokens: the whole question in each, the context in overlapping parts."""
 
 from __future__ import annotations
 
@@ -6,51 +6,49 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.table import MAX_PROBLEMS
-from bertkit.encoding.pieces import Pieces, cover, tokenize
+from bertkit.encoding.pieces import Tokenized, cover, tokenize
 from bertkit.errors import RowsError
 from bertkit.text import short_repr
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-LEAST_ROOM = 8  # pieces of the context that must fit beside the question
+LEAST_ROOM = 8  # tokens of the context that must fit in a window with the question
 
 
 def encode_pairs(
     tokenizer: PreTrainedTokenizerBase,
     questions: Sequence[str],
-    contexts: Sequence[Pieces],
+    contexts: Sequence[Tokenized],
     *,
     max_length: int,
     stride: int,
 ) -> dict[str, list[Any]]:
     """Features of each pair, in order; several where the context is longer than fits.
 
-    Columns: the tokenizer's model inputs, each `(pieces,)`; `row`; `length` in pieces; `low` and `count`, which
-    pieces of the context stand in the window; `place`, where the first of them stands; `first` and `end`, those
-    that have most context in this window. Raises RowsError with the questions that leave no room.
+    Columns: the tokenizer's model inputs, each `(tokens,)`; `row`; `length` in tokens; `low` and `count`, the tokens
+    of the context in the window; `place`, the position of the first of them; `first` and `end`, those that have most
+    context in this window. Raises RowsError with the questions that leave no room.
     """
     before, between, after, types = _template(tokenizer)
-    columns: dict[str, list[Any]] = {n: [] for n in ("row", "length", "low", "count", "place", "first", "end")}
-    columns |= {"input_ids": [], "token_type_ids": []}
+    windows = ("row", "length", "low", "count", "place", "first", "end", "input_ids", "token_type_ids")
+    columns: dict[str, list[Any]] = {name: [] for name in windows}
     special = len(before) + len(between) + len(after)
     problems = []
     for row, (question, context) in enumerate(zip(tokenize(tokenizer, questions), contexts, strict=True)):
         room = max_length - special - len(question.ids)
         if room < LEAST_ROOM:
-            what = f"{len(question.ids)} word pieces, which leaves no room in windows of {max_length}"
+            what = f"{len(question.ids)} tokens, which leaves no room in windows of {max_length}"
             what = f"the question {short_repr(questions[row])} has {what}"
             problems.append((row, what, "Raise model.max_length, or shorten the question."))
             continue
         head = [*before, *question.ids, *between]
         for low, high, first, end in cover(len(context.ids), room, min(stride, room // 2)):
             ids = [*head, *context.ids[low:high], *after]
-            columns["input_ids"].append(ids)
-            columns["token_type_ids"].append([types[0]] * len(head) + [types[1]] * (len(ids) - len(head)))
-            for name, value in (("row", row), ("length", len(ids)), ("low", low), ("count", high - low)):
-                columns[name].append(value)
-            for name, value in (("place", len(head)), ("first", first), ("end", end)):
-                columns[name].append(value)
+            kinds = [types[0]] * len(head) + [types[1]] * (len(ids) - len(head))
+            window = (row, len(ids), low, high - low, len(head), first, end, ids, kinds)
+            for values, value in zip(columns.values(), window, strict=True):
+                values.append(value)
     if problems:
         raise RowsError(problems[:MAX_PROBLEMS])
     if "token_type_ids" not in tokenizer.model_input_names:
@@ -61,16 +59,14 @@ def encode_pairs(
 def _template(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int], list[int], tuple[int, int]]:
     """What the tokenizer puts before, between and after two texts, and the token types of both."""
     encoded = tokenizer("a", "a", return_token_type_ids=True)
-    ids, sides = encoded["input_ids"], encoded.sequence_ids(0)
-    first = [place for place, side in enumerate(sides) if side == 0]
-    second = [place for place, side in enumerate(sides) if side == 1]
-    types = encoded["token_type_ids"]
+    ids, types, sides = encoded["input_ids"], encoded["token_type_ids"], encoded.sequence_ids(0)
+    first, second = ([index for index, side in enumerate(sides) if side == which] for which in (0, 1))
     between = ids[first[-1] + 1 : second[0]]
     return ids[: first[0]], between, ids[second[-1] + 1 :], (types[first[0]], types[second[0]])
 
 
 def label_windows(
-    columns: Mapping[str, Sequence[Any]], answers: Sequence[Mapping[str, Any]], contexts: Sequence[Pieces]
+    columns: Mapping[str, Sequence[Any]], answers: Sequence[Mapping[str, Any]], contexts: Sequence[Tokenized]
 ) -> list[list[int]]:
     """For each window the tokens at which the row's first answer starts and ends; twice 0, the first special token,
     where the window does not contain it."""
@@ -79,7 +75,7 @@ def label_windows(
     return [_in_window(gold[row], *window) for row, *window in windows]
 
 
-def _gold_tokens(answers: Mapping[str, Any], tokens: Pieces) -> tuple[int, int] | None:
+def _gold_tokens(answers: Mapping[str, Any], tokens: Tokenized) -> tuple[int, int] | None:
     """The first and last token of the first answer; None where there is none."""
     if not answers["text"]:
         return None

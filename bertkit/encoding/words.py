@@ -1,14 +1,14 @@
-"""Sentences of words -> windows of word pieces, in which every word is read exactly once, at its first piece."""
+"""Sentences of words to windows of tokens, in which every word is read exactly once, at its first token."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, groupby, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.encoding.pieces import Pieces, cover, tokenize
+from bertkit.encoding.pieces import Tokenized, cover, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -29,43 +29,41 @@ def encode_words(
 ) -> dict[str, list[Any]]:
     """Features of each sentence, in order; one, or several windows where it is longer than the limit.
 
-    words: where the words of each text stand, in order. stride: pieces that neighbouring windows share at least.
+    words: the offsets of each text's words, in order. stride: tokens that neighbouring windows share at least.
     documents: the document of each sentence; neighbours of the same document then fill the window on both sides.
 
-    Columns: the tokenizer's model inputs, each `(pieces,)`; `row`, the index into `texts`; `length` in pieces;
-    `words`, the words that are read in this window, and `heads`, the position of the first piece of each. A
-    word belongs to the window in which it has most context. A word without any piece (a zero-width
-    character, say) is in no window; the first window of its sentence counts it, in `mute`.
+    Columns: the tokenizer's model inputs, each `(tokens,)`; `row`, the index into `texts`; `length` in tokens;
+    `words`, the words that are read in this window, and `heads`, the position of the first token of each. A word
+    belongs to the window in which it has most context. A word without any token (a zero-width character, for
+    example) is in no window; the first window of its sentence counts it, in `mute`.
     """
-    pieces = tokenize(tokenizer, texts)
+    tokenized = tokenize(tokenizer, texts)
     before, after = _special_tokens(tokenizer)
     room = max_length - len(before) - len(after)
     columns: dict[str, list[Any]] = {name: [] for name in ("input_ids", "row", "length", "words", "heads", "mute")}
-    for row, (stream, start, end) in enumerate(_streams(pieces, documents)):
-        read, heads = _heads(pieces[row], words[row])
+    for row, (stream, start, end) in enumerate(_streams(tokenized, documents)):
+        read, heads = _heads(tokenized[row], words[row])
         mute = len(words[row]) - len(read)
-        for low, high, own in _windows(stream, start, end, heads + start, room, min(stride, room // 2)):
+        for low, high, owned in _windows(stream, start, end, heads + start, room, min(stride, room // 2)):
             ids = [*before, *stream[low:high], *after]
-            columns["input_ids"].append(ids)
-            columns["row"].append(row)
-            columns["length"].append(len(ids))
-            columns["words"].append(read[own].tolist())
-            columns["heads"].append((heads[own] + start - low + len(before)).tolist())
-            columns["mute"].append(mute)
+            positions = (heads[owned] + start - low + len(before)).tolist()
+            window = (ids, row, len(ids), read[owned].tolist(), positions, mute)
+            for values, value in zip(columns.values(), window, strict=True):
+                values.append(value)
             mute = 0
     if "token_type_ids" in tokenizer.model_input_names:
         columns["token_type_ids"] = [[0] * length for length in columns["length"]]
     return columns
 
 
-def _heads(pieces: Pieces, words: Sequence[Span]) -> tuple[Ints, Ints]:
-    """The words that have a piece, in order, and the first piece of each, `(read,)` both."""
-    places = np.asarray(words, dtype=np.int64).reshape(-1, 2)
-    # The first piece that reaches into the word: it may begin before it, where a piece spans two words.
-    heads = np.searchsorted(pieces.ends, places[:, 0], side="right")
-    there = heads < len(pieces.ids)
-    there[there] = pieces.starts[heads[there]] < places[there, 1]
-    return np.flatnonzero(there), heads[there]
+def _heads(text: Tokenized, words: Sequence[Span]) -> tuple[Ints, Ints]:
+    """The words that have a token, in order, and the first token of each, `(read,)` both."""
+    offsets = np.asarray(words, dtype=np.int64).reshape(-1, 2)
+    # The first token that reaches into the word: it may begin before it, where a token spans two words.
+    heads = np.searchsorted(text.ends, offsets[:, 0], side="right")
+    is_read = heads < len(text.ids)
+    is_read[is_read] = text.starts[heads[is_read]] < offsets[is_read, 1]
+    return np.flatnonzero(is_read), heads[is_read]
 
 
 def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
@@ -76,22 +74,21 @@ def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list
     return ids[: inside[0]], ids[inside[-1] + 1 :]
 
 
-def _streams(pieces: Sequence[Pieces], documents: Sequence[Any] | None) -> Iterator[tuple[list[int], int, int]]:
-    """For each sentence: the pieces around it, and where in them it starts and ends."""
+def _streams(tokenized: Sequence[Tokenized], documents: Sequence[Any] | None) -> Iterator[tuple[list[int], int, int]]:
+    """For each sentence: the tokens around it, and where in them it starts and ends."""
     if documents is None:
-        yield from ((each.ids, 0, len(each.ids)) for each in pieces)
+        yield from ((each.ids, 0, len(each.ids)) for each in tokenized)
         return
-    for _, members in groupby(zip(documents, pieces, strict=True), key=lambda pair: pair[0]):
+    for _, members in groupby(zip(documents, tokenized, strict=True), key=lambda pair: pair[0]):
         sentences = [each.ids for _, each in members]
-        bounds = np.cumsum([0, *map(len, sentences)]).tolist()
         stream = list(chain.from_iterable(sentences))
-        yield from ((stream, start, end) for start, end in pairwise(bounds))
+        yield from ((stream, start, end) for start, end in pairwise(accumulate(map(len, sentences), initial=0)))
 
 
 def _windows(
     stream: Sequence[int], start: int, end: int, heads: Ints, room: int, stride: int
 ) -> Iterator[tuple[int, int, slice]]:
-    """The windows of the sentence `stream[start:end]`: (first piece, end, which of `heads` it owns)."""
+    """The windows of the sentence `stream[start:end]`: (first token, end, which of `heads` it owns)."""
     if end - start <= room:
         spare = room - (end - start)
         left = max(min(spare // 2, start), spare - (len(stream) - end))
@@ -99,5 +96,5 @@ def _windows(
         yield low, min(low + room, len(stream)), slice(None)
         return
     for low, high, first, last in cover(end - start, room, stride):
-        own = np.searchsorted(heads, [start + first, start + last])
-        yield start + low, start + high, slice(*own.tolist())
+        owned = np.searchsorted(heads, [start + first, start + last])
+        yield start + low, start + high, slice(*owned.tolist())

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from bertkit.data.words import words
-from bertkit.encoding.pieces import Pieces, tokenize
+from bertkit.encoding.pieces import Tokenized, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -90,7 +90,7 @@ class Merger:
         return {text.name: own for text, own in zip(self.texts, shares, strict=True)}
 
 
-def _joined(found: Sequence[Span], tokens: Pieces) -> list[Span]:
+def _joined(found: Sequence[Span], tokens: Tokenized) -> list[Span]:
     """The words, joined if one token reaches into several, such as the three of `[MASK]`."""
     spans: list[Span] = []
     for start, end in found:

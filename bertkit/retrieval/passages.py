@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bertkit.encoding.pieces import Pieces, tokenize
+from bertkit.encoding.pieces import Tokenized, tokenize
 from bertkit.errors import ModelError, Problem
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _fitting(tokenizer: PreTrainedTokenizerBase, title: str, text: str, window: 
     raise ModelError(Problem("max_length", what, "Raise it, or shorten the prefix."))
 
 
-def _spans(pieces: Pieces, text: str, room: int, stride: int) -> Iterator[tuple[int, int]]:
+def _spans(pieces: Tokenized, text: str, room: int, stride: int) -> Iterator[tuple[int, int]]:
     """Characters of passages of at most `room` tokens; each starts where the previous ends, or up to `stride` before.
 
     Spaces, and characters without a token, belong to the previous token.
