@@ -273,7 +273,7 @@ def test_the_teacher_is_asked_once(tiny_encoder: Path, tmp_path: Path, caplog: p
     def ask(teacher: Teacher, features: Dataset) -> list[Any]:
         caplog.clear()
         soft = with_soft_targets(features, teacher)["soft"][:]
-        told.append(re.findall(r"kept from before|computed", caplog.text))
+        told.append(re.findall(r"from the cache|computed", caplog.text))
         return soft
 
     features = task.features(case.rows())
@@ -281,7 +281,7 @@ def test_the_teacher_is_asked_once(tiny_encoder: Path, tmp_path: Path, caplog: p
     assert ask(teacher, features) == first
     relabelled = task.encode(case.rows().map(lambda row: {"label": "good"}))
     assert ask(teacher, relabelled) == first
-    assert told == [["computed"], ["kept from before"], ["kept from before"]]
+    assert told == [["computed"], ["from the cache"], ["from the cache"]]
     told.clear()
 
     other = Teacher(save_teacher(case, tiny_encoder, tmp_path / "other", seed=2), load(tmp_path / "other"))
@@ -320,7 +320,7 @@ def test_a_damaged_store_is_written_again(
         shutil.copy(shorter, file)
     assert with_soft_targets(features, teacher)["soft"][:] == first
     assert file.read_bytes() == whole
-    assert "the teacher is asked again" in caplog.text
+    assert "the teacher's outputs are computed again" in caplog.text
     assert not list(own_cache.glob(".*"))
 
 
@@ -360,7 +360,7 @@ def test_a_teacher_of_something_else_is_refused(tiny_encoder: Path, tmp_path: Pa
     said = refused(BY_ID["ner-crf"], BY_ID["ner-softmax"], tiny_encoder, tmp_path / "d")
     assert "head is softmax, the student's is crf" in said
     said = refused(one, one, tiny_encoder, tmp_path / "e", max_length=65)
-    assert "it reads 64 word pieces, the student 65" in said
+    assert "it reads 64 tokens, the student 65" in said
 
 
 def test_a_teacher_with_other_word_pieces_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_a_teacher_with_other_word_pieces_is_refused(tiny_encoder: Path, tmp_pat
     words["hound"] = words.pop("dog")
     transformers.BertTokenizer(vocab=words, model_max_length=64).save_pretrained(other)
     path = save_teacher(BY_ID["single-label"], other, tmp_path / "teacher")
-    with pytest.raises(ModelError, match=r"its word pieces \(42\) are not the student's \(42\)"):
+    with pytest.raises(ModelError, match=r"its vocabulary \(42 tokens\) differs from the student's \(42\)"):
         find_teacher(Distillation(teacher=str(path)), BY_ID["single-label"].task(tiny_encoder))
 
 
@@ -436,7 +436,7 @@ def test_layers_that_are_not_there_or_not_alike_are_refused(tiny_encoder: Path) 
         transformers.ModernBertConfig(**sizes, num_hidden_layers=4, pad_token_id=0, cls_token_id=2, sep_token_id=3)
     )
     for other in (shared, mixed):
-        with pytest.raises(ModelError, match=r"the layers of a .* are not of one kind"):
+        with pytest.raises(ModelError, match=r"the layers of a .* are of several kinds"):
             keep_layers(other, 2)
 
 
@@ -495,7 +495,7 @@ def test_from_a_run_to_a_student_of_half_its_layers(
     more = ("distillation.student.layers=2", "training.learning_rate=1e-3", "seeds=[1,2]")
     run = distilled(tmp_path, taught_by.model, taught_by, *more)
     assert "teacher: 16 features (computed" in caplog.text
-    assert "teacher: 16 features (kept from before)" in caplog.text  # the second seed
+    assert "teacher: 16 features (from the cache)" in caplog.text  # the second seed
     compared = run.results["distillation"]
     teacher, student = compared["teacher"], compared["student"]
     assert student["parameters"] < teacher["parameters"]

@@ -1,4 +1,4 @@
-"""A small model learns from a larger one: its outputs, computed once and kept, stand beside the labels."""
+"""Distillation: a student learns from the labels and from a teacher's outputs, which are computed once and cached."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ from torch import Tensor, nn
 from bertkit.cache import cache_root, cached_folder, model_key
 from bertkit.encoding.padding import SOFT, Collator
 from bertkit.errors import ModelError, Problem, UserError
-from bertkit.inference.predictor import (
-    Predictor,
-    load_as,
-    model_folder,
-    require_torch_model,
-)
+from bertkit.inference.predictor import Predictor, load_as, model_folder, require_torch_model
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.encoder import Encoder
 from bertkit.models.heads import soft_losses
@@ -54,76 +49,71 @@ class Teacher:
     folder: Path
     predictor: Predictor
 
-    def soft(self, batch: Batch) -> tuple[Any, Tensor]:
-        """The model's outputs for a batch on its device, and its soft targets, `(features, numbers)`."""
-        own = self.predictor
-        with torch.no_grad(), torch.autocast(own.device.type, torch.bfloat16, enabled=own.precision == "bf16"):
-            outputs = own.task.forward(own.model, batch)
-            return outputs, SOFT_TARGETS[own.task.name].outputs(own.task, outputs, batch)
+    def soft(self, batch: Batch) -> Tensor:
+        """The soft targets of a batch on the model's device, `(features, numbers)`."""
+        task, model, device = self.predictor.task, self.predictor.model, self.predictor.device
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.predictor.precision == "bf16"):
+            return SOFT_TARGETS[task.name].outputs(task, task.forward(model, batch), batch)
 
 
 def find_teacher(spec: Distillation, task: Task) -> Teacher:
-    """The teacher that a recipe names. Raises ModelError with all in which it differs from what the student needs."""
+    """The teacher named in a recipe. Raises ModelError with all that does not match the student."""
     try:
         folder = model_folder(spec.teacher)
-        own = require_torch_model(load_as(task.name, folder), folder)
+        predictor = require_torch_model(load_as(task.name, folder), folder)
     except UserError as error:
         raise ModelError([each._replace(where=f"{WHERE}, {each.where}") for each in error.problems]) from error
-    problems = []
     if task.name not in SOFT_TARGETS:
         raise UserError(Problem("distillation", f"{task.name} cannot be distilled"))
-    if own.task.name != task.name:
-        problems.append(Problem(WHERE, f"{spec.teacher} was trained for {own.task.name}, not {task.name}"))
+    problems = []
+    if predictor.task.name != task.name:
+        problems.append(Problem(WHERE, f"{spec.teacher} was trained for {predictor.task.name}, not {task.name}"))
     else:
         must_match = SOFT_TARGETS[task.name].must_match
         for option, ours in must_match(task).items():
-            if (theirs := must_match(own.task)[option]) != ours:
+            if (theirs := must_match(predictor.task)[option]) != ours:
                 verb = "are" if isinstance(ours, list) else "is"
                 what = f"{option} {verb} {_listed(theirs)}, the student's {verb} {_listed(ours)}"
-                problems.append(Problem(WHERE, what, f"Write  task: {{{option}: …}}  as the teacher has it."))
-    ours, theirs = (each.tokenizer for each in (task, own.task))
+                problems.append(Problem(WHERE, what, f"Write  task: {{{option}: …}}  with the teacher's value."))
+    ours, theirs = (each.tokenizer for each in (task, predictor.task))
     if ours.get_vocab() != theirs.get_vocab() or ours.model_input_names != theirs.model_input_names:
-        what = f"its word pieces ({len(theirs):,}) are not the student's ({len(ours):,})"
-        problems.append(Problem(WHERE, what, "Take a student with the teacher's vocabulary."))
-    most = resolve_max_length(Encoder(spec.teacher, folder, "folder"), theirs, None)
-    if most < task.max_length:
-        what = f"it reads {most} word pieces, the student {task.max_length}"
-        problems.append(Problem(WHERE, what, f"Write  model: {{max_length: {most}}}"))
+        what = f"its vocabulary ({len(theirs):,} tokens) differs from the student's ({len(ours):,})"
+        problems.append(Problem(WHERE, what, "Use a student with the teacher's vocabulary."))
+    limit = resolve_max_length(Encoder(spec.teacher, folder, "folder"), theirs, None)
+    if limit < task.max_length:
+        what = f"it reads {limit} tokens, the student {task.max_length}"
+        problems.append(Problem(WHERE, what, f"Write  model: {{max_length: {limit}}}"))
     if problems:
         raise ModelError(problems)
-    return Teacher(folder, own)
+    return Teacher(folder, predictor)
 
 
 def _listed(value: Any) -> str:
-    shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return shown if shown and len(shown) <= 200 else f"{shown[:200]!r}"
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if text and len(text) <= 200 else f"{text[:200]!r}"
 
 
 def check_sizes(spec: Distillation, teacher: Teacher, task: Task, model: Any, features: Dataset) -> None:
-    """Try one feature on teacher and student. Raises ModelError where their outputs are not of one size."""
-    columns = task.examples(features, [0])
-    batch = Collator.of(task.tokenizer, task.padding)(columns)
+    """Try one feature on teacher and student. Raises ModelError where their outputs differ in size."""
+    batch = Collator.of(task.tokenizer, task.padding)(task.examples(features, [0]))
     device = teacher.predictor.device
-    sizes = [teacher.soft({name: values.to(device) for name, values in batch.items()})[1].shape[-1]]
+    theirs = teacher.soft({name: values.to(device) for name, values in batch.items()}).shape[-1]
     with torch.no_grad():
-        sizes.append(SOFT_TARGETS[task.name].outputs(task, task.forward(model, batch), batch).shape[-1])
-    if sizes[0] != sizes[1]:
-        what = f"its vectors have {sizes[0]:,} numbers, the student's {sizes[1]:,}"
-        raise ModelError(Problem(WHERE, what, f"Give the student a dense layer:  task: {{dense: {sizes[0]}}}"))
-    hidden = [each.config.hidden_size for each in (teacher.predictor.model, model)]
-    if spec.hidden and hidden[0] != hidden[1]:
-        what = f"the teacher's hidden states have {hidden[0]:,} numbers, the student's {hidden[1]:,}"
-        raise ModelError(Problem("distillation.hidden", what, "Write false, or take a student of the teacher's width."))
-
-
-# --- the student
+        ours = SOFT_TARGETS[task.name].outputs(task, task.forward(model, batch), batch).shape[-1]
+    if theirs != ours:
+        what = f"its vectors have {theirs:,} numbers, the student's {ours:,}"
+        raise ModelError(Problem(WHERE, what, f"Give the student a dense layer:  task: {{dense: {theirs}}}"))
+    theirs, ours = (each.config.hidden_size for each in (teacher.predictor.model, model))
+    if spec.hidden and theirs != ours:
+        what = f"the teacher's hidden states have {theirs:,} numbers, the student's {ours:,}"
+        raise ModelError(Problem("distillation.hidden", what, "Write false, or use a student of the teacher's width."))
 
 
 def keep_layers(model: Any, count: int) -> Any:
     """The model with `count` of its encoder's layers, evenly spaced, the first and the last included.
 
-    DistilBERT takes every second (Sanh et al. 2019, section 3). Raises ModelError where there are not as many layers,
-    or they are not of one kind.
+    DistilBERT keeps every second (Sanh et al. 2019, section 3). Raises ModelError where the encoder has fewer layers or
+    several kinds of them.
     """
     config = model.config
     total = int(config.num_hidden_layers)
@@ -137,8 +127,8 @@ def keep_layers(model: Any, count: int) -> Any:
         if isinstance(child, nn.ModuleList) and len(child) == total
     ]
     if len(homes) != 1 or len(set(config.to_dict().get("layer_types") or [None])) > 1:
-        what = f"the layers of a {config.model_type} are not of one kind, and can not be left out one by one"
-        raise ModelError(Problem("distillation.student", what, "Remove it, and name a smaller model."))
+        what = f"the layers of a {config.model_type} are of several kinds and cannot be removed one by one"
+        raise ModelError(Problem("distillation.student", what, "Remove this section and name a smaller model."))
     owner, name = homes[0]
     stack: Any = getattr(owner, name)
     setattr(owner, name, nn.ModuleList(stack[index] for index in chosen_layers(total, count)))
@@ -147,14 +137,14 @@ def keep_layers(model: Any, count: int) -> Any:
 
 
 def chosen_layers(total: int, count: int) -> list[int]:
-    """Which layers, counted from 0, a student of so many has."""
-    return [int(place) for place in np.linspace(0, total - 1, count).round()]
+    """The layers, counted from 0, that a student with `count` layers keeps."""
+    return [int(index) for index in np.linspace(0, total - 1, count).round()]
 
 
 class Distiller:
     """The loss of a student: alpha * soft + (1 - alpha) * hard, over the terms that the task counts.
 
-    With `hidden`, a loss more: alpha * (1 - cosine of the last hidden states), over the real word pieces.
+    With `hidden`, one more loss: alpha * (1 - cosine of the last hidden states), over the tokens without padding.
     """
 
     def __init__(self, spec: Distillation, teacher: Teacher, task: Task, encoder: Any) -> None:
@@ -163,7 +153,7 @@ class Distiller:
         self.states: dict[str, Tensor] = {}  # of the last batch
         if spec.hidden:
             for side, module in (("student", encoder), ("teacher", teacher.predictor.model.base_model)):
-                # Before other hooks, which may make vectors of what the encoder gives.
+                # Before other hooks, which may turn the encoder's outputs into vectors.
                 module.register_forward_hook(partial(self._see, side), prepend=True)
 
     def _see(self, side: str, module: Any, inputs: Any, outputs: Any) -> None:
@@ -172,7 +162,7 @@ class Distiller:
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """`()`, or `(losses,)`; as `Task.loss`."""
         if is_online(self.spec, self.task):
-            batch = {**batch, SOFT: self.teacher.soft(batch)[1]}
+            batch = {**batch, SOFT: self.teacher.soft(batch)}
         hard = self.task.loss(outputs, batch, label_smoothing)
         soft = SOFT_TARGETS[self.task.name].loss(self.task, outputs, batch, self.spec.temperature)
         mixed = self.spec.alpha * soft + (1 - self.spec.alpha) * hard
@@ -183,7 +173,7 @@ class Distiller:
         return torch.cat([mixed.reshape(-1), self.spec.alpha * hidden[None]])
 
     def count(self, batch: Batch) -> float | tuple[float, ...]:
-        """As `Task.count`; with `hidden`, word pieces too."""
+        """As `Task.count`; with `hidden`, the number of tokens too."""
         counted = self.task.count(batch)
         if not self.spec.hidden:
             return counted
@@ -191,48 +181,42 @@ class Distiller:
         return (*several, float(batch["attention_mask"].sum()))
 
 
-# --- the teacher's outputs
-
-
 def is_online(spec: Distillation, task: Task) -> bool:
-    """Is the teacher asked in every step, since what it says is too much to keep, or never the same?"""
+    """Whether the teacher runs in every step: its outputs are too large to cache, or never the same."""
     return spec.hidden or SOFT_TARGETS[task.name].online
 
 
 def with_soft_targets(features: Dataset, teacher: Teacher) -> Dataset:
-    """The features with a column `soft`, kept from before or computed. Raises UserError on a full disk."""
+    """The features with a column `soft`, from the cache or computed. Raises UserError on a full disk."""
     from datasets import Dataset, concatenate_datasets
 
-    own, started = teacher.predictor, time.monotonic()
+    started = time.monotonic()
     key = {
         **model_key(teacher.folder),
-        "teacher": own.task.name,
+        "teacher": teacher.predictor.task.name,
         "features": _digest(features),
-        "precision": own.precision,
-        "device": own.device.type,
+        "precision": teacher.predictor.precision,
+        "device": teacher.predictor.device.type,
     }
-
-    def write(folder: Path) -> None:
-        _write(folder / FILE, features, teacher)
-
+    entry = partial(cached_folder, key, f"teacher {teacher.folder}", partial(_write, features, teacher))
     try:
-        place, there = cached_folder(key, f"teacher {teacher.folder}", write)
-        if there and _damaged(place / FILE, len(features)):
-            logger.warning("%s is damaged; the teacher is asked again", place)
-            shutil.rmtree(place)
-            place, there = cached_folder(key, f"teacher {teacher.folder}", write)
-        soft = Dataset.from_file(str(place / FILE))
+        folder, hit = entry()
+        if hit and _damaged(folder / FILE, len(features)):
+            logger.warning("%s is damaged; the teacher's outputs are computed again", folder)
+            shutil.rmtree(folder)
+            folder, hit = entry()
+        soft = Dataset.from_file(str(folder / FILE))
     except OSError as error:
-        what = f"the teacher's outputs can not be kept there ({error.strerror or error})"
-        fix = "Make room there, or name another folder in BERTKIT_CACHE."
+        what = f"the teacher's outputs cannot be cached ({error.strerror or error})"
+        fix = "Free some space, or name another folder in BERTKIT_CACHE."
         raise UserError(Problem(str(cache_root()), what, fix)) from error
-    told = "kept from before" if there else f"computed in {time.monotonic() - started:.0f} s"
-    logger.info("teacher: %s features (%s)", f"{len(features):,}", told)
+    source = "from the cache" if hit else f"computed in {time.monotonic() - started:.0f} s"
+    logger.info("teacher: %s features (%s)", f"{len(features):,}", source)
     return concatenate_datasets([features, soft], axis=1)
 
 
 def _digest(features: Dataset) -> str:
-    """sha256 of all that a model may read of the features: everything but the labels."""
+    """sha256 of everything that a model may read of the features: all but the labels."""
     digest = hashlib.sha256()
     names = sorted(name for name in features.column_names if name != "labels")
     for start in range(0, len(features), CHUNK):
@@ -243,7 +227,7 @@ def _digest(features: Dataset) -> str:
 
 
 def _damaged(file: Path, count: int) -> bool:
-    """Does the file not hold the outputs of so many features?"""
+    """Whether the file does not hold the outputs of `count` features."""
     from datasets import Dataset
 
     try:
@@ -252,23 +236,22 @@ def _damaged(file: Path, count: int) -> bool:
         return True
 
 
-def _write(file: Path, features: Dataset, teacher: Teacher) -> None:
-    """What the teacher says of each feature, `(numbers,)` fp32 each, a chunk of features at a time."""
-    own = teacher.predictor
-    kind = pa.list_(pa.float32())
+def _write(features: Dataset, teacher: Teacher, folder: Path) -> None:
+    """Write the soft targets of each feature, `(numbers,)` fp32 each, a chunk of features at a time."""
+    task, kind = teacher.predictor.task, pa.list_(pa.float32())
     schema = pa.schema({SOFT: kind})
 
     def soft(outputs: Any, batch: Batch) -> Sequence[Any]:
-        return list(SOFT_TARGETS[own.task.name].outputs(own.task, outputs, batch).float().cpu().numpy())
+        return list(SOFT_TARGETS[task.name].outputs(task, outputs, batch).float().cpu().numpy())
 
-    ask = replace(own.predict_features, keep=soft)
-    with file.open("wb") as raw:
+    runner = replace(teacher.predictor.predict_features, keep=soft)
+    with (folder / FILE).open("wb") as raw:
         with pa.ipc.new_stream(raw, schema) as stream:
             for start in range(0, len(features), CHUNK):
-                said = ask(features.select(range(start, min(start + CHUNK, len(features)))))
-                if not all(np.isfinite(row).all() for row in said):
-                    what = "its outputs are not finite"
-                    raise ModelError(Problem(WHERE, what, "Its weights are damaged, or its training diverged."))
-                stream.write_batch(pa.record_batch([pa.array(said, kind)], schema=schema))
+                targets = runner(features.select(range(start, min(start + CHUNK, len(features)))))
+                if not all(np.isfinite(row).all() for row in targets):
+                    fix = "Its weights are damaged, or its training diverged."
+                    raise ModelError(Problem(WHERE, "its outputs are not finite", fix))
+                stream.write_batch(pa.record_batch([pa.array(targets, kind)], schema=schema))
         raw.flush()
         os.fsync(raw.fileno())
