@@ -454,20 +454,20 @@ def refused(exported: Path, folder: Path, model: bytes, match: str) -> None:
 
 def test_damaged_folders(exported: Path, tmp_path: Path) -> None:
     whole = (exported / "model.onnx").read_bytes()
-    refused(exported, tmp_path, whole[: len(whole) // 2], "ONNX Runtime .* does not take it")
-    refused(exported, tmp_path, b"", "does not take it|not the graph")
+    refused(exported, tmp_path, whole[: len(whole) // 2], "ONNX Runtime .* rejects it")
+    refused(exported, tmp_path, b"", "rejects it|not the graph")
     proto = onnx.load_from_string(whole)
     proto.opset_import[0].version = 999
-    refused(exported, tmp_path, proto.SerializeToString(), "does not take it: .*opset")
+    refused(exported, tmp_path, proto.SerializeToString(), "rejects it: .*opset")
     proto = onnx.load_from_string(whole)
     proto.graph.node[-1].op_type = "NoSuchOperator"
-    refused(exported, tmp_path, proto.SerializeToString(), "does not take it: .*NoSuchOperator")
+    refused(exported, tmp_path, proto.SerializeToString(), "rejects it: .*NoSuchOperator")
     value = helper.make_tensor_value_info("other", TensorProto.FLOAT, [1])
     other = helper.make_model(
         helper.make_graph([], "other", [value], [value]), ir_version=10, opset_imports=[helper.make_opsetid("", 20)]
     )
     refused(
-        exported, tmp_path, other.SerializeToString(), "not the graph that config.json describes: it gives no logits"
+        exported, tmp_path, other.SerializeToString(), "not the graph that config.json describes: it has no output logits"
     )
     (tmp_path / "model.onnx").unlink()
     with pytest.raises(ModelError, match=r"has no model\.onnx"):
@@ -508,7 +508,7 @@ def test_what_can_not_be_asked_of_it(exported: Path) -> None:
     theirs = load(exported)
     batch = batch_of(theirs.task, theirs.task.encode(Dataset.from_dict({"text": ["cat"]})), [0])
     long = {name: values.repeat(40, axis=1) for name, values in batch.items()}
-    with pytest.raises(ModelError, match=r"can not be run on input_ids \(1, 120\)"):
+    with pytest.raises(ModelError, match=r"cannot be run on input_ids \(1, 120\)"):
         theirs.model(long)
     assert theirs("cat " * 500)["truncated"] is True
 

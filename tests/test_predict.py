@@ -170,7 +170,7 @@ def test_what_can_not_be_answered_leaves_no_output(predictor: Predictor, run: Ru
     assert "no such" in refused(predictor, run, tmp_path / "nowhere.jsonl", out).lower()
     (tmp_path / "nothing.jsonl").write_text("")
     assert "no rows" in refused(predictor, run, tmp_path / "nothing.jsonl", out)
-    assert "can not write .txt" in refused(predictor, run, tmp_path / "late.jsonl", tmp_path / "out.txt")
+    assert "cannot write .txt" in refused(predictor, run, tmp_path / "late.jsonl", tmp_path / "out.txt")
 
 
 def test_a_csv_is_not_answered_over_its_own_answers(predictor: Predictor, run: Run, tmp_path: Path) -> None:

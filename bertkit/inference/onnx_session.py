@@ -1,4 +1,4 @@
-"""An exported model in ONNX Runtime, which needs no torch."""
+"""An exported model in ONNX Runtime; torch is not needed."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ GRAPH = "model.onnx"
 
 @dataclass(frozen=True)
 class OnnxModel:
-    """What a task's `reduce` gives for a batch, by ONNX Runtime on the CPU."""
+    """A task's reduced arrays for a batch, by ONNX Runtime on the CPU."""
 
     session: InferenceSession
     config: PretrainedConfig
     inputs: Sequence[str]
-    outputs: Sequence[str]  # those of `reduce`; the graph may have more, for others
+    outputs: Sequence[str]  # those of `reduce`; the graph may have more, for other programs
 
     def __call__(self, batch: Arrays) -> Arrays:
-        """The outputs by their names. Raises ModelError where the graph can not be run on this batch."""
+        """The outputs by their names. Raises ModelError where the graph cannot be run on this batch."""
         try:
-            found = self.session.run(self.outputs, {name: batch[name] for name in self.inputs})
+            arrays = self.session.run(self.outputs, {name: batch[name] for name in self.inputs})
         except Exception as error:  # ONNX Runtime's errors share no class of their own
             shapes = ", ".join(f"{name} {batch[name].shape}" for name in self.inputs)
-            raise ModelError(Problem(GRAPH, f"can not be run on {shapes}: {first_line(error)}")) from error
-        return dict(zip(self.outputs, found, strict=True))
+            raise ModelError(Problem(GRAPH, f"cannot be run on {shapes}: {first_line(error)}")) from error
+        return dict(zip(self.outputs, arrays, strict=True))
 
 
 def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> OnnxModel:
     """The model of an exported folder. It runs in OMP_NUM_THREADS threads, or as many as there are cores.
 
-    outputs: those that the task reads. known: columns that its batches have. Raises ModelError: ONNX Runtime is not
-    installed, or does not take the file.
+    outputs: those that the task reads. known: the columns of its batches. Raises ModelError where ONNX Runtime is not
+    installed or rejects the file.
     """
     try:
         import onnxruntime
@@ -59,25 +59,25 @@ def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> On
     try:
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's errors share no class of their own
-        said = first_line(error).rpartition(f"{GRAPH} failed:")[2]
-        what = f"ONNX Runtime {onnxruntime.__version__} does not take it: {said}"
+        reason = first_line(error).rpartition(f"{GRAPH} failed:")[2]
+        what = f"ONNX Runtime {onnxruntime.__version__} rejects it: {reason}"
         fix = "Copy or export it again; `bertkit export --opset N` writes for older versions."
         raise ModelError(Problem(str(file), what, fix)) from error
     inputs = [each.name for each in session.get_inputs()]
     lacking = [name for name in outputs if name not in {each.name for each in session.get_outputs()}]
     if lacking or (unknown := [name for name in inputs if name not in known]):
-        what = f"it gives no {', '.join(lacking)}" if lacking else f"it asks for {', '.join(unknown)}"
+        what = f"it has no output {', '.join(lacking)}" if lacking else f"it needs {', '.join(unknown)}"
         raise ModelError(Problem(str(file), f"is not the graph that config.json describes: {what}"))
     return OnnxModel(session, load_config(folder), inputs, outputs)
 
 
 def threads() -> int:
-    """What OMP_NUM_THREADS says, as for torch; 0, which is ONNX Runtime's default, where it says nothing."""
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    return int(said) if said.isdecimal() else 0
+    """OMP_NUM_THREADS, as for torch; 0, ONNX Runtime's default, where it is not set."""
+    count = os.environ.get("OMP_NUM_THREADS", "")
+    return int(count) if count.isdecimal() else 0
 
 
 def first_line(error: Any) -> str:
-    """What an error of a library says, without its later lines."""
+    """The first line of a library's error."""
     lines = str(error).strip().splitlines()
     return lines[0][:800] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Answers for files of any length: rows are read, answered and written a chunk at a time, in their order."""
+"""Answers for files of any length: rows are read, answered and written in chunks, in their order."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import csv
 import json
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
 
 
 def predict_file(predictor: Predictor, source: str, file: str, output: Path | None, columns: Mapping[str, str]) -> int:
-    """Write `{…the row's own columns, "answer": {…}}` for each row of `file`; returns how many.
+    """Write `{…the row's own columns, "answer": {…}}` for each row of `file`; returns the number of rows.
 
-    source: the run, whose data's layout `file` has. file: a path, or - for jsonl from stdin.
+    source: the run, whose data layout `file` has. file: a path, or - for jsonl from stdin.
     output: .jsonl, or .csv with columns such as `answer.label`; None: jsonl to stdout.
     columns: canonical column -> column of the file. Raises DataError, and then leaves no output.
     """
     suffix = output.suffix if output else ".jsonl"
     if suffix not in (".jsonl", ".csv"):
-        raise DataError(Problem(str(output), f"can not write {suffix or 'without a suffix'}", "Name a .jsonl or .csv."))
+        kind = suffix or "a file without a suffix"
+        raise DataError(Problem(str(output), f"cannot write {kind}", "Name a .jsonl or .csv."))
     known = [*(name for names in predictor.task.inputs for name in names), *predictor.task.schema.context]
     unknown = [name for name in columns if name not in known]
     if unknown:
@@ -41,7 +43,7 @@ def predict_file(predictor: Predictor, source: str, file: str, output: Path | No
     predictor = replace(predictor, columns={**predictor.columns, **columns})
     pending: deque[dict[str, Any]] = deque()
 
-    def feed() -> Iterator[dict[str, Any]]:
+    def checked() -> Iterator[dict[str, Any]]:
         for number, row in _rows(source, file, predictor.task.schema.corpus):
             taken = [n for n in row if n == "answer" or (suffix == ".csv" and str(n).startswith("answer."))]
             if taken:
@@ -55,50 +57,48 @@ def predict_file(predictor: Predictor, source: str, file: str, output: Path | No
 
     count = 0
     with written_aside(output) if output else nullcontext(sys.stdout) as out:
-        write = _Csv(out) if suffix == ".csv" else _Jsonl(out)
-        for answer in predictor.stream(feed()):
+        write = _csv_writer(out) if suffix == ".csv" else partial(_write_jsonl, out)
+        for answer in predictor.stream(checked()):
             write(pending.popleft(), answer)
             count += 1
     return count
 
 
 def _rows(source: str, file: str, documents: bool) -> Iterator[tuple[int, dict[str, Any]]]:
-    kept = Path(source).expanduser() / "recipe.yaml"
-    spec = load_recipe(kept, check_files=False).data if kept.is_file() else DataSpec(source=file)
+    recipe = Path(source).expanduser() / "recipe.yaml"
+    spec = load_recipe(recipe, check_files=False).data if recipe.is_file() else DataSpec(source=file)
     if file == "-":
         return read_stream(sys.stdin.buffer, "stdin", spec.model_copy(update={"format": "jsonl"}))
     suffix = next((s[1:] for s in reversed(Path(file).suffixes) if s not in COMPRESSIONS), "")
-    theirs, tables = FORMATS.get(suffix), ("csv", "tsv")
-    other = theirs and spec.format and (theirs in tables) != (spec.format in tables)
-    if theirs in ("jsonl", "json", "parquet") or other:  # the layout of the run's data says nothing of this file
+    kind, tables = FORMATS.get(suffix), ("csv", "tsv")
+    other = kind and spec.format and (kind in tables) != (spec.format in tables)
+    if kind in ("jsonl", "json", "parquet") or other:  # the layout of the run's data does not apply to this file
         spec = spec.model_copy(update={"format": None, "header": True, "delimiter": None})
     return read_rows(Path(file), spec if documents else text_a_row(Path(file), spec))
 
 
-class _Jsonl:
-    def __init__(self, file: IO[str]) -> None:
-        self.file = file
-
-    def __call__(self, row: Mapping[str, Any], answer: Answer) -> None:
-        self.file.write(json.dumps({**row, "answer": answer}, ensure_ascii=False, default=str) + "\n")
+def _write_jsonl(file: IO[str], row: Mapping[str, Any], answer: Answer) -> None:
+    file.write(json.dumps({**row, "answer": answer}, ensure_ascii=False, default=str) + "\n")
 
 
-class _Csv:
-    def __init__(self, file: IO[str]) -> None:
-        self.file = file
-        self.writer: csv.DictWriter[str] | None = None
+def _csv_writer(file: IO[str]) -> Callable[[Mapping[str, Any], Answer], None]:
+    """Writes a row and its answer; the first row decides the columns."""
+    writer: csv.DictWriter[str] | None = None
 
-    def __call__(self, row: Mapping[str, Any], answer: Answer) -> None:
-        own = {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()}
-        flat = {**own, **dict(_flat("answer", answer))}
-        if self.writer is None:
-            self.writer = csv.DictWriter(self.file, list(flat))
-            self.writer.writeheader()
-        unknown = set(flat) - set(self.writer.fieldnames)
+    def write(row: Mapping[str, Any], answer: Answer) -> None:
+        nonlocal writer
+        flat = {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()}
+        flat |= dict(_flat("answer", answer))
+        if writer is None:
+            writer = csv.DictWriter(file, list(flat))
+            writer.writeheader()
+        unknown = set(flat) - set(writer.fieldnames)
         if unknown:
-            what = f"a row has columns that the first row has not: {', '.join(sorted(unknown))}"
+            what = f"a row has columns that the first row does not have: {', '.join(sorted(unknown))}"
             raise DataError(Problem("csv output", what, "Write .jsonl, where rows may differ."))
-        self.writer.writerow(flat)
+        writer.writerow(flat)
+
+    return write
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -109,5 +109,5 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     else:
         nested = name.rpartition(".")[2] in ("words", "entities", "n_best", "vector")
         plain = isinstance(value, list) and not nested and all(isinstance(each, str) for each in value)
-        several = "|".join(value) if plain else json.dumps(value, ensure_ascii=False)
-        yield name, several if isinstance(value, list) else value
+        joined = "|".join(value) if plain else json.dumps(value, ensure_ascii=False)
+        yield name, joined if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""A retriever's answers in a cross-encoder's order: the two scored as one system (Nogueira & Cho 2019)."""
+"""Two-stage retrieval: a cross-encoder reorders a retriever's answers (Nogueira & Cho 2019)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, depth: int) -> dict[str, Any]:
-    """Scores of the retriever alone and of both: `rows`, `metrics`, `intervals`, `first_stage` and `depth`.
+    """Scores of both stages, and of the retriever alone: `rows`, `metrics`, `intervals`, `first_stage` and `depth`.
 
-    depth: how many of the documents that a query finds the cross-encoder orders; the rest stay behind them.
-    Raises UserError where the first model is no retriever, the second ranks nothing, or nothing stands at that depth.
+    depth: number of documents per query that the cross-encoder reorders; the rest follow in the retriever's order.
+    Raises UserError where the models are not for retrieval and text-ranking, or depth is out of range.
     """
     if not 1 <= depth <= DEPTH:
         what = f"{depth}, where 1 to {DEPTH} is expected"
-        raise UserError(Problem("--depth", what, f"A query keeps the first {DEPTH} documents that it finds."))
+        raise UserError(Problem("--depth", what, f"The retriever returns the first {DEPTH} documents of a query."))
     task = retriever.task
     if not isinstance(task, Retrieval):
         raise UserError(Problem("the model", f"--rerank goes with a model for retrieval, not for {task.name}"))
@@ -42,21 +42,19 @@ def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, 
 
 
 def reranked(answers: Sequence[Answer], rows: Dataset, ranker: Predictor, depth: int) -> list[Answer]:
-    """The answers, with the first `depth` documents that each query found in the ranker's order."""
+    """The answers, with the first `depth` documents of each query in the ranker's order."""
     texts = dict(zip(rows["document_id"][:], rows["document"][:], strict=True))
-    queries = rows["query"][:]
-    asked = [
-        (row, hit["id"], {"query": queries[row], "document": texts[hit["id"]]})
-        for row, answer in enumerate(answers)
+    pairs = (
+        {"query": query, "document": texts[hit["id"]]}
+        for query, answer in zip(rows["query"][:], answers, strict=True)
         for hit in answer.get("found", ())[:depth]
-    ]
-    scored: dict[int, list[dict[str, Any]]] = {}
-    for (row, name, _), answer in zip(asked, ranker.stream(pair for *_, pair in asked), strict=True):
-        scored.setdefault(row, []).append({"id": name, "score": answer["score"]})
-    made = []
-    for row, answer in enumerate(answers):
+    )
+    scores = (answer["score"] for answer in ranker.stream(pairs))
+    results = []
+    for answer in answers:
         if "found" in answer:
-            best = sorted(scored.get(row, ()), key=lambda hit: -hit["score"])
+            scored = [{"id": hit["id"], "score": next(scores)} for hit in answer["found"][:depth]]
+            best = sorted(scored, key=lambda hit: -hit["score"])
             answer = answer | {"found": best + answer["found"][depth:]}
-        made.append(answer)
-    return made
+        results.append(answer)
+    return results
