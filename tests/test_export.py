@@ -467,7 +467,10 @@ def test_damaged_folders(exported: Path, tmp_path: Path) -> None:
         helper.make_graph([], "other", [value], [value]), ir_version=10, opset_imports=[helper.make_opsetid("", 20)]
     )
     refused(
-        exported, tmp_path, other.SerializeToString(), "not the graph that config.json describes: it has no output logits"
+        exported,
+        tmp_path,
+        other.SerializeToString(),
+        "not the graph that config.json .* no output logits",
     )
     (tmp_path / "model.onnx").unlink()
     with pytest.raises(ModelError, match=r"has no model\.onnx"):

@@ -6,10 +6,9 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from bertkit.tasks.base import Task
+from bertkit.tasks.base import Task
 
 
 def answer_line(answer: Mapping[str, Any], text: str = "") -> str:

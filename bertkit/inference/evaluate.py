@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from datasets import Dataset
 
 from bertkit import data as sources
 from bertkit.data.disk_list import DiskList
@@ -15,9 +17,6 @@ from bertkit.evaluation.hf_metrics import compute_user_metric
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.inference.runner import Mapper
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 
 def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> tuple[DiskList, dict[str, Any]]:

@@ -11,17 +11,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from bertkit.data.readers import COMPRESSIONS, FORMATS, read_rows, read_stream, text_a_row
+from bertkit.data.schema import Answer
 from bertkit.errors import DataError, Problem
 from bertkit.files import written_aside
+from bertkit.inference.predictor import Predictor
 from bertkit.recipe.recipe import load_recipe
 from bertkit.sections import DataSpec
-
-if TYPE_CHECKING:
-    from bertkit.data.schema import Answer
-    from bertkit.inference.predictor import Predictor
 
 
 def predict_file(predictor: Predictor, source: str, file: str, output: Path | None, columns: Mapping[str, str]) -> int:

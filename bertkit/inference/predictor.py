@@ -9,8 +9,10 @@ from functools import partial
 from itertools import islice
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import numpy as np
+from datasets import Dataset
 from pydantic import ValidationError
 
 from bertkit.data.schema import Answer
@@ -27,10 +29,6 @@ from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task, vectors
 from bertkit.tasks.base import Task
 from bertkit.tasks.vectors import VectorTask
-
-if TYPE_CHECKING:
-    import numpy as np
-    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -79,9 +77,6 @@ class Predictor:
 
         Raises UserError where the model's task gives no vectors.
         """
-        import numpy as np
-        from datasets import Dataset
-
         if not isinstance(self.task, VectorTask):
             what = f"a model for {self.task.name} gives no vectors of texts"
             fix = "bertkit.Features gives vectors from the layers of any encoder."
@@ -116,8 +111,6 @@ class Predictor:
 
         start: number of rows before these, for messages. Raises DataError on rows without the columns.
         """
-        from datasets import Dataset
-
         return Dataset.from_dict(read_inputs(rows, self.task.schema, self.task.inputs, self.columns, start))
 
 

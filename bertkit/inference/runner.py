@@ -7,16 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertkit.encoding.padding import BatchSize, batches_by_length, fills, pad
+from datasets import Dataset
+
+from bertkit.encoding.padding import Arrays, BatchSize, batches_by_length, fills, pad
 from bertkit.models.device import Precision
-from bertkit.tasks.base import Task
+from bertkit.tasks.base import Batch, Task
 
 if TYPE_CHECKING:
     import torch
-    from datasets import Dataset
-
-    from bertkit.encoding.padding import Arrays
-    from bertkit.tasks.base import Batch
 
 Mapper = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 

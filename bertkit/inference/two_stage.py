@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from datasets import Dataset
+
+from bertkit.data.schema import Answer
 from bertkit.errors import Problem, UserError
 from bertkit.evaluation.ranking import DEPTH
 from bertkit.inference.predictor import Predictor
 from bertkit.tasks.retrieval import Retrieval
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-    from bertkit.data.schema import Answer
 
 
 def evaluate_two_stages(retriever: Predictor, ranker: Predictor, rows: Dataset, depth: int) -> dict[str, Any]:

@@ -5,18 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
+from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader, Sampler
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from numpy.typing import ArrayLike
-
-    from bertkit.tasks.base import Task
-
+from bertkit.tasks.base import Task
 
 UNIT = "unit"  # the column that names the unit of a feature; features of a unit stay together
 SIMILAR = 1.01  # lengths whose ratio is below it count as equal to a token budget

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 
 from bertkit.cache import cache_root, cached_folder, model_key
@@ -26,14 +27,9 @@ from bertkit.inference.predictor import Predictor, load_as, model_folder, requir
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.encoder import Encoder
 from bertkit.models.heads import soft_losses
+from bertkit.sections import Distillation
+from bertkit.tasks.base import Batch, Task
 from bertkit.training.soft_targets import SOFT_TARGETS
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-    from bertkit.sections import Distillation
-    from bertkit.tasks.base import Batch, Task
-
 
 logger = logging.getLogger(__name__)
 

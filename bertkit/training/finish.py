@@ -14,23 +14,19 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from datasets import Dataset
+
+from bertkit.data import Data
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import write_json, write_text, written_aside
 from bertkit.inference.evaluate import score
-from bertkit.inference.predictor import load
+from bertkit.inference.predictor import Predictor, load
 from bertkit.run import Run, environment
+from bertkit.sections import Hub
 from bertkit.training.preflight import Job, scored_splits
 from bertkit.training.teacher_comparison import compare_with_teacher
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-    from bertkit.data import Data
-    from bertkit.inference.predictor import Predictor
-    from bertkit.sections import Hub
-
 
 logger = logging.getLogger(__name__)
 

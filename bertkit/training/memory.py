@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
+from bertkit.tasks.base import Batch
 from bertkit.training.batching import UNIT
-
-if TYPE_CHECKING:
-    from bertkit.tasks.base import Batch
 
 
 def out_of_memory(error: Exception) -> bool:

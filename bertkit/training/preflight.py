@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from datasets import Dataset
 from transformers import TrainingArguments
 
 from bertkit import data as sources
+from bertkit.data import Data
+from bertkit.data.schema import Finding
 from bertkit.errors import DataError, Problem, RecipeError, RowsError
 from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.device import best_device, best_precision
 from bertkit.models.encoder import Encoder, freeze, load_tokenizer, quiet_logger, with_lora
-from bertkit.recipe.recipe import to_yaml
+from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import ANYWAY, Run, versions
 from bertkit.tasks import get_task
+from bertkit.tasks.base import Task
 from bertkit.tasks.base import prepare as prepare_task
 from bertkit.training.distillation import Teacher, check_sizes, find_teacher, keep_layers
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from datasets import Dataset
-
-    from bertkit.data import Data
-    from bertkit.data.schema import Finding
-    from bertkit.recipe.recipe import Recipe
-    from bertkit.tasks.base import Task
-
 
 logger = logging.getLogger(__name__)
 

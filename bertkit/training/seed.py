@@ -10,19 +10,21 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from datasets import Dataset
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from transformers import EarlyStoppingCallback, TrainingArguments, set_seed
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments, set_seed
 
 from bertkit.encoding.padding import Tokens
 from bertkit.errors import ModelError, Problem, RecipeError
 from bertkit.files import read_json, write_json
 from bertkit.inference.runner import Runner
 from bertkit.models.device import resolve_precision
+from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run
-from bertkit.tasks.base import evaluate
+from bertkit.tasks.base import Task, evaluate
 from bertkit.training.checkpoint import latest_intact
 from bertkit.training.distillation import Distiller, is_online, with_soft_targets
 from bertkit.training.memory import out_of_memory
@@ -33,16 +35,7 @@ from bertkit.training.sharding import sharded_map
 from bertkit.training.stopping import Shutdown
 from bertkit.training.trainer import TaskTrainer
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import TrainerCallback
-
-    from bertkit.recipe.recipe import Recipe
-    from bertkit.tasks.base import Task
-
-
 logger = logging.getLogger(__name__)
-
 
 MEMORY_ADVICE = (
     "auto_find_batch_size: true takes the same steps in smaller parts; task.mini_batch does so for tasks with vectors. "

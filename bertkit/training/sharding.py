@@ -9,20 +9,17 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors.numpy import load, save
 from torch import distributed
 
+from bertkit.encoding.padding import Arrays
 from bertkit.errors import Problem, UserError
+from bertkit.inference.runner import Mapper
 from bertkit.models.encoder import quiet_logger
-
-if TYPE_CHECKING:
-    from bertkit.encoding.padding import Arrays
-    from bertkit.inference.runner import Mapper
-
 
 DONE, FAILED = -1, -2  # sent in place of a number of batches
 EXPECTED = (UserError, OSError, ModuleNotFoundError)  # errors that the command line reports without a traceback

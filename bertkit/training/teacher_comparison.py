@@ -6,18 +6,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from datasets import Dataset
 
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-    from bertkit.training.distillation import Teacher
-
+from bertkit.training.distillation import Teacher
 
 SINGLE_ROWS, BATCHED_ROWS, REPEATS = 20, 64, 3  # rows timed one by one, and in batches of 32
 MEASURES = ("parameters", "megabytes", "latency_ms", "rows_per_second", "score")

@@ -8,22 +8,19 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from transformers import TrainerCallback
 
 from bertkit import processes
 from bertkit.files import write_json
 from bertkit.models.encoder import quiet_logger, resolve_encoder
+from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run, only_writer, open_run
 from bertkit.training.finish import finish, publish, push_run, write_reports
 from bertkit.training.preflight import Job, check_hub, dry_run, inspect, prepare, write_run_metadata
 from bertkit.training.profile import Profile, profile_lines
 from bertkit.training.seed import train_seed
-
-if TYPE_CHECKING:
-    from transformers import TrainerCallback
-
-    from bertkit.recipe.recipe import Recipe
-
 
 logger = logging.getLogger(__name__)
 

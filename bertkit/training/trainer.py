@@ -10,9 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
+from datasets import Dataset
+from numpy.typing import ArrayLike
+from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from bertkit.data.table import numbers
@@ -21,20 +24,12 @@ from bertkit.errors import Problem, UserError
 from bertkit.files import read_json
 from bertkit.inference.runner import Runner
 from bertkit.models.cpu_kernels import faster, memory_kept
-from bertkit.tasks.base import evaluate
+from bertkit.tasks.base import Batch, Task, evaluate
 from bertkit.training.batching import UNIT, Batches, EpochLoader, Examples, LengthBatches, TokenBatches
 from bertkit.training.checkpoint import CheckpointTrainer
+from bertkit.training.distillation import Distiller
 from bertkit.training.memory import find_split_factor, split_batch
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from numpy.typing import ArrayLike
-    from transformers import TrainerCallback, TrainingArguments
-
-    from bertkit.tasks.base import Batch, Task
-    from bertkit.training.distillation import Distiller
-    from bertkit.training.profile import Profile
-
+from bertkit.training.profile import Profile
 
 logger = logging.getLogger(__name__)
 
