@@ -180,9 +180,15 @@ def test_train_prints_scores_and_what_to_type_next(capsys: Any, tmp_path: Path, 
         "validation (10 rows)",
     ):
         assert words in captured.out, words
-    for words in ("encoder: ", "task: text-classification", "step 1/2", "loss ", "new, to be trained: classifier"):
+    for words in (
+        "encoder: ",
+        "task: text-classification",
+        "step 1/2",
+        "loss ",
+        "randomly initialised, to be trained: classifier",
+    ):
         assert words in captured.err, words
-    assert captured.err.count("new, to be trained") == 1
+    assert captured.err.count("randomly initialised, to be trained") == 1
     assert Run(folder).results["seeds"][0]["steps"] == 2
     again = ("train", recipe, "training.max_steps=2", "training.logging_steps=1", "--output-dir", folder)
     assert "holds a finished run" in refused(capsys, *again)
@@ -337,7 +343,7 @@ def test_a_run_that_is_none(command: str, capsys: Any, run: Run, tiny_encoder: P
         (tmp_path / "empty", "neither a run nor a model folder"),
         (tmp_path / "killed", "--resume"),
         (tiny_encoder, "--task NAME"),
-        (Path("nobody/nothing"), "the Hub can not be reached"),
+        (Path("nobody/nothing"), "the Hub cannot be reached"),
     ):
         told = refused(capsys, command, folder, *words)
         assert what in told

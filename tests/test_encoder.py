@@ -40,7 +40,7 @@ def folder(tiny_encoder: Path, tmp_path: Path) -> Path:
 
 
 def offline(*_: Any) -> Path:
-    raise ModelError("the Hub can not be reached")
+    raise ModelError("the Hub cannot be reached")
 
 
 # --- found
@@ -55,7 +55,7 @@ def test_a_folder_is_taken_as_it_is(tiny_encoder: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("nobody/bert-of-nobody", "is not in the local cache, and the Hub can not be reached"),
+        ("nobody/bert-of-nobody", "is not in the local cache, and the Hub cannot be reached"),
         ("no/such/model", "is neither a folder nor a Hub id"),
         ("two words", "is neither a folder nor a Hub id"),
     ],
@@ -88,7 +88,7 @@ def test_the_packaged_model_is_checked_before_it_is_used(monkeypatch: pytest.Mon
 
 def test_another_model_does_not_come_from_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "fetch", offline)
-    with pytest.raises(ModelError, match="can not be reached"):
+    with pytest.raises(ModelError, match="cannot be reached"):
         resolve_encoder(spec("google-bert/bert-base-uncased"))
 
 
@@ -97,7 +97,7 @@ def test_a_folder_without_safetensors_or_config_is_refused(folder: Path) -> None
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04 not to be read")
     with pytest.raises(ModelError, match=r"does not unpickle pytorch_model\.bin"):
         resolve_encoder(spec(folder))
-    with pytest.raises(ModelError, match="can not be loaded"):
+    with pytest.raises(ModelError, match="cannot be loaded"):
         classifier(folder)
     (folder / "config.json").unlink()
     with pytest.raises(ModelError, match=r"no config\.json"):
@@ -176,7 +176,7 @@ def test_a_missing_pooler_is_made_and_named_once(folder: Path, caplog: Any) -> N
     one = classifier(folder)
     (record,) = caplog.records
     expected = "bert.pooler.dense.bias, bert.pooler.dense.weight, classifier.bias, classifier.weight"
-    assert record.getMessage() == f"new, to be trained: {expected}"
+    assert record.getMessage() == f"randomly initialised, to be trained: {expected}"
     set_seed(0)
     two = classifier(folder)
     assert torch.equal(one.bert.pooler.dense.weight, two.bert.pooler.dense.weight)  # initialised, not found in memory

@@ -406,7 +406,7 @@ def test_the_card_at_the_hub_is_asked_for_again(run: Run, hub: FakeHub, naps: li
     push(run.folder, ME)
     edit_at_the_hub(hub, BEGIN, f"{BEGIN}\nMade for bees.")
     hub.faults = always("resolve/.*README.md", 500)
-    with pytest.raises(ModelError, match=r"the Hub is unwell.*\n.* has no new commit"):
+    with pytest.raises(ModelError, match=r"the Hub is failing.*\n.* has no new commit"):
         push(run.folder, ME)
     hub.faults = [Fault("resolve/.*README.md", 500, 2)]
     push(run.folder, ME)
@@ -509,21 +509,21 @@ def always(pattern: str, act: int | str, **headers: str) -> list[Fault]:
 
 WRONG = [
     Wrong("reset while a file is sent", [Fault("PUT /_large", "reset")], None, 1),
-    Wrong("reset always", always("PUT /_large", "reset"), "the connection to the Hub broke, again and again"),
+    Wrong("reset always", always("PUT /_large", "reset"), "the connection to the Hub broke repeatedly"),
     Wrong("500 twice", [Fault("/create|/preupload|/batch|/_large|/commit|/tree", 500, 2)], None, 1),
     Wrong("500 twice at the commit", [Fault("/commit", 500, 2)], None, 1),
     Wrong("500 twice at first", [Fault("/api/models", 500, 2)], None, 1),
     Wrong("500 twice at the card", [Fault("/validate-yaml", 500, 2)], None, 1),
-    Wrong("500 always", always("/preupload", 500), "the Hub is unwell: it answered 500"),
+    Wrong("500 always", always("/preupload", 500), "the Hub is failing: it answered 500"),
     Wrong("answer to the commit lost", [Fault("/commit", "lost")], None, 1),
     Wrong("answers to the commit always lost", always("/commit", "lost"), None, 1),
-    Wrong("commit reset", always("/commit", "reset"), "the connection to the Hub broke, again and again"),
+    Wrong("commit reset", always("/commit", "reset"), "the connection to the Hub broke repeatedly"),
     Wrong("401", always("", 401), "the Hub does not accept your token", there=False),
     Wrong("403 at first", always("/create", 403), "your token may not do this", there=False),
     Wrong("403 at the commit", always("/commit", 403), "your token may not do this"),
     Wrong("404", [], "the Hub has no model", there=False, pr=True),
     Wrong("409 once", [Fault("/commit", 409)], None, 1),
-    Wrong("409 always", always("/commit", 409), "somebody else is changing 'me/model' at the same time"),
+    Wrong("409 always", always("/commit", 409), "another client is changing 'me/model' at the same time"),
     Wrong("429", [Fault("/commit", 429, 2, {"Retry-After": "7"})], None, 1),
     Wrong("429 for hours", always("/commit", 429, Retry_After="7200"), "Try again in 7200 seconds"),
     Wrong("422", always("/commit", 422), r"the Hub refuses 'me/model' \(422\)"),
@@ -589,7 +589,7 @@ def test_somebody_else_pushes_at_the_same_time(
         return real(self, line)
 
     monkeypatch.setattr(FakeHub, "fault", meddling)
-    with pytest.raises(ModelError, match="somebody else is changing"):
+    with pytest.raises(ModelError, match="another client is changing"):
         push(trained.folder, ME)
     assert repo.titles == []
     assert hub.files(ME)["config.json"] == b"{}"
@@ -653,14 +653,14 @@ PULLS = [
     ("wrong config", always("GET .*config.json", "wrong"), "arrived damaged, twice: .*config.json"),
     ("500 twice", [Fault("GET", 500, 2)], None),
     ("500 twice at the file", [Fault(WEIGHTS, 500, 2)], None),
-    ("500 always", always("GET", 500), "the Hub is unwell"),
+    ("500 always", always("GET", 500), "the Hub is failing"),
     ("reset", [Fault(WEIGHTS, "reset")], None),
     ("reset always", always("GET|HEAD", "reset"), "the connection to the Hub broke"),
     ("401", always("", 401), "the Hub does not accept your token"),
     ("403", always("", 403), "your token may not do this"),
     ("404", always("", 404, X_Error_Code="RepoNotFound"), "the Hub has no model 'me/model'"),
     ("no revision", always("", 404, X_Error_Code="RevisionNotFound"), "has no revision 'main'"),
-    ("gated", always("", 403, X_Error_Code="GatedRepo"), "asks for its terms to be accepted"),
+    ("gated", always("", 403, X_Error_Code="GatedRepo"), "requires its terms to be accepted"),
     ("429", [Fault("GET /api", 429, 2, {"Retry-After": "3"})], None),
     ("429 for hours", always("GET /api", 429, Retry_After="7200"), "Try again in 7200 seconds"),
 ]
@@ -724,7 +724,7 @@ def test_the_cache_answers_where_there_is_no_network(
     assert hub.requests[asked:] == []  # a commit that is there is not asked for
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert load(ME)("a cat") == load(trained.folder)("a cat")
-    with pytest.raises(ModelError, match="is not in the local cache, and the Hub can not be reached"):
+    with pytest.raises(ModelError, match="is not in the local cache, and the Hub cannot be reached"):
         load("me/other")
     assert naps == []
 

@@ -81,7 +81,7 @@ def test_a_folder_whose_weights_are_a_pickle_is_refused(archive: bool, model: Pa
         bomb(model / name, marker, archive=archive)
     with pytest.raises(ModelError, match="does not unpickle"):
         resolve_encoder(ModelSpec(name=str(model)))
-    with pytest.raises(ModelError, match="can not be loaded"):
+    with pytest.raises(ModelError, match="cannot be loaded"):
         load(model)
     assert main(["predict", str(model), "a text"]) == 2
     assert not marker.exists()
@@ -309,12 +309,12 @@ def said(model: Path, **fields: Any) -> None:
         ("vocab_size", 10**12, "vocab_size"),
         ("max_position_embeddings", 10**12, "max_position_embeddings"),
         ("num_labels", 10**9, "num_labels"),
-        ("num_attention_heads", 0, "can not be loaded"),
-        ("num_attention_heads", 3, "can not be loaded"),
-        ("hidden_act", "__import__('os').mkdir('x')", "can not be loaded"),
+        ("num_attention_heads", 0, "cannot be loaded"),
+        ("num_attention_heads", 3, "cannot be loaded"),
+        ("hidden_act", "__import__('os').mkdir('x')", "cannot be loaded"),
         ("dtype", "evil", "evil"),
-        ("attn_implementation", "somebody/kernels", "fetches no code"),
-        ("_attn_implementation", "somebody/kernels", "fetches no code"),
+        ("attn_implementation", "somebody/kernels", "does not fetch code"),
+        ("_attn_implementation", "somebody/kernels", "does not fetch code"),
         ("quantization_config", {"quant_method": "bitsandbytes", "load_in_4bit": True}, "quantised"),
     ],
 )
@@ -371,7 +371,7 @@ def test_values_nested_without_end_and_huge_files_are_refused(model: Path) -> No
 def test_a_pipe_is_refused_before_anybody_waits_for_it(model: Path) -> None:
     (model / "model.safetensors").unlink()
     os.mkfifo(model / "model.safetensors")
-    with pytest.raises(ModelError, match=r"model\.safetensors: is no plain file"):
+    with pytest.raises(ModelError, match=r"model\.safetensors: is not a regular file"):
         vet(model)
 
 

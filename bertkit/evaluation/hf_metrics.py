@@ -1,6 +1,6 @@
-"""The scores of `metrics` as `evaluate.Metric` objects, and a user's own `evaluate` metric for bertkit.
+"""The metrics of `metrics` as `evaluate.Metric` objects, and a user's own `evaluate` metric in bertkit.
 
-`evaluate` is an extra, and importing it takes seconds: it is imported when a metric is made, not before.
+`evaluate` is an extra, and importing it takes seconds: it is imported only when a metric is made.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UserMetric(Protocol):
 def as_evaluate_metric(name: str, labels: Sequence[str] | None = None, *, kind: Kind | None = None) -> evaluate.Metric:
     """One score of `metrics` as an `evaluate.Metric`, for `compute`, `add_batch` and `evaluate.combine`.
 
-    What `compute(predictions=..., references=...)` takes, and returns as {name: float or None}:
+    `compute(predictions=..., references=...)` takes these, and returns {name: float or None}:
 
     - single-label: label ids (rows,) twice; `roc_auc`, `neg_log_loss` and `ece` take probabilities
       (rows, labels) as predictions.
@@ -49,7 +49,7 @@ def as_evaluate_metric(name: str, labels: Sequence[str] | None = None, *, kind: 
     scoring = next((each for each in kinds if name in metric_names(each, labels or ())), None)
     if scoring is None:
         known = sorted({known for each in kinds for known in metric_names(each, labels or ())})
-        raise UserError(Problem("", f"there is no metric {name!r}", f"There are: {', '.join(known)}."))
+        raise UserError(Problem("", f"there is no metric {name!r}", f"Known: {', '.join(known)}."))
     try:
         import datasets
         import evaluate

@@ -1,4 +1,4 @@
-"""Scores of masked pieces and of pairs of sentences: sums per document, from which every metric is a ratio."""
+"""Scores of masked tokens and of pairs of sentences: sums per document, of which every metric is a ratio."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAMPLE = 10_000  # examples that the baseline looks at
 
 
 def scored(answers: Sequence[Answer], *, pairs: bool) -> Scored:
-    """Accuracy and perplexity of masked pieces, accuracy of pairs, as ratios of sums over documents."""
+    """Accuracy and perplexity of masked tokens, accuracy of pairs, as ratios of sums over documents."""
     table = np.empty((len(answers), len(COUNTED)))
     for row, answer in enumerate(answers):
         table[row] = [answer.get(name, 0) for name in COUNTED]
@@ -38,9 +38,9 @@ def scored(answers: Sequence[Answer], *, pairs: bool) -> Scored:
 
 
 def unigrams(features: Dataset, labels: Sequence[Sequence[int]], vocabulary: int) -> dict[str, dict[str, float | None]]:
-    """Always the most frequent piece of these features: its accuracy; and the perplexity of their frequencies.
+    """A unigram baseline: the accuracy of the most frequent token of these features, and the perplexity of frequencies.
 
-    labels: of the drawn examples, -100 where nothing is masked. Frequencies are those of the first examples, plus one.
+    labels: of the masked examples, -100 where nothing is masked. Frequencies are those of the first examples, plus one.
     """
     counts = np.ones(vocabulary)
     for ids in features.select(range(min(len(features), SAMPLE)))["input_ids"]:

@@ -42,7 +42,7 @@ def measures(run: Run, qrels: Judgements, ks: Sequence[int] = (1, 5, 10, 100)) -
     - `map`: mean, over the relevant documents, of the precision at their ranks, in all that the run holds.
     - `recall@k`: share of the relevant documents among the first k.
 
-    Relevant is a grade of 1 or more. Documents with the same score are ranked by their ids, ascending. A query
+    Relevant is a grade of 1 or more. Documents of equal score are ranked by their ids, ascending. A query
     for which the run has nothing, and one without a relevant document, scores 0. Queries without judgements
     are left out.
 
@@ -99,7 +99,7 @@ def _check(run: Run, qrels: Judgements) -> None:
 
 
 def _descending(scores: Mapping[str, float]) -> dict[str, int]:
-    """The same order as whole numbers without ties: trec_eval reads scores as 32-bit floats, and ties are its own."""
+    """The same order as integers without ties: trec_eval reads scores as 32-bit floats, with its own order of ties."""
     order = sorted(scores, key=lambda document: (-scores[document], document))
     return {document: len(order) - place for place, document in enumerate(order)}
 

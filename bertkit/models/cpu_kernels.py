@@ -1,8 +1,8 @@
-"""What makes a training step on the CPU about twice as fast: dropout, attention, and memory that stays mapped.
+"""Kernels that make a training step on the CPU about twice as fast: dropout, attention, and memory that stays mapped.
 
 torch's CPU dropout draws one number of the Mersenne Twister and more for every element, and its attention
-has no fast way with dropout or backwards. Both are replaced for the time of a training step; the model
-stays as it is. Measured by benchmarks/finetune.py.
+has no fast path with dropout or backwards. Both are replaced during a training step; the model
+is unchanged. Measured by benchmarks/finetune.py.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch.overrides import TorchFunctionMode
 
 LEVELS = 1 << 16  # a probability is rounded to 16 bits, and the scale follows the rounded one
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-LARGEST = 1 << 30  # bytes that one tensor may take from kept memory
+LARGEST = 1 << 30  # bytes that one tensor may take from memory that stays mapped
 DEFAULT = 128 << 10  # glibc's own value of both
 
 
 class FasterStep(TorchFunctionMode):
-    """Inside it, dropout and attention that trains run as `dropout` and `attention` of this file.
+    """Within the block, dropout and attention with gradients run as `dropout` and `attention` of this file.
 
-    Not for activation checkpointing, which computes them again during backward, where no mode reaches.
+    Not for activation checkpointing, which computes them again during backward, where the mode is not active.
     """
 
     def __torch_function__(
@@ -93,7 +93,7 @@ def _bias(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 @contextlib.contextmanager
 def memory_kept() -> Iterator[None]:
-    """Inside it, glibc's malloc keeps what is freed: mapping pages anew takes a quarter of a small step."""
+    """Within the block, glibc's malloc keeps freed memory: mapping pages again takes a quarter of a small step."""
     if platform.libc_ver()[0] != "glibc":
         yield
         return

@@ -1,13 +1,17 @@
-"""A model of the Hub, in the local cache: at one commit, and each file what the Hub says it is."""
+"""A model of the Hub in the local cache: at one commit, each file with the hash that the Hub states.
+
+huggingface_hub's `verify_repo_checksums` asks the Hub for hashes and expects all of its files; here only some are
+fetched, and the cache must be verified offline too: the name of a file's blob is its hash.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from huggingface_hub import errors, snapshot_download
+from huggingface_hub.utils.sha import git_hash
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import sha256
@@ -18,13 +22,13 @@ def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
     """The cache's folder of a Hub model at exactly one commit; its name is the commit.
 
     revision: a commit, tag or branch; by default the main branch. patterns: of the files that are fetched.
-    A file that is not what its hash says is fetched once more. Where the Hub can not be reached, the cache
-    answers. Raises ModelError.
+    A file whose hash differs is fetched once more. Where the Hub cannot be reached, the cache is used. Raises
+    ModelError.
     """
     folder = _fetched(name, revision, patterns)
     if not list(_damaged(folder)):
         return folder
-    for link in _damaged(folder):  # else the next call would take it from the cache
+    for link in _damaged(folder):  # otherwise the next call would use the cached file
         link.resolve().unlink()
         link.unlink()
     folder = _fetched(name, folder.name, patterns)
@@ -35,7 +39,7 @@ def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
     if damaged:
         names = ", ".join(sorted(str(link.relative_to(folder)) for link in damaged))
         what = f"{name!r} arrived damaged, twice: {names} (the hash differs)"
-        raise ModelError(Problem("model.name", what, "Nothing of it was kept. Try again later, or from elsewhere."))
+        raise ModelError(Problem("model.name", what, "Nothing was stored. Try again later, or from another network."))
     return folder
 
 
@@ -53,7 +57,7 @@ def _fetched(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
     except errors.LocalEntryNotFoundError as error:
         if isinstance(error.__cause__, errors.HfHubHTTPError):
             refuse(error.__cause__, "model.name", name)
-        what = f"{name!r} is not in the local cache, and the Hub can not be reached"
+        what = f"{name!r} is not in the local cache, and the Hub cannot be reached"
         fix = "Name a local folder, or fetch it once while online."
         raise ModelError(Problem("model.name", what, fix)) from None
     except FAILURES as error:
@@ -61,17 +65,14 @@ def _fetched(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
 
 
 def _damaged(folder: Path) -> Iterator[Path]:
-    """The files of a snapshot whose content is not what the Hub's hash, the name of the cache's blob, says."""
+    """The files of a snapshot whose hash is not the Hub's, which is the name of the blob in the cache."""
     for link in sorted(folder.rglob("*")):
-        if link.is_symlink():  # where links are not to be had, there is no hash to compare with
+        if link.is_symlink():  # where the system has no links, there is no hash to compare with
             stated = Path(os.readlink(link)).name
             if len(stated) in (40, 64) and stated != content_hash(link, large=len(stated) == 64):
                 yield link
 
 
 def content_hash(file: Path, *, large: bool) -> str:
-    """The Hub's hash of a file, in hexadecimal: sha256 of what it keeps apart as large, else git's sha1 of a blob."""
-    if large:
-        return sha256(file)
-    content = file.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    """The Hub's hash of a file, in hexadecimal: sha256 for files that it stores as large, else git's sha1 of a blob."""
+    return sha256(file) if large else git_hash(file.read_bytes())

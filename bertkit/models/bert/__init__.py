@@ -1,1 +1,1 @@
-"""BERT of our own: its architecture, and what is made for pretraining it."""
+"""bertkit's own BERT: its architecture, tokenizer and pretraining examples."""

@@ -1,4 +1,4 @@
-"""The configs of our BERT: transformers' own, with two options more."""
+"""The configs of bertkit's BERT: transformers' own, with two more options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertkit.models.bert.presets import PRE_NORM, architecture
 
 @strict
 class BertConfig(transformers.BertConfig):  # type: ignore[no-untyped-call]
-    """`transformers.BertConfig`, and where positions come from. Its `model_type` is `bert`, and anyone can open it."""
+    """`transformers.BertConfig` and the source of positions. Its `model_type` is `bert`: transformers opens it."""
 
     positions: str = "learned"
     norm: str = "post"
@@ -37,7 +37,7 @@ class BertConfig(transformers.BertConfig):  # type: ignore[no-untyped-call]
 
 @strict
 class PreNormBertConfig(BertConfig):  # type: ignore[no-untyped-call]
-    """BERT with layer norm before each sublayer, which transformers can not compute and so must refuse."""
+    """BERT with layer norm before each sublayer, which transformers cannot compute and so must refuse."""
 
     model_type = PRE_NORM
     # Not the true or false it has to be: `transformers.BertModel` opens any model_type, but no such value.
@@ -53,11 +53,11 @@ def config(
 ) -> BertConfig:
     """The config of a preset, such as `mini`, or of `{preset: mini, norm: pre, …}`: see `presets.Architecture`.
 
-    max_position_embeddings: where the fields do not say it. Raises ModelError with everything that is wrong.
+    max_position_embeddings: where the fields leave it out. Raises ModelError with everything that is wrong.
     """
     fields = architecture(preset_or_fields, max_position_embeddings).model_dump()
     if not 0 <= pad_token_id < vocab_size:
-        what = f"the padding token has id {pad_token_id}, the vocabulary {vocab_size} word pieces"
+        what = f"the padding token has id {pad_token_id}, the vocabulary {vocab_size} tokens"
         raise ModelError(Problem("tokenizer", what))
     kind = PreNormBertConfig if fields["norm"] == "pre" else BertConfig
     return kind(**fields, vocab_size=vocab_size, pad_token_id=pad_token_id)

@@ -1,4 +1,4 @@
-"""What chance decides of a pretraining example: which segment follows, and which pieces are masked."""
+"""The random part of a pretraining example: which segment follows, and which tokens are masked."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Pairs: TypeAlias = Literal["nsp", "sop", "none"]
 
-CANDIDATES = 4  # chunks of other documents in which the second segment of a NotNext pair is looked for
-ROUNDS = 8  # times that candidates are drawn before a pair stays a real one: there may be one document only
+CANDIDATES = 4  # chunks of other documents from which the second segment of a NotNext pair is taken
+ROUNDS = 8  # draws of candidates before a pair stays a real one: there may be a single document
 
 _UNUSED = re.compile(r"\[unused\d+\]")
 
@@ -37,7 +37,7 @@ def token_id(tokenizer: PreTrainedTokenizerBase, token: str | None, name: str) -
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """Chunks -> masked examples, drawn anew in every epoch (Devlin et al. 2019, 3.1; Lan et al. 2020 for sop)."""
+    """Chunks -> masked examples, drawn again in every epoch (Devlin et al. 2019, 3.1; Lan et al. 2020 for sop)."""
 
     nsp: Pairs
     mask_probability: float
@@ -45,10 +45,10 @@ class Drawing:
     cls_id: int
     sep_id: int
     mask_id: int
-    token_types: bool  # whether the model is told the segments
+    token_types: bool  # whether the model reads segments
     special: Flags  # (vocabulary,)
-    continuation: Flags  # (vocabulary,): pieces that go on with a word
-    ordinary: Integers  # what may be put for a piece: neither special nor [unusedN]
+    continuation: Flags  # (vocabulary,): word pieces that continue a word
+    ordinary: Integers  # possible replacements: neither special nor [unusedN]
 
     @classmethod
     def of(
@@ -59,7 +59,7 @@ class Drawing:
         mask_probability: float = 0.15,
         whole_word: bool = False,
     ) -> Drawing:
-        """Raises ModelError: no [CLS], [SEP] or [MASK]; or whole words, and no pieces that begin with ##."""
+        """Raises ModelError: no [CLS], [SEP] or [MASK]; or whole words, and no tokens that begin with ##."""
         vocabulary = tokenizer.get_vocab()
         special, continuation, ordinary = np.zeros((3, max(vocabulary.values()) + 1), dtype=bool)
         special[tokenizer.all_special_ids] = True
@@ -67,7 +67,7 @@ class Drawing:
             continuation[index] = token.startswith("##") and len(token) > 2
             ordinary[index] = not special[index] and not _UNUSED.fullmatch(token)
         if whole_word and not continuation.any():
-            what = "whole words can be masked only where pieces that go on with a word begin with ##"
+            what = "whole words can be masked only where tokens that continue a word begin with ##"
             raise ModelError(Problem("task.whole_word", what, "Write  whole_word: false."))
         return cls(
             nsp=nsp,
@@ -83,10 +83,10 @@ class Drawing:
         )
 
     def __call__(self, features: Dataset, indices: Sequence[int], seed: int, epoch: int) -> dict[str, list[Any]]:
-        """Examples: each a pure function of (seed, epoch, index) and the features, whatever is drawn beside it.
+        """Examples: each a pure function of (seed, epoch, index) and the features, whatever else is drawn.
 
         features: of `encode_documents`; they are read faster in the format `arrow`.
-        Columns: `input_ids`, `token_type_ids` and `labels` (pieces,), -100 where nothing is to be predicted;
+        Columns: `input_ids`, `token_type_ids` and `labels` (tokens,), -100 where nothing is to be predicted;
         `next_sentence_label`, 0 where the second segment follows (nsp) or the order is the text's own (sop), else 1,
         -100 where there is no pair; `row`; `length`. A pair is [CLS] A [SEP] B [SEP], no longer than its chunk.
         """
@@ -96,19 +96,19 @@ class Drawing:
         bounds = [self._bound(chunks, i, rng) for i, rng in enumerate(rngs)]
         turned = [bound > 0 and rng.random() < 0.5 for bound, rng in zip(bounds, rngs, strict=True)]
         rooms = {i: chunks.size(i) - bounds[i] for i, other in enumerate(turned) if other}
-        strange = _strange(arrow, chunks, rooms, rngs, self.mask_id) if self.nsp == "nsp" else {}
+        unrelated = _unrelated(arrow, chunks, rooms, rngs, self.mask_id) if self.nsp == "nsp" else {}
         segments, labels = [], []
         for i, bound in enumerate(bounds):
             ids = chunks.ids[chunks.bounds[i] : chunks.bounds[i + 1]]
-            pair = [ids[:bound], strange.get(i, ids[bound:])] if bound else [ids]
+            pair = [ids[:bound], unrelated.get(i, ids[bound:])] if bound else [ids]
             segments.append(pair[::-1] if turned[i] and self.nsp == "sop" else pair)
-            labels.append(int(turned[i] if self.nsp == "sop" else i in strange) if bound else -100)
+            labels.append(int(turned[i] if self.nsp == "sop" else i in unrelated) if bound else -100)
         columns = self._masked(segments, rngs)
         lengths = list(map(len, columns["input_ids"]))
         return {**columns, "next_sentence_label": labels, "row": chunks.rows.tolist(), "length": lengths}
 
     def _bound(self, chunks: _Chunks, index: int, rng: np.random.Generator) -> int:
-        """Pieces of the first segment; 0 where there is only one."""
+        """Tokens of the first segment; 0 where there is only one segment."""
         first, last = chunks.first[index], chunks.first[index + 1]
         if self.nsp == "none" or last - first < 2:
             return 0
@@ -117,7 +117,7 @@ class Drawing:
     def _masked(
         self, segments: Sequence[Sequence[Integers]], rngs: Sequence[np.random.Generator]
     ) -> dict[str, list[list[int]]]:
-        """Segments between special tokens, masked; a cloze stays as it is."""
+        """Segments between special tokens, masked; a cloze is unchanged."""
         sizes = [1 + sum(len(segment) + 1 for segment in pair) for pair in segments]
         ids = np.full((len(sizes), max(sizes)), self.sep_id)
         ids[:, 0] = self.cls_id
@@ -147,9 +147,9 @@ class Drawing:
         return {n: [row[:size].tolist() for row, size in zip(c, sizes, strict=True)] for n, c in columns.items()}
 
     def _whole_words(self, ids: Integers, free: Flags, budgets: Integers, order: Floats, kind: Floats) -> Flags:
-        """Which pieces are chosen, (examples, pieces); sets `kind` to be the same for all pieces of a word.
+        """The chosen tokens, (examples, tokens); sets `kind` to be the same for all tokens of a word.
 
-        Words come in random order; one that is longer than what is left of the budget is passed over.
+        Words come in random order; one that is longer than the rest of the budget is skipped.
         """
         begins = free & ~self.continuation[ids]
         begins[:, 1:] |= free[:, 1:] & ~free[:, :-1]
@@ -175,7 +175,7 @@ class Drawing:
 class _Chunks:
     """Some chunks end to end. Chunk i has ids[bounds[i]:bounds[i + 1]] and the sentences first[i] to first[i + 1]."""
 
-    ids: Integers  # (pieces,)
+    ids: Integers  # (tokens,)
     bounds: Integers  # (chunks + 1,)
     ends: Integers  # (sentences + 1,): where each sentence begins in `ids`, and the last one ends
     first: Integers  # (chunks + 1,)
@@ -195,10 +195,10 @@ class _Chunks:
         return int(self.bounds[index + 1] - self.bounds[index])
 
 
-def _strange(
+def _unrelated(
     arrow: Dataset, chunks: _Chunks, rooms: Mapping[int, int], rngs: Sequence[np.random.Generator], mask_id: int
 ) -> dict[int, Integers]:
-    """For chunks with room for so many pieces: sentences of a document of another text, where one was found."""
+    """For chunks with room for so many tokens: sentences of a document of another text, if any was drawn."""
     found: dict[int, Integers] = {}
     left = list(rooms)
     for _ in range(ROUNDS):
@@ -220,8 +220,8 @@ def _strange(
 def _fitting(
     others: _Chunks, allowed: Flags, room: Integers, left: Sequence[int], rngs: Sequence[np.random.Generator]
 ) -> list[tuple[int, int, int]]:
-    """(example, start, end) of the run of whole sentences that best fills its room, so that neither the length nor a
-    cut tells a strange segment from a real one; where no sentence is short enough, of a part of one.
+    """(example, start, end) of the run of whole sentences that best fills its room, so that neither its length nor a
+    cut distinguishes it from a real one; where no sentence is short enough, of a part of one.
     """
     chunk = np.repeat(np.arange(len(room)), np.diff(others.first))
     starts = others.ends[:-1]

@@ -1,4 +1,4 @@
-"""The sizes of BERT, and the check of the fields that say what a new one looks like. No torch."""
+"""The sizes of BERT, and the validation of a new model's architecture. No torch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from bertkit.errors import ModelError, Problem
 from bertkit.validation import did_you_mean, explain
 
-WHERE = "model.config"  # where a recipe says it
-PRE_NORM = "bertkit-pre-norm-bert"  # model type of what transformers has not
+WHERE = "model.config"  # its place in a recipe
+PRE_NORM = "bertkit-pre-norm-bert"  # a model type that transformers does not have
 MODEL_TYPES = ("bert", PRE_NORM)  # of the models in `bert.py`
 Size = Annotated[int, Field(ge=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -45,18 +45,18 @@ PRESETS: Mapping[str, Mapping[str, int]] = MappingProxyType(
 
 
 class Architecture(BaseModel):
-    """What a new BERT looks like; the names are `transformers.BertConfig`'s, but for `positions` and `norm`."""
+    """The architecture of a new BERT; names are `transformers.BertConfig`'s, except for `positions` and `norm`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    hidden_size: Size = Field(description="Numbers per word piece.")
+    hidden_size: Size = Field(description="Numbers per token.")
     num_hidden_layers: Size
     num_attention_heads: Size = Field(description="Divides hidden_size.")
     intermediate_size: Size = Field(description="Width inside the feed-forward network.")
     hidden_act: Activation = Field("gelu", description="Activation of the feed-forward network and of the MLM head.")
     hidden_dropout_prob: Probability = 0.1
     attention_probs_dropout_prob: Probability = 0.1
-    max_position_embeddings: Size = Field(512, description="Word pieces of the longest input.")
+    max_position_embeddings: Size = Field(512, description="Tokens of the longest input.")
     type_vocab_size: Size = Field(2, description="Segments.")
     initializer_range: float = Field(0.02, gt=0, description="Standard deviation of new weights.")
     layer_norm_eps: float = Field(1e-12, gt=0)
@@ -84,14 +84,14 @@ class Architecture(BaseModel):
 
 
 def architecture(preset_or_fields: str | Mapping[str, Any], max_position_embeddings: int = 512) -> Architecture:
-    """`mini`; or fields, with `preset: mini` among them for the sizes that they do not say.
+    """`mini`; or fields, with `preset: mini` among them for the sizes that they leave out.
 
-    max_position_embeddings: where the fields do not say it. Raises ModelError with every problem.
+    max_position_embeddings: where the fields leave it out. Raises ModelError with every problem.
     """
     given = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else dict(preset_or_fields)
     presets = f"presets: {', '.join(PRESETS)}"
     problems = [
-        Problem(f"{WHERE}.{name}", "it is the tokenizer's", "remove it")
+        Problem(f"{WHERE}.{name}", "is given by the tokenizer", "remove it")
         for name in ("vocab_size", "pad_token_id")
         if given.pop(name, None) is not None
     ]

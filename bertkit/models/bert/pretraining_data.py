@@ -1,7 +1,7 @@
 """Documents -> sentences -> chunks -> masked examples, as BERT is pretrained (Devlin et al. 2019, 3.1 and A.2).
 
-`encode_documents` does once what does not depend on chance in training: word pieces, packed into chunks of one
-document. `drawing.Drawing` does at every epoch what does: which sentence follows, and which pieces are masked.
+`encode_documents` does once what is not random in training: tokens, packed into chunks of one document.
+`drawing.Drawing` does in every epoch what is: which sentence follows, and which tokens are masked.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
-RULES = 1  # of sentences and packing: features that were kept under others are not taken for these
+RULES = 1  # version of sentences and packing: cached features of another version are not used
 DOCUMENTS = 64  # encoded at a time
-PER_PROCESS = 2_000  # documents for which a process more is worth its start
+PER_PROCESS = 2_000  # documents for which another process is worth its start
 
 
 def encode_documents(
@@ -40,15 +40,15 @@ def encode_documents(
 ) -> Dataset:
     """Documents (column `text`) -> chunks of consecutive sentences of one document, in order.
 
-    Columns: `input_ids` (pieces,) int32, without special tokens; `sentences` (sentences,) int32, the pieces of each;
-    `row`, the index of the document; `document`, a hash of its text; `length`, pieces with special tokens; `lost`,
-    pieces of the document that no feature holds. A chunk takes whole sentences up to max_length, or in
-    `short_sequences` of all cases up to a number that is drawn, by the text alone, from [2, max_length]. With pairs
-    it has at least two sentences, for which long ones are parted. A document of fewer than two pieces gives no
-    feature. One that spells out the mask token is a cloze: one feature, cut at max_length, that nothing is drawn for.
+    Columns: `input_ids` (tokens,) int32, without special tokens; `sentences` (sentences,) int32, the tokens of each;
+    `row`, the index of the document; `document`, a hash of its text; `length`, tokens with special tokens; `lost`,
+    tokens of the document that no feature holds. A chunk takes whole sentences up to max_length, or in
+    `short_sequences` of all cases up to a number drawn from [2, max_length] with the text as its seed. With pairs
+    it has at least two sentences, for which long ones are split. A document of fewer than two tokens gives no
+    feature. One that spells out the mask token is a cloze: one feature, cut at max_length, without random masks.
 
-    cache: folder under which the features stay, memory-mapped, under what decides them; None: in memory, one process.
-    processes: None: one for every 2,000 documents, at most one for each processor. The features are the same.
+    cache: folder where the features stay, memory-mapped, keyed by everything they depend on; None: in memory, one
+    process. processes: by default one for every 2,000 documents, at most one per processor; features are the same.
     """
     encoder = _Encoder.of(tokenizer, max_length, nsp != "none", short_sequences)
     if cache is None:
@@ -58,11 +58,11 @@ def encode_documents(
         "max_length": max_length,
         "pairs": nsp != "none",
         "short_sequences": short_sequences,
-        "tokenizer": hashlib.sha256(encoder.pieces.to_str().encode()).hexdigest(),
+        "tokenizer": hashlib.sha256(encoder.tokenizer.to_str().encode()).hexdigest(),
         "documents": rows._fingerprint,
     }
     count = processes or min(1 + len(rows) // PER_PROCESS, os.cpu_count() or 1)
-    what = f"word pieces of {len(rows):,} documents"
+    what = f"tokens of {len(rows):,} documents"
     return _opened(cached_folder(key, what, lambda folder: _write(rows, encoder, folder, count), root=cache)[0])
 
 
@@ -70,11 +70,11 @@ def encode_documents(
 class _Encoder:
     """What `Dataset.map` calls with the texts and indices of a few documents; goes to other processes."""
 
-    pieces: Tokenizer  # special tokens that a text spells out are text
+    tokenizer: Tokenizer  # special tokens that a text spells out are text
     mask: str
     mask_id: int
-    limit: int  # pieces of a chunk
-    cloze: int  # pieces of a cloze
+    limit: int  # tokens of a chunk
+    cloze: int  # tokens of a cloze
     pairs: bool
     short_sequences: float
 
@@ -85,18 +85,18 @@ class _Encoder:
         if max_length < 8:
             raise ValueError(f"max_length {max_length} leaves no room for words")
         mask_id = token_id(tokenizer, tokenizer.mask_token, "MASK")
-        pieces = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())  # the tokenizer itself stays as it is
-        pieces.no_truncation()
-        pieces.no_padding()
-        pieces.encode_special_tokens = True
+        copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())  # the tokenizer itself is unchanged
+        copy.no_truncation()
+        copy.no_padding()
+        copy.encode_special_tokens = True
         limit = max_length - (3 if pairs else 2)
-        return cls(pieces, str(tokenizer.mask_token), mask_id, limit, max_length - 2, pairs, short_sequences)
+        return cls(copy, str(tokenizer.mask_token), mask_id, limit, max_length - 2, pairs, short_sequences)
 
     def __call__(self, texts: list[str], rows: list[int]) -> dict[str, list[Any]]:
         columns: dict[str, list[Any]] = {name: [] for name in ("row", "document", "input_ids", "sentences", "lost")}
         cut = [text.split(self.mask) if self.mask in text else sentences(text) for text in texts]
         encoded = iter(
-            self.pieces.encode_batch_fast([part for parts in cut for part in parts], add_special_tokens=False)
+            self.tokenizer.encode_batch_fast([part for parts in cut for part in parts], add_special_tokens=False)
         )
         for text, parts, row in zip(texts, cut, rows, strict=True):
             own = [next(encoded).ids for _ in parts]
@@ -112,11 +112,11 @@ class _Encoder:
         return columns
 
     def _cloze(self, parts: list[list[int]]) -> Iterator[tuple[list[int], list[int]]]:
-        ids = [piece for part in parts for piece in (self.mask_id, *part)][1 : self.cloze + 1]
+        ids = [token for part in parts for token in (self.mask_id, *part)][1 : self.cloze + 1]
         yield ids, [len(ids)]
 
     def _chunks(self, parts: list[list[int]], document: int) -> Iterator[tuple[list[int], list[int]]]:
-        ids = [piece for part in parts for piece in part]
+        ids = [token for part in parts for token in part]
         lengths = [len(part) for part in parts if part]
         start = 0
         if len(ids) > 1:
@@ -161,7 +161,7 @@ def _write(rows: Dataset, encoder: _Encoder, folder: Path, processes: int) -> No
         load_from_cache_file=False,
         new_fingerprint=uuid4().hex,
         num_proc=processes if processes > 1 else None,
-        desc="word pieces",
+        desc="tokenizing",
     )
 
 

@@ -22,10 +22,10 @@ _LONGEST_WORD = 20  # characters before a full stop that are looked at
 
 
 def sentences(text: str) -> list[str]:
-    """Split a text at newlines and after sentences; joined, they are the text but for whitespace.
+    """Split a text at newlines and after sentences; joined, they are the text except for whitespace.
 
     A sentence ends at . ! ? … 。 and closing quotes or brackets, but not after abbreviations and initials, in numbers,
-    or where a lower-case letter goes on. The rules are those of English; time is linear in the text.
+    or before a lower-case letter. The rules are those of English; time is linear in the text.
     """
     found = []
     for paragraph in text.splitlines():
@@ -34,7 +34,7 @@ def sentences(text: str) -> list[str]:
             found.append(paragraph[start:end])
             start = end
         found.append(paragraph[start:])
-    return [sentence for piece in found if (sentence := piece.strip())]
+    return [sentence for part in found if (sentence := part.strip())]
 
 
 def _ends(paragraph: str) -> Iterator[int]:
@@ -56,15 +56,15 @@ def _inside(paragraph: str, stop: int, following: str) -> bool:
 
 
 def pack(lengths: Sequence[int], limit: int, pairs: bool, short_sequences: float, seed: int) -> list[list[int]]:
-    """Sentences of these lengths -> chunks of consecutive ones, each of at most `limit` pieces; no piece is lost.
+    """Sentences of these lengths -> chunks of consecutive ones, each of at most `limit` tokens; no token is lost.
 
-    pairs: every chunk has at least two sentences; there must be two pieces.  short_sequences: share of chunks with a
-    limit of their own, drawn from [2, limit] with `seed`. Sentences that are too long for a chunk are parted.
+    pairs: every chunk has at least two sentences; there must be two tokens. short_sequences: share of chunks with a
+    limit of their own, drawn from [2, limit] with `seed`. Sentences that are too long for a chunk are split.
     """
     most, least = (limit // 2, 2) if pairs else (limit, 1)
-    parts = [part for length in lengths for part in _parted(length, -(-length // most))]
+    parts = [part for length in lengths for part in _split(length, -(-length // most))]
     if pairs and len(parts) == 1:
-        parts = _parted(parts[0], 2)
+        parts = _split(parts[0], 2)
     rng = random.Random(seed)
     chunks: list[list[int]] = []
     start = 0
@@ -82,18 +82,18 @@ def pack(lengths: Sequence[int], limit: int, pairs: bool, short_sequences: float
     return chunks
 
 
-def _parted(length: int, count: int) -> list[int]:
+def _split(length: int, count: int) -> list[int]:
     bounds = [length * part // count for part in range(count + 1)]
     return [end - start for start, end in pairwise(bounds)]
 
 
 def _not_alone(before: list[int], last: int, limit: int) -> list[list[int]]:
-    """The last two chunks, where the last one had but one sentence."""
+    """The last two chunks, where the last one had a single sentence."""
     if len(before) > 2:
         return [before[:-1], [before[-1], last]]
     if sum(before) + last <= limit:
         return [[*before, last]]
     if last > 1:
-        return [before, _parted(last, 2)]
-    kept, moved = _parted(before[1], 2)  # two pieces at least, since three sentences go beyond the limit
-    return [[before[0], kept], [moved, last]]
+        return [before, _split(last, 2)]
+    head, tail = _split(before[1], 2)  # two tokens at least, since three sentences exceed the limit
+    return [[before[0], head], [tail, last]]

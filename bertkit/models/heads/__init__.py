@@ -1,1 +1,1 @@
-"""Heads: what is put on an encoder beside a linear layer."""
+"""Heads on an encoder, other than a linear layer, and their losses."""

@@ -8,7 +8,7 @@ The functions work on a `Chain`, so that saved emissions can be decoded without 
     chain: The scores of transitions, with `FORBIDDEN` where a tag cannot be; see `constrain`.
 
 They raise ValueError for other shapes, masks or tags. Results are fp64 for fp64 emissions, else fp32, and 0 at padding.
-NaN in a sentence makes its results NaN; its decoded tags are then of no meaning.
+NaN in a sentence makes its results NaN, and its decoded tags meaningless.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CRF(nn.Module):
             nn.init.zeros_(parameter)
 
     def forward(self, emissions: Tensor | None = None) -> Chain:
-        """The scores, without constraints. They do not depend on emissions, which wrappers of modules expect."""
+        """The scores, without constraints. They do not depend on emissions, an argument that module wrappers expect."""
         return Chain(self.transitions, self.start_transitions, self.end_transitions)
 
 
@@ -96,8 +96,8 @@ def score(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor
 @torch.no_grad()
 def marginals(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     """Posterior of each tag at each word `(batch, words, tags)`; not differentiable."""
-    there, wide = _checked(emissions, mask, chain)
-    return _like(posterior(emissions.to(there.device).double(), there, wide).marginals, emissions)
+    real, wide = _checked(emissions, mask, chain)
+    return _like(posterior(emissions.to(real.device).double(), real, wide).marginals, emissions)
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """Sums over all paths of a linear chain, and the posteriors that follow from them.
 
 The sums are of probabilities, rescaled on the way (Rabiner 1989): word by word on the CPU, by an associative scan on
-CUDA. Where scores are so far apart that these could underflow, they are of logarithms, word by word on the CPU.
+CUDA. Where scores are so far apart that these could underflow, sums are of logarithms, word by word on the CPU.
 Everywhere emissions are (batch, words, tags), mask is (batch, words), and all numbers are fp64.
 """
 
@@ -61,8 +61,8 @@ def _steps(gains: Tensor, chain: Chain) -> int:
         reached, depth = np.minimum(reached @ allowed, 1), depth + 1
         if depth > 8:
             return 0
-    spread = float(np.log(2 * len(allowed)) - gains.min().log()) + max(float(np.ptp(x)) for x in possible)
-    steps = int(RANGE / spread) - depth if spread < RANGE else 0  # nor where it is NaN
+    gap = float(np.log(2 * len(allowed)) - gains.min().log()) + max(float(np.ptp(x)) for x in possible)
+    steps = int(RANGE / gap) - depth if gap < RANGE else 0  # nor where it is NaN
     return steps if steps >= depth else 0
 
 
@@ -83,7 +83,7 @@ def _scaled_posterior(gains: Tensor, peaks: Tensor, mask: Tensor, chain: Chain, 
 def _loop(gains: Tensor, lengths: Tensor, scaled: Chain, steps: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sums over paths `(batch, words, tags)`: up to and with each word, after it, from it on; and log of that over all.
 
-    The latter are those of the sentences turned around, in the same loop. NumPy's calls cost a fifth of torch's.
+    Sums after a word are those of the reversed sentences, in the same loop. NumPy's calls cost a fifth of torch's.
     """
     outer = _both_ways(gains, lengths).numpy()  # in the loop, sums with the word itself take the place of gains
     inner = np.empty_like(outer)  # sums without it
@@ -111,8 +111,8 @@ def _scan(gains: Tensor, lengths: Tensor, scaled: Chain) -> tuple[Tensor, Tensor
     batch, words, count = gains.shape
     parts = 1 << (words - 1).bit_length()
     eye = torch.eye(count, dtype=gains.dtype, device=gains.device)
-    goes_on = torch.arange(1, words, device=gains.device) < lengths[:, None]
-    moves = (scaled.transitions * gains[:, 1:, None]).where(goes_on[..., None, None], eye)
+    continues = torch.arange(1, words, device=gains.device) < lengths[:, None]
+    moves = (scaled.transitions * gains[:, 1:, None]).where(continues[..., None, None], eye)
     levels = [torch.cat([moves, eye.expand(batch, parts - words + 1, -1, -1)], 1)]
     logs = gains.new_zeros(batch)
     while levels[-1].shape[1] > 1:
@@ -127,11 +127,11 @@ def _scan(gains: Tensor, lengths: Tensor, scaled: Chain) -> tuple[Tensor, Tensor
         alpha = torch.stack([alpha, alpha @ level[:, 0::2]], 2).flatten(1, 2)
         beta = torch.stack([level[:, 1::2] @ beta, beta], 2).flatten(1, 2)
         alpha, beta = (x / x.amax((2, 3), keepdim=True) for x in (alpha, beta))
-    after = gains.clone()  # the first word's, which nothing asks for, stays without its continuations
+    after = gains.clone()  # the first word's is not needed, and stays without its continuations
     after[:, 1:] *= beta[:, : words - 1, :, 0]
     end = scaled.end.expand(batch, 1, -1)
-    goes_on = torch.nn.functional.pad(goes_on, (0, 1))[..., None]
-    beta = (torch.nn.functional.pad(after[:, 1:], (0, 0, 0, 1)) @ scaled.transitions.T).where(goes_on, end)
+    continues = torch.nn.functional.pad(continues, (0, 1))[..., None]
+    beta = (torch.nn.functional.pad(after[:, 1:], (0, 0, 0, 1)) @ scaled.transitions.T).where(continues, end)
     return alpha[:, :words, 0], beta, after, logs
 
 
@@ -152,17 +152,17 @@ def _log_posterior(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
 
 
 def _both_ways(values: Tensor, lengths: Tensor) -> Tensor:
-    """Of `(batch, words, tags)` the sentences as they are, and turned around: `(words, 2, batch, tags)`."""
+    """The sentences of `(batch, words, tags)`, forwards and reversed: `(words, 2, batch, tags)`."""
     forth = values.transpose(0, 1)
-    return torch.stack([forth, _turned(forth, lengths)], 1)
+    return torch.stack([forth, _reversed(forth, lengths)], 1)
 
 
 def _in_order(both: Tensor, lengths: Tensor) -> list[Tensor]:
-    """What `_both_ways` put together, `(batch, words, tags)` each, with word beside the same word."""
-    return [both[:, 0].transpose(0, 1), _turned(both[:, 1], lengths).transpose(0, 1)]
+    """The two parts of `_both_ways`, `(batch, words, tags)` each, both in the order of the words."""
+    return [both[:, 0].transpose(0, 1), _reversed(both[:, 1], lengths).transpose(0, 1)]
 
 
-def _turned(values: Tensor, lengths: Tensor) -> Tensor:
-    """Of `(words, batch, tags)` each sentence with its last word first; padding stays."""
+def _reversed(values: Tensor, lengths: Tensor) -> Tensor:
+    """`(words, batch, tags)` with each sentence reversed; padding stays."""
     word = torch.arange(len(values))[:, None]
     return values[torch.where(word < lengths, lengths - 1 - word, word), torch.arange(len(lengths))]

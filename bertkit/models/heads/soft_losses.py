@@ -1,4 +1,4 @@
-"""Losses of a student against its teacher (Hinton et al. 2015), and a chain's marginals that a student can learn by."""
+"""Losses of a student against its teacher (Hinton et al. 2015), and differentiable marginals of a chain."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def distance(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def log_marginals(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
-    """Logarithms of `crf.marginals`, `(batch, words, tags)` fp64, of no meaning at padding.
+    """Logarithms of `crf.marginals`, `(batch, words, tags)` fp64, undefined at padding.
 
     Differentiable by emissions and chain: sums of logarithms, word by word, to and from each word (Rabiner 1989).
     """
     scores = emissions.double()
     transitions, start, end = (part.double() for part in chain)
-    there = mask[..., None]
+    real = mask[..., None]
     before = [start + scores[:, 0]]  # all paths up to and with a word, (batch, tags)
     for t in range(1, scores.shape[1]):
         reached = (before[-1][:, :, None] + transitions).logsumexp(1) + scores[:, t]
-        before.append(reached.where(there[:, t], before[-1]))
+        before.append(reached.where(real[:, t], before[-1]))
     after = [end.expand_as(scores[:, 0])]  # all paths from a word on, without it
     for t in range(scores.shape[1] - 1, 0, -1):
         onward = (transitions + (scores[:, t] + after[-1])[:, None]).logsumexp(2)
-        after.append(onward.where(there[:, t], after[-1]))
+        after.append(onward.where(real[:, t], after[-1]))
     return (torch.stack(before, 1) + torch.stack(after[::-1], 1)).log_softmax(-1)
 
 
@@ -61,5 +61,5 @@ def chain_cross_entropy(
         log_marginals(emissions / temperature, mask, Chain(*(part / temperature for part in chain)))
         for emissions, chain in (student, teacher)
     )
-    # FORBIDDEN is finite: what neither can be adds 0 times a large number.
+    # FORBIDDEN is finite: a tag that is impossible for both adds 0 times a large number.
     return -(theirs.exp() * ours).sum(-1).where(mask, 0.0) * temperature**2

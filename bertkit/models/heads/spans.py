@@ -57,7 +57,7 @@ def masked_logits(start_logits: Tensor, end_logits: Tensor, batch: dict[str, Ten
 def best_spans(
     starts: Tensor, ends: Tensor, batch: dict[str, Tensor], *, n_best: int, max_answer_length: int
 ) -> dict[str, Tensor]:
-    """The best spans of each window, from `masked_logits`: exact, and of equal spans the first in the text.
+    """The best spans of each window, from `masked_logits`: exact, and among equal spans the first in the text.
 
     `scores`, best first and -inf after the last, `(windows, spans)`; `spans`, `(windows, spans, 2)`, the first and the
     last token of the context; and `null`, `(windows,)`, the score for no answer.

@@ -1,4 +1,4 @@
-"""From the scores of words to tags, posteriors and entities: of each word by itself, or of the sentence as a chain."""
+"""From the scores of words to tags, posteriors and entities: each word independently, or the sentence as a chain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Emissions(NamedTuple):
     """The scores of the words that a window owns, and the chain that they are part of."""
 
     scores: np.ndarray  # (words, tags) fp32
-    chain: tuple[np.ndarray, ...] | None  # transitions, start, end; None: every word for itself
+    chain: tuple[np.ndarray, ...] | None  # transitions, start, end; None: words are independent
 
 
 class Entity(NamedTuple):
@@ -79,7 +79,7 @@ def decode_tags(
     """The best tags of each sentence (Viterbi), and posteriors at this temperature (forward-backward).
 
     scores: `(words, tags)` of each sentence, any number of words. chain: transitions `(tags, tags)`, start and end,
-    of which what the tags' scheme forbids is never decoded; None: every word for itself.
+    of which what the tags' scheme forbids is never decoded; None: words are independent.
     """
     if chain is None:
         return [_each_word(own, tags, temperature) for own in scores]
@@ -87,8 +87,8 @@ def decode_tags(
 
     from bertkit.models.heads import posteriors
 
-    found = [Tagged([], [], [])] * len(scores)
-    continues = np.array([[_goes_on(a, b) for b in tags] for a in tags])
+    tagged = [Tagged([], [], [])] * len(scores)
+    continues = np.array([[_continues(a, b) for b in tags] for a in tags])
     for rows, emissions, lengths, joint in _blocks(scores, chain, tags, temperature):
         best = posteriors.decode(emissions, lengths, joint)
         posterior = posteriors.posterior(emissions, lengths, joint)
@@ -97,12 +97,12 @@ def decode_tags(
         spans = [(place, *e) for place, sentence in enumerate(named) for e in entities(sentence)]
         where = np.array([(place, first, end - 1) for place, _, first, end in spans], dtype=np.int64).reshape(-1, 3)
         chances = posteriors.span_posteriors(posterior, lengths, joint, best, where, continues)
-        whole = [list[Entity]() for _ in rows]
+        joined = [list[Entity]() for _ in rows]
         for (place, kind, first, end), chance in zip(spans, chances.tolist(), strict=True):
-            whole[place].append(Entity(kind, first, end, min(chance, 1.0)))
+            joined[place].append(Entity(kind, first, end, min(chance, 1.0)))
         for place, row in enumerate(rows):
-            found[row] = Tagged(named[place], chosen[place, : len(named[place])].clip(max=1).tolist(), whole[place])
-    return found
+            tagged[row] = Tagged(named[place], chosen[place, : len(named[place])].clip(max=1).tolist(), joined[place])
+    return tagged
 
 
 def _each_word(scores: np.ndarray, tags: Sequence[str], temperature: float) -> Tagged:
@@ -115,26 +115,26 @@ def _each_word(scores: np.ndarray, tags: Sequence[str], temperature: float) -> T
     chosen, named = posterior[np.arange(len(best)), best], [tags[i] for i in best.tolist()]
     found = []
     for kind, first, end in entities(named):
-        goes_on = [i for i, tag in enumerate(tags) if end < len(named) and _goes_on(named[end - 1], tag)]
-        ends = 1.0 - (posterior[end, goes_on].sum() if goes_on else 0.0)
+        continuing = [i for i, tag in enumerate(tags) if end < len(named) and _continues(named[end - 1], tag)]
+        ends = 1.0 - (posterior[end, continuing].sum() if continuing else 0.0)
         found.append(Entity(kind, first, end, float(chosen[first:end].prod() * ends)))
     return Tagged(named, chosen.tolist(), found)
 
 
 def expand_to_words(best: Tagged, read: Sequence[int], words: int) -> Tagged:
-    """The same over all words of a sentence, of which only `read` were decoded. The others are O, and tear entities."""
+    """The same for all words of a sentence, of which only `read` were decoded. The others are O, and split entities."""
     if len(read) == words:
         return best
     tags, scores = ["O"] * words, [1.0] * words
-    whole = {word: entity.score for entity in best.entities for word in read[entity.first : entity.end]}
+    score_of = {word: entity.score for entity in best.entities for word in read[entity.first : entity.end]}
     bioes = any(tag[0] in "ES" for tag in best.tags)
     for index, (word, tag) in enumerate(zip(read, best.tags, strict=True)):
         before = read[index - 1] if index else -1
-        if index and word > before + 1 and _goes_on(best.tags[index - 1], tag):
+        if index and word > before + 1 and _continues(best.tags[index - 1], tag):
             tags[before] = ({"B": "S", "I": "E"} if bioes else {}).get(tags[before][0], tags[before][0]) + tag[1:]
             tag = {"I": "B", "E": "S"}[tag[0]] + tag[1:]
         tags[word], scores[word] = tag, best.scores[index]
-    parts = [Entity(kind, first, end, whole[first]) for kind, first, end in entities(tags)]
+    parts = [Entity(kind, first, end, score_of[first]) for kind, first, end in entities(tags)]
     return Tagged(tags, scores, parts)
 
 
@@ -157,30 +157,30 @@ def tag_log_likelihood(
         return float(logs[np.arange(len(ids)), ids].mean()) if len(ids) else 0.0
     total, count = 0.0, 0
     for rows, emissions, lengths, joint in _blocks(scores, chain, tags, temperature):
-        there = np.arange(emissions.shape[1]) < lengths[:, None]
-        golden = np.zeros(there.shape, dtype=np.int64)
-        golden[there] = [tag for row in rows for tag in gold[row]]
-        chosen = _at(posteriors.posterior(emissions, lengths, joint).marginals, golden)[there]
+        words = np.arange(emissions.shape[1]) < lengths[:, None]
+        golden = np.zeros(words.shape, dtype=np.int64)
+        golden[words] = [tag for row in rows for tag in gold[row]]
+        chosen = _at(posteriors.posterior(emissions, lengths, joint).marginals, golden)[words]
         total, count = total + float(np.log(chosen.clip(min=1e-12)).sum()), count + len(chosen)
     return total / max(count, 1)
 
 
 def _at(table: np.ndarray, tags: np.ndarray) -> np.ndarray:
-    """Of `(batch, words, tags)` what stands at these tags, `(batch, words)`."""
+    """The values of `(batch, words, tags)` at these tags, `(batch, words)`."""
     import numpy as np
 
     return np.take_along_axis(table, tags[..., None], 2)[..., 0]
 
 
-def _goes_on(tag: str, following: str) -> bool:
-    """Is the second tag in the entity that the first is in?"""
+def _continues(tag: str, following: str) -> bool:
+    """Whether the second tag is in the entity that the first is in."""
     return "O" not in (tag, following) and len(entities([tag, following])) == 1
 
 
 def _blocks(
     scores: Sequence[np.ndarray], chain: Sequence[np.ndarray], tags: Sequence[str], temperature: float
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray, tuple[np.ndarray, ...]]]:
-    """Sentences of nearly one length together: which, emissions, lengths, chain; fp64. Empty ones are left out."""
+    """Sentences of similar length together: rows, emissions, lengths, chain; fp64. Empty ones are left out."""
     import numpy as np
 
     from bertkit.models.heads.posteriors import constrained

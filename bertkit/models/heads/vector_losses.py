@@ -33,19 +33,19 @@ def in_batch(anchors: Tensor, positives: Tensor, negatives: Tensor, texts: Tenso
     `(any, size)`; texts: a number for the text of each anchor, positive and negative, in this order. Returns `()`.
     """
     rows = len(anchors)
-    asked, found, other = texts[:rows], texts[rows : 2 * rows], texts[2 * rows :]
+    query, positive, other = texts[:rows], texts[rows : 2 * rows], texts[2 * rows :]
     candidates = torch.cat([across_processes(positives), across_processes(negatives)])
-    known = torch.cat([across_processes(found), across_processes(other)])
-    askers = torch.cat([across_processes(asked), across_processes(torch.full_like(other, -1))])
+    known = torch.cat([across_processes(positive), across_processes(other)])
+    queries = torch.cat([across_processes(query), across_processes(torch.full_like(other, -1))])
     own = torch.arange(rows, device=anchors.device) + _before(rows, anchors.device)
     scores = scale * F.normalize(anchors, dim=-1) @ F.normalize(candidates, dim=-1).T
-    twins = (found[:, None] == known[None, :]) | (asked[:, None] == askers[None, :])
+    twins = (positive[:, None] == known[None, :]) | (query[:, None] == queries[None, :])
     twins[torch.arange(rows, device=own.device), own] = False
     return F.cross_entropy(scores.masked_fill(twins, -torch.inf), own, reduction="sum")
 
 
 def across_processes(part: Tensor) -> Tensor:
-    """The rows of all processes in their order, `(any, …)`; gradients flow back to the process that they are of."""
+    """The rows of all processes in their order, `(any, …)`; gradients flow back to the process that owns them."""
     sizes = _sizes(len(part), part.device)
     if len(sizes) == 1:
         return part

@@ -1,4 +1,4 @@
-"""From word pieces to one vector a text, laid out on disk as sentence-transformers does."""
+"""From hidden states to one vector per text, in the folder layout of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Pooling: TypeAlias = Literal["mean", "cls", "max"]
 DENSE = "2_Dense"  # folder of the dense layer
-LARGEST = 65_536  # outputs of a dense layer: a damaged file must not ask for all memory
+LARGEST = 65_536  # outputs of a dense layer: a damaged file must not exhaust memory
 _KNOWN = re.compile("Transformer Pooling( Dense)?( Normalize)?")
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     name: getattr(nn, name) for name in ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid")
@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class Layout(NamedTuple):
-    """What stands behind the encoder: pooling, then a dense layer of so many outputs (0: none), then unit length."""
+    """What follows the encoder: pooling, then a dense layer of so many outputs (0: none), then unit length."""
 
     pooling: Pooling = "mean"
     dense: int = 0
@@ -38,7 +38,7 @@ class Layout(NamedTuple):
 
 
 class Dense(nn.Module):
-    """activation(W x + b), `(texts, size)` -> `(texts, dense)`; its tensors are called as in sentence-transformers."""
+    """activation(W x + b), `(texts, size)` -> `(texts, dense)`; tensors are named as in sentence-transformers."""
 
     def __init__(self, size: int, layout: Layout) -> None:
         super().__init__()
@@ -46,19 +46,19 @@ class Dense(nn.Module):
         self.activation = ACTIVATIONS[layout.activation]()
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.activation(self.linear(x))
-        return made
+        activated: Tensor = self.activation(self.linear(x))
+        return activated
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """`(texts, pieces, size)` and `(texts, pieces)` of 0 and 1 -> `(texts, size)`, fp32; special pieces count."""
+    """`(texts, tokens, size)` and `(texts, tokens)` of 0 and 1 -> `(texts, size)`, fp32; special tokens count."""
     hidden = hidden.float()
     if pooling == "cls":
         return hidden[:, 0]
-    there = mask[..., None].to(hidden.dtype)
+    real = mask[..., None].to(hidden.dtype)
     if pooling == "max":
-        return hidden.masked_fill(there == 0, -torch.inf).amax(1)
-    return (hidden * there).sum(1) / there.sum(1).clamp(min=1e-9)
+        return hidden.masked_fill(real == 0, -torch.inf).amax(1)
+    return (hidden * real).sum(1) / real.sum(1).clamp(min=1e-9)
 
 
 def attach(model: PreTrainedModel, layout: Layout) -> None:
@@ -66,50 +66,50 @@ def attach(model: PreTrainedModel, layout: Layout) -> None:
 
     By a hook, since it also runs inside peft's and DDP's wrappers, and leaves the class as it was.
     """
-    whole: Any = model
+    owner: Any = model
     if layout.dense:
-        whole.dense = Dense(model.config.hidden_size, layout)
+        owner.dense = Dense(model.config.hidden_size, layout)
 
     def vectors(module: Any, args: Any, kwargs: Mapping[str, Any], outputs: Any) -> dict[str, Tensor]:
         pooled = pool(outputs.last_hidden_state, kwargs["attention_mask"], layout.pooling)
         with torch.autocast(pooled.device.type, enabled=False):
-            made = module.dense(pooled) if layout.dense else pooled
-            return {"vectors": F.normalize(made, dim=-1) if layout.normalize else made}
+            pooled = module.dense(pooled) if layout.dense else pooled
+            return {"vectors": F.normalize(pooled, dim=-1) if layout.normalize else pooled}
 
     model.register_forward_hook(vectors, with_kwargs=True)
 
 
 def read_layout(folder: Path) -> tuple[Layout, int | None, bool]:
-    """The layout of a model folder, the most word pieces it reads where it says so, and are its texts lowercased?
+    """The layout of a model folder, its limit in tokens where it states one, and whether its texts are lowercased.
 
-    Mean pooling where it is a plain encoder. Raises ModelError on modules that bertkit does not know.
+    Mean pooling for a plain encoder. Raises ModelError on modules that bertkit does not know.
     """
     if not (folder / "modules.json").is_file():
         return Layout(), None, False
     modules = _modules(folder)
     if not _KNOWN.fullmatch(" ".join(modules)):
         what = f"its modules are {', '.join(modules) or 'none'}"
-        fix = "bertkit reads Transformer, Pooling and then perhaps Dense and Normalize, in this order."
+        fix = "bertkit reads Transformer, Pooling and optionally Dense and Normalize, in this order."
         raise ModelError(Problem(f"{folder}/modules.json", what, fix))
     if modules["Transformer"] != folder:
         raise ModelError(Problem(f"{folder}/modules.json", "its Transformer is not in the folder itself"))
     file = folder / "sentence_bert_config.json"
-    said = read_object(file) if file.is_file() else {}
-    longest = said.get("max_seq_length")
-    if longest is not None and not _whole(longest, 8):
-        raise ModelError(Problem(str(file), f"max_seq_length is {longest!r}", "It is a whole number from 8 on."))
+    settings = read_object(file) if file.is_file() else {}
+    longest = settings.get("max_seq_length")
+    if longest is not None and not _is_integer(longest, 8):
+        raise ModelError(Problem(str(file), f"max_seq_length is {longest!r}", "Expected a whole number from 8 on."))
     layout = Layout(_pooling(modules["Pooling"] / "config.json"), normalize="Normalize" in modules)
     if "Dense" in modules:
         layout = _dense(modules["Dense"], layout)
-    return layout, longest, said.get("do_lower_case") is True
+    return layout, longest, settings.get("do_lower_case") is True
 
 
-def _whole(value: Any, least: int, most: float = float("inf")) -> bool:
+def _is_integer(value: Any, least: int, most: float = float("inf")) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _modules(folder: Path) -> dict[str, Path]:
-    """Kind -> folder, in order; one that is not of sentence-transformers by its whole name. Raises ModelError."""
+    """Kind -> folder, in order; a module of another library by its full name. Raises ModelError."""
     file = folder / "modules.json"
     try:
         listed = read_json(file)
@@ -117,16 +117,16 @@ def _modules(folder: Path) -> dict[str, Path]:
         raise ModelError(error.problems) from error
     if not isinstance(listed, list) or not all(isinstance(module, dict) for module in listed):
         raise ModelError(Problem(str(file), "not a list of modules"))
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for module in listed:
         name, inside = str(module.get("type", "")), folder / str(module.get("path", ""))
         if not inside.resolve().is_relative_to(folder.resolve()):
             raise ModelError(Problem(str(file), f"names {inside}, which is outside of the model"))
         kind = name.rpartition(".")[2] if name.startswith("sentence_transformers.") else name
-        if kind in found:
+        if kind in folders:
             raise ModelError(Problem(str(file), f"names two modules {kind}; bertkit reads one"))
-        found[kind] = inside
-    return found
+        folders[kind] = inside
+    return folders
 
 
 def _dense(folder: Path, layout: Layout) -> Layout:
@@ -136,8 +136,10 @@ def _dense(folder: Path, layout: Layout) -> Layout:
     size: Any = config.get("out_features")
     if activation not in ACTIVATIONS or folder.name != DENSE:
         raise ModelError(Problem(str(folder), f"bertkit reads no dense layer with {activation or 'no activation'}"))
-    if not _whole(size, 1, LARGEST):
-        raise ModelError(Problem(str(file), f"out_features is {size!r}", f"It is a whole number from 1 to {LARGEST}."))
+    if not _is_integer(size, 1, LARGEST):
+        raise ModelError(
+            Problem(str(file), f"out_features is {size!r}", f"Expected a whole number from 1 to {LARGEST}.")
+        )
     places = {config.get(f"module_{end}put_name") for end in ("in", "out")}
     if config.get("use_residual") or not places <= {None, "sentence_embedding"}:
         raise ModelError(Problem(str(file), "a residual, or a layer that is not over the pooled vector"))
@@ -149,11 +151,11 @@ def _pooling(file: Path) -> Pooling:
     config = read_object(file)
     old = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
     chosen = config.get("pooling_mode") or [way for name, way in old.items() if config.get(name)]
-    strange = [name for name, on in config.items() if name.startswith("pooling_mode_") and on and name not in old]
+    unknown = [name for name, on in config.items() if name.startswith("pooling_mode_") and on and name not in old]
     chosen = [chosen] if isinstance(chosen, str) else chosen
     ways: list[Pooling] = [way for way in ("mean", "cls", "max") if isinstance(chosen, list) and way in chosen]
-    if len(ways) != 1 or len(chosen) != 1 or strange:
-        raise ModelError(Problem(str(file), "bertkit pools by mean, cls or max, and by one of them"))
+    if len(ways) != 1 or len(chosen) != 1 or unknown:
+        raise ModelError(Problem(str(file), "bertkit pools by exactly one of mean, cls and max"))
     if config.get("include_prompt") is False:
         raise ModelError(Problem(str(file), "leaves the prompt out of the pooling; bertkit pools over it"))
     return ways[0]
@@ -165,7 +167,7 @@ def files(layout: Layout, size: int, longest: int) -> dict[str, Any]:
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
     kinds += [(DENSE, "Dense")] if layout.dense else []
     kinds += [(f"{len(kinds)}_Normalize", "Normalize")] if layout.normalize else []
-    made: dict[str, Any] = {
+    contents: dict[str, Any] = {
         "modules.json": [
             {"idx": index, "name": str(index), "path": path, "type": f"{at}.{kind}"}
             for index, (path, kind) in enumerate(kinds)
@@ -180,10 +182,10 @@ def files(layout: Layout, size: int, longest: int) -> dict[str, Any]:
     }
     if layout.dense:
         home = "linear" if layout.activation == "Identity" else "activation"
-        made[f"{DENSE}/config.json"] = {
+        contents[f"{DENSE}/config.json"] = {
             "in_features": size,
             "out_features": layout.dense,
             "bias": layout.bias,
             "activation_function": f"torch.nn.modules.{home}.{layout.activation}",
         }
-    return made
+    return contents
