@@ -215,7 +215,7 @@ def cut(file: Path, at: int) -> None:
 @pytest.mark.parametrize("at", [0, 4, 100, -10])
 def test_cut_off_weights_are_a_model_error(at: int, model: Path, capsys: Any) -> None:
     cut(model / "model.safetensors", at)
-    with pytest.raises(ModelError, match="is damaged|not a valid safetensors file"):
+    with pytest.raises(ModelError, match="is damaged"):
         load(model)
     assert main(["predict", str(model), "a text"]) == 2
     told = capsys.readouterr().err
@@ -349,7 +349,7 @@ def test_weights_in_several_files_of_the_folder_are_read(model: Path) -> None:
 def test_a_header_that_lies_is_refused(length: int, model: Path) -> None:
     content = (model / "model.safetensors").read_bytes()
     (model / "model.safetensors").write_bytes(length.to_bytes(8, "little") + content[8:])
-    with pytest.raises(ModelError, match="is damaged|not a valid safetensors file"):
+    with pytest.raises(ModelError, match=r"is damaged|not a valid safetensors file"):
         load(model)
 
 
