@@ -100,7 +100,7 @@ class Trainer:
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     """In place of `train`, and of the rehearsal before it."""
     made = Trainer()
-    known = SimpleNamespace(headline="accuracy"), SimpleNamespace(fingerprints={"train": "0" * 64})
+    known = SimpleNamespace(metrics=("accuracy",)), SimpleNamespace(fingerprints={"train": "0" * 64})
     monkeypatch.setattr(search, "train", lambda *args, **more: made(*args, **more))
     monkeypatch.setattr(program, "_dry_run", lambda *args: known)
     monkeypatch.setattr(pages, "page", lambda *args: "")  # drawing takes a second
@@ -375,7 +375,7 @@ def test_another_recipe_space_or_data_do_not_go_on(
     if change == "space":
         space.write_text(SPACE.replace("8", "16"))
     if change == "data":
-        other = SimpleNamespace(headline="accuracy"), SimpleNamespace(fingerprints={"train": "1" * 64})
+        other = SimpleNamespace(metrics=("accuracy",)), SimpleNamespace(fingerprints={"train": "1" * 64})
         monkeypatch.setattr(program, "_dry_run", lambda *args: other)
     with pytest.raises(UserError, match=f"is a sweep with another {change}"):
         sweep(

@@ -101,7 +101,15 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, check_file
     shipped = shipped_recipes()
     file = shipped.get(str(source)) or Path(os.path.expanduser(source))
     report = Report(escape_controls(str(file)))
-    data = _read_file(file, shipped, report)
+    fix = "start with `task:`, `model:` and `data:`, or with a copy: bertkit copy sst2 my.yaml"
+    try:
+        data = read_mapping(file, report, "recipe", fix)
+    except RecipeError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        near = [path.name for path in file.absolute().parent.glob("*.y*ml")]
+        what = f"no such recipe{did_you_mean(file.name, [*shipped, *near])}"
+        raise RecipeError(Problem(report.name, what, f"shipped recipes: {', '.join(shipped) or 'none'}")) from None
     apply_overrides(data, overrides, report)
     home = Path.cwd() if file in shipped.values() else file.absolute().parent
     clean = _check(data, report)
@@ -168,24 +176,20 @@ class _Plain(SafeRepresenter):
 _Plain.add_representer(str, _Plain.represent_str)
 
 
-def _read_file(file: Path, shipped: Mapping[str, Path], report: Report) -> dict[str, Any]:
+def read_mapping(file: Path, report: Report, kind: str, fix: str) -> dict[str, Any]:
+    """The keys of a YAML file. kind: of the file, for messages; fix: for an empty one. Raises RecipeError."""
     try:
         with open(file, "rb") as stream:
             document = parse(stream.read(MAX_BYTES + 1))
-    except FileNotFoundError:
-        near = [path.name for path in file.absolute().parent.glob("*.y*ml")]
-        what = f"no such recipe{did_you_mean(file.name, [*shipped, *near])}"
-        raise RecipeError(Problem(report.name, what, f"shipped recipes: {', '.join(shipped) or 'none'}")) from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         what = str(error.strerror) if isinstance(error, OSError) else "not a valid file name"
-        raise RecipeError(Problem(report.name, f"cannot be read: {what}")) from None
+        raise RecipeError(Problem(report.name, f"cannot be read: {what}")) from error
     report.read(document)
     data: Any = document.data
     if isinstance(data, dict):
         return data
     if not document.faults:
-        what = "the recipe is empty" if data is None else f"expected a mapping, found {describe(data)}"
-        fix = "start with `task:`, `model:` and `data:`, or with a copy: bertkit copy sst2 my.yaml"
+        what = f"the {kind} is empty" if data is None else f"expected a mapping, found {describe(data)}"
         report.add(KeyProblem((), what, fix))
     report.raise_if_any()
     return {}

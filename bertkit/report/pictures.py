@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 
 Points: TypeAlias = Sequence[tuple[float, float]]
 
-INK, FAINT = "#010101", "#020202"  # placeholders, which `_svg` replaces by names of the page's colours
+INK, FAINT = "#010101", "#020202"  # placeholders, which `to_svg` replaces by names of the page's colours
 SERIES = ("#030301", "#030302", "#030303", "#030304", "#030305", "#030306")
 NAMES = {INK: "ink", FAINT: "faint", **{color: f"s{place}" for place, color in enumerate(SERIES, 1)}}
 BLUE, GAP = (43, 143, 208, 255), (128, 128, 128, 110)  # of images, which have no names: visible in light and dark
@@ -72,7 +72,7 @@ def curves(title: str, lines: Mapping[str, Points], marked: Mapping[str, float] 
         axes.legend(ncols=2)
     ends = [f"{name} from {points[0][1]:.3g} to {points[-1][1]:.3g}" for name, points in list(lines.items())[:8]]
     note = "A ring marks the checkpoint that was selected." if marked else ""
-    return Picture(title, _svg(figure, title), f"{title} over steps: {'; '.join(ends)}.", note)
+    return Picture(title, to_svg(figure, title), f"{title} over steps: {'; '.join(ends)}.", note)
 
 
 @mpl.rc_context(STYLE)
@@ -95,7 +95,7 @@ def scores(
     values = [f"{name} {value:.3f}" for name, value in [*((n, v[0]) for n, v in ours.items()), *others.items()]]
     note = "Dots with their 95 % intervals" + ("; diamonds are baselines." if others else ".")
     note += " The band is the range that the recipe expects." if isinstance(band, list) else ""
-    return Picture(f"headline: {metric}", _svg(figure, metric), f"{metric}: {'; '.join(values)}.", note)
+    return Picture(f"headline: {metric}", to_svg(figure, metric), f"{metric}: {'; '.join(values)}.", note)
 
 
 @mpl.rc_context(STYLE)
@@ -112,7 +112,7 @@ def reliability(bins: Mapping[str, Sequence[Mapping[str, Any]]], errors: Mapping
     axes.legend(loc="lower right")
     alt = "; ".join(f"{name} calibration the expected calibration error is {errors[name]:.3f}" for name in bins)
     note = "On the dotted line, answers with confidence 0.8 are right eight times in ten. 15 bins, without empty ones."
-    return Picture("Reliability", _svg(figure, "reliability"), f"Reliability diagram: {alt}.", note)
+    return Picture("Reliability", to_svg(figure, "reliability"), f"Reliability diagram: {alt}.", note)
 
 
 @mpl.rc_context(STYLE)
@@ -126,7 +126,7 @@ def lengths(tokens: Sequence[int], limit: int) -> Picture:
         axes.legend()
     over, median = sum(length > limit for length in tokens), sorted(tokens)[len(tokens) // 2]
     alt = f"Histogram of lengths: {min(tokens)} to {max(tokens)} tokens, median {median}; {over:,} of "
-    return Picture("Length", _svg(figure, "lengths"), f"{alt}{len(tokens):,} texts exceed the limit of {limit}.")
+    return Picture("Length", to_svg(figure, "lengths"), f"{alt}{len(tokens):,} texts exceed the limit of {limit}.")
 
 
 @mpl.rc_context(STYLE)
@@ -139,7 +139,7 @@ def scatter(points: Points, across: str, along: str) -> Picture:
     alt = f"Scatter plot of {len(gold):,} rows, {across} from {min(gold):g} to {max(gold):g} against {along} from "
     note = f"Every {step}th row." if step > 1 else ""
     return Picture(
-        f"{along} against {across}", _svg(figure, "scatter"), f"{alt}{min(given):.3g} to {max(given):.3g}.", note
+        f"{along} against {across}", to_svg(figure, "scatter"), f"{alt}{min(given):.3g} to {max(given):.3g}.", note
     )
 
 
@@ -154,7 +154,7 @@ def bars(title: str, counts: Mapping[str, int], note: str = "") -> Picture:
     axes.xaxis.set_visible(False)
     axes.spines["bottom"].set_visible(False)
     alt = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-    return Picture(title, _svg(figure, title), f"{title}: {alt}.", note)
+    return Picture(title, to_svg(figure, title), f"{title}: {alt}.", note)
 
 
 @mpl.rc_context(STYLE)
@@ -167,7 +167,7 @@ def threshold(points: Points, chosen: float) -> Picture:
     at, best = max(points, key=lambda point: point[1])
     alt = f"F1 over null thresholds: at most {best:.3f}, from {at:.2f}; {chosen:.2f} is in use."
     note = "Questions with null odds above the threshold get no answer. It was chosen on validation."
-    return Picture("Null threshold", _svg(figure, "threshold"), alt, note)
+    return Picture("Null threshold", to_svg(figure, "threshold"), alt, note)
 
 
 @mpl.rc_context(STYLE)
@@ -193,7 +193,7 @@ def attention(levels: Any) -> Picture:
     alt = f"Attention maps of {layers} layers with {heads} heads each, over {tokens} tokens. On average a token "
     note = "In each map, rows are tokens that attend and columns are those attended to; darker is more."
     return Picture(
-        "Attention", _svg(figure, "attention"), f"{alt}gives {first:.0%} of its attention to the first one.", note
+        "Attention", to_svg(figure, "attention"), f"{alt}gives {first:.0%} of its attention to the first one.", note
     )
 
 
@@ -211,7 +211,7 @@ def _name_rows(axes: Any, names: Sequence[str]) -> None:
     axes.set_ylim(len(names) - 0.5, -0.5)
 
 
-def _svg(figure: Figure, salt: str) -> str:
+def to_svg(figure: Figure, salt: str) -> str:
     """The figure's SVG element, its colours by name, without ids that several pictures would share."""
     file = io.StringIO()
     salted: Any = {"svg.hashsalt": salt}

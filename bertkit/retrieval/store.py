@@ -86,9 +86,8 @@ class Store:
             what = "is already a store" if (local / f"{TABLE}.lance").is_dir() else "exists, and is not a store"
             raise DataError(Problem(uri, what, "Name a new folder."))
         types = dict.fromkeys(("id", "text", "title", "hash"), pa.string())
-        types |= dict.fromkeys(("passage", "start", "end"), pa.int32()) | {
-            "vector": pa.list_(pa.float32(), identity.size)
-        }
+        types |= dict.fromkeys(("passage", "start", "end"), pa.int32())
+        types["vector"] = pa.list_(pa.float32(), identity.size)
         note = json.dumps({"format": FORMAT, "model": asdict(identity)})
         fields = pa.schema(types, metadata={NOTE: note.encode()})
         with database_errors(uri):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -16,7 +14,7 @@ from optuna.trial import TrialState
 from optuna.visualization.matplotlib import plot_parallel_coordinate, plot_param_importances
 
 from bertkit.report.html import library
-from bertkit.report.pictures import Picture
+from bertkit.report.pictures import Picture, to_svg
 from bertkit.sweeps.space import brief
 
 
@@ -84,19 +82,15 @@ def _parallel(study: Study, metric: str, keys: list[str]) -> Any:
 
 def _svg(salt: str, plot: Callable[[], Any]) -> str:
     """The SVG element of an optuna plot. optuna changes pyplot's global styles; they are restored."""
-    file = io.StringIO()
-    settings: Any = {"svg.hashsalt": salt, "svg.fonttype": "none"}
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of optuna: its plots are experimental, and there are few trials
         pyplot.switch_backend("agg")
-        mpl.rcParams.update(settings)
+        mpl.rcParams.update({"svg.fonttype": "none", "savefig.bbox": "tight"})
         figure = plot().figure
         for axes in figure.axes:
             names = [label.get_text() for label in axes.get_yticklabels()]
             if any("$" in name and "mathdefault" not in name for name in names):  # choices, not powers of ten
                 axes.set_yticks(axes.get_yticks(), [name.replace("$", r"\$") for name in names])
-        figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+        svg = to_svg(figure, salt)
         pyplot.close(figure)
-    text = file.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)
-    return re.sub(r'(<svg [^>]*?)width="[^"]*"', r"\1", re.sub(r'(<svg [^>]*?)height="[^"]*"', r"\1", text, count=1))
+    return svg

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bertkit.errors import Problem, RecipeError
+from bertkit.errors import RecipeError
 from bertkit.recipe.errors import Report
-from bertkit.recipe.recipe import Recipe, load_recipe
-from bertkit.recipe.yaml import MAX_BYTES, parse
+from bertkit.recipe.recipe import Recipe, load_recipe, read_mapping
 from bertkit.text import KeyPath, dotted, escape_controls, short_repr
 from bertkit.validation import KeyProblem, describe, explain
 
@@ -113,11 +112,14 @@ def read_space(file: Path, recipe: Path) -> tuple[Space, Report, dict[KeyPath, R
     """
     report = Report(escape_controls(str(file)))
     space: Space = {}
-    for key, given in _read(file, report).items():
+    fix = "write keys of the recipe: training.learning_rate: {low: 1e-5, high: 1e-4}"
+    settings = read_mapping(file, report, "space", fix)
+    if not settings:
+        report.add(KeyProblem((), "the space is empty", fix))
+    for key, given in settings.items():
         dimension, wrong = _dimension(given)
         problems = [*_key_problems(key, space), *wrong]
-        for each in problems:
-            report.add(KeyProblem((key, *each.path), each.what, each.fix))
+        report.add(*(KeyProblem((key, *path), what, fix) for path, what, fix in problems))
         if dimension and not problems:
             space[key] = dimension
     variants: dict[KeyPath, Recipe] = {}
@@ -131,26 +133,10 @@ def read_space(file: Path, recipe: Path) -> tuple[Space, Report, dict[KeyPath, R
                 for problem in error.problems:
                     refused.setdefault((problem.what.removeprefix(f"{key}: "), problem.fix), []).append(name)
         for (what, fix), names in refused.items():
-            for path in [(key, name) for name in names] if len(names) < len(values) else [(key,)]:  # all: the key's
-                report.add(KeyProblem(path, what, fix))
+            paths: list[KeyPath] = [(key, name) for name in names] if len(names) < len(values) else [(key,)]
+            report.add(*(KeyProblem(path, what, fix) for path in paths))
     report.raise_if_any()
     return space, report, variants
-
-
-def _read(file: Path, report: Report) -> dict[str, Any]:
-    try:
-        with open(file, "rb") as stream:
-            document = parse(stream.read(MAX_BYTES + 1))
-    except (OSError, ValueError) as error:
-        what = getattr(error, "strerror", None) or str(error)
-        raise RecipeError(Problem(escape_controls(str(file)), f"cannot be read: {what}")) from None
-    report.read(document)
-    if not document.faults and not (isinstance(document.data, dict) and document.data):
-        what = "the space is empty" if not document.data else f"expected a mapping, found {describe(document.data)}"
-        report.add(KeyProblem((), what, "write keys of the recipe: training.learning_rate: {low: 1e-5, high: 1e-4}"))
-    report.raise_if_any()
-    data: dict[str, Any] = document.data
-    return data
 
 
 def _key_problems(key: str, others: Mapping[str, Any]) -> Iterator[KeyProblem]:
