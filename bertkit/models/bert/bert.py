@@ -128,9 +128,9 @@ class BertSelfAttention(nn.Module):
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
         self.probability = float(config.attention_probs_dropout_prob)
 
-    def forward(self, x: Tensor, mask: Tensor | None, require_torch_model: bool) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, mask: Tensor | None, with_weights: bool) -> tuple[Tensor, Tensor | None]:
         query, key, value = self._split(self.query(x)), self._split(self.key(x)), self._split(self.value(x))
-        if require_torch_model:
+        if with_weights:
             weights = attention_weights(query, key, mask)  # (batch, heads, length, length)
             context = F.dropout(weights, self.probability, self.training) @ value
         else:
@@ -177,8 +177,8 @@ class BertAttention(nn.Module):
         self.self = BertSelfAttention(config)
         self.output = BertOutput(config.hidden_size, config)
 
-    def forward(self, x: Tensor, mask: Tensor | None, require_torch_model: bool) -> tuple[Tensor, Tensor | None]:
-        context, weights = self.self(self.output.before(x), mask, require_torch_model)
+    def forward(self, x: Tensor, mask: Tensor | None, with_weights: bool) -> tuple[Tensor, Tensor | None]:
+        context, weights = self.self(self.output.before(x), mask, with_weights)
         return self.output(context, x), weights
 
 
@@ -203,8 +203,8 @@ class BertLayer(GradientCheckpointingLayer):  # type: ignore[no-untyped-call]
         self.intermediate = BertIntermediate(config)
         self.output = BertOutput(config.intermediate_size, config)
 
-    def forward(self, x: Tensor, mask: Tensor | None, require_torch_model: bool) -> tuple[Tensor, Tensor | None]:
-        x, weights = self.attention(x, mask, require_torch_model)  # (batch, length, hidden)
+    def forward(self, x: Tensor, mask: Tensor | None, with_weights: bool) -> tuple[Tensor, Tensor | None]:
+        x, weights = self.attention(x, mask, with_weights)  # (batch, length, hidden)
         return self.output(self.intermediate(self.output.before(x)), x), weights
 
 
@@ -218,13 +218,13 @@ class BertEncoder(nn.Module):
         if config.norm == "pre":
             self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    def forward(self, x: Tensor, mask: Tensor | None, require_torch_model: bool) -> tuple[list[Tensor], list[Tensor]]:
+    def forward(self, x: Tensor, mask: Tensor | None, with_weights: bool) -> tuple[list[Tensor], list[Tensor]]:
         """What goes into each layer and comes out of the last, `(batch, length, hidden)`; each layer's weights."""
         states, attentions = [x], []
         for layer in self.layer:
-            x, weights = layer(x, mask, require_torch_model)
+            x, weights = layer(x, mask, with_weights)
             states.append(x)
-            if require_torch_model:
+            if with_weights:
                 attentions.append(weights)
         if self.LayerNorm is not None:
             states[-1] = self.LayerNorm(x)
