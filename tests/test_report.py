@@ -25,7 +25,7 @@ from bertkit.evaluation import ranking, squad
 from bertkit.files import read_json
 from bertkit.inference.predictor import Predictor
 from bertkit.recipe.recipe import load_recipe
-from bertkit.report import calibrated, comparison, examples, mistakes, pictures, rankings, sections, task_pictures
+from bertkit.report import comparison, examples, mistakes, pictures, rankings, sections, task_pictures
 from bertkit.report.card import write_card
 from bertkit.report.examples import neighbours, write_explanations
 from bertkit.report.explained import KINDS
@@ -146,7 +146,7 @@ def test_every_task_has_a_report(
         assert [each.measure for each in wrong.shown] == sorted((each.measure for each in wrong.shown), reverse=True)
         assert all(any(each.texts) or each.lines for each in wrong.shown)
     ece = scores.get("calibration", {})
-    picture = calibrated.reliability(own)
+    picture = task_pictures.reliability(own)
     after = next((ece[name] for name in ("ece_after", "ece", "ece_entities") if ece.get(name) is not None), None)
     assert (picture is None) == (after is None)
     if picture:  # the picture is of the same decisions as the number in the results
@@ -436,7 +436,7 @@ def test_lengths_are_word_pieces_of_the_model(facts: Facts, run: Run) -> None:
     ids = task.tokenizer([row["text"] for row in facts.rows])["input_ids"]
     assert list(facts.lengths.tokens) == [len(each) for each in ids]
     assert facts.lengths.limit == 32
-    assert facts.lengths.truncated == sum(row["answer"]["truncated"] for row in facts.rows)
+    assert facts.truncated == sum(row["answer"]["truncated"] for row in facts.rows)
 
 
 def test_the_same_facts_make_the_same_page(facts: Facts) -> None:

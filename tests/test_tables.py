@@ -9,9 +9,8 @@ import pytest
 
 from bertkit.explain.targets import TARGETS
 from bertkit.export.extra_outputs import EXTRA_OUTPUTS
-from bertkit.report.calibrated import DECISIONS
 from bertkit.report.mistakes import MISTAKES
-from bertkit.report.task_pictures import PICTURES
+from bertkit.report.task_pictures import DECISIONS, PICTURES
 from bertkit.report.usage import USAGE
 from bertkit.serve.answers import ANSWERS
 from bertkit.tasks import TASKS
@@ -21,7 +20,7 @@ VECTORS = ("sentence-similarity", "retrieval")
 TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
     "explain/targets": (TARGETS, ()),
     "export/extra_outputs": (EXTRA_OUTPUTS, ("question-answering", *VECTORS, "pretraining")),
-    "report/calibrated": (DECISIONS, ("retrieval", "text-ranking", "pretraining")),
+    "report/task_pictures, reliability": (DECISIONS, ("retrieval", "text-ranking", "pretraining")),
     "report/mistakes": (MISTAKES, ("pretraining",)),
     "report/task_pictures": (PICTURES, ("pretraining",)),
     "report/usage": (USAGE, ()),

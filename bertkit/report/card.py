@@ -189,8 +189,8 @@ def _reach(facts: Facts) -> str:
     if not facts.rows:
         what, fix = "is missing: it states how many texts were truncated", "Restore the file, or train the run again."
         raise ModelError(Problem(f"{facts.name}/predictions/{facts.split}.jsonl", what, fix))
-    cut = sum(bool(row["answer"].get("truncated")) for row in facts.rows)
-    return f"Texts are truncated to {most}: {cut:,} of {len(facts.rows):,} rows of {facts.split} were longer."
+    cut = f"{facts.truncated:,} of {len(facts.rows):,} rows of {facts.split} were longer"
+    return f"Texts are truncated to {most}: {cut}."
 
 
 def _calibration(facts: Facts) -> str:

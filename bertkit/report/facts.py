@@ -32,15 +32,10 @@ EDITED = "It was edited or written by another version of bertkit: train it again
 
 @dataclass(frozen=True)
 class Lengths:
-    """Token counts of a split's texts, special tokens included.
-
-    tokens: `(texts,)`, of the first 2,000 rows. limit: tokens of one window. truncated: number of rows whose text was
-    truncated, among all rows of the split.
-    """
+    """Token counts of a split's first 2,000 texts, special tokens included, and the limit of one window."""
 
     tokens: tuple[int, ...]
     limit: int
-    truncated: int
 
 
 @dataclass(frozen=True)
@@ -80,6 +75,11 @@ class Facts:
     def scores(self) -> Mapping[str, Any]:
         """`rows`, `metrics`, `intervals` and task-specific details of the reported split."""
         return dict(self.results["splits"][self.split])
+
+    @property
+    def truncated(self) -> int:
+        """How many rows of the reported split had a text that was truncated."""
+        return sum(bool(row["answer"].get("truncated")) for row in self.rows)
 
 
 def read_facts(folder: str | Path) -> Facts:
@@ -213,7 +213,7 @@ def _lengths(run: Run, settings: Mapping[str, Any], rows: tuple[Row, ...]) -> Le
     separate = issubclass(get_task(settings["task"]["name"]), VectorTask)
     given = [each[-1] if separate or len(each) == 1 else each for each in texts]
     tokens = tuple(len(encoding.ids) for encoding in tokenizer.encode_batch_fast(given))
-    return Lengths(tokens, settings["max_length"], sum(bool(row["answer"].get("truncated")) for row in rows))
+    return Lengths(tokens, settings["max_length"])
 
 
 def _transitions(run: Run, settings: Mapping[str, Any]) -> tuple[tuple[float, ...], ...] | None:

@@ -15,11 +15,11 @@ from markupsafe import Markup
 
 from bertkit.errors import Problem, UserError
 from bertkit.files import write_text
-from bertkit.report import calibrated, comparison, explained, pictures, sections
+from bertkit.report import comparison, explained, pictures, sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.mistakes import mistakes
 from bertkit.report.table import teacher_table
-from bertkit.report.task_pictures import task_pictures
+from bertkit.report.task_pictures import reliability, task_pictures
 
 LEVELS = {"fail": 0, "warn": 1, "note": 2}
 
@@ -58,7 +58,7 @@ def report(facts: Facts) -> str:
         sections=sections,
         teacher=teacher_table(facts.results["distillation"]) if "distillation" in facts.results else "",
         task_pictures=task_pictures(facts),
-        reliability=calibrated.reliability(facts),
+        reliability=reliability(facts),
         lengths=facts.lengths and pictures.lengths(facts.lengths.tokens, facts.lengths.limit),
         mistakes=mistakes(facts),
         explained=explained.explained(facts.explanations.get("examples", [])),
