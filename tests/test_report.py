@@ -143,8 +143,8 @@ def test_every_task_has_a_report(
     assert (wrong is None) == (own.task == "pretraining")
     if wrong:
         assert f"{wrong.wrong} of {wrong.total} {wrong.unit}" in page.text
-        assert [each.measure for each in wrong.shown] == sorted((each.measure for each in wrong.shown), reverse=True)
-        assert all(any(each.texts) or each.lines for each in wrong.shown)
+        assert [each.measure for each in wrong.top] == sorted((each.measure for each in wrong.top), reverse=True)
+        assert all(any(each.texts) or each.lines for each in wrong.top)
     ece = scores.get("calibration", {})
     picture = task_pictures.reliability(own)
     after = next((ece[name] for name in ("ece_after", "ece", "ece_entities") if ece.get(name) is not None), None)
@@ -167,7 +167,7 @@ def test_mistakes_are_those_that_the_scores_count(facts: Facts) -> None:
     found = mistakes.mistakes(facts)
     assert found is not None
     assert found.wrong == round((1 - facts.scores["metrics"]["accuracy"]) * facts.scores["rows"])
-    assert all(each.gold != each.answer for each in found.shown)
+    assert all(each.gold != each.answer for each in found.top)
 
 
 def test_only_so_many_mistakes_are_shown_and_their_texts_not_without_end(facts: Facts) -> None:
@@ -175,9 +175,9 @@ def test_only_so_many_mistakes_are_shown_and_their_texts_not_without_end(facts: 
     rows = [{"text": "long " * 4000, "label": "bad", "answer": {**answer, "score": i / 200}} for i in range(200)]
     found = mistakes.mistakes(replace(facts, rows=tuple(rows)))
     assert found is not None
-    assert (found.wrong, found.total, len(found.shown)) == (200, 200, mistakes.MAX_MISTAKES)
-    assert found.shown[0].measure == 199 / 200
-    assert len(found.shown[0].texts[0]) < mistakes.MAX_CHARACTERS + 10
+    assert (found.wrong, found.total, len(found.top)) == (200, 200, mistakes.MAX_MISTAKES)
+    assert found.top[0].measure == 199 / 200
+    assert len(found.top[0].texts[0]) < mistakes.MAX_CHARACTERS + 10
     assert len(report(replace(facts, rows=tuple(rows))).encode()) < 600_000
 
 
@@ -252,12 +252,12 @@ def test_the_surest_are_explained_wrong_and_right(run: Run) -> None:
     assert found is not None
     why = facts.explanations["examples"]
     wrong = [each["row"] for each in why if each["kind"] == "mistake"]
-    assert wrong == [each.row for each in found.shown][:3]
+    assert wrong == [each.row for each in found.top][:3]
     right = [each for each in why if each["kind"] == "hit"]
     scores = [each["answer"]["score"] for each in right]
     assert len(right) == min(3, len(facts.rows) - found.wrong) > 0
     assert scores == sorted(scores, reverse=True)
-    assert not {each["row"] for each in right} & {each.row for each in found.shown}
+    assert not {each["row"] for each in right} & {each.row for each in found.top}
     assert all(facts.rows[each["row"] - 1]["text"] == each["texts"]["text"] for each in why)
     page = well_formed(report(facts))
     assert "Attention maps of" in page.text
@@ -618,7 +618,7 @@ def test_it_can_be_read_without_javascript(browser: Any, facts: Facts, tmp_path:
     page.goto(file.as_uri())
     found = mistakes.mistakes(facts)
     assert found is not None
-    assert page.locator("#mistake-rows tr").count() == len(found.shown)
+    assert page.locator("#mistake-rows tr").count() == len(found.top)
     assert not page.locator(".filters").is_visible()
     assert not page.locator("#theme").is_visible()
     context.close()

@@ -64,7 +64,7 @@ def entities(read: Read) -> list[Target]:
     """The emissions of each entity's words at their tags; with a CRF, at the tags of the best path."""
     tags = [word["tag"] for word in read.answer["words"]]
     ids = {tag: index for index, tag in enumerate(read.task.options.tags)}
-    found = []
+    targets = []
     for (kind, first, end), entity in zip(tagging.entities(tags), read.answer["entities"], strict=True):
         parts = []
         for number, feature in enumerate(read.features):
@@ -72,8 +72,8 @@ def entities(read: Read) -> list[Target]:
             own = [(head, ids[tags[w]]) for w, head in pairs if first <= w < end and tags[w] in ids]
             if own:
                 parts.append(Part(number, _emissions(*zip(*own, strict=True))))
-        found.append(Target(f"{kind} {entity['text']}", "logit", tuple(parts)))
-    return [each for each in found if each.parts]
+        targets.append(Target(f"{kind} {entity['text']}", "logit", tuple(parts)))
+    return [each for each in targets if each.parts]
 
 
 def _emissions(heads: Sequence[int], tags: Sequence[int]) -> Callable[[Any], Tensor]:

@@ -1,1 +1,1 @@
-"""Exported models: one ONNX graph from word pieces to answers, and the running of it."""
+"""Export: one ONNX graph from tokens to what answers are decoded from, compared with the trained model."""

@@ -32,16 +32,16 @@ def lead(facts: Sequence[Facts], titles: Sequence[str]) -> str:
 
 def warnings(facts: Sequence[Facts]) -> list[str]:
     """What makes a comparison invalid: different tasks, different data."""
-    found = []
+    reasons = []
     if len({each.task for each in facts}) > 1:
-        found.append(f"The tasks differ: {', '.join(sorted({each.task for each in facts}))}.")
+        reasons.append(f"The tasks differ: {', '.join(sorted({each.task for each in facts}))}.")
     for split in dict.fromkeys(split for each in facts for split in each.results["splits"]):
         digests = {each.data["fingerprints"][split] for each in facts if split in each.results["splits"]}
         if len(digests) > 1:
-            found.append(f"The rows of {split} differ between the runs: their scores on it cannot be compared.")
+            reasons.append(f"The rows of {split} differ between the runs: their scores on it cannot be compared.")
     if len({each.data["fingerprints"].get("train") for each in facts}) > 1:
-        found.append("They were not trained on the same rows.")
-    return found
+        reasons.append("They were not trained on the same rows.")
+    return reasons
 
 
 def overview(facts: Sequence[Facts]) -> Picture | None:

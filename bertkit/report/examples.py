@@ -87,10 +87,10 @@ def _explained(predictor: Predictor, examples: Iterable[Example]) -> Iterator[di
             return
         answered += 1
         answers = list(predictor.task.answer(rows, predictor.predict_features))
-        made = explain(predictor, rows, answers, example.at, max_targets=MAX_TARGETS, max_steps=MAX_STEPS)
-        if made["attributed"]:
-            line = answer_line(made["answer"])
-            yield {"kind": example.kind, "row": example.number, "gold": example.gold, "said": line, **made}
+        explanation = explain(predictor, rows, answers, example.at, max_targets=MAX_TARGETS, max_steps=MAX_STEPS)
+        if explanation["attributed"]:
+            line = answer_line(explanation["answer"])
+            yield {"kind": example.kind, "row": example.number, "gold": example.gold, "said": line, **explanation}
 
 
 def _mistakes(predictor: Predictor, facts: Facts) -> Iterator[Example]:

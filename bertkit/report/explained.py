@@ -42,7 +42,7 @@ class Explained(NamedTuple):
 
 def explained(explanations: Sequence[Mapping[str, Any]]) -> list[Explained]:
     """Explanations as `explain` returns them, or as explanations.json has them with `kind`, `row` and `gold`."""
-    made = []
+    pages = []
     for number, each in enumerate(explanations, 1):
         title = f"{KINDS[each['kind']]}, row {each['row']}" if "kind" in each else f"Row {number}"
         attributions = [_attribution(each["texts"], one) for one in each["attributed"]]
@@ -50,8 +50,8 @@ def explained(explanations: Sequence[Mapping[str, Any]]) -> list[Explained]:
         if attention := each["attention"]:
             levels = np.frombuffer(base64.b64decode(attention["levels"]), dtype=np.uint8)
             maps, tokens = pictures.attention(levels.reshape(attention["shape"])), attention["pieces"]
-        made.append(Explained(title, answer_line(each["answer"]), each.get("gold", ""), attributions, maps, tokens))
-    return made
+        pages.append(Explained(title, answer_line(each["answer"]), each.get("gold", ""), attributions, maps, tokens))
+    return pages
 
 
 def _attribution(texts: Mapping[str, str], one: Any) -> Attribution:

@@ -142,8 +142,8 @@ def texts_of(row: Row) -> tuple[str, ...]:
 
 def local_paths(recipe: Recipe) -> list[str]:
     """The absolute paths in a recipe, the longest first."""
-    found = {text for text in _strings(recipe.model_dump(mode="json")) if text.startswith("/") and len(text) > 1}
-    return sorted(found, key=lambda path: (-len(path), path))
+    paths = {text for text in _strings(recipe.model_dump(mode="json")) if text.startswith("/") and len(text) > 1}
+    return sorted(paths, key=lambda path: (-len(path), path))
 
 
 def _without_folders(recipe: Recipe) -> Callable[[str], str]:

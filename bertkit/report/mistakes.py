@@ -55,7 +55,7 @@ class Mistakes:
     total: int
     unit: str
     measure: str
-    shown: tuple[Mistake, ...]
+    top: tuple[Mistake, ...]
 
 
 def mistakes(facts: Facts) -> Mistakes | None:
@@ -65,8 +65,8 @@ def mistakes(facts: Facts) -> Mistakes | None:
         return None
     total = len(facts.rows) if wrong.unit == "rows" else len(first_ranks(facts))
     found = list(wrong.mistakes)
-    shown = (replace(each, texts=tuple(map(shortened, each.texts))) for each in found[:MAX_MISTAKES])
-    return Mistakes(len(found), total, wrong.unit, wrong.measure, tuple(shown))
+    top = (replace(each, texts=tuple(map(shortened, each.texts))) for each in found[:MAX_MISTAKES])
+    return Mistakes(len(found), total, wrong.unit, wrong.measure, tuple(top))
 
 
 def wrong_answers(facts: Facts) -> Wrong | None:

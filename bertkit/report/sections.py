@@ -206,8 +206,8 @@ def points_of(facts: Facts, name: str, seed: int) -> list[tuple[float, float]]:
 def fitted_options(facts: Facts) -> Mapping[str, str]:
     """Temperature and thresholds, whether fitted or given."""
     titles = {"temperature": "temperature", "null_threshold": "null threshold", "threshold": "threshold"}
-    found = {title: f"{facts.options[key]:.4f}" for key, title in titles.items() if facts.options.get(key) is not None}
+    values = {title: f"{facts.options[key]:.4f}" for key, title in titles.items() if facts.options.get(key) is not None}
     limits = facts.options.get("thresholds")
     if isinstance(limits, Mapping):
-        found |= {f"threshold of {name}": f"{value:.4f}" for name, value in limits.items()}
-    return found
+        values |= {f"threshold of {name}": f"{value:.4f}" for name, value in limits.items()}
+    return values
