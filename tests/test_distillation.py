@@ -331,7 +331,7 @@ def test_where_nothing_can_be_kept_it_says_so(
     task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(UserError, match="cannot be kept there"):
+    with pytest.raises(UserError, match="cannot be written there"):
         with_soft_targets(task.features(case.rows()), teacher)
 
 

@@ -138,15 +138,15 @@ WRONG = [
     ("IOB1", "E-X", "tag 1, 'E-X': unknown scheme; IOB1 has"),
     ("BIOES", "BI-X", "tag 1, 'BI-X': unknown scheme; BIOES has O, B-TYPE, I-TYPE, E-TYPE, S-TYPE, L-TYPE, U-TYPE"),
     ("BIOES", "b-X", "tag 1, 'b-X': unknown scheme"),
-    ("BIO", "O I-X", "tag 2, 'I-X': goes on with an entity that did not begin with B-X"),
-    ("BIO", "B-X I-Y", "tag 2, 'I-Y': goes on with"),
-    ("BIO", "B-X I-X I-Y", "tag 3, 'I-Y': goes on with"),
+    ("BIO", "O I-X", "tag 2, 'I-X': continues an entity that did not begin with B-X"),
+    ("BIO", "B-X I-Y", "tag 2, 'I-Y': continues"),
+    ("BIO", "B-X I-X I-Y", "tag 3, 'I-Y': continues"),
     ("BIOES", "B-X O", "tag 1, 'B-X': the entity does not end with E-X"),
     ("BIOES", "O B-X I-X", "tag 3, 'I-X': the entity does not end with E-X"),
     ("BIOES", "B-X E-Y", "tag 1, 'B-X': the entity does not end"),
     ("BIOES", "B-X S-X", "tag 1, 'B-X': the entity does not end"),
-    ("BIOES", "O E-X", "tag 2, 'E-X': goes on with"),
-    ("BIOES", "S-X I-X E-X", "tag 2, 'I-X': goes on with"),
+    ("BIOES", "O E-X", "tag 2, 'E-X': continues"),
+    ("BIOES", "S-X I-X E-X", "tag 2, 'I-X': continues"),
 ]
 
 

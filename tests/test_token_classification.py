@@ -129,7 +129,7 @@ def test_words_and_tags_of_different_number_are_an_error(tmp_path: Path) -> None
 
 
 def test_tokens_with_spans_are_refused_and_nothing_is_asked_of_rows_without_either(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"`spans`, which are of a `text`, but gives `tokens`"):
+    with pytest.raises(DataError, match=r"`spans`, which need a `text`, but has `tokens`"):
         get(spans_file(tmp_path, {"tokens": ["a", "b"], "spans": [[0, 1, "X"]]}))
     task = TokenClassificationOptions(name="token-classification")
     path = tmp_path / "plain.jsonl"

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from bertkit.data.table import NumberedRow
     from bertkit.sections import DataSpec
 
-DOCUMENT = "-DOCSTART-"  # how a line begins that begins a document (CoNLL-2003)
+DOCUMENT = "-DOCSTART-"  # begins the first line of a document (CoNLL-2003)
 
-_TABS = 'if tabs separate the fields, and blanks belong to them, set  data: {delimiter: "\\t"}'
+_TABS = 'if tabs separate the fields and fields contain spaces, set  data: {delimiter: "\\t"}'
 
 
 def conll_rows(
@@ -25,16 +25,16 @@ def conll_rows(
 
     Columns are named by `spec.header` where it is a list, else by position: `tokens`, then `column2`, `column3`
     …, and the last `tags`. A file that begins with a -DOCSTART- line has a column `document` too: the number of
-    the document, "1" for the first. Fields are separated by `spec.delimiter`; None: by tabs, or else by blanks.
-    Memory is that of one sentence. Comments, as in CoNLL-U, are not known: they are lines like all others.
+    the document, "1" for the first. Fields are separated by `spec.delimiter`; None: by tabs, or else by spaces.
+    Memory is that of one sentence. Comments, as in CoNLL-U, are not recognised.
 
-    Notes in `problems`, each with its line: fields missing or too many, an empty field, a -DOCSTART- in a file
-    that did not begin with one. Raises DataError: names or a delimiter that no file can have.
+    problems: gets, each with its line, missing, extra and empty fields, and a -DOCSTART- in a file that did not begin
+    with one. Raises DataError: invalid column names or delimiter.
     """
     names = _given_names(spec)
     sentence: list[list[str]] = []
     first = document = 0
-    begun = False  # has a word been seen?
+    begun = False  # whether a word was read
     for number, line in chain(lines, [(0, "")]):
         text = line.rstrip("\r\n")
         if text.strip() and not text.startswith(DOCUMENT):
@@ -63,7 +63,7 @@ def conll_rows(
 
 
 def _given_names(spec: DataSpec) -> list[str]:
-    """The names of the recipe; none where they go by position."""
+    """The recipe's column names; none where columns are named by position."""
     if spec.delimiter and spec.delimiter in "\r\n":
         raise DataError(Problem("data.delimiter", f"{spec.delimiter!r} cannot separate fields"))
     if not isinstance(spec.header, list):
@@ -87,12 +87,12 @@ def _fields(text: str, delimiter: str | None) -> list[str]:
 
 
 def _fault(text: str, fields: list[str], expected: int, delimiter: str | None) -> tuple[str, str] | None:
-    """What is wrong with a line, and what to do about it."""
+    """What is wrong with a line, and the fix."""
     tabs = _TABS if delimiter is None and "\t" in text else ""
     if "\r" in text:
-        return "a carriage return stands inside the line", "save the file with line ends of Unix or Windows"
+        return "a carriage return inside the line", "save the file with Unix or Windows line endings"
     if tabs and (inner := [field for field in fields if " " in field]):
-        return f"a field of this tab-separated line holds a blank: {inner[0]!r}", tabs
+        return f"a field of this tab-separated line contains a space: {inner[0]!r}", tabs
     if len(fields) != expected:
         return f"{len(fields)} fields where {expected} are expected", tabs
     if "" in fields:

@@ -1,4 +1,4 @@
-"""Values on disk as JSON: memory does not grow with what each of them says."""
+"""Values on disk as JSON: memory does not grow with their size."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from bertkit.errors import DataError, Problem
 
 
 class DiskList(Sequence[Any]):
-    """Values as they come, in a temporary file, each read back when it is asked for: 8 bytes of memory a value.
+    """Values in a temporary file, each read when it is accessed: 8 bytes of memory per value.
 
-    They are kept as JSON, which gives every number back to its last digit; what JSON does not know, as its `repr`.
+    They are stored as JSON, which preserves numbers exactly; what JSON cannot represent becomes its `repr`.
     Raises DataError where the disk is full.
     """
 
@@ -46,25 +46,25 @@ class DiskList(Sequence[Any]):
     @overload
     def __getitem__(self, index: slice) -> list[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
-        places = range(len(self))[index]
-        if isinstance(places, range):
-            return [self[place] for place in places]
-        start, end = self._ends[places : places + 2]
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        index = range(len(self))[index]  # counts negative ones from the end
+        start, end = self._ends[index : index + 2]
         self._file.seek(start)
         return json.loads(self._file.read(end - start))
 
 
 @contextmanager
 def disk_full_as_error() -> Iterator[None]:
-    """Around what writes temporary files. Raises DataError where they find no room."""
+    """For code that writes temporary files. Raises DataError where the disk is full."""
     try:
         yield
     except OSError as error:
-        what = f"what is read and answered cannot be kept there: {error.strerror or error}"
+        what = f"rows and answers cannot be written there: {error.strerror or error}"
         raise DataError(Problem(tempfile.gettempdir(), what, "Make room, or name another folder in TMPDIR.")) from error
 
 
 def close(file: IO[bytes]) -> None:
-    """Close a temporary file; that its disk is full was said before."""
-    with suppress(OSError):  # closing writes what a full disk did not take once more
+    """Close a temporary file; a full disk was reported before."""
+    with suppress(OSError):  # closing writes the rest again
         file.close()

@@ -1,4 +1,4 @@
-"""Rows with entities: tags in one scheme, whatever the data have; and where the words of each row stand."""
+"""Rows with entities: tags in BIO, whatever the scheme of the data, and the offsets of each row's words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.schema import Finding, note, warn
 from bertkit.data.table import Problems, Table, locations, stored
 from bertkit.data.tagging import Scheme, find_scheme, to_bio
 from bertkit.data.words import read_spans, spans_to_tags, words
@@ -15,39 +16,34 @@ from bertkit.errors import DataError, Problem
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from bertkit.data.schema import Finding
-
-REPORTED = {  # what became of spans -> what to say of them
-    "trimmed": "spans had blanks at their ends, which were cut off",
-    "empty": "spans hold no word and were left out",
+REPORTED = {  # what was done to spans -> its warning
+    "trimmed": "spans had outer spaces, which were removed",
+    "empty": "spans contain no word and were left out",
     "overlapping": "spans overlap a longer one (or an equal one before them) and were left out",
-    "misaligned": "spans cut a word, and were moved to its borders",
-    "lost": "spans hold no whole word and were left out",
+    "misaligned": "spans cut a word, and were moved to its boundaries",
+    "lost": "spans contain no whole word and were left out",
 }
 
 
 def named_documents(table: Table, *, wanted: bool) -> Table:
-    """The same with documents told apart by their file too: each CoNLL file counts its own. Without, if not wanted."""
+    """The table with documents named by their file too: each CoNLL file counts its own; without them if not wanted."""
+    values = dict(table.values)
     if not wanted:
-        rest = {name: column for name, column in table.values.items() if name != "document"}
-        return Table(rest, table.origin)
-    if "document" not in table.values or len(table.origin.files) < 2:
-        return table
-    names = zip(table.origin.file, table.values["document"], strict=True)
-    told = [None if name is None else f"{file}:{name}" for file, name in names]
-    return Table({**table.values, "document": told}, table.origin)
+        values.pop("document", None)
+    elif "document" in values and len(table.origin.files) > 1:
+        names = zip(table.origin.file, values["document"], strict=True)
+        values["document"] = [None if name is None else f"{file}:{name}" for file, name in names]
+    return Table(values, table.origin)
 
 
 def tag_words(table: Table, split: str, scheme: Scheme | None) -> tuple[Table, list[Finding]]:
-    """Rows with `tokens` and `tags` -> the same with tags in BIO. scheme: of the data; None: seen from them.
+    """Rows with `tokens` and `tags` -> the same with tags in BIO. scheme: of the data; None: found from the tags.
 
-    Raises DataError with the place and the word of every tag that its scheme does not allow.
+    Raises DataError with the location and the number of every tag that its scheme does not allow.
     """
-    from bertkit.data.schema import Finding
-
     values, problems = table.values["tags"], Problems()
     try:
-        own = scheme or find_scheme(tags for tags in values if tags is not None)
+        scheme = scheme or find_scheme(tags for tags in values if tags is not None)
     except ValueError as error:
         raise DataError(_unknown_scheme(table, str(error))) from error
     repaired = list[int]()
@@ -58,7 +54,7 @@ def tag_words(table: Table, split: str, scheme: Scheme | None) -> tuple[Table, l
                 problems.add(table.origin[row], f"{len(tokens)} words, but {len(tags)} tags")
                 tags = None
             try:
-                tags, count = (None, 0) if tags is None else to_bio(tags, own, repair=True)
+                tags, count = (None, 0) if tags is None else to_bio(tags, scheme, repair=True)
             except ValueError as error:
                 problems.add(table.origin[row], str(error))
                 tags, count = None, 0
@@ -67,25 +63,22 @@ def tag_words(table: Table, split: str, scheme: Scheme | None) -> tuple[Table, l
 
     bio = stored(converted(), "tags")
     problems.raise_if_any()
-    findings = [] if own == "BIO" else [Finding("note", f"{split}: its tags are {own}; read as BIO")]
+    findings = [] if scheme == "BIO" else [note(f"{split}: its tags are {scheme}; read as BIO")]
     if repaired:
         what = f"{split}: {len(repaired):,} sentences have an entity that begins with I-; read as B-"
-        findings.append(Finding("warn", f"{what}: {locations(table.origin, repaired)}"))
+        findings.append(warn(f"{what}: {locations(table.origin, repaired)}"))
     return Table({**table.values, "tags": bio}, table.origin), findings
 
 
 def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Finding]]:
     """Rows with `text` and `spans` -> the same with `tags`, in BIO, for the words of the text.
 
-    Raises DataError with the places of spans that are outside the text, or cut a word where that is not allowed.
+    Raises DataError with the locations of spans that are outside the text, or cut a word where that is not allowed.
     """
-    from bertkit.data.schema import Finding
-
     if "text" not in table.values:
-        what = "has `spans`, which are of a `text`, but gives `tokens`"
-        raise DataError(
-            Problem(table.origin[0], what, "map the text, e.g.  data: {columns: {text: …}}; or give `tags`")
-        )
+        what = "has `spans`, which need a `text`, but has `tokens`"
+        fix = "map the text, e.g.  data: {columns: {text: …}}; or give `tags`"
+        raise DataError(Problem(table.origin[0], what, fix))
     problems, counts = Problems(), Counter[str]()
 
     def converted() -> Iterator[list[str] | None]:
@@ -105,25 +98,24 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
 
     bio = stored(converted(), "tags")
     problems.raise_if_any()
-    findings = [Finding("warn", f"{split}: {counts[k]:,} {what}") for k, what in REPORTED.items() if counts[k]]
+    findings = [warn(f"{split}: {counts[key]:,} {what}") for key, what in REPORTED.items() if counts[key]]
     rest: dict[str, Sequence[Any]] = {name: column for name, column in table.values.items() if name != "spans"}
     return Table({**rest, "tags": bio}, table.origin), findings
 
 
 def sentences(rows: Dataset) -> tuple[list[str], list[list[tuple[int, int]]]]:
-    """The text of each row, and where its words stand in it; tokens are joined by blanks."""
+    """The text of each row, and the offsets of its words; tokens are joined by spaces."""
     if "text" in rows.column_names:
         texts = list(rows["text"])
         return texts, [words(text) for text in texts]
     tokens = rows["tokens"][:]
     ends = [list(accumulate((len(word) + 1 for word in row), initial=0)) for row in tokens]
-    places = [[(a, b - 1) for a, b in pairwise(row)] for row in ends]
-    return [" ".join(row) for row in tokens], places
+    return [" ".join(row) for row in tokens], [[(a, b - 1) for a, b in pairwise(row)] for row in ends]
 
 
 def words_of(rows: Dataset) -> list[list[str]]:
     """The words of each row."""
-    return [[text[a:b] for a, b in places] for text, places in zip(*sentences(rows), strict=True)]
+    return [[text[a:b] for a, b in offsets] for text, offsets in zip(*sentences(rows), strict=True)]
 
 
 def _texts(table: Table) -> Iterable[Sequence[Any]]:

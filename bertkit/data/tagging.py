@@ -1,6 +1,6 @@
-"""Named entities as tags of words: the schemes IOB1, BIO and BIOES, and the entities that tags stand for.
+"""Named entities as tags of words in the schemes IOB1, BIO and BIOES, and the entities that tags describe.
 
-A tag is O or PREFIX-TYPE; a type may hold hyphens. IOB1 is from Ramshaw and Marcus 1995, BIO (there IOB2) from
+A tag is O or PREFIX-TYPE; a type may contain hyphens. IOB1 is from Ramshaw and Marcus 1995, BIO (there IOB2) from
 Tjong Kim Sang and Veenstra 1999. BILOU (Ratinov and Roth 2009) is BIOES with L for E and U for S.
 """
 
@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 Scheme: TypeAlias = Literal["IOB1", "BIO", "BIOES"]
-Learned: TypeAlias = Literal["BIO", "BIOES"]  # what a model learns; IOB1 is only read
+Learned: TypeAlias = Literal["BIO", "BIOES"]  # the schemes of models; IOB1 is only read
 Entity: TypeAlias = tuple[str, int, int]  # type, first word, end: words are counted from 0, the end is exclusive
 
 _PREFIXES = {"IOB1": "BI", "BIO": "BI", "BIOES": "BIESLU"}
@@ -19,10 +19,10 @@ _BILOU = str.maketrans("LU", "ES")
 
 
 def find_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
-    """The scheme of a data set, from the tags of its sentences; BIO where nothing tells.
+    """The scheme of a data set, from the tags of its sentences; BIO where they fit several.
 
-    BIOES: there is an E- or S- (in BILOU L- or U-). IOB1: an I- begins an entity, and every B- stands directly
-    after an entity of its type. Raises ValueError for a tag that no scheme has.
+    BIOES: a tag has E- or S- (in BILOU L- or U-). IOB1: an I- begins an entity, and every B- directly follows an
+    entity of its type. Raises ValueError for a tag that no scheme has.
     """
     ends, begun_by_i, needless_b = False, False, False
     for number, tags in enumerate(sentences, 1):
@@ -43,8 +43,8 @@ def to_bio(tags: Sequence[str], scheme: Scheme, *, repair: bool = False) -> tupl
     """The tags of a sentence in BIO, and how many of them were repaired.
 
     repair: an I-X of BIO that follows no X begins an entity. Nothing else is repaired.
-    Raises ValueError, with the tag's number from 1: a tag that the scheme does not have; one that goes on with
-    an entity that did not begin; in BIOES, an entity that does not end.
+    Raises ValueError, with the tag's number from 1: a tag that the scheme does not have; one that continues an
+    entity that did not begin; in BIOES, an entity that does not end.
     """
     _check_prefixes(tags, scheme)
     repaired = 0
@@ -56,7 +56,7 @@ def to_bio(tags: Sequence[str], scheme: Scheme, *, repair: bool = False) -> tupl
         if scheme == "BIOES" and before[0] in "BI":
             raise ValueError(f"tag {number - 1}, {before!r}: the entity does not end with E-{before[2:]}")
         if scheme == "BIOES" or not repair:
-            raise ValueError(f"tag {number}, {tag!r}: goes on with an entity that did not begin with B-{tag[2:]}")
+            raise ValueError(f"tag {number}, {tag!r}: continues an entity that did not begin with B-{tag[2:]}")
         repaired += 1
     return tags_of(entities(tags), len(tags), "BIO"), repaired
 
@@ -83,9 +83,9 @@ def tag_names(types: Sequence[str], scheme: Learned) -> list[str]:
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of a sentence in IOB1, BIO or BIOES by the rules of conlleval (CoNLL-2000), which forgive.
+    """The entities of a sentence in IOB1, BIO or BIOES by the lenient rules of conlleval (CoNLL-2000).
 
-    An I- or E- that goes on with nothing begins an entity; an entity that does not end, ends.
+    An I- or E- that continues nothing begins an entity; an entity without an end tag ends before the next tag.
     """
     found: list[Entity] = []
     for index, (before, tag) in enumerate(pairwise(["O", *tags])):
@@ -98,7 +98,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def strict_entities(tags: Sequence[str], scheme: Learned = "BIO") -> list[Entity]:
-    """Those of `entities` that begin, and in BIOES end, as the scheme says; seqeval's strict mode."""
+    """Those of `entities` that begin, and in BIOES end, as the scheme requires; seqeval's strict mode."""
     first, last = ("B", "BI") if scheme == "BIO" else ("BS", "ES")
     return [each for each in entities(tags) if tags[each[1]][0] in first and tags[each[2] - 1][0] in last]
 
@@ -112,23 +112,19 @@ def invalid(tags: Sequence[str], scheme: Learned = "BIO") -> int:
 
 
 def restrict(tags: Sequence[str], words: Sequence[int], scheme: Learned) -> list[str]:
-    """The tags of these words alone; an entity goes on across a word that is not among them."""
-    place = {word: index for index, word in enumerate(words)}
-    found = []
-    for kind, first, end in entities(tags):
-        own = [place[word] for word in range(first, end) if word in place]
-        if own:
-            found.append((kind, own[0], own[-1] + 1))
-    return tags_of(found, len(words), scheme)
+    """The tags of these words alone; an entity continues across a word that is not among them."""
+    index_of = {word: index for index, word in enumerate(words)}
+    spans = ((kind, [index_of[w] for w in range(first, end) if w in index_of]) for kind, first, end in entities(tags))
+    return tags_of([(kind, some[0], some[-1] + 1) for kind, some in spans if some], len(words), scheme)
 
 
 def _joined(before: str, tag: str) -> bool:
-    """Does this tag go on with the entity of the tag before?"""
+    """Whether this tag continues the entity of the tag before."""
     return tag[0] in "IE" and before[0] in "BI" and tag[2:] == before[2:]
 
 
 def _allowed(before: str, tag: str, scheme: Scheme) -> bool:
-    """BIO or BIOES; what stands before the first and after the last word is O."""
+    """In BIO or BIOES; the tag before the first and after the last word is O."""
     return _joined(before, tag) or (tag[0] not in "IE" and (scheme == "BIO" or before[0] not in "BI"))
 
 

@@ -1,4 +1,4 @@
-"""Words of a text, found without changing it, and entities given as spans of characters as tags of those words."""
+"""The words of a text, and entities that are spans of characters as tags of those words."""
 
 from __future__ import annotations
 
@@ -18,33 +18,26 @@ from bertkit.text import short_repr
 Alignment: TypeAlias = Literal["strict", "expand", "contract"]
 
 _KEYS = ("start", "end", "label")
-_NAMES = {
-    "start": "start",
-    "start_offset": "start",
-    "end": "end",
-    "end_offset": "end",
-    "label": "label",
-    "labels": "label",
-}
+_NAMES = {key: key for key in _KEYS} | {"start_offset": "start", "end_offset": "end", "labels": "label"}
 _LISTS = ("entities", "ents", "spans", "labels", "label")  # keys under which tools put the spans of a row
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """A text as words with tags, and what was done to its spans on the way."""
+    """A text as words with tags, and what was done to its spans."""
 
     words: list[tuple[int, int]]  # offsets in the text, end exclusive
     tags: list[str]  # BIO, one per word
     counts: dict[str, int]  # trimmed, empty, misaligned, lost, overlapping: see `spans_to_tags`
-    problems: list[str]  # spans that cannot be used, as text that names the span by its number from 1
+    problems: list[str]  # spans that cannot be used, by their numbers from 1
 
 
 def words(text: str) -> list[tuple[int, int]]:
-    r"""Offsets (start, end exclusive) of the words of a text, in order; between them stand only blanks.
+    r"""Offsets (start, end exclusive) of the words of a text, in order; only whitespace is between them.
 
-    A word is a run of `\w` (letters, digits, _), or any other single character that is no blank: apostrophes,
+    A word is a run of `\w` (letters, digits, _), or any other single character that is not whitespace: apostrophes,
     hyphens, zero-width and control characters, each code point of an emoji. Combining marks (Unicode category M:
-    accents, vowel signs, emoji's variation selectors) belong to the word before them.
+    accents, vowel signs, variation selectors) belong to the word before them.
     """
     return [match.span() for match in _word().finditer(text)]
 
@@ -52,14 +45,14 @@ def words(text: str) -> list[tuple[int, int]]:
 def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alignment) -> Aligned:
     """BIO tags of a text's words from spans {start, end, label}: offsets in characters, end exclusive.
 
-    Counted: `trimmed`, blanks at the span's edges taken off; `empty`, dropped: nothing but blanks; `misaligned`,
-    cut a word and was grown to whole words (expand) or shrunk to them (contract); `lost`, dropped: shrunk to
-    nothing; `overlapping`, dropped: shares a word with a longer span, or with an earlier one of its length.
-    In `problems`: offsets that are no whole numbers or not in the text, an end before the start, a missing key,
-    a label that is no text, and with strict a span that cuts a word.
+    Counted: `trimmed`, outer whitespace removed; `empty`, dropped: nothing but whitespace; `misaligned`, cut a word
+    and was expanded or contracted to whole words; `lost`, dropped: contracted to nothing; `overlapping`, dropped:
+    shares a word with a longer span, or with an earlier one of its length. In `problems`: offsets that are not whole
+    numbers or not in the text, an end before the start, a missing key, a label that is not text, and with strict a
+    span that cuts a word.
     """
-    found = words(text)
-    starts, ends = [start for start, _ in found], [end for _, end in found]
+    offsets = words(text)
+    starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
     counts = dict.fromkeys(("trimmed", "empty", "misaligned", "lost", "overlapping"), 0)
     problems: list[str] = []
     aligned: list[tuple[int, Entity]] = []
@@ -73,22 +66,22 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
             counts["empty"] += 1
             continue
         counts["trimmed"] += end - start < len(marked)
-        whole = bisect_right(ends, start), bisect_left(starts, end)
+        touched = bisect_right(ends, start), bisect_left(starts, end)
         inside = bisect_left(starts, start), bisect_right(ends, end)
-        if whole != inside and alignment == "strict":
-            cut = text[starts[whole[0]] : ends[whole[1] - 1]]
+        if touched != inside and alignment == "strict":
+            cut = text[starts[touched[0]] : ends[touched[1] - 1]]
             where = f"span {number}, {short_repr(text[start:end])} from {start} to {end}"
             problems.append(f"{where}, cuts a word; whole words are {short_repr(cut)}")
             continue
-        first, stop = whole if alignment == "expand" else inside
+        first, stop = touched if alignment == "expand" else inside
         if first >= stop:
             counts["lost"] += 1
             continue
-        counts["misaligned"] += whole != inside
+        counts["misaligned"] += touched != inside
         aligned.append((end - start, (span["label"], first, stop)))
-    kept = _disjoint(aligned)
-    counts["overlapping"] = len(aligned) - len(kept)
-    return Aligned(found, tags_of(kept, len(found), "BIO"), counts, problems)
+    disjoint = _disjoint(aligned)
+    counts["overlapping"] = len(aligned) - len(disjoint)
+    return Aligned(offsets, tags_of(disjoint, len(offsets), "BIO"), counts, problems)
 
 
 def read_spans(value: object) -> list[dict[str, Any]]:
@@ -117,14 +110,14 @@ def read_spans(value: object) -> list[dict[str, Any]]:
 
 @functools.cache
 def _word() -> re.Pattern[str]:
-    # `re` has no class for marks; the library `regex` has, but its blanks are not those of str.strip.
+    # `re` has no class for marks; the library `regex` has, but its whitespace is not that of str.strip.
     codes = map(chr, range(sys.maxunicode + 1))
     marks = "".join(code for code in codes if unicodedata.category(code).startswith("M"))
     return re.compile(rf"\w[\w{marks}]*|\S[{marks}]*")
 
 
 def _fault(text: str, span: Mapping[str, Any]) -> str:
-    """Why a span cannot be used, to follow its name; empty where it can."""
+    """Why a span cannot be used; "" where it can."""
     if missing := [key for key in _KEYS if key not in span]:
         return f"has no {' and no '.join(missing)}"
     start, end, label = (span[key] for key in _KEYS)
@@ -141,14 +134,12 @@ def _fault(text: str, span: Mapping[str, Any]) -> str:
 
 def _disjoint(aligned: Sequence[tuple[int, Entity]]) -> list[Entity]:
     """(length, entity): the longest, then the longest that shares no word with it, and so on."""
-    taken: set[int] = set()
-    kept = []
+    taken, disjoint = set[int](), list[Entity]()
     for _, entity in sorted(aligned, key=lambda each: -each[0]):
-        own = range(entity[1], entity[2])
-        if taken.isdisjoint(own):
-            taken.update(own)
-            kept.append(entity)
-    return kept
+        if taken.isdisjoint(range(entity[1], entity[2])):
+            taken.update(range(entity[1], entity[2]))
+            disjoint.append(entity)
+    return disjoint
 
 
 def _read_span(number: int, given: object) -> dict[str, Any]:
