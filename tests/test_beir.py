@@ -183,7 +183,7 @@ def test_a_broken_archive_is_a_problem(tmp_path):
     (path / "corpus.jsonl").unlink()
     (path / "corpus.jsonl.gz").write_bytes(gzip.compress(lines(CORPUS).encode())[:-12])
     (problem,) = wrong(path)
-    assert problem.startswith("corpus.jsonl.gz: the archive is broken or cut short")
+    assert problem.startswith("corpus.jsonl.gz: the archive is damaged or incomplete")
 
 
 def test_problems_end_at_twenty(tmp_path):

@@ -446,7 +446,7 @@ def test_unseen_labels_stop_or_are_left_out(tmp_path):
     assert "the label 'd'" in fails(tmp_path, splits=["test"], known_labels=["a", "b"])
     assert len(get(tmp_path, known_labels="abcd").rows["test"]) == 2
     write(tmp_path / "test.jsonl", labelled("d"))
-    assert "test: no row is left" in fails(tmp_path, unseen_labels="ignore")
+    assert "test: no row remains" in fails(tmp_path, unseen_labels="ignore")
 
 
 # --- fingerprints and checks -----------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ SAD = [
     ("header only", "t.csv", "a,b\n", {}, ["t.csv: holds no rows"]),
     ("header twice", "t.csv", "a,b\nx,y\n", {"header": ["a", "b"]}, ["t.csv:1: the first row repeats"]),
     ("header without names", "t.csv", "x,y\n", {"header": False}, ["needs the names of its columns", "header: ["]),
-    ("same name twice", "t.csv", "a, a,b\n1,2,3\n", {}, ["t.csv:1: columns that stand twice in the header: a"]),
+    ("same name twice", "t.csv", "a, a,b\n1,2,3\n", {}, ["t.csv:1: duplicate columns in the header: a"]),
     ("NUL", "t.csv", "a,b\nx,\0\n", {}, ["t.csv:2: a NUL byte at column 3"]),
     ("unclosed quote", "t.csv", 'a,b\nx,y\n"z,y\nx,y\n', {}, ["t.csv:3: a quote that opens in this row is never"]),
     ("text after a quote", "t.csv", 'a,b\n"x"z,y\n', {}, ["t.csv:2: text follows a closing quote"]),
@@ -106,8 +106,8 @@ SAD = [
     ("json with two lists", "t.json", '{"a": [], "b": []}', {}, ["expected a list of objects"]),
     ("not parquet", "t.parquet", "PAR1 or so", {}, ["cannot be read as parquet"]),
     ("unknown suffix", "t.log", "x", {}, [".csv, .tsv, .json, .jsonl, .parquet", "format:"]),
-    ("not gzip", "t.csv.gz", "text\na\n", {}, ["archive is broken"]),
-    ("not xz", "t.csv.xz", "text\na\n", {}, ["archive is broken"]),
+    ("not gzip", "t.csv.gz", "text\na\n", {}, ["archive is damaged"]),
+    ("not xz", "t.csv.xz", "text\na\n", {}, ["archive is damaged"]),
 ]  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def test_says_what_is_wrong(tmp_path, name, content, settings, parts):
 @pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
 def test_a_cut_archive_is_an_error_and_not_fewer_rows(tmp_path, suffix, pack):
     whole = pack("".join(f'{{"text": "row {i * 7919}"}}\n' for i in range(5000)).encode())
-    assert "broken or cut short" in fails(tmp_path, f"t.jsonl.{suffix}", whole[: len(whole) // 2])
+    assert "damaged or incomplete" in fails(tmp_path, f"t.jsonl.{suffix}", whole[: len(whole) // 2])
 
 
 def test_a_folder_and_a_missing_file(tmp_path):

@@ -339,7 +339,7 @@ def test_everything_that_is_wrong_is_said_at_once(capsys: Any, tmp_path: Path) -
         "empty.txt: holds no rows",
         "rows.jsonl:2: no column 'text'; found body",
         "rows.jsonl:3: 'text' holds 3",
-        "cut.txt.gz: the archive is broken",
+        "cut.txt.gz: the archive is damaged",
     ):
         assert words in told
     assert told.count("error: ") == 7

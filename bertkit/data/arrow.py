@@ -1,4 +1,4 @@
-"""Rows from parquet files and from `datasets`, with the names of ClassLabel columns put for their numbers."""
+"""Rows from parquet files and from `datasets`, with ClassLabel numbers replaced by their names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from datasets import Features
 
-MAX_WHOLE = 500_000_000  # bytes of a file that has to be held whole
+MAX_WHOLE = 500_000_000  # bytes of a file that must be held in memory
 
 
 def parquet_rows(name: str, source: IO[bytes] | Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -42,7 +42,7 @@ def parquet_names(name: str, source: IO[bytes] | Path) -> dict[str, list[str]]:
 
 
 def class_names(features: Features) -> dict[str, list[str]]:
-    """Column -> the names that its whole numbers stand for (ClassLabel, or a list of it), in their order."""
+    """Column -> the names of its class numbers (ClassLabel, or a list of it), in order."""
     from datasets import ClassLabel, LargeList, List
 
     inner = {c: f.feature if isinstance(f, List | LargeList) else f for c, f in features.items()}
@@ -52,9 +52,9 @@ def class_names(features: Features) -> dict[str, list[str]]:
 def named_rows(
     rows: Iterable[dict[str, Any]], names: Mapping[str, Sequence[str]], prefix: str
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Number rows from 1 and put names for the numbers of ClassLabel columns; -1 (unlabelled) becomes None.
+    """Number rows from 1 and replace ClassLabel numbers by names; -1 (unlabelled) becomes None.
 
-    Raises DataError for numbers without a name, found at `prefix` + number.
+    Raises DataError for numbers without a name, located at `prefix` + number.
     """
     problems = Problems()
     for number, row in enumerate(rows, 1):
@@ -64,8 +64,8 @@ def named_rows(
             if any(i is not None and not -1 <= i < len(known) for i in ids):
                 problems.add(f"{prefix}{number}", f"`{column}` holds {value}, but has only {len(known)} names")
                 continue
-            found = [None if i is None or i == -1 else known[i] for i in ids]
-            row[column] = found if isinstance(value, list) else found[0]
+            named = [None if i is None or i == -1 else known[i] for i in ids]
+            row[column] = named if isinstance(value, list) else named[0]
         if not problems:
             yield number, row
     problems.raise_if_any()
@@ -83,13 +83,13 @@ def _schema_names(name: str, schema: pa.Schema) -> dict[str, list[str]]:
 
 
 def in_memory(stream: IO[bytes], name: str) -> io.BytesIO:
-    """A stream of parquet, whole: it is read from its end. Raises DataError for a very large one."""
-    return io.BytesIO(whole(stream, name, "Give the parquet file itself, not compressed once more: it is not held."))
+    """All of a parquet stream, which is read from its end. Raises DataError for a very large one."""
+    return io.BytesIO(read_all(stream, name, "Give the parquet file without further compression: it is streamed."))
 
 
-def whole(stream: IO[bytes], name: str, instead: str) -> bytes:
-    """All bytes of a stream. Raises DataError where they would fill the memory; instead: what to do then."""
+def read_all(stream: IO[bytes], name: str, instead: str) -> bytes:
+    """All bytes of a stream. Raises DataError where they would fill the memory; instead: the fix."""
     data = stream.read(MAX_WHOLE + 1)
     if len(data) > MAX_WHOLE:
-        raise DataError(Problem(name, f"holds more than {MAX_WHOLE:,} bytes, and would have to be held whole", instead))
+        raise DataError(Problem(name, f"holds more than {MAX_WHOLE:,} bytes, and must be read into memory", instead))
     return data

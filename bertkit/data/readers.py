@@ -1,10 +1,9 @@
-"""Rows from files, one at a time: csv, tsv, json, jsonl, parquet, conll and txt, plain or behind .gz and .xz.
+"""Rows from files, one at a time: csv, tsv, json, jsonl, parquet, conll and txt, plain or compressed (.gz, .xz).
 
-Whatever stands in csv and tsv stays text: "NA", "null" and "1.0" too. Memory is constant, except for json
-(one document, read whole) and for parquet behind .gz or .xz. What is wrong with rows is gathered, so that
-one DataError names up to 20 of them. A json document in the layout of SQuAD (`data`, `paragraphs`, `qas`) is
-read as one row per question; see `squad_rows`. In txt, blank lines part documents, and each line is a paragraph; as
-`lines`, each line is a text.
+Values in csv and tsv stay text, including "NA", "null" and "1.0". Memory is constant, except for json (one document)
+and compressed parquet. Problems with rows are gathered: one DataError names up to 20. A json document in the layout
+of SQuAD is read as one row per question; see `squad_rows`. In txt, blank lines separate documents, and each line is
+a paragraph; in `lines`, each line is a text.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from bertkit.data.arrow import in_memory, parquet_names, parquet_rows, whole
+from bertkit.data.arrow import in_memory, parquet_names, parquet_rows, read_all
 from bertkit.data.conll import conll_rows
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems
@@ -31,54 +30,50 @@ if TYPE_CHECKING:
     from bertkit.sections import DataSpec
 
 
-FORMATS = {  # suffix of a file's name -> what it holds
+FORMATS = {  # suffix of a file name -> format
     **{name: name for name in ("csv", "tsv", "json", "jsonl", "parquet", "conll", "txt")},
     **dict.fromkeys(("bio", "iob", "iob2", "bioes"), "conll"),
 }
 COMPRESSIONS = (".gz", ".xz")
-MAX_LINE = 10_000_000  # bytes of a line and of a quoted field: an unclosed quote must not swallow the file
+MAX_LINE = 10_000_000  # bytes of a line and of a quoted field: bounds an unclosed quote
 MAX_DOCUMENT = 100_000_000  # characters of txt without a blank line
 
 _SURROGATE = re.compile(r"\\u[dD]")
 _QUOTES = (
     ("unexpected end of data", "a quote that opens in this row is never closed"),
     ("field larger", f"a quote that opens in this row is not closed within {MAX_LINE:,} bytes"),
-    ("new-line character", "a carriage return stands outside quotes"),
+    ("new-line character", "a carriage return outside quotes"),
     ("", "text follows a closing quote in this row"),
 )
 
 
 def format_of(path: Path, spec: DataSpec) -> str:
-    """The format of a file: the recipe's, or what its name says. DataError for a name that says nothing."""
+    """The format of a file: the recipe's, or by its name. Raises DataError for an unknown suffix."""
     suffix = (path.with_suffix("") if path.suffix in COMPRESSIONS else path).suffix.removeprefix(".")
     if spec.format is None and suffix not in FORMATS:
         known = ", ".join(f".{name}" for name in FORMATS)
-        raise DataError(
-            Problem(
-                str(path),
-                f"its name does not say what it holds; known: {known}, each also with .gz or .xz",
-                "Rename it, or set the format in the recipe:  data: {format: csv}",
-            )
-        )
+        what = f"unknown file format; known: {known}, each also with .gz or .xz"
+        fix = "Rename it, or set the format in the recipe:  data: {format: csv}"
+        raise DataError(Problem(str(path), what, fix))
     return spec.format or FORMATS[suffix]
 
 
 def text_a_row(path: Path, spec: DataSpec) -> DataSpec:
-    """For those who read texts, not documents: of .txt, each line is a row."""
+    """The data section for reading texts, not documents: each line of .txt is a row."""
     return spec.model_copy(update={"format": "lines"}) if format_of(path, spec) == "txt" else spec
 
 
 def row_prefix(name: str, file_format: str) -> str:
-    """What stands before a number in messages: `train.csv:` before a line, `x.json, row ` before a row."""
+    """The prefix of row numbers in messages: `train.csv:` for lines, `x.json, row ` for rows."""
     return f"{name}, row " if file_format in ("json", "parquet") else f"{name}:"
 
 
 def read_rows(path: Path, spec: DataSpec) -> Iterator[NumberedRow]:
     """Stream the rows of a file as (number, {column: value}).
 
-    The number is the line on which the row begins; in json and parquet, the row's own number; both from 1.
-    Nothing more is yielded after the first bad row, but reading goes on to gather more of them.
-    Raises DataError: no such file, a folder, a format that is not known, a broken archive, bad rows, no rows.
+    The number is the line on which the row begins; in json and parquet, the number of the row; both from 1.
+    Nothing is yielded after the first bad row, but reading continues to gather more of them.
+    Raises DataError: no such file, a folder, an unknown format, a broken archive, bad rows, no rows.
     """
     file_format = format_of(path, spec)
     try:
@@ -89,7 +84,7 @@ def read_rows(path: Path, spec: DataSpec) -> Iterator[NumberedRow]:
             else:
                 yield from _text_rows(stream, str(path), spec, file_format)
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        what = f"the archive is broken or cut short ({error})"
+        what = f"the archive is damaged or incomplete ({error})"
         raise DataError(Problem(str(path), what, "copy or download the file again")) from error
     except IsADirectoryError as error:
         raise DataError(Problem(str(path), "this is a folder; a file is needed here")) from error
@@ -100,7 +95,7 @@ def read_rows(path: Path, spec: DataSpec) -> Iterator[NumberedRow]:
 def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> Iterator[NumberedRow]:
     """Stream the rows of an open binary stream, such as `sys.stdin.buffer`, as `read_rows` does.
 
-    name: what messages call it.  `spec.format` says what it holds; None: jsonl.
+    name: for messages.  `spec.format`: None means jsonl.
     """
     if spec.format == "parquet":
         return parquet_rows(name, in_memory(stream, name))
@@ -199,14 +194,14 @@ def _delimited(
     records = _records(lines, delimiter, quoting, name, problems)
     names = spec.header if isinstance(spec.header, list) else _header(records, spec, name, problems)
     for number, fields in records:
-        if fields == [""] and len(names) > 1:  # a blank line; a row of its own only where there is one column
+        if fields == [""] and len(names) > 1:  # a blank line; with one column it is a row
             continue
         if len(fields) < len(names) or (len(fields) > len(names) and spec.extra_fields == "error"):
             few = len(fields) < len(names)
-            fix = "" if few else "quote fields that hold the delimiter, or set  data: {extra_fields: ignore}"
+            fix = "" if few else "quote fields that contain the delimiter, or set  data: {extra_fields: ignore}"
             problems.add(f"{name}:{number}", f"{len(fields)} fields where {len(names)} are expected", fix)
         elif fields == names and number == 1:
-            fix = "leave `header:` out: the file has one"
+            fix = "remove `header:`: the file has one"
             problems.add(f"{name}:1", "the first row repeats the names of `header:`", fix)
         yield number, dict(zip(names, fields, strict=False))
 
@@ -222,7 +217,7 @@ def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, name: str,
     names = [field.strip().removeprefix("\ufeff").strip() for field in fields]
     twice = sorted({n for n in names if n and names.count(n) > 1})
     if twice:
-        raise DataError(Problem(f"{name}:{number}", f"columns that stand twice in the header: {', '.join(twice)}"))
+        raise DataError(Problem(f"{name}:{number}", f"duplicate columns in the header: {', '.join(twice)}"))
     return names
 
 
@@ -235,7 +230,7 @@ def _records(
             yield number, text.split(delimiter)
             continue
         record = csv.reader(chain([line], (more for _, more in lines)), delimiter=delimiter, strict=True)
-        limit = csv.field_size_limit(MAX_LINE)  # global to the process: changed for this one record only
+        limit = csv.field_size_limit(MAX_LINE)  # global to the process: changed for one record only
         try:
             fields = next(record)
         except csv.Error as error:
@@ -257,13 +252,12 @@ def _jsonl(lines: Iterator[tuple[int, str]], name: str, problems: Problems) -> I
             row = json.loads(line.rstrip())
         except json.JSONDecodeError as error:
             problems.add(where, f"not JSON: {error.msg} at column {error.colno}")
+            row = {}
         except (ValueError, RecursionError) as error:
             problems.add(where, f"not JSON that can be read: {error}")
-        else:
-            _check_object(row, line, where, problems)
-            yield number, row
-            continue
-        yield number, {}
+            row = {}
+        _check_object(row, line, where, problems)
+        yield number, row
 
 
 def _check_object(row: Any, text: str, where: str, problems: Problems) -> None:
@@ -278,7 +272,9 @@ def _check_object(row: Any, text: str, where: str, problems: Problems) -> None:
 
 
 def _json(stream: IO[bytes], name: str, problems: Problems) -> Iterator[NumberedRow]:
-    data = whole(stream, name, "Write it as jsonl, an object a line, which is not held.").removeprefix(codecs.BOM_UTF8)
+    data = read_all(stream, name, "Write it as jsonl, one object per line, which is streamed.").removeprefix(
+        codecs.BOM_UTF8
+    )
     try:
         text = data.decode()
         content = json.loads(text)

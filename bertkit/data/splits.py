@@ -7,19 +7,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from bertkit.data.schema import Column, Finding, warn
 from bertkit.data.table import Problems, Table
 from bertkit.errors import DataError, Problem
 from bertkit.text import counted
 from bertkit.validation import did_you_mean
 
 if TYPE_CHECKING:
-    from bertkit.data.schema import Column, Finding
     from bertkit.sections import DataSpec
 
 
 Names: TypeAlias = "Callable[[Any], Sequence[str]]"  # a value of the target -> its labels
 SPLITS = ("train", "validation", "test")
-BINS = 10  # parts of equal size that scores are cut into for a stratified hold-out
+BINS = 10  # quantiles of scores for a stratified hold-out
 
 
 def names_of(column: Column) -> Names | None:
@@ -34,11 +34,10 @@ def names_of(column: Column) -> Names | None:
 def hold_out(
     train: Table, share: float, seed: int, target: str | None, names: Names | None = None
 ) -> tuple[Table, Table]:
-    """Part train into (train, validation), both in their old order; the same on every platform for a seed.
+    """Split train into (train, validation), both in their old order; the same on every platform for a seed.
 
-    share: of the rows, in (0, 1).  target: column to stratify by: a label, the first of several labels, or a
-    number (in BINS parts of equal size); None: not stratified. A label never loses its last row in train.
-    names: `names_of` the target.
+    share: of the rows, in (0, 1).  target: column to stratify by: a label, the first of several labels, or a number
+    (by quantile); None: not stratified. A label never loses its last row in train.  names: `names_of` the target.
     Raises DataError where no row can be held out.
     """
     values = train.values[target] if target else [None] * len(train)
@@ -54,22 +53,19 @@ def hold_out(
         position.update({index: (i + 0.5) / len(members) for i, index in enumerate(members)})
     order = sorted(range(len(train)), key=lambda index: (position[index], draw[index]))
     held = set(order[: max(1, round(share * len(train)))])
-    left = Counter(name for i, own in enumerate(labels) if i not in held for name in own)
+    remaining = Counter(name for i, given in enumerate(labels) if i not in held for name in given)
     for index in sorted(held):
-        if any(not left[name] for name in labels[index]):
+        if any(not remaining[name] for name in labels[index]):
             held.remove(index)
-            left.update(labels[index])
+            remaining.update(labels[index])
     if not 0 < len(held) < len(train):
         what = f"validation: {share} of {len(train)} rows of train cannot be held out"
         raise DataError(Problem("data.validation", what, "add rows, or name a validation file under data.source"))
-    keep = [i for i in range(len(train)) if i not in held]
-    return train.select(keep), train.select(sorted(held))
+    return train.select([i for i in range(len(train)) if i not in held]), train.select(sorted(held))
 
 
 def limit_rows(table: Table, limit: int, seed: int, split: str) -> Table:
-    """At most `limit` rows, drawn with `seed`, in their old order, whatever the other splits are."""
-    if len(table) <= limit:
-        return table
+    """`limit` rows, sampled with `seed`, in their old order, independently of the other splits."""
     rng = random.Random(f"{seed} {split}")
     draw = [rng.random() for _ in range(len(table))]
     return table.select(sorted(sorted(range(len(table)), key=draw.__getitem__)[:limit]))
@@ -83,14 +79,12 @@ def labels_of(table: Table, target: str, names: Names) -> set[str]:
 def known_only(
     tables: dict[str, Table], target: str, names: Names, known: Collection[str], policy: str
 ) -> tuple[dict[str, Table], list[Finding]]:
-    """See to the labels of validation and test that are not in `known`.
+    """The tables without labels of validation and test that are not in `known`, by `policy`, and what was left out.
 
-    policy: "error" raises a DataError with split, label, count and first row of each; "ignore" leaves those
-    rows out and says the same in findings. Raises DataError also when no row is left.
+    policy: "error" raises a DataError with split, label, count and first row of each; "ignore" leaves those rows out
+    with a warning. Raises DataError also when no row remains.
     """
-    from bertkit.data.schema import Finding
-
-    kept, findings, problems = dict(tables), [], []
+    known_tables, findings, problems = dict(tables), [], []
     for split, table in tables.items():
         if split == "train" or target not in table.values:
             continue
@@ -103,24 +97,25 @@ def known_only(
         for name, rows in sorted(unseen.items()):
             what = f"{split} has {counted(len(rows), 'row')} with the label {name!r}, which train does not have"
             problems.append(Problem(table.origin[rows[0]], what))
-            findings.append(Finding("warn", f"{what} (first: {table.origin[rows[0]]}); left out"))
-        kept[split] = table.select([i for i in range(len(table)) if i not in out]) if out else table
-        if not len(kept[split]) and policy == "ignore":
-            raise DataError(Problem("", f"{split}: no row is left; none of its labels is in train"))
+            findings.append(warn(f"{what} (first: {table.origin[rows[0]]}); left out"))
+        if len(out) == len(table) and policy == "ignore":
+            raise DataError(Problem("", f"{split}: no row remains; none of its labels is in train"))
+        if out:
+            known_tables[split] = table.select([i for i in range(len(table)) if i not in out])
     if problems and policy == "error":
         fix = "add rows with these labels to train, or leave the rows out:  data: {unseen_labels: ignore}"
         raise DataError([*problems, Problem("", fix)])
-    return kept, findings
+    return known_tables, findings
 
 
 def _strata(values: Sequence[Any], labels: Sequence[Sequence[str]]) -> Iterator[Any]:
     if values and isinstance(values[0], float):
         rank = {index: r for r, index in enumerate(sorted(range(len(values)), key=values.__getitem__))}
         return (rank[i] * BINS // len(values) for i in range(len(values)))
-    return (next(iter(own), None) for own in labels)
+    return (next(iter(each), None) for each in labels)
 
 
-VALIDATION = ("validation", "valid", "val", "dev")  # names that folders and the Hub use for it
+VALIDATION = ("validation", "valid", "val", "dev")  # its names in folders and on the Hub
 
 
 def match_splits(names: Collection[str], spec: DataSpec) -> dict[str, str]:
