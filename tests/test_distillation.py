@@ -331,7 +331,7 @@ def test_where_nothing_can_be_kept_it_says_so(
     task, _, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(UserError, match="cannot be written there"):
+    with pytest.raises(UserError, match="cannot be cached"):
         with_soft_targets(task.features(case.rows()), teacher)
 
 
@@ -457,7 +457,7 @@ def test_contradictions_are_found_in_the_recipe(tiny_encoder: Path, tmp_path: Pa
     assert "did you mean 'teacher'" in said("distillation={teachr: x}")
     assert "distillation.teacher: no folder" in said("distillation.teacher=./nowhere")
     vectors = ("task={name: retrieval, mini_batch: 8}", "distillation.hidden=true")
-    assert "hidden states are learned of whole batches" in said(named, *vectors)
+    assert "hidden states are learned from whole batches" in said(named, *vectors)
     new = ("~model.name", "model.config=tiny", f"model.tokenizer={tiny_encoder}")
     assert "keeps layers of a pretrained model" in said(named, "distillation.student.layers=2", *new)
 

@@ -54,13 +54,13 @@ class Teacher:
 
 def find_teacher(spec: Distillation, task: Task) -> Teacher:
     """The teacher named in a recipe. Raises ModelError with all that does not match the student."""
+    if task.name not in SOFT_TARGETS:
+        raise UserError(Problem("distillation", f"{task.name} cannot be distilled"))
     try:
         folder = model_folder(spec.teacher)
         predictor = require_torch_model(load_as(task.name, folder), folder)
     except UserError as error:
         raise ModelError([each._replace(where=f"{WHERE}, {each.where}") for each in error.problems]) from error
-    if task.name not in SOFT_TARGETS:
-        raise UserError(Problem("distillation", f"{task.name} cannot be distilled"))
     problems = []
     if predictor.task.name != task.name:
         problems.append(Problem(WHERE, f"{spec.teacher} was trained for {predictor.task.name}, not {task.name}"))

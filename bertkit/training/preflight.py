@@ -124,7 +124,7 @@ def write_run_metadata(job: Job, run: Run, findings: Sequence[Finding], changed:
     data, known, environment = job.data, run.folder / "data.json", run.folder / "environment.json"
     problems, now = [], versions()
     if known.is_file() and _section(known, "fingerprints") != data.fingerprints:
-        what = "the data differ from those this run was started with (other sha256)"
+        what = "the data differ from those this run was started with (their sha256 differs)"
         problems.append(Problem(str(known), what, f"Restore the data, start a new run, or {ANYWAY}."))
     before = _section(environment, "versions") if environment.is_file() else now
     other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
