@@ -459,7 +459,7 @@ def test_contradictions_are_found_in_the_recipe(tiny_encoder: Path, tmp_path: Pa
     vectors = ("task={name: retrieval, mini_batch: 8}", "distillation.hidden=true")
     assert "hidden states are learned from whole batches" in said(named, *vectors)
     new = ("~model.name", "model.config=tiny", f"model.tokenizer={tiny_encoder}")
-    assert "keeps layers of a pretrained model" in said(named, "distillation.student.layers=2", *new)
+    assert "selects layers of a pretrained model" in said(named, "distillation.student.layers=2", *new)
 
 
 def test_the_teachers_path_is_made_absolute(
