@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import (
     CommitOperationAdd,
@@ -225,14 +226,8 @@ def _commit(
     failure: Exception | None = None
     for seconds in (*WAITS, 0.0):
         try:
-            commit = api.create_commit(
-                repo_id,
-                operations,
-                commit_message="Push by bertkit",
-                revision=branch,
-                create_pr=create_pr,
-                parent_commit=parent,
-            )
+            names: dict[str, Any] = {"revision": branch, "create_pr": create_pr, "parent_commit": parent}
+            commit = api.create_commit(repo_id, operations, commit_message="Push by bertkit", **names)
             return commit.oid, commit.pr_url or commit.commit_url
         except FAILURES as error:
             if create_pr and not refused(error):  # rather none than two pull requests
@@ -253,8 +248,7 @@ def _commit(
 
 def _verify(api: HfApi, repo_id: str, commit: str, files: Sequence[Item]) -> None:
     """Compare the hashes of a commit with those of the files. Raises ModelError where they differ."""
-    hashes = _hashes(api, repo_id, commit)
-    wrong = []
+    hashes, wrong = _hashes(api, repo_id, commit), []
     for item in files:
         remote, large = hashes.get(item.path, ("", True))
         if remote != (item.sha256 if large else content_hash(item.file, large=False)):

@@ -78,19 +78,19 @@ def _lengths(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], prefix: s
 
 
 def _shortened(tokenizer: PreTrainedTokenizerBase, title: str, room: int) -> str:
-    pieces = tokenize(tokenizer, [title])[0]
-    if len(pieces.ids) <= room:
+    tokens = tokenize(tokenizer, [title])[0]
+    if len(tokens.ids) <= room:
         return title
-    start, end = next(_spans(pieces, title, room, 0))
+    start, end = next(_spans(tokens, title, room, 0))
     return title[start:end].strip()
 
 
 def _fitting(tokenizer: PreTrainedTokenizerBase, title: str, text: str, window: Window) -> list[tuple[int, int]]:
     """Spans of the text that fit the window together with prefix and title."""
-    pieces = tokenize(tokenizer, [text])[0]
+    tokens = tokenize(tokenizer, [text])[0]
     room = window.max_length - _lengths(tokenizer, [title], window.prefix)[0]
     while room >= MIN_TOKENS:
-        spans = list(_spans(pieces, text, room, min(window.stride, room // 2)))
+        spans = list(_spans(tokens, text, room, min(window.stride, room // 2)))
         read = [joined(title, text[start:end]) for start, end in spans]
         # A part of a word may have more tokens on its own than within its word.
         excess = max(_lengths(tokenizer, read, window.prefix)) - window.max_length
@@ -101,14 +101,14 @@ def _fitting(tokenizer: PreTrainedTokenizerBase, title: str, text: str, window: 
     raise ModelError(Problem("max_length", what, "Raise it, or shorten the prefix."))
 
 
-def _spans(pieces: Tokenized, text: str, room: int, stride: int) -> Iterator[tuple[int, int]]:
+def _spans(tokens: Tokenized, text: str, room: int, stride: int) -> Iterator[tuple[int, int]]:
     """Characters of passages of at most `room` tokens; each starts where the previous ends, or up to `stride` before.
 
     Spaces, and characters without a token, belong to the previous token.
     """
-    length, starts = len(pieces.ids), pieces.starts.tolist()
+    length, starts = len(tokens.ids), tokens.starts.tolist()
     # Tokens of one character, such as those of an emoji in a byte-level tokenizer, stay together.
-    borders = 1 + np.flatnonzero(pieces.starts[1:] >= pieces.ends[:-1])
+    borders = 1 + np.flatnonzero(tokens.starts[1:] >= tokens.ends[:-1])
     words = borders[[_begins_a_word(text, starts[i]) for i in borders]]
     low = previous = 0  # previous: where the previous passage ends
     while low + room < length:
