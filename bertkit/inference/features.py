@@ -17,6 +17,7 @@ from bertkit.cache import fingerprint, model_key
 from bertkit.data.table import Problems
 from bertkit.data.values import replace_surrogates
 from bertkit.data.words import words
+from bertkit.encoding.padding import Collator, batches_by_length
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.words import encode_words
 from bertkit.errors import DataError, ModelError, Problem
@@ -280,8 +281,6 @@ class _Reader:
     def _hidden(self, columns: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Ints, Tensor, Tensor]]:
         """By batch: indices of features, their combined layers `(features, tokens, size)`, and the attention mask."""
         import torch
-
-        from bertkit.encoding.padding import Collator, batches_by_length
 
         collate = Collator.of(self.tokenizer, {})
         inputs = {name: columns[name] for name in self.tokenizer.model_input_names if name in columns}
