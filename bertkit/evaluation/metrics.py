@@ -49,6 +49,17 @@ def metric_names(kind: Kind, labels: Sequence[str] = ()) -> list[str]:
     return [*_NAMES[kind], *(per_label if kind != "regression" else [])]
 
 
+def selecting(kind: Kind, labels: Sequence[str] = ()) -> list[str]:
+    """The metrics that may select a checkpoint, the default first: higher is better."""
+    first = {"single-label": "accuracy", "multi-label": "f1_micro", "regression": "spearman"}[kind]
+    names = (name for name in metric_names(kind, labels) if not name.startswith(("ece", "support/")))
+    return list(dict.fromkeys([first, *names]))
+
+
+PER_LABEL = ("precision/", "recall/", "f1/")  # prefixes of the metrics of single labels
+SELECTING = frozenset([*PER_LABEL, *(name for kind in _NAMES for name in selecting(kind))])
+
+
 def single_label(
     references: ArrayLike, probabilities: ArrayLike, labels: Sequence[str], predictions: ArrayLike | None = None
 ) -> Scored:
@@ -250,15 +261,3 @@ def _finite(values: Floats, what: str) -> Floats:
 def _varies(values: Floats) -> bool:
     mean = values.mean()
     return bool(np.linalg.norm(values - mean) > CONSTANT * abs(mean))
-
-
-def selecting(kind: Kind, labels: Sequence[str] = ()) -> list[str]:
-    """The metrics that may select a checkpoint, the default first: higher is better."""
-    first = {"single-label": "accuracy", "multi-label": "f1_micro", "regression": "spearman"}[kind]
-    names = (name for name in metric_names(kind, labels) if not name.startswith(("ece", "support/")))
-    return list(dict.fromkeys([first, *names]))
-
-
-KINDS: tuple[Kind, ...] = ("single-label", "multi-label", "regression")
-PER_LABEL = ("precision/", "recall/", "f1/")  # prefixes of the metrics of single labels
-SELECTING = frozenset([*PER_LABEL, *(name for kind in KINDS for name in selecting(kind))])
