@@ -32,9 +32,9 @@ def choose_columns(
 ) -> dict[str, str]:
     """Canonical column -> column of the source, for one source whose columns are `found`.
 
-    What the recipe maps is taken before what is there under its own name. Of `inputs`, alternatives such as
-    (("text",), ("text_a", "text_b")), one must be there in full; of `targets`, one, if `needs_target`.
-    Raises DataError, with the line that mends it: columns that are not there, or several that could be meant.
+    Columns that the recipe maps precede those that have the canonical name. Of `inputs`, alternatives such as
+    (("text",), ("text_a", "text_b")), one is required in full; of `targets`, one, if `needs_target`.
+    Raises DataError, with the line that fixes it: columns that are missing, or several that could be meant.
     """
     _check_mapping(found, spec, columns, targets if not needs_target else (), where)
     alternatives = [*inputs, *([name] for name in targets)]
@@ -43,14 +43,14 @@ def choose_columns(
     for group, needed in ((inputs, True), ([[name] for name in targets], needs_target)):
         names = {name for alternative in group for name in alternative}
         mapped = names & spec.columns.keys()
-        there = [a for a in group if mapped <= set(a) and all(spec.columns.get(n, n) in found for n in a)]
+        complete = [a for a in group if mapped <= set(a) and all(spec.columns.get(n, n) in found for n in a)]
         if mapped and not any(mapped <= set(a) for a in group):
             what = f"{_either([sorted(mapped)])} do not go together; map {_either(group)}"
             raise DataError(Problem("data.columns", what))
-        if len(there) > 1:
-            raise DataError(_several(there, where))
-        if there:
-            chosen += there[0]
+        if len(complete) > 1:
+            raise DataError(_several(complete, where))
+        if complete:
+            chosen += complete[0]
         elif needed and group:
             raise DataError(_missing(group, found, spec, columns, where))
         elif group:  # objects of json lines may have it further down
@@ -59,16 +59,13 @@ def choose_columns(
 
 
 def label_names(values: Iterable[str], class_names: Sequence[str] = ()) -> list[str]:
-    """Label names in a stable order, for id2label: the data set's own, else by number, else by alphabet.
-
-    values: labels, repeated or not.  class_names: `Data.class_names`; all of them are kept.
-    """
-    found = set(values)
+    """Label names in a stable order, for id2label: that of `Data.class_names`, else by number, else by alphabet."""
+    names = set(values)
     if class_names:
-        return [*class_names, *sorted(found.difference(class_names))]
-    if all(_WHOLE.fullmatch(name) for name in found):
-        return sorted(found, key=lambda name: (int(name), name))
-    return sorted(found)
+        return [*class_names, *sorted(names.difference(class_names))]
+    if all(_WHOLE.fullmatch(name) for name in names):
+        return sorted(names, key=lambda name: (int(name), name))
+    return sorted(names)
 
 
 def _check_mapping(
@@ -85,9 +82,9 @@ def _check_mapping(
     problems.raise_if_any()
 
 
-def _several(there: Sequence[Sequence[str]], where: str) -> Problem:
-    fix = "map the one that is meant, e.g.  data: {columns: {" + ", ".join(f"{n}: {n}" for n in there[0]) + "}}"
-    return Problem(where, f"has {_either(there)}: only one of these can be used", fix)
+def _several(complete: Sequence[Sequence[str]], where: str) -> Problem:
+    fix = "map the intended one, e.g.  data: {columns: {" + ", ".join(f"{n}: {n}" for n in complete[0]) + "}}"
+    return Problem(where, f"has {_either(complete)}: only one of these can be used", fix)
 
 
 def _either(alternatives: Iterable[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""Questions whose answers stand in their context: documents in the layout of SQuAD 1.1 and 2.0, and answers in any."""
+"""Extractive questions: documents in the layout of SQuAD 1.1 and 2.0, and answers in all of their usual layouts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _FORMS = (
 
 
 class Located(NamedTuple):
-    """Where the answers to one question stand in its context."""
+    """The answers to one question, located in its context."""
 
     spans: list[tuple[int, int]]  # offsets in characters, end exclusive, of the answers that can be used
-    moved: int  # answers that do not stand where they were said to, and were found elsewhere
-    problems: list[str]  # answers that cannot be used, as text that names the answer by its number from 1
+    moved: int  # answers with a wrong `answer_start` that were found elsewhere
+    problems: list[str]  # answers that cannot be used, by their numbers from 1
 
 
 def is_squad(document: object) -> bool:
-    """Is this JSON in the layout of SQuAD: an object with a list `data` of articles that have `paragraphs`?"""
+    """Whether this JSON is in the layout of SQuAD: an object with a list `data` of articles that have `paragraphs`."""
     articles = document.get("data") if isinstance(document, dict) else None
     return isinstance(articles, list) and any(isinstance(each, dict) and "paragraphs" in each for each in articles)
 
@@ -38,8 +38,7 @@ def squad_rows(document: Any, name: str, problems: Problems) -> Iterator[tuple[i
     [...]}, both empty where `is_impossible` is true. `plausible_answers` are not read.
 
     document: the parsed JSON of version 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).  name: what messages call it.
-    Notes in `problems`, each with its path in the document: fields that are missing or hold something else. Such
-    a field is empty in its row.
+    problems: gets the fields that are missing or hold something else, with their paths; they are empty in the row.
     """
     read = _Reader(name, problems)
     number = 0
@@ -84,13 +83,12 @@ def read_answers(value: object) -> list[tuple[str, int | None]]:
 
 
 def check_answers(context: str, answers: object) -> Located:
-    """Where the answers to one question stand in its context, as spans in the order of the answers.
+    """The answers to one question located in its context, in the order of the answers.
 
-    answers: as `read_answers` knows them; none: the question cannot be answered. An answer that has no
-    `answer_start`, or does not stand there, is looked for, and taken where it occurs once: with a wrong
-    `answer_start` it counts as moved. In `problems`: texts that are empty or blank, an `answer_start` outside
-    the context, and answers that occur nowhere or, where they have to be looked for, more than once.
-    Raises ValueError as `read_answers`.
+    answers: as `read_answers` reads them; none: the question cannot be answered. An answer without `answer_start`, or
+    with a wrong one, is searched for and used if it occurs exactly once; with a wrong one it counts as moved.
+    In `problems`: empty texts, an `answer_start` outside the context, and answers that do not occur or, where they
+    are searched for, occur more than once. Raises ValueError like `read_answers`.
     """
     spans: list[tuple[int, int]] = []
     problems: list[str] = []
@@ -107,7 +105,7 @@ def check_answers(context: str, answers: object) -> Located:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads fields of one document; what is wrong with them goes to `problems`. Paths end with a dot, or are ""."""
+    """Reads fields of one document; errors go to `problems`. Paths end with a dot, or are ""."""
 
     name: str
     problems: Problems
@@ -152,7 +150,7 @@ def _read_answer(number: int, given: object) -> tuple[str, int | None]:
 
 
 def _locate(context: str, text: str, start: int | None) -> tuple[int, str]:
-    """(offset of an answer, "") or (anything, why it has none, to follow the answer)."""
+    """(offset of an answer, "") or (0, why it cannot be located)."""
     if not text.strip():
         return 0, "is empty"
     if start is not None and not 0 <= start < len(context):

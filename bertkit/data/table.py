@@ -1,4 +1,4 @@
-"""What the modules of this folder share: problems with rows, and the rows of a split with their places, on disk."""
+"""Shared by the modules of this folder: problems with rows, and the rows of a split with their locations, on disk."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 MAX_PROBLEMS = 20
-AT_A_TIME = 1000  # values of a column that are Python objects at a time
+AT_A_TIME = 1000  # values of a column that are Python objects at the same time
 
 
 class Problems:
-    """Gathers what is wrong with rows; raises a DataError when there are MAX_PROBLEMS, or at the end."""
+    """Gathers problems with rows; raises a DataError when there are MAX_PROBLEMS, or on request."""
 
     def __init__(self) -> None:
         self._found: list[Problem] = []
@@ -37,13 +37,13 @@ class Problems:
         return bool(self._found)
 
     def add(self, where: str, what: str, fix: str = "") -> None:
-        """Note one problem. The same fix is shown once. Raises DataError when there are enough."""
+        """Add a problem. A repeated fix is reported once. Raises DataError at MAX_PROBLEMS."""
         self._found.append(Problem(where, what, "" if any(p.fix == fix for p in self._found) else fix))
         if len(self._found) == MAX_PROBLEMS:
-            raise DataError([*self._found, Problem("", f"… and perhaps more: {MAX_PROBLEMS} are shown")])
+            raise DataError([*self._found, Problem("", f"… and perhaps more: {MAX_PROBLEMS} are reported")])
 
     def raise_if_any(self) -> None:
-        """Raise a DataError if anything was noted."""
+        """Raise a DataError if there is any problem."""
         if self._found:
             raise DataError(self._found)
 
@@ -75,7 +75,7 @@ class FirstSeen:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where each row of a split stood: ten bytes per row. `origin[i]` is text such as "train.csv:12"."""
+    """The location of each row of a split, in ten bytes: `origin[i]` is text such as "train.csv:12"."""
 
     files: list[str] = field(default_factory=list)  # "train.csv:", "train.json, row "
     file: array[int] = field(default_factory=lambda: array("H"))
@@ -100,7 +100,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of one split while they are put together: canonical column -> its values."""
+    """The rows of one split while they are loaded: canonical column -> its values."""
 
     values: dict[str, Sequence[Any]]
     origin: Origin
@@ -118,7 +118,7 @@ class Table:
 
 
 class Stored(Sequence[Any]):
-    """A column of rows on disk: its values are Python objects only while they are looked at."""
+    """A column of rows on disk: its values become Python objects only when accessed."""
 
     def __init__(self, rows: Dataset, name: str) -> None:
         self.rows, self.name = rows, name
@@ -142,13 +142,13 @@ class Stored(Sequence[Any]):
 
 
 def stored(values: Iterator[Any], holds: str) -> Stored:
-    """A column on disk, from its values; holds: what a `Column` of them does."""
+    """A column on disk, from its values; holds: as for `Column`."""
     blocks = ({"values": block} for block in in_blocks(values))
     return Stored(on_disk(blocks, features_of({"values": holds}), token_hex()), "values")
 
 
 def in_blocks(values: Iterator[Any]) -> Iterator[list[Any]]:
-    """AT_A_TIME of these values at a time."""
+    """Lists of AT_A_TIME of these values."""
     while block := list(islice(values, AT_A_TIME)):
         yield block
 
@@ -165,9 +165,9 @@ def features_of(holds: Mapping[str, str]) -> Features:
 
 
 def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, fingerprint: str) -> Dataset:
-    """Rows that come in blocks of columns, as a data set over a memory-mapped temporary file.
+    """Rows, given in blocks of columns, as a data set over a memory-mapped temporary file.
 
-    The system drops pages of it from memory as it needs to. Raises DataError where the disk is full.
+    The system drops its pages from memory as needed. Raises DataError where the disk is full.
     """
     import pyarrow as pa
     from datasets import Dataset
@@ -178,7 +178,7 @@ def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, f
         file = tempfile.TemporaryFile()  # noqa: SIM115  # in the folder TMPDIR; it has no name
     try:
         stream = pa.ipc.new_stream(file, schema)
-        for block in blocks:  # where it reads files, what goes wrong there is not about this disk
+        for block in blocks:  # it may read files, whose errors are not about this disk
             batch = pa.record_batch(dict(block), schema=schema)
             with disk_full_as_error():
                 stream.write_batch(batch)
@@ -194,9 +194,9 @@ def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, f
 
 def numbers(rows: Dataset, name: str) -> np.ndarray[Any, Any]:
     """A column of numbers, `(rows,)`: eight bytes each, where `rows[name][:]` makes objects of them."""
-    # dtype=None: by itself the format makes fp32 of fp64.
-    found: np.ndarray[Any, Any] = rows.with_format("numpy", dtype=None).select_columns([name])[:][name]
-    return found
+    # dtype=None: by default the format makes fp32 of fp64.
+    values: np.ndarray[Any, Any] = rows.with_format("numpy", dtype=None).select_columns([name])[:][name]
+    return values
 
 
 def column_values(rows: Dataset, name: str) -> Iterator[Any]:
@@ -228,8 +228,8 @@ class Data:
     class_names: list[str]  # the data set's own names and order of the target (ClassLabel); empty if it has none
     fingerprints: dict[str, str]  # split -> sha256 of its column names, values and their order
     findings: list[Finding]  # what loading left out or noticed
-    origins: dict[str, Origin]  # origins["train"][0] is where the first row stood, such as "train.csv:2"
-    corpus: bool = False  # rows are documents that are not in memory; `findings` has all that is said of them
+    origins: dict[str, Origin]  # origins["train"][0] is the location of the first row, such as "train.csv:2"
+    corpus: bool = False  # rows are documents, not in memory; `findings` is complete
 
 
 def fingerprint(values: Mapping[str, Sequence[Any]]) -> str:

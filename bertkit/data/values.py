@@ -24,7 +24,7 @@ class _WrongColumn(ValueError):
 def convert(values: Sequence[Any], name: str, column: Column, origin: Origin) -> list[Any]:
     """The values of a canonical column as what it holds: str, list of str, or float; spans stay as they are.
 
-    None stays where a target is missing; missing text becomes "". Raises DataError with the rows.
+    A missing target is None; missing text becomes "". Raises DataError with the rows.
     """
     if column.holds == "label":
         _refuse_fractions(values, name, origin)
