@@ -191,7 +191,7 @@ def test_problems_end_at_twenty(tmp_path):
     found = wrong(folder(tmp_path, test=HEADER + judged))
     assert found[19:] == [
         "qrels/test.tsv:21: the document 'x19' is not in corpus.jsonl",
-        ": … and perhaps more: 20 are shown",
+        ": … and perhaps more: 20 are reported",
     ]
 
 
