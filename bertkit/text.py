@@ -16,14 +16,14 @@ def counted(count: int, noun: str, verb: str = "") -> str:
     return f"{count:,} {noun}{'' if one else 's'}" + (f" {verb}{'s' if one else ''}" if verb else "")
 
 
-def share(part: int, whole: int) -> str:
+def share(part: int, total: int) -> str:
     """Such as "2.5%", or "under 0.1%" where rounding would give 0."""
-    return "under 0.1%" if 0 < part < 0.0005 * whole else f"{part / whole:.1%}"
+    return "under 0.1%" if 0 < part < 0.0005 * total else f"{part / total:.1%}"
 
 
-def part_of(part: int, whole: int, noun: str) -> str:
+def part_of(part: int, total: int, noun: str) -> str:
     """Such as "1 of 2 rows (50.0%) is" and "2 of 3 rows (66.7%) are"."""
-    return f"{part:,} of {counted(whole, noun)} ({share(part, whole)}) {'is' if part == 1 else 'are'}"
+    return f"{part:,} of {counted(total, noun)} ({share(part, total)}) {'is' if part == 1 else 'are'}"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:

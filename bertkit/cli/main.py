@@ -75,10 +75,10 @@ def make_parser() -> argparse.ArgumentParser:
         parent = commands
         if group:  # it has one action so far
             parent = commands.add_parser(group, help=command.help).add_subparsers(metavar="ACTION", required=True)
-        own = parent.add_parser(name, help=command.help)
+        subparser = parent.add_parser(name, help=command.help)
         for name, options in command.arguments:
-            own.add_argument(name, **options)
-        own.set_defaults(command=command)
+            subparser.add_argument(name, **options)
+        subparser.set_defaults(command=command)
     return parser
 
 

@@ -12,7 +12,7 @@ def shipped_recipes() -> dict[str, Path]:
     """
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "recipes", package.parent / "recipes"):
-        found = {path.stem: path for path in folder.glob("*/*.yaml")}
-        if found:
-            return dict(sorted(found.items()))
+        recipes = {path.stem: path for path in folder.glob("*/*.yaml")}
+        if recipes:
+            return dict(sorted(recipes.items()))
     return {}

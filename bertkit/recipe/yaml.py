@@ -1,6 +1,6 @@
 """YAML 1.2 text -> plain data, with the line of every key and every fault at once.
 
-ruamel.yaml parses; the data are read from its events, because its own loaders do not pass what a recipe needs: the
+ruamel.yaml parses; the data are read from its events, because its loaders fail what a recipe needs: the
 round-trip loader (whose `.lc` has lines) stops at the first duplicate key, resolves aliases, drops tags silently,
 fails with RecursionError on deep nesting, turns 1_000 into a number, 2026-11-01 into a date, and keys such as 007
 into numbers. Here nothing is constructed, so no tag names an object, and aliases are refused, so none can multiply.
@@ -203,7 +203,7 @@ class _Builder:
         return items
 
     def mapping(self, path: KeyPath) -> dict[str, Any]:
-        """Of a duplicate key the first value, and its lines, are used; the others are read for their own faults."""
+        """The first value of a duplicate key is used, with its lines; the others are only read for their faults."""
         items: dict[str, Any] = {}
         children = self.children()
         for event in children:
