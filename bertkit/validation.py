@@ -16,6 +16,8 @@ from pydantic_core import ErrorDetails
 
 from bertkit.text import KeyPath, short_repr
 
+MAX_LISTED = 10  # choices in a sentence
+
 
 class KeyProblem(NamedTuple):
     """Something wrong with the value at a key path."""
@@ -139,10 +141,15 @@ def _explain_value(path: KeyPath, details: list[ErrorDetails], value: Any) -> Ke
     expected = [_EXPECTED[d["type"]] for d in details if d["type"] in _EXPECTED]
     if not expected and not choices:
         return KeyProblem(path, details[0]["msg"])
-    names = [*map(repr, choices), *dict.fromkeys(expected)]
+    many = len(choices) > MAX_LISTED
+    names = [*([f"one of {len(choices)} values"] if many else map(repr, choices)), *dict.fromkeys(expected)]
     listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
     near = did_you_mean(value, choices) if isinstance(value, str) else ""
-    return KeyProblem(path, f"expected {listed}, found {describe(value)}{near}", spelling_hint(value, expected))
+    return KeyProblem(
+        path,
+        f"expected {listed}, found {describe(value)}{near}",
+        f"known here: {', '.join(choices)}" if many else spelling_hint(value, expected),
+    )
 
 
 def _choices(detail: ErrorDetails) -> list[str]:

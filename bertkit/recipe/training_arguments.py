@@ -10,13 +10,18 @@ import ast
 import functools
 import importlib.util
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
+
+from pydantic import Field, ValidationError, create_model
 
 from bertkit.errors import UserError
+from bertkit.sections import Section
 from bertkit.text import short_repr
-from bertkit.validation import KeyProblem, describe, did_you_mean, spelling_hint, unknown_key
+from bertkit.validation import KeyProblem, explain, unknown_key
 
 _SECRET = "; never write secrets into a recipe"
 _HUB = "remove it; `bertkit push RUN` uploads a run"
@@ -84,24 +89,21 @@ REMOVED = _by_name(
     }
 )
 
-_POSITIVE = (
-    *("learning_rate", "num_train_epochs", "per_device_train_batch_size", "per_device_eval_batch_size"),
-    *("gradient_accumulation_steps", "adam_epsilon", "logging_steps", "save_steps", "eval_steps", "save_total_limit"),
-    "torch_empty_cache_steps",
-)
 _SHARE = ("label_smoothing_factor", "adam_beta1", "adam_beta2")
-_NOT_NEGATIVE = (*_SHARE, "weight_decay", "warmup_steps", "max_grad_norm", "dataloader_num_workers", "eval_delay")
-
-# type of an annotation -> its name in messages, and in JSON Schema
-_TYPES = {
-    "int": ("a whole number", "integer"),
-    "float": ("a number", "number"),
-    "bool": ("true or false", "boolean"),
-    "False": ("false", "boolean"),
-    "str": ("text", "string"),
-    "list": ("a list of texts", "array"),
-    "dict": ("a mapping", "object"),
-    "None": ("null", "null"),
+# bound of pydantic -> fields
+_BOUNDS = {
+    ("gt", 0): (
+        *("learning_rate", "num_train_epochs", "per_device_train_batch_size", "per_device_eval_batch_size"),
+        *("gradient_accumulation_steps", "adam_epsilon", "logging_steps", "save_steps", "eval_steps"),
+        *("save_total_limit", "torch_empty_cache_steps"),
+    ),
+    ("ge", 0): (*_SHARE, "weight_decay", "warmup_steps", "max_grad_norm", "dataloader_num_workers", "eval_delay"),
+    ("lt", 1): _SHARE,
+}
+# names in annotations -> types of YAML
+_TYPES: Mapping[str, Any] = {
+    **{"int": int, "float": float, "bool": bool, "False": Literal[False], "str": str, "list": list[str]},
+    **{"dict": dict[str, Any], "None": None},
 }
 
 
@@ -164,6 +166,27 @@ def _help(node: ast.expr | None) -> str:
     return " ".join(str(metadata.get("help", "")).split())
 
 
+@functools.cache
+def _section() -> type[Section]:
+    """The fields that a recipe may set, as a model."""
+    fields: dict[str, Any] = {
+        field.name: (_annotation(field), Field(None, description=field.about or None))
+        for field in training_fields().values()
+        if field.name not in DECIDED
+    }
+    return create_model("Training", __base__=Section, **fields)
+
+
+def _annotation(field: TrainingField) -> Any:
+    types, literal, items = dict(_TYPES), cast(Any, Literal), cast(Any, list)
+    if field.choices:
+        choice = literal[field.choices if field.default != "''" else ("", *field.choices)]
+        types |= {"str": choice, "list": items[choice]}
+    bounds: dict[str, Any] = {bound: value for (bound, value), names in _BOUNDS.items() if field.name in names}
+    types |= {name: Annotated[_TYPES[name], Field(**bounds)] for name in ("int", "float") if bounds}
+    return reduce(or_, (types[name] for name in field.types)) if field.types else Any
+
+
 def check_training(values: Mapping[str, Any], homes: Mapping[str, str]) -> Iterator[KeyProblem]:
     """What is wrong with the names and values of a `training:` section. homes: key -> the section it belongs to."""
     fields = training_fields()
@@ -173,12 +196,15 @@ def check_training(values: Mapping[str, Any], homes: Mapping[str, str]) -> Itera
             # push_to_hub: false asks for nothing
             if not (value is False and name in fields and fields[name].default == "False"):
                 yield KeyProblem(path, "bertkit decides this", _answer(DECIDED[name], name, value))
-        elif name in fields:
-            yield from _check_value(path, fields[name], value)
-        elif name in REMOVED:
+        elif name in REMOVED and name not in fields:
             yield KeyProblem(path, "the installed transformers has no such field", _answer(REMOVED[name], name, value))
-        else:
+        elif name not in fields:
             yield unknown_key(path, fields.keys() - DECIDED.keys(), homes)
+    known = {name: value for name, value in values.items() if name in fields and name not in DECIDED}
+    try:
+        _section().model_validate(known)
+    except ValidationError as error:
+        yield from (each._replace(path=("training", *each.path)) for each in explain(error, known, {}, {}))
 
 
 def _answer(answer: str, name: str, value: Any) -> str:
@@ -186,50 +212,11 @@ def _answer(answer: str, name: str, value: Any) -> str:
     return answer.replace("{name}", name).replace("{value}", text)
 
 
-def _check_value(path: tuple[str, str], field: TrainingField, value: Any) -> Iterator[KeyProblem]:
-    wanted = [_TYPES[name][0] for name in field.types]
-    texts = value if isinstance(value, list) else [value] if isinstance(value, str) else []
-    known = f"known here: {', '.join(field.choices)}" if field.choices else ""
-    if not _fits(value, field.types):
-        what = f"expected {' or '.join(wanted)}, found {describe(value)}"
-        yield KeyProblem(path, what, known or spelling_hint(value, wanted))
-    elif known and (wrong := [text for text in texts if text and text not in field.choices]):
-        what = f"unknown value {short_repr(wrong[0])}{did_you_mean(wrong[0], field.choices)}"
-        yield KeyProblem(path, what, known)
-    elif isinstance(value, int | float) and (bound := _bound(field.name, value)):
-        yield KeyProblem(path, f"{bound}, found {value}")
-
-
-def _fits(value: Any, types: Sequence[str]) -> bool:
-    if not types:  # the annotation has none of the types of YAML
-        return True
-    if value is None or (value is False and "bool" not in types):
-        return str(value) in types
-    if isinstance(value, list):
-        return "list" in types and all(isinstance(each, str) for each in value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return "int" in types or "float" in types
-    return type(value).__name__ in types
-
-
-def _bound(name: str, value: float) -> str:
-    if name in _POSITIVE and value <= 0:
-        return "must be more than 0"
-    if name in _NOT_NEGATIVE and value < 0:
-        return "must be at least 0"
-    return "must be less than 1" if name in _SHARE and value >= 1 else ""
-
-
 def training_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of the `training:` section."""
-    properties = {field.name: _schema(field) for field in training_fields().values() if field.name not in DECIDED}
-    return {"type": "object", "properties": properties, "additionalProperties": False}
-
-
-def _schema(field: TrainingField) -> dict[str, Any]:
-    more: dict[str, dict[str, Any]] = {"array": {"items": {"type": "string"}}}
-    if field.choices:
-        more["string"] = {"enum": [*field.choices]}
-    kinds = [{"type": kind, **more.get(kind, {})} for kind in (_TYPES[name][1] for name in field.types)]
-    shape = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
-    return {**shape, "description": field.about} if field.about else shape
+    schema = _section().model_json_schema()
+    fields = {
+        name: {k: v for k, v in field.items() if k not in ("default", "title")}
+        for name, field in schema["properties"].items()
+    }
+    return {"type": "object", "properties": fields, "additionalProperties": False}
