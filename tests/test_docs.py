@@ -127,6 +127,14 @@ def test_every_extra_is_on_the_installation_page() -> None:
     assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.M)) == extras.keys()
 
 
+def test_the_tables_by_task_exist() -> None:
+    rows = re.findall(r"^\| `(\w+/\w+\.py)`: (.*?) \|", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.M)
+    assert len(rows) >= 6
+    for file, names in rows:
+        code = (ROOT / "bertkit" / file).read_text(encoding="utf-8")
+        assert not [name for name in re.findall(r"`(\w+)`", names) if f"\n{name}: Mapping" not in code]
+
+
 def test_every_dependency_is_explained() -> None:
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
     table = (DOCS / "architecture.md").read_text(encoding="utf-8").split("## Dependencies")[1].split("\n## ")[0]
