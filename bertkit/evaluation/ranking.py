@@ -117,14 +117,14 @@ class GradedSearches(WeightedScores):
     @cached_property
     def per_query(self) -> PerQuery:
         """The scores of each query; some queries are measured at a time, which bounds memory."""
-        own = rows_by_query(self.rows)
-        names, measured = list(own), dict[str, dict[str, float]]()
+        rows_of = rows_by_query(self.rows)
+        names, measured = list(rows_of), dict[str, dict[str, float]]()
         for start in range(0, max(len(names), 1), QUERIES):
             some = names[start : start + QUERIES]
-            hits = {name: self.answers[int(own[name][0])]["found"] for name in some}
+            hits = {name: self.answers[int(rows_of[name][0])]["found"] for name in some}
             # Scores of the order: documents of equal scores stay in the order of the answer.
             run = {name: {hit["id"]: -float(place) for place, hit in enumerate(each)} for name, each in hits.items()}
-            judged = judgements(self.rows.select([row for name in some for row in own[name].tolist()]))
+            judged = judgements(self.rows.select([row for name in some for row in rows_of[name].tolist()]))
             for metric, values in measures(run, judged, KS).items():
                 measured.setdefault(metric, {}).update(values)
         return measured
@@ -136,9 +136,9 @@ class GradedSearches(WeightedScores):
 
     def details(self) -> dict[str, Any]:
         """The queries with the lowest nDCG@10: their relevant documents, and the first ones of the answer."""
-        scores, own, worst = self.per_query["ndcg@10"], rows_by_query(self.rows), []
+        scores, rows_of, worst = self.per_query["ndcg@10"], rows_by_query(self.rows), []
         for name in sorted(scores, key=scores.__getitem__)[:WORST]:
-            part, first = self.rows.select(own[name].tolist()), int(own[name][0])
+            part, first = self.rows.select(rows_of[name].tolist()), int(rows_of[name][0])
             worst.append(
                 {
                     "query": self.rows[first]["query"],
@@ -151,27 +151,26 @@ class GradedSearches(WeightedScores):
 
 
 def searched(
-    rows: Dataset, queries: Sequence[str], documents: Sequence[str], asked: Any, there: Any
+    rows: Dataset, queries: Sequence[str], documents: Sequence[str], query_vectors: Any, document_vectors: Any
 ) -> Iterator[Answer]:
-    """One answer a row, as `Retrieval.answer` says, from unit vectors of the named queries and documents."""
-    named, own = {"query_id", "document_id"} <= set(rows.column_names), rows_by_query(rows)
+    """One answer per row, as described at `Retrieval.answer`, from unit vectors of the named queries and documents."""
+    named, rows_of = {"query_id", "document_id"} <= set(rows.column_names), rows_by_query(rows)
     place = {name: index for index, name in enumerate(documents)}
     document = np.fromiter((place[name] for name in _ids(rows, "document")), np.int64, len(rows))
-    first = {int(own[query][0]): index for index, query in enumerate(queries)}
-    waiting: dict[int, Answer] = {}  # answers of rows that are still to come
+    first = {int(rows_of[query][0]): index for index, query in enumerate(queries)}
+    waiting: dict[int, Answer] = {}  # answers of later rows
     for row in range(len(rows)):
         if row in first:
             index, query = first[row], queries[first[row]]
-            scores = asked[index : index + 1] @ there.T
+            scores = query_vectors[index : index + 1] @ document_vectors.T
             scores = (scores if isinstance(scores, np.ndarray) else scores.toarray())[0].astype(np.float64)
-            if named and query in place and place[query] not in document[own[query]]:
+            if named and query in place and place[query] not in document[rows_of[query]]:
                 scores[place[query]] = -np.inf  # the query itself, as BEIR leaves it out (ArguAna, Quora)
             order = np.argsort(-scores, kind="stable")
             ranks = np.empty(len(order), dtype=np.int64)
             ranks[order] = np.arange(1, len(order) + 1)
-            for each in own[query].tolist():
-                at = document[each]
-                waiting[each] = {"score": float(scores[at]), "rank": int(ranks[at])}
+            for each in rows_of[query].tolist():
+                waiting[each] = {"score": float(scores[document[each]]), "rank": int(ranks[document[each]])}
             best = [i for i in order[:DEPTH].tolist() if scores[i] > -np.inf]
             waiting[row]["found"] = [{"id": documents[i], "score": float(scores[i])} for i in best]
         yield waiting.pop(row, {})
@@ -198,7 +197,7 @@ def first_rows(rows: Dataset, side: str) -> dict[str, int]:
 
 
 def rows_by_query(rows: Dataset) -> dict[str, np.ndarray]:
-    """The queries in the order of their first rows, each with its rows; without those that ask nothing."""
+    """The queries in the order of their first rows, each with its rows; without empty ones."""
     numbers: dict[str, int] = {}
     known = (numbers.setdefault(name, len(numbers)) if name else -1 for name in _ids(rows, "query"))
     query = np.fromiter(known, np.int64, len(rows))
