@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,7 +54,7 @@ SHORT = [("the cat ?", "a dog was awful"), ("one mat", "yes"), ("ðŸ™‚ good", "ã
 QUERIES = ["the cat ?"] * 3 + ["a dog ?"] * 3
 DOCUMENTS = ["the cat sat", "a dog ran", "it was red", "the dog is bad", "good cat", "one mat"]
 
-REFINE = partial(TextRanking.refine, TextRankingOptions(name="text-ranking"))
+OPTIONS = TextRankingOptions(name="text-ranking")
 
 
 def rows(targets: list[float], column: str = "label", **more: Any) -> Dataset:
@@ -349,7 +348,7 @@ def read(folder: Path, lines: list[dict[str, Any]], splits: tuple[str, ...] = ("
     for split in splits:
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     source = {split: str(folder / f"{split}.jsonl") for split in splits}
-    return load_data(DataSpec(source=source, **spec), TextRanking.schema, REFINE)
+    return load_data(DataSpec(source=source, **spec), TextRanking, OPTIONS)
 
 
 def test_bad_rows_are_all_named(tmp_path: Path) -> None:
@@ -383,7 +382,7 @@ def test_secret_labels_of_a_test_split_are_no_problem(tmp_path: Path) -> None:
     lines = [{"query": "a", "document": "b", "label": label} for label in (-1, -1)]
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     spec = DataSpec(source={"test": str(tmp_path / "test.jsonl")})
-    data = load_data(spec, TextRanking.schema, REFINE, splits={"test"})
+    data = load_data(spec, TextRanking, OPTIONS, splits={"test"})
     assert data.rows["test"].column_names == ["query", "document"]
 
 
@@ -551,7 +550,7 @@ def test_sts_b_is_read_as_pairs_that_stand_alone(real_data: Path, tiny_encoder: 
         for split, name in (("train", "dev"), ("validation", "dev"))
     ]
     recipe = load_recipe("stsb-cross-minilm", [*files, f"model.name={tiny_encoder}", "model.max_length=64"])
-    data = load_data(recipe.data, TextRanking.schema, partial(TextRanking.refine, recipe.task))
+    data = load_data(recipe.data, TextRanking, recipe.task)
     made = prepare(TextRanking, recipe.task, load_tokenizer(tiny_encoder), 64, data.rows["train"], [])
     assert made.metrics[0] == "spearman"
     assert made.options.score_range == [0.0, 5.0]

@@ -423,7 +423,7 @@ def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder: Path, tmp_path:
     assert bertkit.evaluate(tmp_path, file=tmp_path / "dev.conll", task="token-classification")["rows"] == 1
     model.config.id2label = {0: "I-A", 1: "I-B", 2: "I-C"}
     model.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="with no O"):
+    with pytest.raises(ModelError, match="without O"):
         bertkit.load(tmp_path, task="token-classification")
     model.config.id2label = {0: "NOUN", 1: "VERB", 2: "X"}
     model.save_pretrained(tmp_path)
@@ -478,7 +478,7 @@ def test_what_can_be_no_tag_is_refused(tiny_encoder: Path, tmp_path: Path) -> No
         with pytest.raises(bertkit.UserError, match=message):
             load_recipe(file, [override])
     (tmp_path / "train.conll").write_text("the B-O\ncat O\n")
-    with pytest.raises(bertkit.UserError, match="'O' can be no type of entity"):
+    with pytest.raises(bertkit.UserError, match="'O' cannot be an entity type"):
         train(load_recipe(file, ["~data.source.validation"]), tmp_path / "run")
 
 
