@@ -181,9 +181,9 @@ def test_spans_become_tags_and_what_was_done_is_reported(tmp_path: Path) -> None
     assert data.rows["train"]["tags"][0] == ["B-PER", "I-PER", "O", "O", "B-LOC", "I-LOC", "O"]
     assert data.rows["train"].column_names == ["text", "tags"]
     told = " ".join(finding.what for finding in data.findings)
-    assert "2 spans had blanks" in told
+    assert "2 spans had outer spaces" in told
     assert "1 spans overlap" in told
-    assert "1 spans hold no word" in told
+    assert "1 spans contain no word" in told
 
 
 def test_a_span_that_cuts_a_word_is_refused_grown_or_shrunk(tmp_path: Path) -> None:

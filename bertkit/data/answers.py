@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertkit.data.schema import Finding
+from bertkit.data.schema import Finding, note, warn
 from bertkit.data.squad import check_answers
 from bertkit.data.table import Problems, Table, stored
 
@@ -45,10 +45,10 @@ def _findings(split: str, names: Sequence[Any], located: Sequence[Any], moved: i
     answered = Counter(len(answers["text"]) > 0 for answers in located if answers is not None)
     if answered:
         what = f"{split}: {answered[False]:,} of {answered.total():,} questions have no answer in their context"
-        yield Finding("note", what)
+        yield note(what)
     if moved:
         what = f"{split}: {moved:,} answers are not where `answer_start` says; found elsewhere in their context"
-        yield Finding("warn", what)
+        yield warn(what)
     known = array("q", (hash(name) for name in names if name is not None))
     if len(set(known)) < len(known):
-        yield Finding("warn", f"{split}: {len(known) - len(set(known)):,} ids occur more than once")
+        yield warn(f"{split}: {len(known) - len(set(known)):,} ids occur more than once")

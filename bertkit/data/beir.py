@@ -73,17 +73,11 @@ def pairs(beir: Beir, split: str) -> list[Row]:
     """
     if split not in beir.qrels:
         raise DataError(f"no judgements for {split}; available: {', '.join(beir.qrels) or 'none'}")
-    return [
-        {
-            "query_id": query,
-            "query": beir.queries[query],
-            "document_id": document,
-            "document": beir.document(document),
-            "grade": grade,
-        }
-        for query, grades in beir.qrels[split].items()
-        for document, grade in grades.items()
-    ]
+    rows = list[Row]()
+    for query, grades in beir.qrels[split].items():
+        both = {"query_id": query, "query": beir.queries[query]}
+        rows += [both | {"document_id": d, "document": beir.document(d), "grade": grade} for d, grade in grades.items()]
+    return rows
 
 
 def check_pairs(table: Table) -> None:

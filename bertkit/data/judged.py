@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertkit.data.schema import Finding
+from bertkit.data.schema import Finding, note, warn
 from bertkit.data.table import Problems, Table
 from bertkit.errors import Problem
 
@@ -26,13 +26,13 @@ def query_findings(split: str, queries: Sequence[int], targets: Sequence[float |
     for query, target in zip(queries, targets, strict=True):
         grades.setdefault(query, set()).add(target)
     if len(grades) == len(targets):
-        yield Finding("note", f"{split}: every query has one document; pairs are scored individually")
+        yield note(f"{split}: every query has one document; pairs are scored individually")
         return
-    yield Finding("note", f"{split}: {len(targets):,} documents for {len(grades):,} queries")
+    yield note(f"{split}: {len(targets):,} documents for {len(grades):,} queries")
     idle = sum(len(values) == 1 for values in grades.values())
     if idle:
         what = f"{split}: {idle:,} of {len(grades):,} queries have one document, or equal targets: nothing to order"
-        yield Finding("warn", what, "Add documents that are less relevant.")
+        yield warn(what, "Add documents that are less relevant.")
 
 
 def contradictions(options: Any, loss: str, truth: Sequence[float], queries: Sequence[int]) -> Iterator[Problem]:

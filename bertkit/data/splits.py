@@ -16,7 +16,6 @@ from bertkit.validation import did_you_mean
 if TYPE_CHECKING:
     from bertkit.sections import DataSpec
 
-
 Names: TypeAlias = "Callable[[Any], Sequence[str]]"  # a value of the target -> its labels
 SPLITS = ("train", "validation", "test")
 BINS = 10  # quantiles of scores for a stratified hold-out

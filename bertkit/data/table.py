@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from bertkit.data.schema import Column, Finding
 
-
 MAX_PROBLEMS = 20
 AT_A_TIME = 1000  # values of a column that are Python objects at the same time
 
@@ -242,8 +241,6 @@ def fingerprint(values: Mapping[str, Sequence[Any]]) -> str:
 
 
 Row: TypeAlias = dict[str, Any]
-
-
 NumberedRow: TypeAlias = tuple[int, Row]  # line (csv, tsv, jsonl, conll, txt) or row (json, parquet), counted from 1
 
 
