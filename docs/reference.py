@@ -27,7 +27,7 @@ def recipe_page() -> str:
     schema = json_schema()
     definitions, properties = schema["$defs"], schema["properties"]
     values = Recipe.model_validate(PLAIN).model_dump()
-    parts = [section("The top of a recipe", schema, values)]
+    parts = [section("Top-level keys", schema, values)]
     for reference in properties["task"]["oneOf"]:
         options = definitions[last(reference["$ref"])]
         parts.append(section(f"task: {options['properties']['name']['const']}", options, {}))
@@ -77,7 +77,7 @@ def training_section() -> str:
             types = ", ".join(map(code, field.choices)) or " or ".join(map(word, field.types)) or "see transformers"
             rows.append(row(field.name, types, code(ours.get(field.name, literal(field.default))), field.about))
     about = "Descriptions are those of the installed transformers."
-    more = "What bertkit settles by device and data, whatever stands here, is in [recipes.md](recipes.md#training)."
+    more = "What bertkit sets by device and data, regardless of these defaults, is in [Recipes](recipes.md#training)."
     return "\n".join(["## training", "", about, more, "", HEAD, *rows])
 
 

@@ -48,7 +48,7 @@ def tables(page: str) -> dict[str, dict[str, list[str]]]:
 def models(model: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every section of the recipe below this one, by pydantic's own fields: the oracle for what reads the schema."""
     fields = model.model_fields
-    yield name or "The top of a recipe", fields
+    yield name or "Top-level keys", fields
     for key, field in fields.items():
         for part in (field.annotation, *getattr(field.annotation, "__args__", ())):
             if isinstance(part, type) and hasattr(part, "model_fields") and key != "task":
@@ -79,7 +79,7 @@ def test_the_recipe_page_has_the_defaults(reference: ModuleType) -> None:
 
 def test_the_written_page_has_the_same_defaults(reference: ModuleType) -> None:
     made, written = tables(reference.recipe_page()), tables((DOCS / "recipes.md").read_text(encoding="utf-8"))
-    for name in made.keys() & written.keys() - {"training", "The top of a recipe"}:
+    for name in made.keys() & written.keys() - {"training", "Top-level keys"}:
         for key, cells in written[name].items():
             said, default = cells[1].split(",")[0].strip("`"), made[name][key][1].strip("`")
             numbers = re.fullmatch(r"[\d.]+", said) and re.fullmatch(r"[\d.]+", default)
