@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -21,9 +22,15 @@ from bertkit.recipe.shipped import shipped_recipes
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command's result, without PYTHONPATH, which would name another bertkit than the installed one."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(list(map(str, words)), cwd=cwd, env=env, capture_output=True, text=True, check=False)
+
+
 def done(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """The command's output; its stderr if it fails."""
-    result = subprocess.run([str(word) for word in words], cwd=cwd, capture_output=True, text=True, check=False)
+    result = run(*words, cwd=cwd)
     assert result.returncode == 0, result.stderr
     return result
 
@@ -101,7 +108,7 @@ def test_a_bare_install_lists_the_recipes(wheel: Path, tmp_path: Path) -> None:
     where = "import bertkit, sys; print(bertkit.__file__); sys.exit('pydantic' in sys.modules)"
     assert str(tmp_path / "venv") in done(python, "-c", where, cwd=tmp_path).stdout
     # A command that needs the dependencies says which one is missing.
-    lacking = subprocess.run([bertkit, "show", "quickstart"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    lacking = run(bertkit, "show", "quickstart", cwd=tmp_path)
     assert lacking.returncode == 2
     assert "Traceback" not in lacking.stderr
     assert "pip install bertkit" in lacking.stderr
