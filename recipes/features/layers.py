@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from bertkit.data.readers import read_rows
 from bertkit.data.sources import samples_folder
 from bertkit.inference.features import Features
-from bertkit.models.encoder import find, load_config
+from bertkit.models.encoder import resolve_encoder, load_config
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.text import columns
 
@@ -41,7 +41,7 @@ def main() -> None:
 
     files = (args.train, args.validation)
     train, validation = ([row for _, row in read_rows(f, DataSpec(source=str(f)))] for f in files)
-    count = load_config(find(ModelSpec(name=args.model)).folder).num_hidden_layers
+    count = load_config(resolve_encoder(ModelSpec(name=args.model)).folder).num_hidden_layers
     every = Features(args.model, layers=range(count + 1), pool=args.pool).fit([])
     # (texts, layers + 1, size): pooling by mean or cls goes with sums over layers, in any order.
     given, asked = (
