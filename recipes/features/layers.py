@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from bertkit.data.readers import read_rows
 from bertkit.data.sources import samples_folder
 from bertkit.inference.features import Features
-from bertkit.models.encoder import resolve_encoder, load_config
+from bertkit.models.encoder import load_config, resolve_encoder
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.text import columns
 
