@@ -339,7 +339,7 @@ def test_a_text_of_padding_alone_gives_numbers_and_changes_no_other() -> None:
 
 
 def test_too_many_word_pieces_are_told_plainly() -> None:
-    with pytest.raises(ModelError, match="21 word pieces, but the model has 20 positions"):
+    with pytest.raises(ModelError, match="21 tokens, but the model has 20 positions"):
         ours()(torch.ones(1, 21, dtype=torch.long))
 
 

@@ -4,10 +4,10 @@ Vaswani et al. 2017, "Attention is all you need" (arXiv 1706.03762), and Devlin 
 1810.04805), whose sections the docstrings name. The tensors have the names of transformers' BERT, so that weights go
 both ways; they are called by these sizes:
 
-    batch     texts in the batch              hidden   numbers per word piece (H in Devlin et al., d_model in Vaswani)
-    length    word pieces per text, padded    heads    attention heads (A, h)
-    chosen    word pieces to be predicted     size     numbers per head: hidden / heads (d_k)
-    vocab     word pieces there are           inner    width of the feed-forward network (4 H, d_ff)
+    batch     texts in the batch              hidden   numbers per token (H in Devlin et al., d_model in Vaswani)
+    length    tokens per text, padded         heads    attention heads (A, h)
+    chosen    tokens to be predicted          size     numbers per head: hidden / heads (d_k)
+    vocab     size of the vocabulary          inner    width of the feed-forward network (4 H, d_ff)
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ __all__ = [
     "read_config",
 ]
 
-IGNORED = -100  # the label of a word piece that is not to be predicted
+IGNORED = -100  # the label of a token that is not predicted
 
 
-# --- word pieces -> vectors
+# --- tokens -> vectors
 
 
 class BertEmbeddings(nn.Module):
@@ -70,7 +70,7 @@ class BertEmbeddings(nn.Module):
         length = input_ids.shape[1]
         positions = self.position_embeddings.weight  # (max_position_embeddings, hidden)
         if length > len(positions):
-            what = f"{length} word pieces, but the model has {len(positions)} positions"
+            what = f"{length} tokens, but the model has {len(positions)} positions"
             raise ModelError(Problem("input_ids", what, "Cut the texts, or make the model with more positions."))
         if token_type_ids is None:
             segments = self.token_type_embeddings.weight[0]  # (hidden,)
@@ -330,7 +330,7 @@ class BertModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
 
         Returns `last_hidden_state` `(batch, length, hidden)`, `pooler_output` `(batch, hidden)`, on request
         `hidden_states`, layers + 1 of `(batch, length, hidden)`, the embeddings first, and `attentions`, layers of
-        `(batch, heads, length, length)`, before dropout. Raises ModelError on more word pieces than positions.
+        `(batch, heads, length, length)`, before dropout. Raises ModelError on more tokens than positions.
         """
         mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]  # (batch, 1, 1, length)
         x = self.embeddings(input_ids, token_type_ids)  # (batch, length, hidden)
@@ -380,7 +380,7 @@ class BertForPreTraining(BertPreTrainedModel):  # type: ignore[no-untyped-call]
     ) -> BertForPreTrainingOutput:
         """As `BertModel`, and the logits of the heads.
 
-        position: which word pieces are to be predicted, `(batch, length)` true or false, or their flat indices
+        position: which tokens are to be predicted, `(batch, length)` true or false, or their flat indices
         `(chosen,)`. None: those with a label; without labels, all. labels: the ids to find, `(batch, length)`, -100
         where there is none. next_sentence_label: `(batch,)`, 0 if the second segment follows the first.
 
@@ -392,7 +392,7 @@ class BertForPreTraining(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         if position is None and labels is not None:
             position = labels != IGNORED
         if position is not None:
-            # The vocabulary is the widest projection by far: it sees the chosen word pieces only.
+            # The vocabulary is the widest projection by far: it sees the chosen tokens only.
             flat = position.flatten().nonzero()[:, 0] if position.dtype == torch.bool else position  # (chosen,)
             x = x.flatten(0, 1).index_select(0, flat)  # (chosen, hidden)
             labels = None if labels is None else labels.flatten()[flat]  # (chosen,)
