@@ -28,6 +28,11 @@ WORDS = (
 ).split()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The notebooks first: they take minutes, and at the end one worker would wait for the other."""
+    items.sort(key=lambda item: "test_notebooks" not in item.nodeid)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _quiet_libraries() -> None:
     """Bars off; one thread per worker, since the tests run in two processes."""

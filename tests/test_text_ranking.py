@@ -373,7 +373,7 @@ def test_findings_count_queries(tmp_path: Path) -> None:
         "train: 1 of 2 queries have one document, or equal targets: nothing to order",
     ]
     alone = [finding.what for finding in read(tmp_path, lines[1:]).findings]
-    assert alone == ["train: every query has one document; pairs are scored by themselves"]
+    assert alone == ["train: every query has one document; pairs are scored individually"]
     drawn = read(tmp_path, [*lines, *lines[::-1]], validation=0.4)
     assert any("queries lose documents" in finding.what for finding in drawn.findings)
 

@@ -120,6 +120,7 @@ class TextClassification(Task[TextClassificationOptions]):
 
     @property
     def kind(self) -> Kind:
+        """What the targets are; settled before training."""
         return self.options.kind or "single-label"
 
     @property

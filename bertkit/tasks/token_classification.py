@@ -16,13 +16,7 @@ from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration, entities
 from bertkit.evaluation.metrics import PER_LABEL
 from bertkit.models.encoder import classifier, load_model
-from bertkit.models.heads.tagger import (
-    Emissions,
-    decode_tags,
-    tag_log_likelihood,
-    window_emissions,
-    words_of_rows,
-)
+from bertkit.models.heads import tagger
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
 from bertkit.tasks.labels import Name, Weights, weight_tensor
 from bertkit.tasks.tags import (
@@ -136,10 +130,12 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     @property
     def types(self) -> list[str]:
+        """Entity types; settled before training."""
         return self.options.labels or []
 
     @property
     def tags(self) -> list[str]:
+        """Tags in the order of their ids."""
         return self.options.tags or []
 
     @property
@@ -224,6 +220,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return chain_loss(logits, labels, weight, self.constrained(outputs["chain"]), batch)
 
     def constrained(self, chain: Chain) -> Chain:
+        """The chain without the transitions that the scheme forbids."""
         from bertkit.models.heads import crf
 
         return crf.constrain(chain, crf.forbidden(self.tags)) if self.options.constrained else chain
@@ -235,6 +232,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return float(len(labels)) if weight is None else float(weight[labels].sum())
 
     def weights(self, like: Tensor) -> Tensor | None:
+        """Class weights `(tags,)`, on the device of `like`; None where all count the same."""
         given = self.options.class_weights
         by_tag = {tag: given[type_of(tag)] for tag in self.tags} if isinstance(given, dict) else None
         return weight_tensor(by_tag, self.tags, like)
@@ -247,10 +245,10 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
         return reduced_words(outputs, batch, crf=self.options.head == "crf")
 
-    def items(self, arrays: Arrays) -> Sequence[Emissions]:
-        return window_emissions(arrays, len(self.tags), crf=self.options.head == "crf")
+    def items(self, arrays: Arrays) -> Sequence[tagger.Emissions]:
+        return tagger.window_emissions(arrays, len(self.tags), crf=self.options.head == "crf")
 
-    def decode(self, items: Sequence[Emissions], features: Dataset, rows: Dataset) -> list[Answer]:
+    def decode(self, items: Sequence[tagger.Emissions], features: Dataset, rows: Dataset) -> list[Answer]:
         """One answer per row: `words`, each a {word, tag, score}; `entities`, each a {text, label, start, end, score};
         and `truncated`, which is never true.
 
@@ -259,8 +257,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
         a CRF, of exactly this entity. Raises ModelError when the model's outputs are not finite.
         """
         texts, words = tagged.sentences(rows)
-        read, scores = words_of_rows(items, features, len(rows), len(self.tags))
-        best = decode_tags(scores, items[0].chain, self.tags, self._temperature)
+        read, scores = tagger.words_of_rows(items, features, len(rows), len(self.tags))
+        best = tagger.decode_tags(scores, items[0].chain, self.tags, self._temperature)
         return [as_answer(*sentence) for sentence in zip(texts, words, read, best, strict=True)]
 
     @property
@@ -273,12 +271,12 @@ class TokenClassification(Task[TokenClassificationOptions]):
             return self
         scores, gold, chain = list[Any](), list[Any](), None
         for items, features, part in predicted(self, rows, predict):
-            read, own = words_of_rows(items, features, len(part), len(self.tags))
+            read, own = tagger.words_of_rows(items, features, len(part), len(self.tags))
             scores += own
             gold += [self._ids(*pair) for pair in zip(part["tags"], read, strict=True)]
             chain = items[0].chain
 
-        found = calibration.best_temperature(lambda t: -tag_log_likelihood(scores, gold, chain, self.tags, t))
+        found = calibration.best_temperature(lambda t: -tagger.tag_log_likelihood(scores, gold, chain, self.tags, t))
         return replace(self, options=self.options.model_copy(update={"temperature": found}))
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> entities.GradedEntities:
