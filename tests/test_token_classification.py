@@ -24,10 +24,11 @@ from bertkit.data.tagging import entities, invalid
 from bertkit.errors import DataError, ModelError
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
+from bertkit.models.heads.tagger import Emissions
 from bertkit.recipe.recipe import load_recipe
 from bertkit.sections import DataSpec
 from bertkit.tasks.base import prepare
-from bertkit.tasks.token_classification import Emissions, TokenClassification, TokenClassificationOptions
+from bertkit.tasks.token_classification import TokenClassification, TokenClassificationOptions
 from bertkit.training.train import train
 
 NAMES = ("cat", "dog")
