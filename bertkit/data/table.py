@@ -249,5 +249,6 @@ def required(rows: Dataset, *names: str) -> str:
     found = next((name for name in names if name in rows.column_names), None)
     if found is None:
         where = f"column{'s' * (len(names) > 1)} {' and '.join(f'`{name}`' for name in names)}"
-        raise DataError(Problem(where, f"not in the rows, which have {', '.join(rows.column_names)}"))
+        what = f"not in the rows, which have {', '.join(rows.column_names)}"
+        raise DataError(Problem(where, what, f"Map it, e.g.  data: {{columns: {{{names[0]}: …}}}}"))
     return found

@@ -1,4 +1,4 @@
-"""Muser tokens: what is kept of their logits, and the answers."""
+"""Masked tokens: what is kept of their logits, and the answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.base import Batch
 
 
-class MuserItem(NamedTuple):
+class MaskedItem(NamedTuple):
     """For one feature: sums as in COUNTED, and tokens with their probabilities for each mask of the user."""
 
     counts: Floats
@@ -51,21 +51,21 @@ def reduce(outputs: Any, batch: Batch, chosen: Tensor, guesses: int) -> dict[str
         counts[:, 3] = (next_sentence != -100).float()
         counts[:, 4] = (outputs.seq_relationship_logits.argmax(-1) == next_sentence).float()
     best = logits[~sampled].softmax(-1).topk(min(guesses, logits.shape[-1]))
-    user = {"feature": feature[~sampled], "pieces": best.indices, "probabilities": best.values}
-    return {"counts": counts.double(), **user}
+    user_masks = {"feature": feature[~sampled], "pieces": best.indices, "probabilities": best.values}
+    return {"counts": counts.double(), **user_masks}
 
 
-def items(arrays: Arrays) -> list[MuserItem]:
+def items(arrays: Arrays) -> list[MaskedItem]:
     """What `reduce` gave, feature by feature."""
-    rows = [MuserItem(row, []) for row in arrays["counts"]]
-    user = zip(*(arrays[name].tolist() for name in ("feature", "pieces", "probabilities")), strict=True)
-    for index, pieces, probabilities in user:
+    rows = [MaskedItem(row, []) for row in arrays["counts"]]
+    user_masks = zip(*(arrays[name].tolist() for name in ("feature", "pieces", "probabilities")), strict=True)
+    for index, pieces, probabilities in user_masks:
         rows[index].guesses.append((pieces, probabilities))
     return rows
 
 
 def decode(
-    items: Sequence[MuserItem], features: Dataset, rows: Dataset, tokenizer: PreTrainedTokenizerBase
+    items: Sequence[MaskedItem], features: Dataset, rows: Dataset, tokenizer: PreTrainedTokenizerBase
 ) -> list[Answer]:
     """One answer per row: the sums of its features; or the best tokens for the masks in its text."""
     sums, guesses = np.zeros((len(rows), len(COUNTED))), dict[int, list[tuple[list[int], list[float]]]]()
