@@ -1,4 +1,4 @@
-"""Validation errors of pydantic as sentences, and "did you mean"."""
+"""Validation by pydantic with its errors as sentences, and "did you mean"."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from functools import reduce
 from operator import getitem
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
@@ -105,26 +106,36 @@ _BOUNDS = {
 }
 
 
-def explain(
-    error: ValidationError, data: Any, sections: Mapping[str, type[BaseModel]], homes: Mapping[str, str]
+def validate(
+    model: type[BaseModel],
+    data: Any,
+    sections: Mapping[str, type[BaseModel]] = MappingProxyType({}),
+    homes: Mapping[str, str] = MappingProxyType({}),
 ) -> list[KeyProblem]:
-    """pydantic's errors about `data` as sentences, one per key path.
+    """What is wrong with `data` as fields of `model`: pydantic's errors as sentences, one per key path.
 
-    sections: name -> its type, with "" for the recipe itself. homes: as for unknown_key.
+    sections: key -> type of the section there, whose keys are named where one is unknown. homes: as for unknown_key.
     """
+    try:
+        model.model_validate(data)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)
+    else:
+        return []
     by_path: dict[KeyPath, list[ErrorDetails]] = {}
-    for detail in error.errors(include_url=False, include_input=False):
-        by_path.setdefault(_key_path(detail["loc"], data), []).append(detail)
+    for detail in details:
+        by_path.setdefault(_key_path(detail, data), []).append(detail)
     inner = {path[:n] for path in by_path for n in range(len(path))}
     problems = []
     for path, details in by_path.items():
+        kinds = {detail["type"] for detail in details}
         if path in inner:
             # of alternatives such as `text or a mapping`, errors inside the mapping are more specific than `not text`
             continue
-        if any(detail["type"] == "missing" for detail in details):
+        if "missing" in kinds:
             problems.append(KeyProblem(path, "missing", "write it; it has no default"))
-        elif any(detail["type"] == "extra_forbidden" for detail in details):
-            section = sections.get(str(path[0])) if len(path) > 1 else sections[""]
+        elif "extra_forbidden" in kinds:
+            section = sections.get(str(path[0])) if len(path) > 1 else model
             problems.append(unknown_key(path, section.model_fields if section else (), homes))
         else:
             problems.append(_explain_value(path, details, reduce(getitem, path, data)))
@@ -156,22 +167,11 @@ def _choices(detail: ErrorDetails) -> list[str]:
     return re.findall(r"'([^']*)'", detail["ctx"]["expected"]) if detail["type"] == "literal_error" else []
 
 
-def _key_path(loc: tuple[int | str, ...], data: Any) -> KeyPath:
+def _key_path(detail: ErrorDetails, data: Any) -> KeyPath:
     """pydantic's location without the names of the types it tried, which stand between the keys."""
     path: list[int | str] = []
-    for position, key in enumerate(loc):
-        last = position == len(loc) - 1
-        if _has(data, key):
+    for key in detail["loc"]:
+        with suppress(LookupError, TypeError):
             data = data[key]
             path.append(key)
-        elif last and isinstance(data, dict) and key not in ("[key]", data.get("name")) and not _is_type_name(key):
-            path.append(key)
-    return tuple(path)
-
-
-def _has(data: Any, key: int | str) -> bool:
-    return key in data if isinstance(data, dict) else isinstance(data, list) and isinstance(key, int)
-
-
-def _is_type_name(key: int | str) -> bool:
-    return bool(re.match(r"(str|int|float|bool|constrained-\w+)$|(dict|list|literal)\[", str(key)))
+    return (*path, detail["loc"][-1]) if detail["type"] == "missing" else tuple(path)

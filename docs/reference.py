@@ -14,7 +14,7 @@ from typing import Any
 import bertkit
 from bertkit.cli import main as cli
 from bertkit.recipe.recipe import Recipe, json_schema
-from bertkit.recipe.training_arguments import DECIDED, training_fields
+from bertkit.recipe.training_arguments import training_fields, training_schema
 
 HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
 KINDS = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false", "null": "null"}
@@ -70,12 +70,11 @@ def section(title: str, schema: Mapping[str, Any], values: Mapping[str, Any]) ->
 
 def training_section() -> str:
     """The fields of TrainingArguments that a recipe may set; defaults are bertkit's where it has its own."""
-    ours = Recipe.model_validate(PLAIN).training
-    rows = []
-    for field in training_fields().values():
-        if field.name not in DECIDED:
-            types = ", ".join(map(code, field.choices)) or " or ".join(map(word, field.types)) or "see transformers"
-            rows.append(row(field.name, types, code(ours.get(field.name, literal(field.default))), field.about))
+    ours, fields = Recipe.model_validate(PLAIN).training, training_fields()
+    rows = [
+        row(name, kind(part), code(ours.get(name, literal(fields[name].default))), fields[name].about)
+        for name, part in training_schema()["properties"].items()
+    ]
     about = "Descriptions are those of the installed transformers."
     more = "What bertkit sets by device and data, regardless of these defaults, is in [Recipes](recipes.md#training)."
     return "\n".join(["## training", "", about, more, "", HEAD, *rows])
@@ -149,13 +148,6 @@ def kind(part: Mapping[str, Any]) -> str:
         return "any value"
     bounds = [f"{said} {part[name]}" for name, said in BOUNDS.items() if name in part]
     return " ".join([KINDS[part["type"]], *bounds])
-
-
-def word(name: str) -> str:
-    """A type of TrainingArguments in words."""
-    return {"int": "integer", "float": "number", "bool": "true or false", "False": "false"}.get(
-        name, {"str": "text", "list": "list of text", "dict": "mapping", "None": "null"}.get(name, name)
-    )
 
 
 def literal(source: str) -> Any:

@@ -27,7 +27,7 @@ from bertkit.recipe.recipe import (
     to_yaml,
 )
 from bertkit.recipe.shipped import shipped_recipes
-from bertkit.recipe.training_arguments import DECIDED, REMOVED, training_fields
+from bertkit.recipe.training_arguments import DECIDED, REMOVED, training_fields, training_schema
 from bertkit.recipe.yaml import parse
 
 REPOSITORY = Path(__file__).parents[1]
@@ -238,13 +238,13 @@ def test_fields_are_those_of_the_class() -> None:
     fields = training_fields()
     real = transformers.TrainingArguments.__dataclass_fields__
     assert fields.keys() == real.keys()
-    assert all(field.types for field in fields.values())
-    assert {field.name for field in fields.values() if field.default == "False"} == {
+    assert {name for name, field in fields.items() if field.default == "False"} == {
         name for name, field in real.items() if field.default is False
     }
-    assert set(fields["lr_scheduler_type"].choices) == {kind.value for kind in transformers.SchedulerType}
-    optimizers = {kind.value for kind in transformers.training_args.OptimizerNames}
-    assert set(fields["optim"].choices) == optimizers
+    accepted = training_schema()["properties"]
+    assert all(accepted[name].keys() - {"description"} for name in fields.keys() - DECIDED.keys())  # of a known type
+    assert set(accepted["lr_scheduler_type"]["enum"]) == {kind.value for kind in transformers.SchedulerType}
+    assert set(accepted["optim"]["enum"]) == {kind.value for kind in transformers.training_args.OptimizerNames}
 
 
 def test_no_name_that_works_is_called_removed() -> None:

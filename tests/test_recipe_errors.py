@@ -269,7 +269,7 @@ OVERRIDES = [
     ("~", "no key"),
     ("~verify", "verify: not in the recipe"),
     ("~modle.name", "modle: not in the recipe; did you mean 'model'?"),
-    ("~model.name.x", "model.name is text 'some/model', not a mapping"),
+    ("~model.name.x", "model.name is text 'some/model', so it has no `x`"),
     ("~verify=3", "write ~verify"),
     ("~model.name", "model.name: missing"),
     ("data.source.train=x", "override all of it: data.source=VALUE"),

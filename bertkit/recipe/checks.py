@@ -35,24 +35,20 @@ def check_settings(data: Mapping[str, Any], options: type[TaskOptions] | None) -
 
     options: the type of the task's options, or None where the task is not known.
     """
-    task, training, model = data.get("task", {}), data.get("training", {}), data.get("model", {})
-    rules = (*_model_rules(model, task), *_loss_rules(task, training), *_training_rules(data, training, options))
-    for applies, key, what, fix in (
-        *rules,
-        *_distillation_rules(data, model, task),
-        *_table_rules(data.get("data", {})),
-    ):
+    task, training = data.get("task", {}), data.get("training", {})
+    rules = (*_model_rules(data, task), *_loss_rules(task, training), *_training_rules(data, training, options))
+    for applies, key, what, fix in rules:
         if applies:
             yield KeyProblem(tuple(key.split(".")), what, fix)
     if options is not None:
-        yield from check_headline(training, options.metrics)
+        yield from _check_headline(training, options.metrics)
     yield from _check_labels(task)
     for seed, count in Counter(data.get("seeds", ())).items():
         if count > 1:
             yield KeyProblem(("seeds",), f"{seed} is listed {count} times", "a repeated seed repeats the same training")
 
 
-def check_headline(training: Mapping[str, Any], metrics: frozenset[str]) -> Iterator[KeyProblem]:
+def _check_headline(training: Mapping[str, Any], metrics: frozenset[str]) -> Iterator[KeyProblem]:
     """`metric_for_best_model` must be one of `metrics`; a name ending in `/` stands for one metric per label."""
     if training.get("greater_is_better") is False:
         yield KeyProblem(("training", "greater_is_better"), "all metrics are better when higher", "remove it")
@@ -70,18 +66,30 @@ def check_headline(training: Mapping[str, Any], metrics: frozenset[str]) -> Iter
         yield KeyProblem(path, what, f"known here: {', '.join(known)}")
 
 
-def _model_rules(model: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[_Rule]:
+def _model_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_Rule, ...]:
+    model, distillation, rows = data.get("model", {}), data.get("distillation") or {}, data.get("data", {})
     name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
-    source = "a Hub id or a folder; or config and tokenizer, for a new encoder"
-    yield not name and not config, "model.name", "missing", source
-    yield name and config, "model.config", "`name` is a model that has its own config", "remove one of the two"
-    folder = "name a folder that `bertkit tokenizer train` wrote, or a Hub id"
-    yield config and not name and not tokenizer, "model.tokenizer", "missing: a new encoder needs one", folder
-    yield name and not config and tokenizer, "model.tokenizer", "`name` has its own tokenizer", "remove it"
     stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)
-    what = f"{stride} shared tokens, in windows of {max_length} of which 2 are special"
-    fix = f"write at most {max_length - 3}, or raise model.max_length"
-    yield task.get("overflow") == "window" and stride >= max_length - 2, "task.stride", what, fix
+    files = [text for _, text in _sources(rows) if _DATA_FILE.fullmatch(text)]
+    form = rows.get("format") or (files and not any(map(_TEXT_FILE.fullmatch, files)) and "json or parquet")
+    return (
+        (not name and not config, "model.name", "missing",
+         "a Hub id or a folder; or config and tokenizer, for a new encoder"),
+        (name and config, "model.config", "`name` is a model that has its own config", "remove one of the two"),
+        (config and not name and not tokenizer, "model.tokenizer", "missing: a new encoder needs one",
+         "name a folder that `bertkit tokenizer train` wrote, or a Hub id"),
+        (name and not config and tokenizer, "model.tokenizer", "`name` has its own tokenizer", "remove it"),
+        (task.get("overflow") == "window" and stride >= max_length - 2, "task.stride",
+         f"{stride} shared tokens, in windows of {max_length} of which 2 are special",
+         f"write at most {max_length - 3}, or raise model.max_length"),
+        (distillation.get("student") and config, "distillation.student",
+         "selects layers of a pretrained model, but `model.config` makes a new one",
+         "write the number of layers there: model: {config: {num_hidden_layers: …}}"),
+        (distillation.get("hidden") and task.get("mini_batch") is not None, "distillation.hidden",
+         "hidden states are learned from whole batches, which `task.mini_batch` splits", "remove one of the two"),
+        (isinstance(rows.get("header"), list) and form and form not in ("csv", "tsv", "conll"), "data.header",
+         f"{form} files name their own columns", "remove it; `columns` maps the names in the data"),
+    )  # fmt: skip
 
 
 def _loss_rules(task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterator[_Rule]:
@@ -105,44 +113,25 @@ def _loss_rules(task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterato
 
 def _training_rules(
     data: Mapping[str, Any], training: Mapping[str, Any], options: type[TaskOptions] | None
-) -> Iterator[_Rule]:
-    early, batching = data.get("early_stopping") is not None, data.get("batching") is not None
-    for key in ("eval_strategy", "save_strategy"):
-        what, fix = "early_stopping needs evaluations and checkpoints", "write epoch or steps, or remove early_stopping"
-        yield early and training.get(key) == "no", f"training.{key}", what, fix
-    what = "early_stopping keeps the best checkpoint, not the last one"
-    last = training.get("load_best_model_at_end") is False
-    yield early and last, "training.load_best_model_at_end", what, "remove it, or remove early_stopping"
-    both = training.get("bf16") and training.get("fp16")
-    yield both, "training.fp16", "bf16 and fp16 are both on", "keep bf16, unless the device has only fp16"
-    for rows in ROWS:
-        fix = f"remove it (~training.{rows} on the command line), or remove `batching`"
-        yield batching and rows in training, f"training.{rows}", "has no effect when `batching` counts tokens", fix
+) -> tuple[_Rule, ...]:
+    early, peft, freeze, batching = (
+        data.get(key) is not None for key in ("early_stopping", "peft", "freeze", "batching")
+    )
     compares = options is not None and "mini_batch" in options.model_fields
-    fix = "remove it, and write task.mini_batch: the number of texts that the encoder reads at a time"
-    what = "would change a loss that compares rows"
-    yield compares and training.get("auto_find_batch_size"), "training.auto_find_batch_size", what, fix
-    frozen = data.get("peft") is not None and data.get("freeze") is not None
-    yield frozen, "freeze", "`peft` already freezes the whole encoder", "remove `freeze` or `peft`"
-
-
-def _distillation_rules(data: Mapping[str, Any], model: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[_Rule]:
-    distillation = data.get("distillation") or {}
-    new = distillation.get("student") and model.get("config") is not None
-    what = "selects layers of a pretrained model, but `model.config` makes a new one"
-    fix = "write the number of layers there: model: {config: {num_hidden_layers: …}}"
-    yield new, "distillation.student", what, fix
-    split = distillation.get("hidden") and task.get("mini_batch") is not None
-    what = "hidden states are learned from whole batches, which `task.mini_batch` splits"
-    yield split, "distillation.hidden", what, "remove one of the two"
-
-
-def _table_rules(data: Mapping[str, Any]) -> Iterator[_Rule]:
-    files = [text for _, text in _sources(data) if _DATA_FILE.fullmatch(text)]
-    form = data.get("format") or (files and not any(map(_TEXT_FILE.fullmatch, files)) and "json or parquet")
-    named = isinstance(data.get("header"), list) and form and form not in ("csv", "tsv", "conll")
-    fix = "remove it; `columns` maps the names in the data"
-    yield named, "data.header", f"{form} files name their own columns", fix
+    return (
+        *((early and training.get(key) == "no", f"training.{key}", "early_stopping needs evaluations and checkpoints",
+           "write epoch or steps, or remove early_stopping") for key in ("eval_strategy", "save_strategy")),
+        (early and training.get("load_best_model_at_end") is False, "training.load_best_model_at_end",
+         "early_stopping keeps the best checkpoint, not the last one", "remove it, or remove early_stopping"),
+        (training.get("bf16") and training.get("fp16"), "training.fp16", "bf16 and fp16 are both on",
+         "keep bf16, unless the device has only fp16"),
+        *((batching and key in training, f"training.{key}", "has no effect when `batching` counts tokens",
+           f"remove it (~training.{key} on the command line), or remove `batching`") for key in ROWS),
+        (compares and training.get("auto_find_batch_size"), "training.auto_find_batch_size",
+         "would change a loss that compares rows",
+         "remove it, and write task.mini_batch: the number of texts that the encoder reads at a time"),
+        (peft and freeze, "freeze", "`peft` already freezes the whole encoder", "remove `freeze` or `peft`"),
+    )  # fmt: skip
 
 
 def _check_labels(task: Mapping[str, Any]) -> Iterator[KeyProblem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 from bertkit.errors import Problem, RecipeError
 from bertkit.recipe.yaml import Document
@@ -15,42 +16,40 @@ MAX_PROBLEMS = 50
 class Report:
     """Collects what is wrong with one recipe, and knows the line or the override of every key."""
 
-    def __init__(self, name: str) -> None:
-        """name: goes before line numbers; "" for data that come from no file."""
-        self.name = name
+    def __init__(self, name: str, home: Path = Path()) -> None:
+        """name: goes before line numbers; "" for data that come from no file. home: of relative paths in the file."""
+        self.name, self._home = name, home
         self._places: dict[KeyPath, int | str] = {(): 1}
         self._spoilt: set[KeyPath] = set()
         self._problems: list[tuple[float, Problem]] = []
 
     def read(self, document: Document, path: KeyPath = (), override: str = "") -> None:
         """Take over the lines and the faults of a parsed file, or of the value of an override of `path`."""
-        for key in [key for key in self._places if key[: len(path)] == path != ()]:
-            del self._places[key]
         if override:
-            self._places[path] = override
+            others = {key: place for key, place in self._places.items() if key[: len(path)] != path}
+            self._places = {**others, path: override}
         else:
             self._places.update(document.lines)
         self._spoilt.update((*path, *key) for key in document.spoilt)
-        for fault in document.faults:
-            self._add(override or fault.line, fault.what, fault.fix)
-
-    def delete(self, path: KeyPath, override: str) -> None:
-        """The key was deleted by an override, which is its location if it is missed."""
-        self._places[path] = override
+        for line, what, fix in document.faults:
+            self.add_at(override or line, what, fix)
 
     def add(self, *problems: KeyProblem) -> None:
         """Report these, except about values that could not be read, which is reported already."""
         for path, what, fix in problems:
             if not any(path[:depth] in self._spoilt for depth in range(len(path) + 1)):
-                self._add(self._place(path), f"{dotted(path)}: {what}" if path else what, fix)
+                self.add_at(self._place(path), f"{dotted(path)}: {what}" if path else what, fix)
 
-    def add_override(self, override: str, what: str, fix: str = "") -> None:
-        """Report an override that could not be applied at all."""
-        self._add(override, what, fix)
+    def add_at(self, place: int | str, what: str, fix: str = "") -> None:
+        """Report what is wrong with a line, or with an override."""
+        if isinstance(place, int):
+            self._problems.append((place, Problem(f"{self.name}:{place}" if self.name else "", what, fix)))
+        else:
+            self._problems.append((math.inf, Problem(f"override {short_repr(place)[1:-1]}", what, fix)))
 
-    def is_overridden(self, path: KeyPath) -> bool:
-        """Whether the value came from the command line, not from the file."""
-        return isinstance(self._place(path), str)
+    def folder(self, path: KeyPath) -> Path:
+        """What a relative path at this key starts from: in an override, the working directory."""
+        return Path() if isinstance(self._place(path), str) else self._home
 
     def raise_if_any(self) -> None:
         """Raises RecipeError with every problem, in the order of the file, overrides last."""
@@ -63,9 +62,3 @@ class Report:
     def _place(self, path: KeyPath) -> int | str:
         # the place of a missing key is that of its section
         return next(self._places[path[:n]] for n in range(len(path), -1, -1) if path[:n] in self._places)
-
-    def _add(self, place: int | str, what: str, fix: str) -> None:
-        if isinstance(place, int):
-            self._problems.append((place, Problem(f"{self.name}:{place}" if self.name else "", what, fix)))
-        else:
-            self._problems.append((math.inf, Problem(f"override {short_repr(place)[1:-1]}", what, fix)))

@@ -15,52 +15,41 @@ from bertkit.validation import describe, did_you_mean
 def apply_overrides(data: dict[str, Any], overrides: Sequence[str], report: Report) -> None:
     """Change `data` in place, from left to right. What cannot be applied is reported."""
     for override in overrides:
-        key, equals, value = override.partition("=")
-        delete = key.strip().startswith("~")
-        path = tuple(word.strip() for word in key.strip().removeprefix("~").split("."))
-        if re.search(r"[\ud800-\udfff]", override):
-            report.add_override(override, "not UTF-8 text")
-        elif not all(path):
-            report.add_override(override, "no key", "write key=value, key.sub=value or ~key")
-        elif len(path) > MAX_DEPTH:
-            report.add_override(override, f"more than {MAX_DEPTH} levels deep")
-        elif delete and equals:
-            report.add_override(override, "a deletion has no value", f"write ~{dotted(path)}")
-        elif delete:
-            _delete(data, path, override, report)
-        elif not equals:
-            report.add_override(override, "no `=`", f"write {dotted(path)}=value, or ~{dotted(path)} to delete it")
-        else:
-            _set(data, path, value, override, report)
+        if refused := _apply(data, override, report):
+            report.add_at(override, *refused)
 
 
-def _set(data: dict[str, Any], path: tuple[str, ...], text: str, override: str, report: Report) -> None:
-    document = parse(text)
+def _apply(data: dict[str, Any], override: str, report: Report) -> tuple[str, str] | None:
+    """Apply one override; returns what is wrong with it, and a fix, if it cannot be applied."""
+    left, equals, value = override.partition("=")
+    delete = left.strip().startswith("~")
+    path = tuple(word.strip() for word in left.strip().removeprefix("~").split("."))
+    if re.search(r"[\ud800-\udfff]", override):
+        return "not UTF-8 text", ""
+    if not all(path):
+        return "no key", "write key=value, key.sub=value or ~key"
+    if len(path) > MAX_DEPTH:
+        return f"more than {MAX_DEPTH} levels deep", ""
+    if delete and equals:
+        return "a deletion has no value", f"write ~{dotted(path)}"
+    if not delete and not equals:
+        return "no `=`", f"write {dotted(path)}=value, or ~{dotted(path)} to delete it"
     for depth, key in enumerate(path[:-1], start=1):
-        below = data.get(key)
-        if below is None:
-            below = data[key] = {}
+        here = dotted(path[:depth])
+        if delete and key not in data:
+            return f"{here}: not in the recipe{did_you_mean(key, data)}", ""
+        if not delete and data.get(key) is None:
+            data[key] = {}
             report.read(parse(""), path[:depth], override)
-        if not isinstance(below, dict):
-            here = dotted(path[:depth])
-            what = f"{here} is {describe(below)}, so it has no `{path[depth]}`"
-            report.add_override(override, what, f"override all of it: {here}=VALUE")
-            return
-        data = below
+        if not isinstance(data[key], dict):
+            what = f"{here} is {describe(data[key])}, so it has no `{path[depth]}`"
+            return what, "" if delete else f"override all of it: {here}=VALUE"
+        data = data[key]
+    if delete and path[-1] not in data:
+        return f"{dotted(path)}: not in the recipe{did_you_mean(path[-1], data)}", ""
+    document = parse("" if delete else value)
     data[path[-1]] = document.data
+    if delete:
+        del data[path[-1]]
     report.read(document, path, override)
-
-
-def _delete(data: dict[str, Any], path: tuple[str, ...], override: str, report: Report) -> None:
-    for depth, key in enumerate(path, start=1):
-        if key not in data:
-            report.add_override(override, f"{dotted(path[:depth])}: not in the recipe{did_you_mean(key, data)}")
-            return
-        if depth == len(path):
-            del data[key]
-            report.delete(path, override)
-        elif not isinstance(data[key], dict):
-            report.add_override(override, f"{dotted(path[:depth])} is {describe(data[key])}, not a mapping")
-            return
-        else:
-            data = data[key]
+    return None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.representer import SafeRepresenter
@@ -26,8 +26,8 @@ from bertkit.recipe.yaml import MAX_BYTES, parse, plain
 from bertkit.sections import DataSpec, ModelSpec, Section, Seed
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import TaskOptions
-from bertkit.text import KeyPath, escape_controls, short_repr
-from bertkit.validation import KeyProblem, describe, did_you_mean, explain
+from bertkit.text import escape_controls, short_repr
+from bertkit.validation import KeyProblem, describe, did_you_mean, validate
 
 TASK_OPTIONS: tuple[type[TaskOptions], ...] = tuple(task.Options for task in TASKS)
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, check_file
     """
     shipped = shipped_recipes()
     file = shipped.get(str(source)) or Path(os.path.expanduser(source))
-    report = Report(escape_controls(str(file)))
+    home = Path() if file in shipped.values() else file.absolute().parent
+    report = Report(escape_controls(str(file)), home)
     fix = "start with `task:`, `model:` and `data:`, or with a copy: bertkit copy sst2 my.yaml"
     try:
         data = read_mapping(file, report, "recipe", fix)
@@ -111,9 +112,8 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, check_file
         what = f"no such recipe{did_you_mean(file.name, [*shipped, *near])}"
         raise RecipeError(Problem(report.name, what, f"shipped recipes: {', '.join(shipped) or 'none'}")) from None
     apply_overrides(data, overrides, report)
-    home = Path.cwd() if file in shipped.values() else file.absolute().parent
     clean = _check(data, report)
-    report.add(*resolve_paths(clean, _start(home, report), must_exist=check_files))
+    report.add(*resolve_paths(clean, report.folder, must_exist=check_files))
     report.raise_if_any()
     return Recipe.model_validate(clean)
 
@@ -123,9 +123,9 @@ def parse_data_spec(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> D
     section = {"data": dict(data)}
     report = Report("")
     apply_overrides(section, overrides, report)
-    problems = _validate(_DataOnly, section, {"": _DataOnly, "data": DataSpec}, {})
+    problems = validate(_DataOnly, section, {"data": DataSpec})
     clean = without(section, {each.path for each in problems})
-    report.add(*problems, *resolve_paths(clean, _start(Path.cwd(), report)))
+    report.add(*problems, *resolve_paths(clean, report.folder))
     report.raise_if_any()
     return _DataOnly.model_validate(clean).data
 
@@ -156,6 +156,7 @@ _SECTIONS: Mapping[str, type[BaseModel]] = {
     "early_stopping": sections.EarlyStopping, "peft": sections.Lora, "freeze": sections.Freeze, "hub": sections.Hub,
     "batching": sections.Batching,
 }  # fmt: skip
+_AMBIGUOUS = {"name", "revision", "seed"}  # keys of several sections
 
 
 class _DataOnly(Section):
@@ -195,17 +196,12 @@ def read_mapping(file: Path, report: Report, kind: str, fix: str) -> dict[str, A
     return {}
 
 
-def _start(home: Path, report: Report) -> Callable[[KeyPath], Path]:
-    return lambda path: Path.cwd() if report.is_overridden(path) else home
-
-
 def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
     """Report everything that is wrong with the values; returns the values that are right."""
     options, problems = _options(data)
-    kinds: dict[str, type[BaseModel]] = {"": Recipe, **_SECTIONS, "task": options or TaskOptions}
-    homes = {key: name for name, kind in kinds.items() if name for key in kind.model_fields}
-    homes = {key: name for key, name in homes.items() if key not in ("name", "revision", "seed")}
-    invalid = _validate(Recipe, data, kinds, {**dict.fromkeys(training_fields(), "training"), **homes})
+    kinds = {**_SECTIONS, "task": options or TaskOptions}
+    homes = {key: name for name, kind in kinds.items() for key in kind.model_fields.keys() - _AMBIGUOUS}
+    invalid = validate(Recipe, data, kinds, {**dict.fromkeys(training_fields(), "training"), **homes})
     # without a task its options cannot be checked
     problems += [each for each in invalid if not problems or each.path[:1] != ("task",)]
     if isinstance(data.get("training"), dict):
@@ -222,16 +218,6 @@ def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
     if best := clean.get("training", {}).get("metric_for_best_model"):
         clean["training"]["metric_for_best_model"] = best.removeprefix("eval_")
     return clean
-
-
-def _validate(
-    model: type[BaseModel], data: Any, kinds: Mapping[str, type[BaseModel]], homes: Mapping[str, str]
-) -> list[KeyProblem]:
-    try:
-        model.model_validate(data)
-    except ValidationError as error:
-        return explain(error, data, kinds, homes)
-    return []
 
 
 def _options(data: Mapping[str, Any]) -> tuple[type[TaskOptions] | None, list[KeyProblem]]:

@@ -16,12 +16,12 @@ from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
-from pydantic import Field, ValidationError, create_model
+from pydantic import Field, create_model
 
 from bertkit.errors import UserError
 from bertkit.sections import Section
 from bertkit.text import short_repr
-from bertkit.validation import KeyProblem, explain, unknown_key
+from bertkit.validation import KeyProblem, unknown_key, validate
 
 _SECRET = "; never write secrets into a recipe"
 _HUB = "remove it; `bertkit push RUN` uploads a run"
@@ -100,19 +100,12 @@ _BOUNDS = {
     ("ge", 0): (*_SHARE, "weight_decay", "warmup_steps", "max_grad_norm", "dataloader_num_workers", "eval_delay"),
     ("lt", 1): _SHARE,
 }
-# names in annotations -> types of YAML
-_TYPES: Mapping[str, Any] = {
-    **{"int": int, "float": float, "bool": bool, "False": Literal[False], "str": str, "list": list[str]},
-    **{"dict": dict[str, Any], "None": None},
-}
 
 
 class TrainingField(NamedTuple):
-    """A field of TrainingArguments. types: keys of _TYPES; choices: the texts it accepts, if they are fixed."""
+    """A field of TrainingArguments: annotation, default and help as in the source, "" where they are computed."""
 
-    name: str
-    types: tuple[str, ...]
-    choices: tuple[str, ...]
+    annotation: str
     default: str
     about: str
 
@@ -123,68 +116,68 @@ def training_fields() -> Mapping[str, TrainingField]:
 
     Raises UserError if transformers is not installed.
     """
+    return {
+        node.target.id: TrainingField(ast.unparse(node.annotation), *_default_and_help(node.value))
+        for node in _classes()["TrainingArguments"].body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
+    }
+
+
+@functools.cache
+def _classes() -> Mapping[str, ast.ClassDef]:
     spec = importlib.util.find_spec("transformers")
     if spec is None or spec.origin is None:
         raise UserError("transformers is not installed; install bertkit with pip, which brings it")
-    folder = Path(spec.origin).parent
     files = ("trainer_utils.py", "debug_utils.py", "training_args.py")
-    bodies = [ast.parse((folder / file).read_text(encoding="utf-8")).body for file in files]
-    classes = {node.name: node for body in bodies for node in body if isinstance(node, ast.ClassDef)}
-    enums = {name: _enum_values(node) for name, node in classes.items()}
-    arguments = classes["TrainingArguments"].body
-    return {field.name: field for node in arguments for field in _read_field(node, enums)}
+    bodies = [ast.parse(Path(spec.origin).with_name(file).read_text(encoding="utf-8")).body for file in files]
+    return {node.name: node for body in bodies for node in body if isinstance(node, ast.ClassDef)}
 
 
-def _enum_values(node: ast.ClassDef) -> tuple[str, ...]:
-    if not any(isinstance(base, ast.Name) and base.id.endswith("Enum") for base in node.bases):
-        return ()
-    values = [each.value for each in node.body if isinstance(each, ast.Assign)]
-    return tuple(each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, str))
-
-
-def _read_field(node: ast.stmt, enums: Mapping[str, tuple[str, ...]]) -> Iterator[TrainingField]:
-    if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.value is None:
-        return
-    default, about = ast.unparse(node.value), ""
-    if isinstance(node.value, ast.Call):
-        words = {word.arg: word.value for word in node.value.keywords if word.arg}
-        default = ast.unparse(words["default"]) if "default" in words else ""
-        about = _help(words.get("metadata"))
-    # such as `SchedulerType | str`, Optional[int], Literal[False], list[str]; the items of a list have no type here
-    annotation = ast.unparse(node.annotation)
-    names = re.findall(r"\w+", re.sub(r"\b(list|dict)\[.*?\]", r"\1", annotation))
-    types = ("None" if name == "Optional" else "str" if enums.get(name) else name for name in names)
-    choices = tuple(value for name in re.findall(r"\w+", annotation) for value in enums.get(name, ()))
-    yield TrainingField(node.target.id, tuple(dict.fromkeys(t for t in types if t in _TYPES)), choices, default, about)
-
-
-def _help(node: ast.expr | None) -> str:
+def _default_and_help(value: ast.expr) -> tuple[str, str]:
+    if not isinstance(value, ast.Call):
+        return ast.unparse(value), ""
+    words = {word.arg: word.value for word in value.keywords}
     try:
-        metadata = ast.literal_eval(node) if node is not None else {}
-    except ValueError:  # the help text is computed
-        return ""
-    return " ".join(str(metadata.get("help", "")).split())
+        about = " ".join(ast.literal_eval(words["metadata"])["help"].split())
+    except (KeyError, ValueError):
+        about = ""
+    return ast.unparse(words["default"]) if "default" in words else "", about
 
 
 @functools.cache
 def _section() -> type[Section]:
     """The fields that a recipe may set, as a model."""
     fields: dict[str, Any] = {
-        field.name: (_annotation(field), Field(None, description=field.about or None))
-        for field in training_fields().values()
-        if field.name not in DECIDED
+        name: (_type(name, field), Field(None, description=field.about or None))
+        for name, field in training_fields().items()
+        if name not in DECIDED
     }
     return create_model("Training", __base__=Section, **fields)
 
 
-def _annotation(field: TrainingField) -> Any:
-    types, literal, items = dict(_TYPES), cast(Any, Literal), cast(Any, list)
-    if field.choices:
-        choice = literal[field.choices if field.default != "''" else ("", *field.choices)]
-        types |= {"str": choice, "list": items[choice]}
-    bounds: dict[str, Any] = {bound: value for (bound, value), names in _BOUNDS.items() if field.name in names}
-    types |= {name: Annotated[_TYPES[name], Field(**bounds)] for name in ("int", "float") if bounds}
-    return reduce(or_, (types[name] for name in field.types)) if field.types else Any
+def _type(name: str, field: TrainingField) -> Any:
+    """What YAML may hold for an annotation such as `SchedulerType | str`, Optional[int] or list[str]."""
+    words = re.findall(r"\w+", field.annotation)
+    choices = [choice for word in words for choice in _enum_values(word)]
+    text: Any = cast(Any, Literal)[("", *choices) if field.default == "''" else tuple(choices)] if choices else str
+    bounds: dict[str, Any] = {bound: value for (bound, value), names in _BOUNDS.items() if name in names}
+    types: dict[str, Any] = {
+        **{"int": Annotated[int, Field(**bounds)], "float": Annotated[float, Field(**bounds)], "bool": bool},
+        **{"str": text, "list": cast(Any, list)[text], "dict": dict[str, Any]},
+        **{"None": None, "Optional": None, "False": Literal[False]},
+        **{word: text for word in words if _enum_values(word)},
+    }
+    outer = re.findall(r"\w+", re.sub(r"\b(list|dict)\[.*?\]", r"\1", field.annotation))
+    return reduce(or_, [types[word] for word in outer if word in types] or [Any])
+
+
+def _enum_values(name: str) -> list[str]:
+    """The texts of an enum of transformers; of other names, none."""
+    node = _classes().get(name)
+    if node is None or not any(isinstance(base, ast.Name) and base.id.endswith("Enum") for base in node.bases):
+        return []
+    values = [each.value for each in node.body if isinstance(each, ast.Assign)]
+    return [str(value.value) for value in values if isinstance(value, ast.Constant)]
 
 
 def check_training(values: Mapping[str, Any], homes: Mapping[str, str]) -> Iterator[KeyProblem]:
@@ -201,10 +194,7 @@ def check_training(values: Mapping[str, Any], homes: Mapping[str, str]) -> Itera
         elif name not in fields:
             yield unknown_key(path, fields.keys() - DECIDED.keys(), homes)
     known = {name: value for name, value in values.items() if name in fields and name not in DECIDED}
-    try:
-        _section().model_validate(known)
-    except ValidationError as error:
-        yield from (each._replace(path=("training", *each.path)) for each in explain(error, known, {}, {}))
+    yield from (each._replace(path=("training", *each.path)) for each in validate(_section(), known))
 
 
 def _answer(answer: str, name: str, value: Any) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn
 
 from ruamel.yaml import YAML
@@ -20,7 +21,6 @@ from ruamel.yaml.events import (
     CollectionEndEvent,
     CollectionStartEvent,
     DocumentStartEvent,
-    Event,
     MappingStartEvent,
     NodeEvent,
     ScalarEvent,
@@ -47,16 +47,8 @@ _CORE_SCHEMA = (
 )
 
 
-class Fault(NamedTuple):
-    """A fault of the text itself. line: from 1."""
-
-    line: int
-    what: str
-    fix: str = ""
-
-
 class Document(NamedTuple):
-    """The content of a text. lines: key path -> line, from 1.
+    """The content of a text. lines: key path -> line, from 1. faults: the line, what is wrong and a fix of each.
 
     With faults, data is what could be read, or None. spoilt: the key paths whose values are meaningless because of a
     fault that is already reported.
@@ -64,34 +56,19 @@ class Document(NamedTuple):
 
     data: Any
     lines: dict[KeyPath, int]
-    faults: list[Fault]
+    faults: list[tuple[int, str, str]]
     spoilt: set[KeyPath]
 
 
 def parse(content: bytes | str) -> Document:
     """Read one YAML 1.2 document. Raises nothing: what is wrong is in `faults`."""
-    size = len(content) if isinstance(content, bytes) else len(content.encode(errors="replace"))
-    if size > MAX_BYTES:
-        return Document(None, {}, [Fault(1, f"more than {MAX_BYTES // 1024} KB of text")], {()})
-    if isinstance(content, bytes):
-        try:
-            content = content.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = error.object.count(b"\n", 0, error.start) + 1
-            what = f"byte 0x{error.object[error.start]:02x} is not UTF-8 text"
-            return Document(None, {}, [Fault(line, what, "save the file as UTF-8")], {()})
-    builder = _Builder(YAML(typ="safe", pure=True).parse(content))
+    reader = _Reader()
     try:
-        return Document(builder.document(), builder.lines, builder.faults, builder.spoilt)
+        data = reader.document(content.encode(errors="surrogatepass") if isinstance(content, str) else content)
     except _Stop:
-        pass
-    except ReaderError as error:
-        line = content.count("\n", 0, error.position) + 1
-        builder.faults.append(Fault(line, f"control character U+{ord(content[error.position]):04X}"))
-    except (YAMLError, ValueError, OverflowError) as error:
-        # ValueError, OverflowError: ruamel.yaml hands "\U00110000" and `%YAML 1.<5000 digits>` to Python unchecked
-        builder.faults.append(_syntax_fault(error, builder.line))
-    return Document(None, builder.lines, builder.faults, {()})
+        data = None
+        reader.spoilt.add(())
+    return Document(data, reader.lines, reader.faults, reader.spoilt)
 
 
 def plain(text: str) -> Any:
@@ -115,18 +92,6 @@ _MESSAGES = (
 )
 
 
-def _syntax_fault(error: Exception, line: int) -> Fault:
-    if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
-        return Fault(line, f"YAML syntax: {str(error)[:200]}")
-    line = error.problem_mark.line + 1
-    problem = " ".join(str(error.problem).split()).replace("'<stream end>'", "the end of the text")
-    for message, what, fix in _MESSAGES:
-        if message in problem:
-            return Fault(line, f"YAML syntax: {what}", fix)
-    start = error.context_mark.line + 1 if error.context_mark is not None else line
-    return Fault(line, f"YAML syntax: {problem[:200]}" + (f" (started in line {start})" if start != line else ""))
-
-
 def _short(name: str) -> str:
     return short_repr(name)[1:-1]
 
@@ -135,20 +100,53 @@ class _Stop(Exception):
     """The rest of the text is not worth reading."""
 
 
-class _Builder:
-    """Builds data from events, and collects lines and faults. line: of the current event."""
+class _Reader:
+    """Builds data from the parser's events, and collects lines and faults. line: of the current event."""
 
-    def __init__(self, events: Iterator[Event]) -> None:
-        self.events = events
+    def __init__(self) -> None:
+        self.events: Iterator[Any] = iter(())
         self.lines: dict[KeyPath, int] = {}
-        self.faults: list[Fault] = []
+        self.faults: list[tuple[int, str, str]] = []
         self.spoilt: set[KeyPath] = set()
         self.line = 1
 
-    def document(self) -> Any:
+    def document(self, content: bytes) -> Any:
+        if len(content) > MAX_BYTES:
+            self.stop(f"more than {MAX_BYTES // 1024} KB of text")
+        text = ""
+        try:
+            text = content.decode("utf-8-sig")
+            self.events = self.numbered(YAML(typ="safe", pure=True).parse(text))
+            return self.only_document()
+        except UnicodeDecodeError as error:
+            self.line = error.object.count(b"\n", 0, error.start) + 1
+            self.stop(f"byte 0x{error.object[error.start]:02x} is not UTF-8 text", "save the file as UTF-8")
+        except ReaderError as error:
+            self.line = text.count("\n", 0, error.position) + 1
+            self.stop(f"control character U+{ord(text[error.position]):04X}")
+        except (YAMLError, ValueError, OverflowError) as error:
+            # ValueError, OverflowError: ruamel.yaml hands "\U00110000" and `%YAML 1.<5000 digits>` to Python unchecked
+            self.stop(*self.syntax_fault(error))
+
+    def numbered(self, events: Iterator[Any]) -> Iterator[Any]:
+        for event in events:
+            self.line = event.start_mark.line + 1
+            yield event
+
+    def syntax_fault(self, error: Exception) -> tuple[str, str]:
+        if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
+            return f"YAML syntax: {str(error)[:200]}", ""
+        self.line = error.problem_mark.line + 1
+        problem = " ".join(str(error.problem).split()).replace("'<stream end>'", "the end of the text")
+        for message, what, fix in _MESSAGES:
+            if message in problem:
+                return f"YAML syntax: {what}", fix
+        start = error.context_mark.line + 1 if error.context_mark is not None else self.line
+        return f"YAML syntax: {problem[:200]}" + (f" (started in line {start})" if start != self.line else ""), ""
+
+    def only_document(self) -> Any:
         data, documents = None, 0
         for event in self.events:
-            self.line = event.start_mark.line + 1
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents > 1:
@@ -160,7 +158,7 @@ class _Builder:
         return data
 
     def fault(self, what: str, fix: str = "") -> None:
-        self.faults.append(Fault(self.line, what, fix))
+        self.faults.append((self.line, what, fix))
 
     def stop(self, what: str, fix: str = "") -> NoReturn:
         self.fault(what, fix)
@@ -170,21 +168,15 @@ class _Builder:
         self.spoilt.add(path)
         self.fault(what, fix)
 
-    def children(self) -> Iterator[NodeEvent]:
+    def children(self) -> Iterator[Any]:
         """The events of a collection whose start has been read; who takes one reads all of its node."""
-        for event in self.events:
-            if isinstance(event, CollectionEndEvent):
-                return
-            assert isinstance(event, NodeEvent)
-            self.line = event.start_mark.line + 1
-            yield event
+        return takewhile(lambda event: not isinstance(event, CollectionEndEvent), self.events)
 
-    def node(self, event: NodeEvent, path: KeyPath) -> Any:
+    def node(self, event: Any, path: KeyPath) -> Any:
         if isinstance(event, AliasEvent):
             return self.spoil(path, f"alias *{_short(event.anchor)}: recipes have no aliases", "write the value itself")
         if event.anchor:
             self.fault(f"anchor &{_short(event.anchor)}: recipes have no aliases", "remove it")
-        assert isinstance(event, ScalarEvent | CollectionStartEvent)
         if event.tag is not None:
             name = event.tag.replace("tag:yaml.org,2002:", "!!", 1)
             self.spoil(path, f"tag {_short(name)}: a recipe is data and names no types", "remove the tag")
@@ -207,32 +199,28 @@ class _Builder:
         items: dict[str, Any] = {}
         children = self.children()
         for event in children:
-            line = self.line
-            key = self.key(event, path)
+            line, key = self.line, self.key(event, path)
             here = (*path, "?" if key is None else key)
             if key in items:
-                what = f"{dotted(here)}: written twice, in lines {self.lines[here]} and {line}"
-                self.fault(what, "keep one")
+                self.fault(f"{dotted(here)}: written twice, in lines {self.lines[here]} and {line}", "keep one")
             self.lines.setdefault(here, line)
             value = self.node(next(children), here)
             if key is not None:
                 items.setdefault(key, value)
         return items
 
-    def key(self, event: NodeEvent, path: KeyPath) -> str | None:
+    def key(self, event: Any, path: KeyPath) -> str | None:
         """The key as it is written, so that 0 and true are text; None with a fault."""
         faults, line = len(self.faults), self.line
         self.node(event, (*path, "?"))
         self.line = line
-        if isinstance(event, ScalarEvent):
-            if event.value or not event.implicit[0]:
-                return str(event.value) if len(self.faults) == faults else None
-            self.fault("a key is empty", "write a word before the `:`")
-        elif isinstance(event, CollectionStartEvent):
+        if isinstance(event, CollectionStartEvent):
             self.fault("a key is a list or a mapping", "write a word as key")
-        return None
+        elif isinstance(event, ScalarEvent) and not event.value and event.implicit[0]:
+            self.fault("a key is empty", "write a word before the `:`")
+        return str(event.value) if len(self.faults) == faults else None
 
-    def scalar(self, event: ScalarEvent, path: KeyPath) -> Any:
+    def scalar(self, event: Any, path: KeyPath) -> Any:
         text = str(event.value)
         if unusable := _UNUSABLE.search(text):
             return self.spoil(path, f"control character U+{ord(unusable[0]):04X}")

@@ -10,13 +10,13 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from bertkit.errors import RecipeError
 from bertkit.recipe.errors import Report
 from bertkit.recipe.recipe import Recipe, load_recipe, read_mapping
 from bertkit.text import KeyPath, dotted, escape_controls, short_repr
-from bertkit.validation import KeyProblem, describe, explain
+from bertkit.validation import KeyProblem, describe, validate
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -171,10 +171,9 @@ def _dimension(given: Any) -> tuple[Range | Choices | None, list[KeyProblem]]:
     if not isinstance(given, dict):
         what = f"expected a range or a list of choices, found {describe(given)}"
         return None, [KeyProblem((), what, "write {low: 1e-5, high: 1e-4, log: true}, or [16, 32]")]
-    try:
-        dimension = Range.model_validate(given)
-    except ValidationError as error:
-        return None, explain(error, given, {"": Range}, {})
+    if problems := validate(Range, given):
+        return None, problems
+    dimension = Range.model_validate(given)
     return dimension, list(_contradictions(dimension))
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from bertkit.errors import ModelError, Problem
-from bertkit.validation import did_you_mean, explain
+from bertkit.validation import did_you_mean, validate
 
 WHERE = "model.config"  # its place in a recipe
 PRE_NORM = "bertkit-pre-norm-bert"  # a model type that transformers does not have
@@ -101,12 +101,9 @@ def architecture(preset_or_fields: str | Mapping[str, Any], max_position_embeddi
         problems.append(Problem(f"{WHERE}.preset", f"no preset {preset!r}{meant}", presets))
         preset = next(iter(PRESETS))  # so that the other fields are checked too
     fields = {"max_position_embeddings": max_position_embeddings, **PRESETS.get(preset or "", {}), **given}
-    try:
-        found = Architecture.model_validate(fields)
-    except ValidationError as error:
-        for path, what, fix in explain(error, fields, {"": Architecture}, {}):
-            hint = f"write it, or name a preset; {presets}" if what == "missing" else fix
-            problems.append(Problem(".".join([WHERE, *map(str, path)]), what.removeprefix("Value error, "), hint))
+    for path, what, fix in validate(Architecture, fields):
+        hint = f"write it, or name a preset; {presets}" if what == "missing" else fix
+        problems.append(Problem(".".join([WHERE, *map(str, path)]), what.removeprefix("Value error, "), hint))
     if problems:
         raise ModelError(problems)
-    return found
+    return Architecture.model_validate(fields)
