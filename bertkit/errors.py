@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-TORCH = ("accelerate", "captum", "evaluate", "peft", "torch")  # the extra `torch`: training, and models as trained
+EXTRAS = {
+    **dict.fromkeys(("accelerate", "captum", "evaluate", "peft", "torch"), "torch"),  # training, and models as trained
+    **{"ir_measures": "retrieval", "lancedb": "retrieval", "onnx": "onnx", "onnxscript": "onnx", "optuna": "sweep"},
+    **dict.fromkeys(("fastapi", "prometheus_client", "starlette", "uvicorn"), "serve"),
+}  # library -> the extra that brings it
 
 
 class Problem(NamedTuple):
@@ -37,8 +42,17 @@ def not_installed(error: ModuleNotFoundError) -> UserError:
     package = str(error.name).partition(".")[0]
     if package == "bertkit":
         raise error
-    fix = 'pip install "bertkit[torch]"' if package in TORCH else "pip install bertkit"
+    fix = f'pip install "bertkit[{EXTRAS[package]}]"' if package in EXTRAS else "pip install bertkit"
     return UserError(Problem("", f"this needs {package}, which is not installed", fix))
+
+
+@contextmanager
+def extras_required() -> Iterator[None]:
+    """Around imports of libraries that an extra brings. Raises UserError with the extra where one is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise not_installed(error) from error
 
 
 class RecipeError(UserError):

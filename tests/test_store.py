@@ -343,7 +343,7 @@ def test_an_approximate_index_is_built_from_a_size_on_and_stays_in_few_parts(sto
 
 def test_without_lancedb_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lancedb", None)
-    with pytest.raises(UserError, match=r'a store needs lancedb\n.*pip install "bertkit\[retrieval\]"'):
+    with pytest.raises(UserError, match=r'needs lancedb, which is not installed\n.*pip install "bertkit\[retrieval\]"'):
         Store.create(tmp_path / "store", MODEL)
 
 

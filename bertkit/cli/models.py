@@ -266,9 +266,6 @@ _LIMITS = {
 def serve(source: str, task: str | None, revision: str | None, host: str, port: int, **limits: Any) -> None:
     quiet_libraries()
     from bertkit.inference.predictor import load
+    from bertkit.serve.server import serve
 
-    try:
-        from bertkit.serve.server import serve
-    except ModuleNotFoundError as error:
-        raise UserError(Problem("", f"serve needs {error.name}", 'pip install "bertkit[serve]"')) from error
     serve(load(source, revision=revision, task=task), source, host=host, port=port, limits=Limits(**limits))

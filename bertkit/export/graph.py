@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.encoding.padding import fills, pad
-from bertkit.errors import ModelError, Problem, UserError
+from bertkit.errors import ModelError, Problem, UserError, extras_required
 from bertkit.export.extra_outputs import EXTRA_OUTPUTS
 from bertkit.export.viterbi import append, viterbi
 from bertkit.inference.onnx_session import first_line
@@ -117,10 +117,8 @@ def _repeated(values: np.ndarray) -> np.ndarray:
 
 
 def _exported(module: nn.Module, batch: Mapping[str, Tensor], opset: int) -> ModelProto:
-    try:
+    with extras_required():
         import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise UserError(Problem("", "export needs onnx and onnxscript", 'pip install "bertkit[onnx]"')) from error
     shapes = {name: dict.fromkeys(range(x.ndim), torch.export.Dim.DYNAMIC) for name, x in batch.items()}
     try:
         with _silence(), torch.inference_mode():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from bertkit.errors import not_installed
+from bertkit.errors import extras_required
 
 if TYPE_CHECKING:
     import torch
@@ -33,10 +33,8 @@ def resolve_precision(wanted: str, device: torch.device) -> Precision:
 
 def best_device() -> torch.device:
     """This process's accelerator, or the CPU. Raises UserError where torch is not installed."""
-    try:
+    with extras_required():
         import torch
-    except ModuleNotFoundError as error:
-        raise not_installed(error) from error
 
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None:

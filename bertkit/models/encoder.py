@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import ModelError, Problem, UserError
+from bertkit.errors import ModelError, Problem, UserError, extras_required
 from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.bert.presets import PRE_NORM
 from bertkit.models.untrusted import vet
@@ -290,10 +290,8 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
     extra_modules: for a model that is an encoder without a head, its modules that do not belong to the encoder.
     Raises UserError when peft is not installed, or knows no targets for this architecture.
     """
-    try:
+    with extras_required():
         from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise UserError(Problem("peft", "LoRA needs peft", 'pip install "bertkit[torch]"')) from error
     bare = model.base_model is model
     head = [
         name

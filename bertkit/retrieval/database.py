@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import DataError, Problem, UserError
+from bertkit.errors import DataError, Problem, extras_required
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,10 +29,8 @@ def resolve_uri(uri: str | Path) -> tuple[str, Path | None]:
 def connect(uri: str) -> Any:
     """LanceDB's connection to a folder or an object store. Raises UserError where lancedb is not installed."""
     os.environ.setdefault("LANCEDB_LOG", "error")  # its warnings are for developers
-    try:
+    with extras_required():
         import lancedb
-    except ImportError as error:
-        raise UserError(Problem("lancedb", "a store needs lancedb", 'pip install "bertkit[retrieval]"')) from error
     return lancedb.connect(uri, read_consistency_interval=_CONSISTENCY)
 
 

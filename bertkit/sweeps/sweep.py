@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bertkit import processes
-from bertkit.errors import DataError, Problem, RecipeError, UserError
+from bertkit.errors import DataError, Problem, RecipeError, UserError, extras_required
 from bertkit.files import read_json, write_json, write_text
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run, only_writer
@@ -70,10 +70,8 @@ def sweep(
     Raises RecipeError or DataError with all problems before anything is trained.
     """
     _check_call(trials, timeout, confirm)
-    try:
+    with extras_required():
         import optuna  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise UserError(Problem("optuna", "a sweep needs optuna", 'pip install "bertkit[sweep]"')) from error
     from bertkit.models.encoder import quiet_logger
     from bertkit.sweeps.search import Search, open_study
 
