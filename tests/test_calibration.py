@@ -22,12 +22,12 @@ def test_softmax_temperature_is_found(true_temperature):
     logits = rng.normal(size=(5000, 4)) * 2
     drawn = (rng.random((5000, 1)) < softmax(logits, axis=1).cumsum(axis=1)).argmax(axis=1)
     probabilities = softmax(logits * true_temperature, axis=1)  # so much too sure
-    found = calibration.fit_temperature_softmax(probabilities, drawn)
+    found = calibration.fit_temperature(probabilities, drawn, exclusive=True)
     assert found == pytest.approx(true_temperature, rel=0.05)
     grid = np.geomspace(0.05, 20, 100)
     best = min(softmax_loss(np.log(probabilities), drawn, t) for t in grid)
     assert softmax_loss(np.log(probabilities), drawn, found) <= best
-    calibrated = calibration.apply_temperature_softmax(np.log(probabilities), found)
+    calibrated = calibration.apply_temperature(np.log(probabilities), found, exclusive=True)
     after = calibration.expected_calibration_error(calibrated.max(axis=1), calibrated.argmax(axis=1) == drawn)
     assert after < 0.03
 
@@ -36,9 +36,9 @@ def test_sigmoid_temperature_is_found():
     rng = np.random.default_rng(1)
     logits = rng.normal(size=(8000, 3)) * 2
     truth = (rng.random(logits.shape) < expit(logits)).astype(int)
-    found = calibration.fit_temperature_sigmoid(expit(logits * 2), truth)
+    found = calibration.fit_temperature(expit(logits * 2), truth, exclusive=False)
     assert found == pytest.approx(2, rel=0.05)
-    np.testing.assert_allclose(calibration.apply_temperature_sigmoid(logits * 2, 2.0), expit(logits))
+    np.testing.assert_allclose(calibration.apply_temperature(logits * 2, 2.0, exclusive=False), expit(logits))
 
 
 def test_temperature_never_makes_it_worse():
@@ -47,7 +47,7 @@ def test_temperature_never_makes_it_worse():
         rows, labels = int(rng.integers(1, 8)), int(rng.integers(1, 4))
         probabilities = softmax(rng.normal(size=(rows, labels)) * 5, axis=1)
         truth = rng.integers(0, labels, rows)
-        found = calibration.fit_temperature_softmax(probabilities, truth)
+        found = calibration.fit_temperature(probabilities, truth, exclusive=True)
         assert 0.05 <= found <= 20
         if labels > 1:
             logits = np.log(probabilities)
@@ -56,22 +56,22 @@ def test_temperature_never_makes_it_worse():
 
 def test_temperature_of_extremes():
     sure = np.eye(2)[[0, 1, 1]]
-    assert calibration.fit_temperature_softmax(sure, [0, 1, 1]) == 1.0  # right and sure: nothing to gain
-    assert calibration.fit_temperature_softmax(sure, [1, 0, 0]) == pytest.approx(20, rel=1e-3)
-    assert calibration.fit_temperature_softmax([[0.6, 0.4]], [0]) == 1.0  # separable: nothing to learn
-    assert calibration.fit_temperature_softmax([[1.0], [1.0]], [0, 0]) == 1.0  # one label
-    assert calibration.fit_temperature_sigmoid([[1.0], [0.0]], [[0], [1]]) == pytest.approx(20, rel=1e-3)
-    assert calibration.fit_temperature_sigmoid([[0.9], [0.2]], [[1], [0]]) == 1.0
-    assert calibration.fit_temperature_sigmoid([[0.5]], [[1]]) == 1.0  # logit 0 has no temperature
+    assert calibration.fit_temperature(sure, [0, 1, 1], exclusive=True) == 1.0  # right and sure: nothing to gain
+    assert calibration.fit_temperature(sure, [1, 0, 0], exclusive=True) == pytest.approx(20, rel=1e-3)
+    assert calibration.fit_temperature([[0.6, 0.4]], [0], exclusive=True) == 1.0  # separable: nothing to learn
+    assert calibration.fit_temperature([[1.0], [1.0]], [0, 0], exclusive=True) == 1.0  # one label
+    assert calibration.fit_temperature([[1.0], [0.0]], [[0], [1]], exclusive=False) == pytest.approx(20, rel=1e-3)
+    assert calibration.fit_temperature([[0.9], [0.2]], [[1], [0]], exclusive=False) == 1.0
+    assert calibration.fit_temperature([[0.5]], [[1]], exclusive=False) == 1.0  # logit 0 has no temperature
 
 
 def test_temperature_misuse():
     with pytest.raises(ValueError, match="rows, labels"):
-        calibration.fit_temperature_softmax(np.zeros((0, 2)), [])
+        calibration.fit_temperature(np.zeros((0, 2)), [], exclusive=True)
     with pytest.raises(ValueError, match="rows, labels"):
-        calibration.fit_temperature_sigmoid([[0.5]], [0])
+        calibration.fit_temperature([[0.5]], [0], exclusive=False)
     with pytest.raises(ValueError, match="above 0"):
-        calibration.apply_temperature_softmax([1.0, 2.0], 0)
+        calibration.apply_temperature([1.0, 2.0], 0, exclusive=True)
 
 
 def brute_force_threshold(scores, truth):

@@ -14,6 +14,7 @@ from sklearn import metrics as sk
 
 from bertkit.errors import ModelError, UserError
 from bertkit.evaluation import hf_metrics, intervals, metrics
+from bertkit.evaluation.labels import GradedLabels
 
 LABELS = ["a", "b", "c"]
 
@@ -142,9 +143,10 @@ def test_ece_is_of_the_decision():
 
 
 def test_confusion():
-    assert metrics.confusion_matrix([0, 1, 1], [0, 0, 1], 3) == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
+    single = GradedLabels("single-label", LABELS, np.array([0, 1, 1]), np.array([0, 0, 1]), np.eye(3)[[0, 0, 1]])
+    assert single.details()["confusion_matrix"] == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
     truth, chosen = np.array([[1, 0], [1, 1], [0, 1]]), np.array([[1, 1], [0, 1], [0, 1]])
-    ours = metrics.multi_label_confusion_matrices(truth, chosen)
+    ours = GradedLabels("multi-label", ["a", "b"], truth, chosen, chosen * 0.5).details()["confusion_matrix"]
     assert ours == sk.multilabel_confusion_matrix(truth, chosen).tolist()
     assert type(ours[0][0][0]) is int
 
@@ -187,7 +189,7 @@ def test_evaluate_metrics_say_the_same(evaluate):
     hard = ["accuracy", "f1_macro", "matthews_correlation", "f1/b", "support/c"]
     combined = evaluate.combine([hf_metrics.as_evaluate_metric(name, LABELS) for name in hard])
     assert combined.compute(predictions=chosen, references=truth) == {name: scores[name] for name in hard}
-    for name in hf_metrics.FROM_PROBABILITIES:
+    for name in metrics.PROBABILISTIC:
         metric = hf_metrics.as_evaluate_metric(name)
         metric.add_batch(predictions=probabilities[:20], references=truth[:20])
         metric.add_batch(predictions=probabilities[20:], references=truth[20:])
@@ -205,7 +207,7 @@ def test_evaluate_metrics_of_the_other_kinds(evaluate):
     scores = metrics.multi_label(truth, given, chosen, ["a", "b"]).scores
     for name in ["subset_accuracy", "f1_micro", "ece", "neg_log_loss"]:
         metric = hf_metrics.as_evaluate_metric(name, kind="multi-label")
-        predictions = given if name in hf_metrics.FROM_PROBABILITIES else chosen
+        predictions = given if name in metrics.PROBABILISTIC else chosen
         assert metric.compute(predictions=predictions, references=truth) == {name: scores[name]}
 
 

@@ -111,7 +111,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "ir_measures", raising=False)
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(
-        UserError, match=r"ir_measures is not installed\s+Install it: pip install \"bertkit\[retrieval\]"
+        UserError, match=r"needs ir_measures, which is not installed\s+pip install \"bertkit\[retrieval\]"
     ):
         ranking.measures({}, {"q": {"a": 1}})
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bertkit.evaluation.intervals import Floats, Ints, Scores
-from bertkit.evaluation.metrics import Kind, multi_label, regression, single_label
+from bertkit.evaluation.intervals import Floats, Scores
+from bertkit.evaluation.metrics import Kind, scored
 
 ROWS = 200_000  # of train, evenly spaced, that baselines are fitted to: bounds their time and memory
 FEATURES = 100_000  # the most frequent 1- and 2-grams: bounds time and memory for many labels
@@ -68,7 +68,7 @@ def baselines(
     features = _tfidf(train_texts, texts) if (train != train[0]).any() else None
     if features is not None:
         answers["tfidf"] = _linear(kind, features[0], train, features[1])
-    return {name: _scores(kind, targets, answer, labels) for name, answer in answers.items()}
+    return {name: scored(kind, targets, answer, labels).scores for name, answer in answers.items()}
 
 
 def _tfidf(train_texts: Sequence[str], texts: Sequence[str]) -> tuple[Any, Any] | None:
@@ -108,12 +108,3 @@ def _linear(kind: Kind, train_features: Any, train: Floats, features: Any) -> Fl
         model = LogisticRegression(max_iter=1000).fit(train_features, train[:, column])
         probabilities[:, column] = model.predict_proba(features)[:, 1]
     return probabilities
-
-
-def _scores(kind: Kind, targets: ArrayLike, answer: Floats, labels: Sequence[str]) -> Scores:
-    if kind == "regression":
-        return regression(targets, answer[:, 0]).scores
-    if kind == "single-label":
-        return single_label(targets, answer, labels).scores
-    given: Ints = (answer >= 0.5).astype(np.int64)
-    return multi_label(targets, answer, given, labels).scores

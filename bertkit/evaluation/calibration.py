@@ -44,11 +44,10 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> 
     which = bin_of(confidences, bins)
     counts = np.bincount(which, minlength=bins).tolist()
     sums = (np.bincount(which, weights=values, minlength=bins).tolist() for values in (confidences, corrects))
+    means = ([total / count if count else None for total, count in zip(each, counts, strict=True)] for each in sums)
     return [
-        Bin(low=i / bins, high=(i + 1) / bins, count=count, confidence=c / count, accuracy=a / count)
-        if count
-        else Bin(low=i / bins, high=(i + 1) / bins, count=0, confidence=None, accuracy=None)
-        for i, (count, c, a) in enumerate(zip(counts, *sums, strict=True))
+        Bin(low=i / bins, high=(i + 1) / bins, count=count, confidence=confident, accuracy=accurate)
+        for i, (count, confident, accurate) in enumerate(zip(counts, *means, strict=True))
     ]
 
 
@@ -62,66 +61,47 @@ def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: 
     return float(np.abs(gaps).sum() / len(confidences))
 
 
-def softmax_logits(probabilities: ArrayLike) -> Floats:
-    """Logits whose softmax the probabilities are: their logarithms, as softmax does not see the shift that is lost."""
-    return np.log(np.maximum(np.asarray(probabilities, dtype=np.float64), TINY))
+def apply_temperature(logits: ArrayLike, temperature: float, *, exclusive: bool) -> Floats:
+    """Probabilities (..., labels) of logits / temperature: the softmax if labels are exclusive, else the sigmoid.
+
+    Raises ValueError: the temperature is not above 0.
+    """
+    from scipy.special import expit, softmax
+
+    if not temperature > 0:
+        raise ValueError(f"a temperature is above 0, not {temperature}")
+    scaled = np.asarray(logits, dtype=np.float64) / temperature
+    return np.asarray(softmax(scaled, axis=-1) if exclusive else expit(scaled), dtype=np.float64)
 
 
-def sigmoid_logits(probabilities: ArrayLike) -> Floats:
-    """Logits whose sigmoid the probabilities are; those of 0 and 1, which would be infinite, are the nearest ones."""
+def logits_of(probabilities: ArrayLike, *, exclusive: bool) -> Floats:
+    """Finite logits of these probabilities; those of exclusive labels but for a shift, which softmax does not see."""
     from scipy.special import logit
 
-    return np.asarray(logit(np.clip(np.asarray(probabilities, dtype=np.float64), TINY, BELOW_1)))
+    given = np.asarray(probabilities, dtype=np.float64)
+    return np.log(np.maximum(given, TINY)) if exclusive else np.asarray(logit(np.clip(given, TINY, BELOW_1)))
 
 
-def fit_temperature_softmax(probabilities: ArrayLike, references: ArrayLike) -> float:
-    """The temperature T that minimises the negative log likelihood of softmax(logits / T); see `best_temperature`.
+def fit_temperature(probabilities: ArrayLike, references: ArrayLike, *, exclusive: bool) -> float:
+    """The temperature that minimises the negative log likelihood, one for all labels; see `best_temperature`.
 
-    probabilities: (rows, labels) as softmax gave them at the temperature in use, which the result multiplies.
-    references: (rows,) label ids. Raises ValueError: there is no row, or the shapes do not fit.
+    probabilities: (rows, labels) at the temperature in use, which the result multiplies. references: label ids (rows,)
+    if labels are exclusive, else 0 and 1 (rows, labels). Raises ValueError: there is no row, or the shapes do not fit.
     """
     from scipy.special import logsumexp
 
     given, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.int64)
-    if given.ndim != 2 or not given.size or truth.shape != given.shape[:1]:
-        raise ValueError(f"expected (rows, labels) and (rows,), not {given.shape} and {truth.shape}")
-    logits = softmax_logits(given)
-    chosen = logits[np.arange(len(truth)), truth]
-
-    def loss(temperature: float) -> float:
-        return float(np.mean(logsumexp(logits / temperature, axis=1) - chosen / temperature))
-
-    return best_temperature(loss)
-
-
-def fit_temperature_sigmoid(probabilities: ArrayLike, references: ArrayLike) -> float:
-    """The temperature T, one for all labels, that minimises the binary cross-entropy of sigmoid(logits / T).
-
-    probabilities: (rows, labels) as the sigmoid gave them at the temperature in use, which the result multiplies.
-    references: (rows, labels) of 0 and 1. Raises ValueError: there is no row, or the shapes do not fit.
-    """
-    given, truth = _label_matrices(probabilities, references)
-    logits = sigmoid_logits(given)
+    if given.ndim != 2 or not given.size or truth.shape != given.shape[: 1 if exclusive else 2]:
+        raise ValueError(f"expected (rows, labels) and one reference each, not {given.shape} and {truth.shape}")
+    logits, rows = logits_of(given, exclusive=exclusive), np.arange(len(given))
 
     def loss(temperature: float) -> float:
         scaled = logits / temperature
+        if exclusive:
+            return float(np.mean(logsumexp(scaled, axis=1) - scaled[rows, truth]))
         return float(np.mean(np.logaddexp(0, scaled) - truth * scaled))
 
     return best_temperature(loss)
-
-
-def apply_temperature_softmax(logits: ArrayLike, temperature: float) -> Floats:
-    """softmax(logits / temperature), both (..., labels). Raises ValueError: the temperature is not above 0."""
-    from scipy.special import softmax
-
-    return np.asarray(softmax(_cooled(logits, temperature), axis=-1), dtype=np.float64)
-
-
-def apply_temperature_sigmoid(logits: ArrayLike, temperature: float) -> Floats:
-    """sigmoid(logits / temperature), elementwise. Raises ValueError: the temperature is not above 0."""
-    from scipy.special import expit
-
-    return np.asarray(expit(_cooled(logits, temperature)), dtype=np.float64)
 
 
 def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[float]:
@@ -133,7 +113,9 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
     probabilities: (rows, labels) in [0, 1]. references: (rows, labels) of 0 and 1. Raises ValueError: there is no row,
     or the shapes do not fit.
     """
-    given, truth = _label_matrices(probabilities, references)
+    given, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.float64)
+    if given.ndim != 2 or not given.size or given.shape != truth.shape:
+        raise ValueError(f"expected probabilities and references (rows, labels), not {given.shape} and {truth.shape}")
     return [_best_threshold(given[:, label], truth[:, label]) for label in range(given.shape[1])]
 
 
@@ -171,12 +153,6 @@ def best_temperature(loss: Callable[[float], float]) -> float:
     return temperature if loss(temperature) < loss(1.0) - 1e-12 else 1.0  # a smaller gain is rounding
 
 
-def _cooled(logits: ArrayLike, temperature: float) -> Floats:
-    if not temperature > 0:
-        raise ValueError(f"a temperature is above 0, not {temperature}")
-    return np.asarray(logits, dtype=np.float64) / temperature
-
-
 def _decisions(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
     confidences, corrects = np.asarray(confidence, dtype=np.float64), np.asarray(correct, dtype=np.float64)
     if confidences.ndim != 1 or not confidences.size or confidences.shape != corrects.shape:
@@ -184,10 +160,3 @@ def _decisions(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Float
             f"expected confidences and correctness (decisions,), not {confidences.shape} and {corrects.shape}"
         )
     return confidences, corrects
-
-
-def _label_matrices(probabilities: ArrayLike, references: ArrayLike) -> tuple[Floats, Floats]:
-    given, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.float64)
-    if given.ndim != 2 or not given.size or given.shape != truth.shape:
-        raise ValueError(f"expected probabilities and references (rows, labels), not {given.shape} and {truth.shape}")
-    return given, truth

@@ -19,7 +19,7 @@ import numpy as np
 
 from bertkit.data.tagging import Entity, Learned, entities, from_bio, invalid, strict_entities, tag_names
 from bertkit.evaluation.calibration import expected_calibration_error
-from bertkit.evaluation.graded import Scored, WeightedScores
+from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, Scores, ratio
 
 Tags: TypeAlias = Collection[Sequence[str]]
@@ -57,7 +57,7 @@ class PackedTags(Collection[Sequence[str]]):
 
 
 @dataclass(frozen=True)
-class GradedEntities(WeightedScores):
+class GradedEntities(Graded):
     """Predicted tags compared with the gold ones.
 
     gold, predicted: (sentences, words) tags, both in `scheme`. types: all entity types that may occur. confidences: one

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,17 +13,22 @@ from bertkit.errors import UserError
 from bertkit.evaluation.intervals import Interval, Scores, Weighted, bootstrap
 
 
-class Graded(Protocol):
+class Graded:
     """Answers compared with their references, once; everything that is reported about them."""
 
-    @property
+    @cached_property
+    def scored(self) -> Scored:
+        """The metrics as a function of row weights."""
+        raise NotImplementedError
+
+    @cached_property
     def scores(self) -> Scores:
         """Metrics; None where one is not defined."""
-        ...
+        return self.scored.scores
 
-    def intervals(self) -> Mapping[str, Interval | None]:
+    def intervals(self, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
         """Bootstrap 95 % intervals of the metrics; None where one is not defined in most resamples."""
-        ...
+        return self.scored.intervals(resamples=resamples, seed=seed)
 
     def details(self) -> dict[str, Any]:
         """What else results.json says about the answers, such as a confusion matrix."""
@@ -49,27 +53,9 @@ class Scored(Graded):
 
     @cached_property
     def scores(self) -> Scores:
-        """The metrics of the rows themselves; None where one is not defined."""
         values = self.weighted(np.ones((self.rows, 1)))
         scores = {name: float(value[0]) if np.isfinite(value[0]) else None for name, value in values.items()}
         return scores | dict(self.exact)
 
     def intervals(self, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
-        """Bootstrap 95 % percentile intervals of `scores` over rows (Efron & Tibshirani 1993)."""
         return bootstrap(self.weighted, self.rows, resamples=resamples, seed=seed)
-
-
-class WeightedScores(Graded):
-    """Graded answers whose scores and intervals are those of `scored`."""
-
-    @cached_property
-    @abstractmethod
-    def scored(self) -> Scored:
-        """The metrics as a function of weights."""
-
-    @cached_property
-    def scores(self) -> Scores:
-        return self.scored.scores
-
-    def intervals(self, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
-        return self.scored.intervals(resamples=resamples, seed=seed)

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import numpy as np
 
-from bertkit.errors import Problem, UserError
+from bertkit.errors import Problem, UserError, extras_required
 from bertkit.evaluation.intervals import Scores
-from bertkit.evaluation.metrics import Kind, metric_names, multi_label, regression, single_label
+from bertkit.evaluation.metrics import PROBABILISTIC, Kind, metric_names, scored
+from bertkit.text import short_repr
 
 if TYPE_CHECKING:
     import evaluate
-
-FROM_PROBABILITIES = ("roc_auc", "neg_log_loss", "ece")
 
 
 class UserMetric(Protocol):
@@ -50,17 +49,13 @@ def as_evaluate_metric(name: str, labels: Sequence[str] | None = None, *, kind: 
     if scoring is None:
         known = sorted({known for each in kinds for known in metric_names(each, labels or ())})
         raise UserError(Problem("", f"there is no metric {name!r}", f"Known: {', '.join(known)}."))
-    try:
+    with extras_required():
         import datasets
         import evaluate
-    except ModuleNotFoundError as error:
-        raise UserError(
-            Problem("", f"{error.name} is not installed", 'Install it: pip install "bertkit[torch]"')
-        ) from error
 
     value = datasets.Value("float64" if scoring == "regression" else "int64")
     reference = datasets.Sequence(value) if scoring == "multi-label" else value
-    prediction = datasets.Sequence(datasets.Value("float64")) if name in FROM_PROBABILITIES else reference
+    prediction = datasets.Sequence(datasets.Value("float64")) if name in PROBABILISTIC else reference
     info = evaluate.MetricInfo(
         description=f"bertkit's {name} ({scoring}), as bertkit.evaluation.metrics defines it.",
         citation="",
@@ -82,30 +77,23 @@ def compute_user_metric(metric: UserMetric, predictions: Any, references: Any) -
     dictionary of names and numbers.
     """
     result = metric.compute(predictions=predictions, references=references)
-    if not isinstance(result, Mapping):
-        raise UserError(
-            Problem("", f"the metric returned {type(result).__name__}, not a dictionary", "Return {name: number}.")
-        )
-    bad = [key for key, value in result.items() if not (isinstance(key, str) and isinstance(value, Real))]
-    if bad:
-        values = ", ".join(f"{key!r}: {type(result[key]).__name__}" for key in bad)
-        raise UserError(
-            Problem("", f"the metric returned values that are not numbers ({values})", "Return {name: number}.")
-        )
+    if not isinstance(result, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, Real) for k, v in result.items()
+    ):
+        what = f"the metric returned {short_repr(result)}, not names and numbers"
+        raise UserError(Problem("", what, "Return {name: number}."))
     return {key: float(value) if math.isfinite(value) else None for key, value in result.items()}
 
 
 def _score(kind: Kind, name: str, labels: Sequence[str] | None, predictions: Any, references: Any) -> float | None:
+    table, truth, decisions = np.asarray(predictions), np.asarray(references), None
     if kind == "regression":
-        return regression(references, predictions).scores[name]
-    given, truth = np.asarray(predictions), np.asarray(references)
-    if name in FROM_PROBABILITIES or kind == "multi-label":
-        names = labels or [str(i) for i in range(given.shape[1])]
-        if kind == "single-label":
-            return single_label(truth, given, names).scores[name]
-        return multi_label(truth, given, given >= 0.5, names).scores[name]
-    if labels is None:
-        occurring, ids = np.unique(np.concatenate([truth, given]), return_inverse=True)
-        labels, truth, given = [str(label) for label in occurring], ids[: len(truth)], ids[len(truth) :]
-    certain = (given[:, None] == np.arange(len(labels))).astype(np.float64)
-    return single_label(truth, certain, labels, given).scores[name]
+        table = table[:, None]
+    elif kind == "single-label" and name not in PROBABILISTIC:
+        decisions = table
+        if labels is None:
+            occurring, ids = np.unique(np.concatenate([truth, decisions]), return_inverse=True)
+            labels, truth, decisions = [str(label) for label in occurring], ids[: len(truth)], ids[len(truth) :]
+        table = decisions[:, None] == np.arange(len(labels))
+    names = labels or [str(i) for i in range(table.shape[1])]
+    return scored(kind, truth, table, names, decisions).scores[name]

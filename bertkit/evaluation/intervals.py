@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
 Scores: TypeAlias = dict[str, float | None]
 Interval: TypeAlias = tuple[float, float]
 Weighted: TypeAlias = Callable[[Floats], dict[str, Floats]]
@@ -44,11 +45,15 @@ def bootstrap(weighted: Weighted, rows: int, *, resamples: int = 1000, seed: int
 
 
 def summed_by(group: Ints, groups: int, values: Floats | None = None) -> Any:
-    """A sparse (groups, rows) matrix: times weights (rows, resamples) it sums weight * value by group."""
+    """A sparse (groups, rows) matrix: times weights (rows, resamples) it sums weight * value by group.
+
+    group, values: `(rows,)`, or `(rows, values)` for several values per row.
+    """
     from scipy.sparse import csr_array
 
-    data = np.ones(len(group)) if values is None else values
-    return csr_array((data, (group, np.arange(len(group)))), shape=(groups, len(group)))
+    data = np.ones(group.shape) if values is None else values
+    rows = np.repeat(np.arange(len(group)), group.size // len(group))
+    return csr_array((data.ravel(), (group.ravel(), rows)), shape=(groups, len(group)))
 
 
 def ratio(top: Floats, bottom: Floats, undefined: float = 0.0) -> Floats:
@@ -79,7 +84,7 @@ def matthews(hits: Floats, predicted: Floats, actual: Floats) -> Floats:
     return ratio(covariance, np.sqrt(variances))
 
 
-def roc_curves(truth: NDArray[np.bool_], scores: Floats) -> list[Any]:
+def roc_curves(truth: Bools, scores: Floats) -> list[Any]:
     """Per column with both classes, a matrix that sums weights by (step of rising score, class)."""
     curves = []
     for column in np.flatnonzero(truth.any(axis=0) & ~truth.all(axis=0)):

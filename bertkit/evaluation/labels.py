@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from bertkit.evaluation import calibration, metrics
-from bertkit.evaluation.graded import Scored, WeightedScores
+from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.metrics import Kind
 
 
 @dataclass(frozen=True)
-class GradedLabels(WeightedScores):
+class GradedLabels(Graded):
     """One kind of target, and as many answers as references.
 
     references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. given: the answers' decisions,
-    in the same form. table: their probabilities `(rows, labels)`; empty for regression. temperature, thresholds: what
-    the answers were given with; None where no option fixes them yet.
+    in the same form. table: their probabilities `(rows, labels)`; for regression the numbers `(rows, 1)`. temperature,
+    thresholds: what the answers were given with; None where no option fixes them yet.
     """
 
     kind: Kind
@@ -45,7 +45,7 @@ class GradedLabels(WeightedScores):
         rows = len(answers)
         if kind == "regression":
             numbers = np.fromiter((answer["score"] for answer in answers), np.float64, rows)
-            return cls(kind, names, references, numbers, np.empty((rows, 0)))
+            return cls(kind, names, references, numbers, numbers[:, None])
         table = np.empty((rows, len(names)))
         given = np.zeros(rows if kind == "single-label" else table.shape, dtype=np.int64)
         ids = {name: index for index, name in enumerate(names)}
@@ -60,20 +60,19 @@ class GradedLabels(WeightedScores):
     @cached_property
     def scored(self) -> Scored:
         """The metrics of this kind."""
-        if self.kind == "regression":
-            return metrics.regression(self.references, self.given)
-        if self.kind == "single-label":
-            return metrics.single_label(self.references, self.table, self.names, self.given)
-        return metrics.multi_label(self.references, self.table, self.given, self.names)
+        return metrics.scored(self.kind, self.references, self.table, self.names, self.given)
 
     def details(self) -> dict[str, Any]:
         """Confusion matrix (rows: truth; multi-label: 2 x 2 per label), and calibration before and after."""
+        from sklearn.metrics import confusion_matrix
+
         if self.kind == "regression":
             return {}
         if self.kind == "single-label":
-            confusion: Any = metrics.confusion_matrix(self.references, self.given, len(self.names))
+            confusion = confusion_matrix(self.references, self.given, labels=range(len(self.names))).tolist()
         else:
-            confusion = metrics.multi_label_confusion_matrices(self.references, self.given)
+            columns = zip(self.references.T, self.given.T, strict=True)
+            confusion = [confusion_matrix(*column, labels=[0, 1]).tolist() for column in columns]
         temperature = self.temperature or 1.0
         ece = {"ece_before": self.tempered(1 / temperature).scores["ece"], "ece_after": self.scores["ece"]}
         calibrated = {"temperature": temperature, **ece, "thresholds": self.thresholds}
@@ -85,11 +84,9 @@ class GradedLabels(WeightedScores):
 
     def tempered(self, temperature: float) -> GradedLabels:
         """The same decisions with probabilities at `temperature` times the one in use."""
-        if self.kind == "single-label":
-            table = calibration.apply_temperature_softmax(calibration.softmax_logits(self.table), temperature)
-        else:
-            table = calibration.apply_temperature_sigmoid(calibration.sigmoid_logits(self.table), temperature)
-        return replace(self, table=table)
+        exclusive = self.kind == "single-label"
+        logits = calibration.logits_of(self.table, exclusive=exclusive)
+        return replace(self, table=calibration.apply_temperature(logits, temperature, exclusive=exclusive))
 
     def calibrated(self) -> dict[str, Any]:
         """Fitted values of the options that are not set: `temperature`, then `thresholds` of best F1 per label."""
@@ -97,9 +94,8 @@ class GradedLabels(WeightedScores):
         if self.kind == "regression":
             return found
         if self.temperature is None:
-            single = self.kind == "single-label"
-            fit = calibration.fit_temperature_softmax if single else calibration.fit_temperature_sigmoid
-            found["temperature"] = fit(self.table, self.references)
+            exclusive = self.kind == "single-label"
+            found["temperature"] = calibration.fit_temperature(self.table, self.references, exclusive=exclusive)
             graded = self.tempered(found["temperature"])
         if self.thresholds is None and self.kind == "multi-label":
             best = calibration.fit_thresholds(graded.table, self.references)

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from bertkit.errors import ModelError, Problem
 from bertkit.evaluation.calibration import BINS, bin_of, expected_calibration_error
 from bertkit.evaluation.graded import Scored
 from bertkit.evaluation.intervals import (
     CONSTANT,
+    Bools,
     Floats,
     Ints,
     correlation,
@@ -34,11 +35,11 @@ Kind: TypeAlias = Literal["single-label", "multi-label", "regression"]
 EPS = float(np.finfo(np.float64).eps)  # probabilities are clipped to [EPS, 1 - EPS] before their logarithm
 
 _AVERAGES = ("f1_macro", "f1_micro", "f1_weighted", "precision_macro", "recall_macro")
-_PROBABILISTIC = ("roc_auc", "neg_log_loss", "ece")
+PROBABILISTIC = ("roc_auc", "neg_log_loss", "ece")  # these are computed from probabilities, not from decisions
 _PER_LABEL = ("precision", "recall", "f1", "support")
 _NAMES: dict[Kind, tuple[str, ...]] = {
-    "single-label": ("accuracy", *_AVERAGES, "matthews_correlation", *_PROBABILISTIC),
-    "multi-label": ("subset_accuracy", *_AVERAGES, *_PROBABILISTIC),
+    "single-label": ("accuracy", *_AVERAGES, "matthews_correlation", *PROBABILISTIC),
+    "multi-label": ("subset_accuracy", *_AVERAGES, *PROBABILISTIC),
     "regression": ("pearson", "spearman", "neg_mean_squared_error", "neg_mean_absolute_error"),
 }
 
@@ -60,6 +61,21 @@ PER_LABEL = ("precision/", "recall/", "f1/")  # prefixes of the metrics of singl
 SELECTING = frozenset([*PER_LABEL, *(name for kind in _NAMES for name in selecting(kind))])
 
 
+def scored(
+    kind: Kind, references: ArrayLike, table: Floats, labels: Sequence[str], decisions: ArrayLike | None = None
+) -> Scored:
+    """The metrics of this kind, as the functions below define them.
+
+    table: probabilities `(rows, labels)`, or for regression the predictions `(rows, 1)`. decisions: for regression
+    ignored; by default the most probable label, or all labels from 0.5 on.
+    """
+    if kind == "regression":
+        return regression(references, table[:, 0])
+    if kind == "single-label":
+        return single_label(references, table, labels, decisions)
+    return multi_label(references, table, table >= 0.5 if decisions is None else decisions, labels)
+
+
 def single_label(
     references: ArrayLike, probabilities: ArrayLike, labels: Sequence[str], predictions: ArrayLike | None = None
 ) -> Scored:
@@ -78,37 +94,10 @@ def single_label(
     probability is not a finite number.
     """
     given = _checked_probabilities(probabilities, labels)
-    truth = _checked_ids(references, given.shape[:1], len(labels))
-    chosen = _checked_ids(given.argmax(axis=1) if predictions is None else predictions, truth.shape, len(labels))
-    rows, count = given.shape
-    right, numbers = chosen == truth, np.arange(rows)
-    actual, predicted = summed_by(truth, count), summed_by(chosen, count)
-    hits = summed_by(truth, count, right.astype(np.float64))
-    likelihood, confidence = _log_likelihood(given[numbers, truth]), given[numbers, chosen]
-    gaps = summed_by(bin_of(confidence), BINS, confidence - right)
-    # One column per label; with two labels, that of label 1.
-    columns = np.array([1]) if count == 2 else np.arange(count)
-    positive, scores = truth[:, None] == columns, given[:, columns]
-    curves = roc_curves(positive, scores)
-
-    def weighted(weights: Floats) -> dict[str, Floats]:
-        total, counts = weights.sum(axis=0), (hits @ weights, predicted @ weights, actual @ weights)
-        values = {
-            "accuracy": counts[0].sum(axis=0) / total,
-            **precision_recall_f1(*counts, labels),
-            "matthews_correlation": matthews(*counts),
-            "roc_auc": roc_auc(curves, weights),
-            "neg_log_loss": likelihood @ weights / total,
-            "ece": np.abs(gaps @ weights).sum(axis=0) / total,
-        }
-        return {name: values[name] for name in metric_names("single-label", labels)}
-
-    exact = {
-        "roc_auc": _roc_auc(positive, scores),
-        "neg_log_loss": float(likelihood.mean()),
-        "ece": expected_calibration_error(confidence, right),
-    }
-    return Scored(weighted, rows, exact)
+    predicted = given.argmax(axis=1) if predictions is None else predictions
+    ids = (_checked_ids(each, given.shape[:1], len(labels)) for each in (references, predicted))
+    truth, chosen = (each[:, None] == np.arange(len(labels)) for each in ids)
+    return _classification("single-label", labels, given, truth, chosen)
 
 
 def multi_label(
@@ -128,39 +117,51 @@ def multi_label(
     Raises ValueError: there is no row, a shape does not fit, or a value is out of range; ModelError: a probability is
     not a finite number.
     """
+    given = _checked_probabilities(probabilities, labels)
+    truth, chosen = (_checked_ids(each, given.shape, 2) == 1 for each in (references, predictions))
+    return _classification("multi-label", labels, given, truth, chosen)
+
+
+def _classification(kind: Kind, labels: Sequence[str], given: Floats, truth: Bools, chosen: Bools) -> Scored:
+    """Metrics from probabilities, true and chosen labels, `(rows, labels)` each.
+
+    A row is one decision if it has one label, else each (row, label) is one.
+    """
     from scipy.sparse import csr_array
 
-    given = _checked_probabilities(probabilities, labels)
-    truth, chosen = (_checked_ids(ids, given.shape, 2) for ids in (references, predictions))
-    rows, count = given.shape
-    actual, predicted, hits = (csr_array(of.T.astype(np.float64)) for of in (truth, chosen, truth * chosen))
-    right = chosen == truth
-    exactly = right.all(axis=1).astype(np.float64)
-    log_likelihood = _log_likelihood(np.where(truth == 1, given, 1 - given))
-    by_row = log_likelihood.mean(axis=1)
-    confidence = np.where(chosen == 1, given, 1 - given)
-    bins = np.repeat(np.arange(rows), count) * BINS + bin_of(confidence.ravel())
-    row_gaps = np.bincount(bins, (confidence - right).ravel(), minlength=rows * BINS)
-    gaps = csr_array(row_gaps.reshape(rows, BINS).T)
-    curves = roc_curves(truth == 1, given)
+    single = kind == "single-label"
+    actual, predicted, hits = (csr_array(of.T, dtype=np.float64) for of in (truth, chosen, truth & chosen))
+    exactly = (truth == chosen).all(axis=1)
+    right = exactly[:, None] if single else truth == chosen  # (rows, decisions), as the probabilities of both
+    likelihood, confidence = (
+        given[of][:, None] if single else np.where(of, given, 1 - given) for of in (truth, chosen)
+    )
+    log_likelihood = np.log(np.clip(likelihood, EPS, 1 - EPS))  # as scikit-learn's log_loss
+    row_likelihood = log_likelihood.mean(axis=1)
+    gaps = summed_by(bin_of(confidence), BINS, confidence - right)
+    columns = slice(1, None) if single and len(labels) == 2 else slice(None)
+    positive, scores = truth[:, columns], given[:, columns]
+    curves = roc_curves(positive, scores)
 
     def weighted(weights: Floats) -> dict[str, Floats]:
         total, counts = weights.sum(axis=0), (hits @ weights, predicted @ weights, actual @ weights)
         values = {
-            "subset_accuracy": exactly @ weights / total,
+            "accuracy" if single else "subset_accuracy": exactly @ weights / total,
             **precision_recall_f1(*counts, labels),
             "roc_auc": roc_auc(curves, weights),
-            "neg_log_loss": by_row @ weights / total,
-            "ece": np.abs(gaps @ weights).sum(axis=0) / (total * count),
+            "neg_log_loss": row_likelihood @ weights / total,
+            "ece": np.abs(gaps @ weights).sum(axis=0) / (total * right.shape[1]),
         }
-        return {name: values[name] for name in metric_names("multi-label", labels)}
+        if single:
+            values["matthews_correlation"] = matthews(*counts)
+        return {name: values[name] for name in metric_names(kind, labels)}
 
     exact = {
-        "roc_auc": _roc_auc(truth == 1, given),
+        "roc_auc": _roc_auc(positive, scores),
         "neg_log_loss": float(log_likelihood.mean()),
         "ece": expected_calibration_error(confidence.ravel(), right.ravel()),
     }
-    return Scored(weighted, rows, exact)
+    return Scored(weighted, len(given), exact)
 
 
 def regression(references: ArrayLike, predictions: ArrayLike) -> Scored:
@@ -202,27 +203,7 @@ def regression(references: ArrayLike, predictions: ArrayLike) -> Scored:
     return Scored(weighted, len(truth), exact)
 
 
-def confusion_matrix(references: ArrayLike, predictions: ArrayLike, labels: int) -> list[list[int]]:
-    """Counts (labels, labels) of label ids (rows,): row = truth, column = prediction."""
-    from sklearn.metrics import confusion_matrix as confusion
-
-    counts: list[list[int]] = confusion(np.asarray(references), np.asarray(predictions), labels=range(labels)).tolist()
-    return counts
-
-
-def multi_label_confusion_matrices(references: ArrayLike, predictions: ArrayLike) -> list[list[list[int]]]:
-    """Counts (labels, 2, 2) of 0 and 1 (rows, labels): [[not given, wrongly given], [missed, rightly given]] each."""
-    columns = zip(np.asarray(references).T, np.asarray(predictions).T, strict=True)
-    return [confusion_matrix(truth, chosen, 2) for truth, chosen in columns]
-
-
-def _log_likelihood(probabilities: Floats) -> Floats:
-    """Natural logarithm of probabilities clipped to [eps, 1 - eps] of float64, as scikit-learn's log_loss."""
-    clipped: Floats = np.log(np.clip(probabilities, EPS, 1 - EPS))
-    return clipped
-
-
-def _roc_auc(truth: NDArray[np.bool_], scores: Floats) -> float | None:
+def _roc_auc(truth: Bools, scores: Floats) -> float | None:
     """Mean area over the columns of (rows, columns) in which both classes occur; None where none is."""
     from sklearn.metrics import roc_auc_score
 

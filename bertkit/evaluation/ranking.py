@@ -13,8 +13,8 @@ import numpy as np
 
 from bertkit.data.schema import Answer
 from bertkit.data.table import FirstSeen, column_values
-from bertkit.errors import DataError, ModelError, Problem, UserError
-from bertkit.evaluation.graded import Scored, WeightedScores
+from bertkit.errors import DataError, ModelError, Problem, extras_required
+from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats
 
 if TYPE_CHECKING:
@@ -55,13 +55,9 @@ def measures(run: Run, qrels: Judgements, ks: Sequence[int] = (1, 5, 10, 100)) -
     if any(k < 1 for k in ks):
         raise ValueError(f"ks must be positive, not {list(ks)}")
     _check(run, qrels)
-    try:
+    with extras_required():
         import ir_measures
         from ir_measures import AP, RR, R, nDCG
-    except ModuleNotFoundError as error:
-        raise UserError(
-            Problem("", f"{error.name} is not installed", 'Install it: pip install "bertkit[retrieval]"')
-        ) from error
 
     names = {nDCG @ 10: "ndcg@10", RR @ 10: "mrr@10", AP: "map", **{R @ k: f"recall@{k}" for k in ks}}
     grades = {query: dict(judged) for query, judged in qrels.items()}
@@ -105,7 +101,7 @@ def _descending(scores: Mapping[str, float]) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class GradedSearches(WeightedScores):
+class GradedSearches(Graded):
     """Answers of retrieval, as `searched` gives them, compared with the grades of their rows.
 
     Raises DataError: the rows have no grades.

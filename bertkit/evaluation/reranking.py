@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from bertkit.data.table import column_values, required
 from bertkit.evaluation import similarity
-from bertkit.evaluation.graded import Scored, WeightedScores
+from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import CHUNK, Floats, Ints, ratio
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def metric_names(grouped: bool, graded: bool) -> list[str]:
 
 
 @dataclass(frozen=True)
-class RankedRows(WeightedScores):
+class RankedRows(Graded):
     """Documents' targets and scores, and the number of each one's query, from 0: `(rows,)` each.
 
     grouped: whether the order within a query counts. graded: whether there are targets other than 0 and 1. queries:

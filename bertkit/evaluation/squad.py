@@ -23,7 +23,7 @@ from bertkit.data.table import column_values
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation import calibration
 from bertkit.evaluation.calibration import expected_calibration_error
-from bertkit.evaluation.graded import Scored, WeightedScores
+from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, Scores, ratio
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def question_scores(predicted: str, gold: Sequence[str]) -> tuple[float, float]:
     return 0.0, max(_f1(given, tokens) for tokens in wanted)
 
 
-class GradedAnswers(WeightedScores):
+class GradedAnswers(Graded):
     """Predicted answers compared with the gold ones; the texts are not held.
 
     gold: (questions, answers) texts; a question without any is unanswerable. predicted: (questions,) texts; ""

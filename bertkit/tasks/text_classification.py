@@ -208,8 +208,7 @@ class TextClassification(Task[TextClassificationOptions]):
         if self.kind == "regression":
             return [{"score": s, "truncated": t} for s, t in zip(logits[:, 0].tolist(), truncated, strict=True)]
         single = self.kind == "single-label"
-        squash = calibration.apply_temperature_softmax if single else calibration.apply_temperature_sigmoid
-        table = squash(logits, self.options.temperature or 1.0)
+        table = calibration.apply_temperature(logits, self.options.temperature or 1.0, exclusive=single)
         decide = own.best_label if single else own.assigned_labels
         answers = (decide(self.names, row, self.options.thresholds) for row in table.tolist())
         return [answer | {"truncated": t} for answer, t in zip(answers, truncated, strict=True)]
