@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,6 @@ from bertkit.evaluation.squad import (
     GradedAnswers,
     best_threshold,
     metric_names,
-    no_answer_auc,
     normalized_tokens,
     question_scores,
 )
@@ -94,14 +94,22 @@ def test_f1_is_symmetric(one, other):
     assert question_scores(one, [other]) == question_scores(other, [one])
 
 
+def grade(gold, predicted, null_scores=None):
+    """These answers; with null scores those of a task that knows unanswerable questions."""
+    rows = Dataset.from_dict({"answers": [{"text": list(texts), "answer_start": [0] * len(texts)} for texts in gold]})
+    scores = [0.0] * len(predicted) if null_scores is None else null_scores
+    answers = [{"answer": text, "null_score": score} for text, score in zip(predicted, scores, strict=True)]
+    return GradedAnswers(answers, rows, null_scores is not None, {})
+
+
 def test_graded_answers_without_unanswerable_questions():
-    graded = GradedAnswers([["cat"], ["dog", "red dog"], ["x y"]], ["the cat", "red", "z"])
+    graded = grade([["cat"], ["dog", "red dog"], ["x y"]], ["the cat", "red", "z"])
     assert graded.scores == {"exact_match": pytest.approx(1 / 3), "f1": pytest.approx((1 + 2 / 3 + 0) / 3)}
     assert list(graded.scores) == metric_names(False) == list(graded.intervals())
 
 
 def test_graded_answers_with_unanswerable_questions():
-    graded = GradedAnswers([["cat"], ["red dog"], [], [], []], ["cat", "dog", "", "x", ""])
+    graded = grade([["cat"], ["red dog"], [], [], []], ["cat", "dog", "", "x", ""])
     assert graded.scores == {
         "exact_match": pytest.approx(3 / 5),
         "f1": pytest.approx((1 + 2 / 3 + 2) / 5),
@@ -114,7 +122,7 @@ def test_graded_answers_with_unanswerable_questions():
 
 
 def test_where_no_question_can_be_answered():
-    graded = GradedAnswers([[], []], ["", "x"])
+    graded = grade([[], []], ["", "x"])
     assert graded.scores["f1_has_answer"] is None
     assert graded.scores["f1_no_answer"] == 0.5
     assert graded.intervals()["exact_match_has_answer"] is None
@@ -124,15 +132,15 @@ def test_weights_are_repeated_questions():
     gold = [["cat"], ["red dog"], [], ["dog"], []]
     predicted = ["cat", "dog", "", "x", "y"]
     repeats = np.array([3, 1, 0, 2, 4])
-    weighted = GradedAnswers(gold, predicted).scored.weighted(repeats[:, None].astype(float))
+    weighted = grade(gold, predicted).scored.weighted(repeats[:, None].astype(float))
     again = [i for i, n in enumerate(repeats) for _ in range(n)]
-    expected = GradedAnswers([gold[i] for i in again], [predicted[i] for i in again]).scores
+    expected = grade([gold[i] for i in again], [predicted[i] for i in again]).scores
     assert {name: value[0] for name, value in weighted.items()} == pytest.approx(expected)
 
 
 def test_intervals_are_those_of_a_share():
     """100 of 400 questions right: the standard error is sqrt(p (1 - p) / n) = 0.02165."""
-    graded = GradedAnswers([["cat"]] * 400, ["cat"] * 100 + ["dog"] * 300)
+    graded = grade([["cat"]] * 400, ["cat"] * 100 + ["dog"] * 300)
     low, high = graded.intervals()["exact_match"]
     assert low == pytest.approx(0.25 - 1.96 * 0.02165, abs=0.006)
     assert high == pytest.approx(0.25 + 1.96 * 0.02165, abs=0.006)
@@ -141,17 +149,22 @@ def test_intervals_are_those_of_a_share():
 
 
 def test_auc_of_no_answer():
+    def auc(null_scores, gold):
+        return grade(gold, [""] * len(gold), null_scores).scores["no_answer_auc"]
+
     gold = [["x"], [], ["y"], []]
-    assert no_answer_auc([0.1, 0.9, 0.2, 0.8], gold) == 1
-    assert no_answer_auc([0.1, 0.9, 0.5, 0.5], gold) == pytest.approx(3.5 / 4)  # of 4 pairs one is tied
-    assert no_answer_auc([0.9, 0.1, 0.8, 0.2], gold) == 0
-    assert no_answer_auc([0.1, 0.9], [[], []]) is None
-    assert no_answer_auc([0.1, 0.9], [["x"], ["y"]]) is None
+    assert auc([0.1, 0.9, 0.2, 0.8], gold) == 1
+    assert auc([0.1, 0.9, 0.5, 0.5], gold) == pytest.approx(3.5 / 4)  # of 4 pairs one is tied
+    assert auc([0.9, 0.1, 0.8, 0.2], gold) == 0
+    assert auc([0.1, 0.9], [[], []]) is None
+    assert auc([0.1, 0.9], [["x"], ["y"]]) is None
+    with pytest.raises(ValueError, match="NaN"):
+        auc([math.nan, 0.5], [["x"], []])
 
 
 def f1_at(threshold, odds, texts, gold):
     answers = ["" if odd > threshold else text for odd, text in zip(odds, texts, strict=True)]
-    return GradedAnswers(gold, answers).scores["f1"]
+    return np.mean([question_scores(*pair)[1] for pair in zip(answers, gold, strict=True)])
 
 
 some_questions = st.lists(
@@ -206,12 +219,8 @@ def test_equal_odds_are_not_torn_apart():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: GradedAnswers([], []),
-        lambda: GradedAnswers([["x"]], ["x", "y"]),
-        lambda: no_answer_auc([0.5], [["x"], []]),
-        lambda: no_answer_auc([], []),
-        lambda: no_answer_auc([math.nan, 0.5], [["x"], []]),
-        lambda: no_answer_auc(0.5, [["x"]]),
+        lambda: grade([], []),
+        lambda: grade([["x"]], ["x", "y"]),
         lambda: best_threshold([0.5], ["x", "y"], [["x"], []]),
         lambda: best_threshold([0.5, 1.0], ["x"], [["x"], []]),
         lambda: best_threshold([math.inf, 1.0], ["x", "y"], [["x"], []]),
@@ -219,5 +228,5 @@ def test_equal_odds_are_not_torn_apart():
     ],
 )
 def test_what_does_not_fit_is_refused(call):
-    with pytest.raises(ValueError, match=r"questions but|finite scores"):
+    with pytest.raises(ValueError, match=r"questions but|shorter|longer"):
         call()

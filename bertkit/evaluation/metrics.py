@@ -157,7 +157,7 @@ def _classification(kind: Kind, labels: Sequence[str], given: Floats, truth: Boo
         return {name: values[name] for name in metric_names(kind, labels)}
 
     exact = {
-        "roc_auc": _roc_auc(positive, scores),
+        "roc_auc": exact_roc_auc(positive, scores),
         "neg_log_loss": float(log_likelihood.mean()),
         "ece": expected_calibration_error(confidence.ravel(), right.ravel()),
     }
@@ -203,7 +203,7 @@ def regression(references: ArrayLike, predictions: ArrayLike) -> Scored:
     return Scored(weighted, len(truth), exact)
 
 
-def _roc_auc(truth: Bools, scores: Floats) -> float | None:
+def exact_roc_auc(truth: Bools, scores: Floats) -> float | None:
     """Mean area over the columns of (rows, columns) in which both classes occur; None where none is."""
     from sklearn.metrics import roc_auc_score
 

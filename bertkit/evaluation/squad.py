@@ -9,28 +9,25 @@ from __future__ import annotations
 import math
 import re
 import string
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bertkit.data.table import column_values
-from bertkit.errors import DataError, Problem
 from bertkit.evaluation import calibration
 from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, Scores, ratio
+from bertkit.evaluation.metrics import exact_roc_auc
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 
-_SCORES = ("exact_match", "f1")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _TIE = 1e-9  # sums of F1 that differ by less do so by rounding
@@ -38,7 +35,8 @@ _TIE = 1e-9  # sums of F1 that differ by less do so by rounding
 
 def metric_names(unanswerable: bool) -> list[str]:
     """The scores of data with or without unanswerable questions, in the order in which they are emitted."""
-    return [f"{score}{group}" for group in _groups(unanswerable) for score in _SCORES]
+    groups = ("", "_has_answer", "_no_answer") if unanswerable else ("",)
+    return [f"{score}{group}" for group in groups for score in ("exact_match", "f1")]
 
 
 def normalized_tokens(text: str) -> list[str]:
@@ -56,25 +54,23 @@ def question_scores(predicted: str, gold: Sequence[str]) -> tuple[float, float]:
 
 
 class GradedAnswers(Graded):
-    """Predicted answers compared with the gold ones; the texts are not held.
+    """Answers as they are written, compared with the `answers` of their rows; a row without any is unanswerable.
 
-    gold: (questions, answers) texts; a question without any is unanswerable. predicted: (questions,) texts; ""
-    says that there is no answer. values: (2, questions), exact match and F1 of each. answerable: (questions,).
+    unanswerable: whether the task knows such questions; it then has `no_answer_auc`, the area under the ROC curve of
+    detecting them. fitted: the calibration in use, for `details`. values: (2, questions), exact match and F1 of each.
     Raises ValueError: there is no question, or the lengths differ.
     """
 
-    def __init__(self, gold: Iterable[Sequence[str]], predicted: Iterable[str]) -> None:
-        values, answerable = (array("d"), array("d")), array("b")
-        for answers, text in zip_longest(gold, predicted):
-            if answers is None or text is None:
-                which = f"question {len(answerable) + 1} on"
-                raise ValueError(f"from {which} there are questions but no predicted answers, or the other way round")
-            for column, value in zip(values, question_scores(text, answers), strict=True):
-                column.append(value)
-            answerable.append(len(answers) > 0)
-        _check_questions(len(answerable), len(answerable), "predicted answers")
-        self.values: Floats = np.array(values)
-        self.answerable = np.array(answerable, dtype=bool)
+    def __init__(
+        self, answers: Sequence[Mapping[str, Any]], rows: Dataset, unanswerable: bool, fitted: Mapping[str, Any]
+    ) -> None:
+        if not len(rows) or len(rows) != len(answers):
+            raise ValueError(f"{len(rows)} questions but {len(answers)} answers")
+        self.answers, self.rows, self.unanswerable, self.fitted = answers, rows, unanswerable, fitted
+        pairs = zip(answers, self._gold(), strict=True)
+        graded = ((*question_scores(answer["answer"], gold), bool(gold)) for answer, gold in pairs)
+        table: Floats = np.fromiter(graded, np.dtype((np.float64, 3)), len(rows))
+        self.values, self.answerable = table.T[:2].copy(), table[:, 2] > 0
 
     @cached_property
     def scored(self) -> Scored:
@@ -84,38 +80,23 @@ class GradedAnswers(Graded):
         rest), and over them, `..._no_answer`: both are the share of them that got no answer. Questions of one
         paragraph are not independent, so the true intervals are somewhat wider than those of the bootstrap.
         """
-        members = np.stack([np.ones(len(self.answerable)), self.answerable, ~self.answerable])
-        members = members[: len(_groups(not self.answerable.all()))]
+        names = metric_names(not self.answerable.all())
+        members = np.stack([np.ones(len(self.answerable)), self.answerable, ~self.answerable])[: len(names) // 2]
 
         def scores(weights: Floats) -> dict[str, Floats]:
             sums = (members[:, None] * self.values) @ weights
             totals = np.broadcast_to((members @ weights)[:, None], sums.shape)
             means = ratio(sums, totals, undefined=np.nan)
-            names = metric_names(len(members) > 1)
             return dict(zip(names, means.reshape(-1, weights.shape[1]), strict=True))
 
         return Scored(scores, len(self.answerable))
 
-
-class GradedRows(GradedAnswers):
-    """Answers as they are written, compared with the `answers` of their rows.
-
-    unanswerable: whether the task knows questions without an answer; it then has `no_answer_auc`. fitted: the
-    calibration in use, for `details`.
-    """
-
-    def __init__(
-        self, answers: Sequence[Mapping[str, Any]], rows: Dataset, unanswerable: bool, fitted: Mapping[str, Any]
-    ) -> None:
-        self.predictions, self.references, self.unanswerable, self.fitted = answers, rows, unanswerable, fitted
-        super().__init__(gold_texts(rows), (answer["answer"] for answer in answers))
-
     @cached_property
     def scores(self) -> Scores:
-        """Those of `GradedAnswers`; a task that knows unanswerable questions has all of them, maybe None."""
+        """Those of `scored`; a task that knows unanswerable questions has all of them, maybe None."""
         scores = {**dict.fromkeys(metric_names(self.unanswerable)), **super().scores}
         if self.unanswerable:
-            scores["no_answer_auc"] = no_answer_auc(self._column("null_score"), gold_texts(self.references))
+            scores["no_answer_auc"] = exact_roc_auc(~self.answerable[:, None], self._column("null_score")[:, None])
         return scores
 
     def details(self) -> dict[str, Any]:
@@ -125,34 +106,13 @@ class GradedRows(GradedAnswers):
 
     def pairs(self) -> tuple[list[str], list[list[str]]]:
         """Predicted texts, and lists of gold texts."""
-        return [answer["answer"] for answer in self.predictions], list(gold_texts(self.references))
+        return [answer["answer"] for answer in self.answers], list(self._gold())
+
+    def _gold(self) -> Iterator[list[str]]:
+        return (answers["text"] for answers in column_values(self.rows, "answers"))
 
     def _column(self, name: str) -> Floats:
-        return np.fromiter((answer[name] for answer in self.predictions), np.float64, len(self.answerable))
-
-
-def gold_texts(rows: Dataset) -> Iterator[list[str]]:
-    """The texts of each question's answers. Raises DataError: the rows have no answers."""
-    if "answers" not in rows.column_names:
-        what = f"not in the rows, which have {', '.join(rows.column_names)}"
-        raise DataError(Problem("column `answers`", what))
-    return (given["text"] for given in column_values(rows, "answers"))
-
-
-def no_answer_auc(null_scores: ArrayLike, gold: Iterable[Sequence[str]]) -> float | None:
-    """Area under the ROC curve of detecting unanswerable questions; None where all or none are.
-
-    null_scores: (questions,) the higher, the more certain that there is no answer, such as its probability. gold:
-    (questions, answers) texts; a question without any is unanswerable.
-    Raises ValueError: there is no question, the lengths differ, or a score is not finite.
-    """
-    from sklearn.metrics import roc_auc_score
-
-    unanswerable = np.array([not answers for answers in gold])
-    scores = _finite_scores(null_scores, len(unanswerable))
-    if unanswerable.all() or not unanswerable.any():
-        return None
-    return float(roc_auc_score(unanswerable, scores))
+        return np.fromiter((answer[name] for answer in self.answers), np.float64, len(self.rows))
 
 
 def best_threshold(null_odds: ArrayLike, best_texts: Sequence[str], gold: Sequence[Sequence[str]]) -> float:
@@ -165,8 +125,9 @@ def best_threshold(null_odds: ArrayLike, best_texts: Sequence[str], gold: Sequen
     gold: (questions, answers) texts; a question without any is unanswerable.
     Raises ValueError: there is no question, the lengths differ, or odds are not finite.
     """
-    odds = _finite_scores(null_odds, len(gold))
-    _check_questions(len(gold), len(best_texts), "best texts")
+    odds = np.asarray(null_odds, dtype=np.float64)
+    if not len(gold) or odds.shape != (len(gold),) or not np.isfinite(odds).all():
+        raise ValueError(f"{len(gold)} questions but no finite odds for each of them")
     gains = [
         question_scores(text, answers)[1] - question_scores("", answers)[1]
         for text, answers in zip(best_texts, gold, strict=True)
@@ -182,27 +143,10 @@ def best_threshold(null_odds: ArrayLike, best_texts: Sequence[str], gold: Sequen
     return float(best[(len(best) - 1) // 2])
 
 
-def _groups(unanswerable: bool) -> Sequence[str]:
-    return ("", "_has_answer", "_no_answer") if unanswerable else ("",)
-
-
 def _f1(given: list[str], wanted: list[str]) -> float:
     """F1 of two bags of tokens, of which one at most is empty."""
     shared = sum((Counter(given) & Counter(wanted)).values())
     return 2 * shared / (len(given) + len(wanted))
-
-
-def _finite_scores(scores: ArrayLike, questions: int) -> Floats:
-    checked = np.asarray(scores, dtype=np.float64)
-    if checked.ndim != 1 or not np.isfinite(checked).all():
-        raise ValueError(f"expected finite scores (questions,), not {checked}")
-    _check_questions(questions, len(checked), "scores")
-    return checked
-
-
-def _check_questions(questions: int, others: int, what: str) -> None:
-    if not questions or questions != others:
-        raise ValueError(f"{questions} questions but {others} {what}")
 
 
 def best_temperature(

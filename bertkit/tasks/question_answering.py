@@ -228,7 +228,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
 
         return squad.best_temperature(answers, gold)
 
-    def grade(self, answers: Sequence[Answer], rows: Dataset) -> squad.GradedRows:
+    def grade(self, answers: Sequence[Answer], rows: Dataset) -> squad.GradedAnswers:
         required(rows, "answers")
         fitted = {"temperature": self.options.temperature or 1.0, "null_threshold": self.options.null_threshold}
-        return squad.GradedRows(answers, rows, self.unanswerable, fitted)
+        return squad.GradedAnswers(answers, rows, self.unanswerable, fitted)
