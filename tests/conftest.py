@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, TextIO
 
 os.environ["BERTKIT_CACHE"] = os.path.join(tempfile.mkdtemp(prefix="bertkit-cache-"), "vectors")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -15,6 +17,7 @@ import hypothesis
 import pytest
 import torch
 import transformers
+from matplotlib.figure import Figure
 
 # The same examples every time, so that a red run can be repeated; HYPOTHESIS_PROFILE=random looks for new ones.
 # No test is timed: a busy machine is no defect.
@@ -40,6 +43,19 @@ def _quiet_libraries() -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _pictures_of_reports_only(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Pictures are drawn where tests look at them; elsewhere they would take a quarter of each small training."""
+
+    def empty(figure: Figure, file: TextIO, **_: Any) -> None:
+        file.write("<svg></svg>")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.module.__name__ not in ("test_report", "test_sweep", "test_explain"):
+            patch.setattr(Figure, "savefig", empty)
+        yield
 
 
 def build_encoder(folder: Path, seed: int = 0, dropout: float = 0.0, layers: int = 2) -> Path:
