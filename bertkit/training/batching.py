@@ -28,6 +28,8 @@ class Batches(Sampler[list[int]], ABC):
     processes have the same number of micro-batches, which is the same in each epoch.
     """
 
+    sizes: list[int]  # units of each micro-batch, of all processes in turn
+
     def __init__(
         self,
         lengths: ArrayLike,
@@ -48,16 +50,27 @@ class Batches(Sampler[list[int]], ABC):
         """Called by Trainer before each epoch."""
         self.epoch = epoch
 
-    @abstractmethod
     def __len__(self) -> int:
         """Micro-batches of this process per epoch."""
+        return len(self.sizes) // self.world
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for units in self._epoch(np.random.default_rng((self.seed, self.epoch)))[self.rank :: self.world]:
+            yield self._features(units)
+
+    @abstractmethod
+    def _epoch(self, rng: np.random.Generator) -> list[np.ndarray]:
+        """The units of every micro-batch of an epoch, of all processes in turn."""
 
     @abstractmethod
     def heaviest(self) -> list[int]:
         """The features of the micro-batch that takes the most memory."""
 
-    def _features(self, chosen: np.ndarray) -> list[int]:
-        firsts, counts = self.starts[chosen].tolist(), self.counts[chosen].tolist()
+    def _divided(self, units: np.ndarray) -> list[np.ndarray]:
+        return np.split(units, np.cumsum(self.sizes)[:-1])
+
+    def _features(self, units: np.ndarray) -> list[int]:
+        firsts, counts = self.starts[units].tolist(), self.counts[units].tolist()
         return [f for first, count in zip(firsts, counts, strict=True) for f in range(first, first + count)]
 
 
@@ -71,32 +84,21 @@ class LengthBatches(Batches):
 
     def __init__(self, lengths: ArrayLike, units: ArrayLike, *, batch_size: int, **division: int) -> None:
         super().__init__(lengths, units, **division)
-        self.batch_size = batch_size
+        self.step = batch_size * self.accumulation * self.world
         self.sizes = _micro_sizes(len(self.starts), batch_size, self.accumulation, self.world)
 
-    def __len__(self) -> int:
-        return sum(len(step) for step in self.sizes) // self.world
-
-    def __iter__(self) -> Iterator[list[int]]:
-        rng = np.random.default_rng((self.seed, self.epoch))
+    def _epoch(self, rng: np.random.Generator) -> list[np.ndarray]:
         order = rng.permutation(len(self.starts))
-        step = self.batch_size * self.accumulation * self.world
-        pools = [order[start : start + POOL * step] for start in range(0, len(order), POOL * step)]
+        pools = np.split(order, range(POOL * self.step, len(order), POOL * self.step))
         order = np.concatenate([pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools])
-        full = len(order) // step
-        # The short step, if there is one, stays last: its units are the longest of the last pool.
-        steps = [order[i * step : (i + 1) * step] for i in rng.permutation(full)]
-        steps += [order[full * step :]] if len(order) % step else []
-        if len(self.sizes) < len(steps):
-            steps[-2:] = [np.concatenate(steps[-2:])]
-        for units, sizes in zip(steps, self.sizes, strict=True):
-            bounds = np.concatenate([[0], np.cumsum(sizes)])
-            for micro in range(self.rank, len(sizes), self.world):
-                yield self._features(units[bounds[micro] : bounds[micro + 1]])
+        # A short step stays last: its units are the longest of the last pool.
+        full = len(order) // self.step
+        steps = order[: full * self.step].reshape(full, self.step)[rng.permutation(full)]
+        return self._divided(np.append(steps, order[full * self.step :]))
 
     def heaviest(self) -> list[int]:
         weight = self.lengths * self.counts
-        return self._features(np.argsort(-weight, kind="stable")[: max(map(max, self.sizes))])
+        return self._features(np.argsort(-weight, kind="stable")[: max(self.sizes)])
 
 
 class TokenBatches(Batches):
@@ -118,23 +120,18 @@ class TokenBatches(Batches):
         self.kinds = self.counts - similar * (self.counts.max() + 1)
         self.order = np.argsort(self.kinds, kind="stable")
         sizes = _cut(longest[similar[self.order]], self.counts[self.order], tokens)
-        self.bounds = np.concatenate([[0], np.cumsum(_evened(sizes, self.accumulation, self.world))])
+        self.sizes = _evened(sizes, self.accumulation, self.world)
 
-    def __len__(self) -> int:
-        return (len(self.bounds) - 1) // self.world
-
-    def __iter__(self) -> Iterator[list[int]]:
-        rng = np.random.default_rng((self.seed, self.epoch))
+    def _epoch(self, rng: np.random.Generator) -> list[np.ndarray]:
         order = rng.permutation(len(self.starts))
-        order = order[np.argsort(self.kinds[order], kind="stable")]
-        for micro in rng.permutation(len(self.bounds) - 1)[self.rank :: self.world]:
-            yield self._features(order[self.bounds[micro] : self.bounds[micro + 1]])
+        batches = self._divided(order[np.argsort(self.kinds[order], kind="stable")])
+        return [batches[number] for number in rng.permutation(len(batches))]
 
     def heaviest(self) -> list[int]:
-        longest = np.maximum.reduceat(self.lengths[self.order], self.bounds[:-1])
-        features = np.add.reduceat(self.counts[self.order], self.bounds[:-1])
-        first = int(np.argmax(features * longest**2))  # attention grows with the square
-        return self._features(self.order[self.bounds[first] : self.bounds[first + 1]])
+        def memory(units: np.ndarray) -> Any:  # attention grows with the square of the length
+            return self.counts[units].sum() * self.lengths[units].max() ** 2
+
+        return self._features(max(self._divided(self.order), key=memory))
 
 
 def _cut(lengths: np.ndarray, counts: np.ndarray, tokens: int) -> list[int]:
@@ -165,20 +162,17 @@ def _evened(sizes: list[int], accumulation: int, world: int) -> list[int]:
     raise ValueError(f"{sum(sizes)} rows are too few for {world} processes")
 
 
-def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int) -> list[list[int]]:
-    """For each step the sizes of its micro-batches; their number is a multiple of `world`, none is empty."""
-    step = batch_size * accumulation * world
-    sizes = [[batch_size] * (accumulation * world)] * (units // step)
-    rest = units % step
-    if not rest:
-        return sizes
-    if rest < world:  # too few for every process to have one: they join the step before
-        if not sizes:
+def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int) -> list[int]:
+    """The number of units of each micro-batch: whole steps, then the rest; as many for each process, none empty."""
+    steps, rest = divmod(units, batch_size * accumulation * world)
+    if 0 < rest < world:  # too few for every process to have one: they join the step before
+        if not steps:
             raise ValueError(f"{units} rows are too few for {world} processes")
-        sizes, rest = sizes[:-1], rest + step
-    # Never more than `accumulation`, which Trainer would take for two steps, and never an empty one.
+        steps, rest = steps - 1, rest + batch_size * accumulation * world
+    # Never more than `accumulation`, which Trainer would take for two steps.
     micro = world * min(-(-rest // (world * batch_size)), rest // world, accumulation)
-    return [*sizes, [rest // micro + (index < rest % micro) for index in range(micro)]]
+    last = [rest // micro + (index < rest % micro) for index in range(micro)]
+    return [batch_size] * (steps * accumulation * world) + last
 
 
 class Examples(torch.utils.data.Dataset[Any]):
