@@ -27,7 +27,7 @@ from bertkit.run import Run
 from bertkit.sweeps import page as pages
 from bertkit.sweeps import search
 from bertkit.sweeps import sweep as program
-from bertkit.sweeps.space import Choices, Range, _contradictions, read_space
+from bertkit.sweeps.space import Choices, Range, _contradictions, decoded, read_space
 from bertkit.sweeps.sweep import Sweep, sweep, verdict
 
 SPACE = "training.learning_rate: {low: 1e-4, high: 1e-1, log: true}\ntraining.per_device_train_batch_size: [2, 4, 8]\n"
@@ -202,7 +202,7 @@ def test_what_is_drawn_is_in_the_space_and_survives_the_recipe(low: int, size: i
     assert not list(_contradictions(dimension))
     trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1)).ask()
     dimension.suggest(trial, "training.x")
-    value = dimension.decoded(trial.params["training.x"])
+    value = trial.params["training.x"]
     assert dimension.contains(value)
     assert dimension.contains(ends[0])
     assert isinstance(value, int if kind == "whole" else float)
@@ -214,7 +214,7 @@ def test_choices_hold_any_value_of_a_recipe() -> None:
     values = [None, True, 1, 1.0, "1", {"r": 8}, ["a"]]
     dimension = Choices(tuple(map(json.dumps, values)))
     assert all(dimension.contains(value) for value in values)
-    assert [dimension.decoded(dimension.encoded(value)) for value in values] == values
+    assert [decoded(text) for text in dimension.texts] == values
     assert not dimension.contains(False)
 
 

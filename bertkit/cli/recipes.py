@@ -117,10 +117,11 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
 )
 def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits: Any) -> None:
     from bertkit.recipe.recipe import load_recipe
-    from bertkit.sweeps.sweep import sweep
 
     loaded = load_recipe(recipe, rest)
     quiet_libraries()
+    from bertkit.sweeps.sweep import sweep
+
     done = sweep(loaded, space, output_dir, **limits)
     print("\n".join(done.results["verdict"]))
     print(f"\nrecipe: {done.folder}/best.yaml\nrun: {done.folder}/best\nall trials: {done.folder}/sweep.html")

@@ -8,8 +8,11 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from math import isfinite
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +29,12 @@ from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.models.encoder import quiet_logger
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 from bertkit.run import Run
-from bertkit.sweeps.space import Space, brief
+from bertkit.sweeps.space import Choices, Space, brief, decoded
 from bertkit.training.train import train
 
 logger = logging.getLogger(__name__)
 
 NAME = "sweep"
-FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
 class PruningCallback(TrainerCallback):
@@ -72,7 +74,7 @@ class Search:
         """
         for number in range(trials):
             known = self.study.get_trials(deepcopy=False)
-            if number < len(known) and known[number].state in FINISHED:
+            if number < len(known) and known[number].state.is_finished():
                 self._delete_weights(number)
             elif number and deadline is not None and time.monotonic() > deadline:
                 logger.info("timeout after %d of %d trials", number, trials)
@@ -80,7 +82,10 @@ class Search:
             else:
                 self._run_trial(self._next(number, known), known)
                 self._delete_weights(number)
-                self._log(number)
+                done = self.finished()[-1]
+                names = [f"{key.rpartition('.')[2]} {brief(value)}" for key, value in self.changes(done).items()]
+                what = outcome(done, self.metric)
+                logger.info("trial %d: %s (%s)", number, what, ", ".join(names) or "the base recipe")
 
     def recipe(self, changes: Mapping[str, Any]) -> Recipe:
         """The recipe with these changes: key -> value. Raises RecipeError where they contradict each other."""
@@ -89,16 +94,11 @@ class Search:
     def changes(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
         """The settings that a trial changes: key -> value; none in trial 0."""
         values = trial.params if trial.number else {}
-        return {key: dimension.decoded(values[key]) for key, dimension in self.space.items() if key in values}
+        return {key: decoded(values[key]) for key in self.space if key in values}
 
     def finished(self) -> list[FrozenTrial]:
         """The finished trials, by number."""
-        return self.study.get_trials(deepcopy=False, states=FINISHED)
-
-    def winner(self) -> FrozenTrial:
-        """The best complete trial; the first of equal ones."""
-        complete = [trial for trial in self.finished() if trial.state == TrialState.COMPLETE]
-        return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number))
+        return [trial for trial in self.study.get_trials(deepcopy=False) if trial.state.is_finished()]
 
     def _trial_folder(self, number: int) -> Path:
         return self.folder / "trials" / f"{number:04d}"
@@ -107,7 +107,7 @@ class Search:
         # A new sampler per trial: its proposals depend on the trials before, but not on interruptions.
         self.study.sampler = TPESampler(seed=(load_recipe(self.file).seeds[0] + number) % 2**32)
         if not known:
-            self.study.enqueue_trial({key: self.space[key].encoded(v) for key, v in self._base_values().items()})
+            self.study.enqueue_trial(self._base_values())
         if number < len(known) and known[number].state == TrialState.RUNNING:
             study = self.storage.get_study_id_from_name(NAME)
             return Trial(self.study, self.storage.get_trial_id_from_study_id_trial_number(study, number))
@@ -145,24 +145,18 @@ class Search:
         self.study.tell(trial, score, TrialState.FAIL if score is None else None)
 
     def _base_values(self) -> dict[str, Any]:
-        """The base recipe's value of each key, where it has one that is in the space."""
-        values, settings, missing = {}, load_recipe(self.file).model_dump(mode="json"), object()
+        """The base recipe's value of each key, as optuna stores it, where it has one that is in the space."""
+        values, settings = {}, load_recipe(self.file).model_dump(mode="json")
         for key, dimension in self.space.items():
-            value: Any = settings
-            for part in key.split("."):
-                value = value.get(part, missing) if isinstance(value, dict) else missing
-            if value is not missing and dimension.contains(value):
-                values[key] = value
+            with suppress(KeyError, TypeError):  # a section that the base recipe does not have
+                value = reduce(getitem, key.split("."), settings)
+                if dimension.contains(value):
+                    values[key] = json.dumps(value) if isinstance(dimension, Choices) else value
         return values
 
     def _delete_weights(self, number: int) -> None:
         for name in ("checkpoints", "model", "adapter"):
             shutil.rmtree(self._trial_folder(number) / name, ignore_errors=True)
-
-    def _log(self, number: int) -> None:
-        trial = self.study.get_trials(deepcopy=False)[number]
-        changes = ", ".join(f"{key.rpartition('.')[2]} {brief(value)}" for key, value in self.changes(trial).items())
-        logger.info("trial %d: %s (%s)", number, outcome(trial, self.metric), changes or "the base recipe")
 
 
 def outcome(trial: FrozenTrial, metric: str) -> str:

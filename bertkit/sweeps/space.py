@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from bertkit.errors import RecipeError
 from bertkit.recipe.errors import Report
@@ -40,13 +40,13 @@ class Range(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     low: int | float
     high: int | float
-    log: bool = Field(False, description="Sample uniformly on a logarithmic scale.")
+    log: bool = False  # sample uniformly on a logarithmic scale
     step: int | float | None = None
 
     @property
     def is_integer(self) -> bool:
         """True where integers are sampled."""
-        return isinstance(self.low, int) and isinstance(self.high, int) and not isinstance(self.step, float)
+        return float not in map(type, (self.low, self.high, self.step))
 
     def checked_values(self) -> dict[str | int, str]:
         """The ends, which are checked against the recipe beforehand: key in the file -> value as YAML."""
@@ -54,7 +54,7 @@ class Range(BaseModel):
 
     def contains(self, value: Any) -> bool:
         """True if this value could be sampled."""
-        if isinstance(value, bool) or not isinstance(value, int if self.is_integer else int | float):
+        if type(value) not in ((int,) if self.is_integer else (int, float)):
             return False
         steps = (value - self.low) / (self.step or 1)
         return self.low <= value <= self.high and (self.step is None or abs(steps - round(steps)) < 1e-9)
@@ -65,14 +65,6 @@ class Range(BaseModel):
             trial.suggest_int(key, int(self.low), int(self.high), step=int(self.step or 1), log=self.log)
         else:
             trial.suggest_float(key, self.low, self.high, step=self.step, log=self.log)
-
-    def encoded(self, value: Any) -> Any:
-        """The value as optuna stores it."""
-        return value
-
-    def decoded(self, stored: Any) -> Any:
-        """The inverse of `encoded`."""
-        return stored
 
 
 @dataclass(frozen=True)
@@ -93,11 +85,13 @@ class Choices:
         """Sample the trial's value."""
         trial.suggest_categorical(key, self.texts)
 
-    encoded = staticmethod(json.dumps)
-    decoded = staticmethod(json.loads)
-
 
 Space: TypeAlias = dict[str, Range | Choices]
+
+
+def decoded(stored: Any) -> Any:
+    """The value that optuna stores as a number of a range, or as the JSON of a choice."""
+    return json.loads(stored) if isinstance(stored, str) else stored
 
 
 def brief(value: Any) -> str:
@@ -148,9 +142,8 @@ def _key_problems(key: str, others: Mapping[str, Any]) -> Iterator[KeyProblem]:
             yield KeyProblem((), "cannot be swept", why)
     for other in others:
         if _within(key, other) or _within(other, key):
-            yield KeyProblem(
-                (), f"contradicts {dotted((other,))}, which is the same setting or a part of it", "keep one"
-            )
+            what = f"contradicts {dotted((other,))}, which is the same setting or a part of it"
+            yield KeyProblem((), what, "keep one")
 
 
 def _within(key: str, other: str) -> bool:
@@ -160,14 +153,15 @@ def _within(key: str, other: str) -> bool:
 def _dimension(given: Any) -> tuple[Range | Choices | None, list[KeyProblem]]:
     """The dimension of a key, and its problems, by paths below the key."""
     if isinstance(given, list):
-        texts = [json.dumps(value) for value in given]
-        twice = [
-            KeyProblem((number,), f"{short_repr(given[number])} is listed twice", "keep one")
-            for number, text in enumerate(texts)
-            if text in texts[:number]
+        texts = tuple(map(json.dumps, given))
+        problems = [
+            KeyProblem((number,), f"{short_repr(value)} is listed twice", "keep one")
+            for number, value in enumerate(given)
+            if texts[number] in texts[:number]
         ]
-        few = [KeyProblem((), "needs at least two choices", "write a list of them")] if len(texts) < 2 else []
-        return Choices(tuple(texts)), twice + few
+        if len(given) < 2:
+            problems.append(KeyProblem((), "needs at least two choices", "write a list of them"))
+        return Choices(texts), problems
     if not isinstance(given, dict):
         what = f"expected a range or a list of choices, found {describe(given)}"
         return None, [KeyProblem((), what, "write {low: 1e-5, high: 1e-4, log: true}, or [16, 32]")]
@@ -178,22 +172,18 @@ def _dimension(given: Any) -> tuple[Range | Choices | None, list[KeyProblem]]:
 
 
 def _contradictions(given: Range) -> Iterator[KeyProblem]:
-    if given.low >= given.high:
-        yield KeyProblem(("high",), f"must be more than low, {given.low}; found {given.high}")
-    if given.log and given.low <= 0:
-        yield KeyProblem(("low",), f"must be more than 0 with log: true; found {given.low}")
-    if given.step is None:
-        return
-    if given.log:
+    low, high, step = given.low, given.high, given.step
+    if low >= high:
+        yield KeyProblem(("high",), f"must be more than low, {low}; found {high}")
+    if given.log and low <= 0:
+        yield KeyProblem(("low",), f"must be more than 0 with log: true; found {low}")
+    if given.log and step is not None:
         yield KeyProblem(("step",), "cannot be combined with log: true", "remove one of the two")
-        return
-    if given.step <= 0:
-        yield KeyProblem(("step",), f"must be more than 0; found {given.step}")
-        return
-    try:
-        over = (Decimal(str(given.high)) - Decimal(str(given.low))) % Decimal(str(given.step))  # 0.3 is three times 0.1
-    except InvalidOperation:  # more steps than 28 digits can count
-        yield KeyProblem(("step",), f"is too small for a range from {given.low} to {given.high}; found {given.step}")
-        return
-    if over:
-        yield KeyProblem(("high",), f"is not low plus a multiple of step, {given.step}", "change high or step")
+    elif step is not None and step <= 0:
+        yield KeyProblem(("step",), f"must be more than 0; found {step}")
+    elif step is not None:
+        try:  # in decimals, where 0.3 is three times 0.1
+            if (Decimal(str(high)) - Decimal(str(low))) % Decimal(str(step)):
+                yield KeyProblem(("high",), f"is not low plus a multiple of step, {step}", "change high or step")
+        except InvalidOperation:  # more steps than 28 digits can count
+            yield KeyProblem(("step",), f"is too small for a range from {low} to {high}; found {step}")

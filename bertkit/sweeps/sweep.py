@@ -12,25 +12,24 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bertkit import processes
+from bertkit.data import Data
 from bertkit.errors import DataError, Problem, RecipeError, UserError, extras_required
 from bertkit.files import read_json, write_json, write_text
+from bertkit.models.encoder import quiet_logger, resolve_encoder
+from bertkit.recipe.errors import Report
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run, only_writer
 from bertkit.sweeps.space import brief, read_space
+from bertkit.tasks.base import Task
+from bertkit.text import KeyPath
+from bertkit.training.preflight import arguments, dry_run, inspect, prepare
+from bertkit.validation import KeyProblem
 
 if TYPE_CHECKING:
-    from bertkit.data import Data
-    from bertkit.recipe.errors import Report
-    from bertkit.sweeps.search import Search
-    from bertkit.tasks.base import Task
-    from bertkit.text import KeyPath
+    from bertkit.sweeps.search import Search  # it needs optuna, which may not be installed
 
-WITHOUT_SIDE_EFFECTS = {
-    "hub": None,
-    "expected": None,
-    "verify": False,
-    "explain": False,
-}  # none of these changes scores
+# none of these changes scores
+WITHOUT_SIDE_EFFECTS = {"hub": None, "expected": None, "verify": False, "explain": False}
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,8 @@ def sweep(
     """
     _check_call(trials, timeout, confirm)
     with extras_required():
-        import optuna  # noqa: F401
-    from bertkit.models.encoder import quiet_logger
-    from bertkit.sweeps.search import Search, open_study
+        from bertkit.sweeps.page import page
+        from bertkit.sweeps.search import Search, open_study
 
     folder, base = Path(output_dir), recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": recipe.seeds[:1]})
     _check_folder(folder)
@@ -91,8 +89,6 @@ def sweep(
         search = Search(study, storage, folder / "recipe.yaml", folder, dimensions, metric)
         search.run(trials, deadline)
         write_json(folder / "sweep.json", _compare_on_fresh_seeds(recipe, search, confirm))
-        from bertkit.sweeps.page import page
-
         write_text(folder / "sweep.html", page(study, Sweep(folder).results, list(dimensions)))
     return Sweep(folder)
 
@@ -121,9 +117,6 @@ def _check_folder(folder: Path) -> None:
 
 def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -> tuple[Task, Data]:
     """Check the base recipe and each value of the space against data, model and transformers. Raises UserError."""
-    from bertkit.models.encoder import quiet_logger, resolve_encoder
-    from bertkit.training.preflight import arguments, dry_run, inspect, prepare
-    from bertkit.validation import KeyProblem
 
     def checked(recipe: Recipe) -> tuple[Task, Data]:
         encoder = resolve_encoder(recipe.model)
@@ -156,7 +149,7 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> dic
     """Train the winner and the base recipe on fresh seeds; write best.yaml; returns the content of sweep.json."""
     from bertkit.sweeps.search import outcome, train_or_resume
 
-    folder, winner = search.folder, search.winner()
+    folder, winner = search.folder, search.study.best_trial
     seeds = [(recipe.seeds[0] + 1 + number) % 2**32 for number in range(confirm)]
     changes = search.changes(winner)
     fresh = {"seeds": seeds, "verify": recipe.verify, "explain": recipe.explain}
