@@ -10,14 +10,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import sharded
 import torch
 from cases import CASES, DRAWN
+from safetensors.numpy import save
 from safetensors.torch import load_file
 
 from bertkit import processes
 from bertkit.cli.main import main
+from bertkit.encoding.padding import Arrays
 
 QUIET = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -176,9 +179,13 @@ def test_each_process_runs_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sharding.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(sharding.distributed, "get_world_size", lambda: 3)
-    monkeypatch.setattr(sharding, "_gather", lambda mine, batches: [[("?",)] * 3, [*mine, None], [("?",)] * 2])
+    others = [save({f"{number}/x": np.full(1, 10 * number) for number in part}) for part in ((0, 3, 6), (2, 5))]
+    monkeypatch.setattr(sharding, "_exchange", lambda mine, batches: [others[0], mine, others[1]])
     ran: list[int] = []
-    made = sharding.sharded_map(lambda batch: ran.append(batch) or (batch,), range(7))  # type: ignore[func-returns-value]
+
+    def run(batch: int) -> Arrays:
+        ran.append(batch)
+        return {"x": np.full(1, 10 * batch)}
+
+    assert [made["x"].tolist() for made in sharding.sharded_map(run, range(7))] == [[10 * n] for n in range(7)]
     assert ran == [1, 4]
-    assert made[1] == (1,)
-    assert made[4] == (4,)

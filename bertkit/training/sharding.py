@@ -50,8 +50,12 @@ def distributed_inference() -> Iterator[Mapper]:
                 null = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
                 for silence in (redirect_stdout(null), redirect_stderr(null), quiet_logger("bertkit")):
                     stack.enter_context(silence)
-            yield from _until_all_are_done()
+            yield sharded_map
+            _exchange(b" ", DONE)
     except Exception as error:
+        if not isinstance(error, RemoteError):
+            with suppress(RemoteError):
+                _exchange(json.dumps(_problems(error)).encode(), FAILED)
         if first:
             raise
         if isinstance(error, EXPECTED):
@@ -65,19 +69,6 @@ def distributed_inference() -> Iterator[Mapper]:
     finally:
         signal.signal(signal.SIGTERM, before)
     distributed.destroy_process_group()
-
-
-def _until_all_are_done() -> Iterator[Mapper]:
-    """`sharded_map`; after the block, exchange whether it succeeded in every process."""
-    try:
-        yield sharded_map
-        _exchange(b" ", DONE)
-    except RemoteError:
-        raise
-    except Exception as error:
-        with suppress(RemoteError):
-            _exchange(json.dumps(_problems(error)).encode(), FAILED)
-        raise
 
 
 def _problems(error: Exception) -> Sequence[Problem]:
@@ -98,17 +89,18 @@ def sharded_map(run: Callable[[Any], Arrays], batches: Sequence[Any]) -> list[Ar
     Raises RemoteError where another process failed or had other batches.
     """
     rank, world = distributed.get_rank(), distributed.get_world_size()
-    results = _gather([run(batch) for batch in batches[rank::world]], len(batches))
-    return [results[number % world][number // world] for number in range(len(batches))]
-
-
-def _gather(results: Sequence[Arrays], batches: int) -> list[list[Arrays]]:
-    """The arrays of every process, by rank. They are exchanged as safetensors: nothing is unpickled."""
-    # safetensors writes an array's memory without checking that it is contiguous.
-    named = {
-        f"{n}/{name}": np.ascontiguousarray(values) for n, each in enumerate(results) for name, values in each.items()
+    # They are exchanged as safetensors, so that nothing is unpickled; it needs contiguous arrays, and does not check.
+    ours = {
+        f"{number}/{name}": np.ascontiguousarray(values)
+        for number in range(rank, len(batches), world)
+        for name, values in run(batches[number]).items()
     }
-    return [_unpack(content) for content in _exchange(save(named), batches)]
+    results: list[Arrays] = [{} for _ in batches]
+    for content in _exchange(save(ours), len(batches)):
+        for path, values in load(content).items():
+            number, _, name = path.partition("/")
+            results[int(number)][name] = values
+    return results
 
 
 def _exchange(content: bytes, batches: int) -> list[bytes]:
@@ -137,11 +129,3 @@ def _all_gather(into: list[torch.Tensor], values: torch.Tensor) -> None:
     except RuntimeError as error:
         what = f"another process is gone ({str(error).strip().splitlines()[0]})"
         raise RemoteError(Problem("", what, "See the messages above; it may have run out of memory.")) from error
-
-
-def _unpack(content: bytes) -> list[Arrays]:
-    results: dict[int, Arrays] = {}
-    for name, values in load(content).items():
-        number, _, key = name.partition("/")
-        results.setdefault(int(number), {})[key] = values
-    return [results[number] for number in sorted(results)]

@@ -42,10 +42,9 @@ class SoftTargets(NamedTuple):
     online: bool = False
 
 
-def _logits(task: Any, outputs: Any, batch: Batch) -> Tensor:
+def _logits(task: Any, outputs: Any, batch: Batch) -> Any:
     """`(windows, labels)` fp32."""
-    logits: Tensor = outputs.logits.float()
-    return logits
+    return outputs.logits.float()
 
 
 def _labels_loss(task: TextClassification, outputs: Any, batch: Batch, temperature: float) -> Tensor:
@@ -108,20 +107,10 @@ def _borders_loss(task: QuestionAnswering, outputs: Any, batch: Batch, temperatu
     return (start + end).sum() / 2
 
 
-def _vectors(task: VectorTask[Any], outputs: Any, batch: Batch) -> Tensor:
-    """`(texts, size)` fp32."""
-    vectors: Tensor = outputs["vectors"].float()
-    return vectors
-
-
 def _vectors_loss(task: VectorTask[Any], outputs: Any, batch: Batch, temperature: float) -> Tensor:
     """1 - cosine of the student's and the teacher's vector, the mean of a row's texts, summed over rows."""
     rows, texts = (batch["side"] == 0).sum(), len(batch["side"])
     return soft_losses.distance(outputs["vectors"], batch["soft"]).sum() * rows / texts
-
-
-def _prefixes(task: VectorTask[Any]) -> Options:
-    return {name: getattr(task.options, name) for name in ("query_prefix", "document_prefix")}
 
 
 def _ranking_loss(task: TextRanking, outputs: Any, batch: Batch, temperature: float) -> Tensor:
@@ -131,16 +120,9 @@ def _ranking_loss(task: TextRanking, outputs: Any, batch: Batch, temperature: fl
         ranking_losses.greatest(logits[:, 0].float(), windows, len(first)) for logits in (outputs.logits, batch["soft"])
     )
     if task.options.loss == "listwise":
-        return ranking_losses.soft_listnet(
-            student, teacher, ranking_losses.query_sizes(batch["group"][first]), temperature
-        )
+        sizes = ranking_losses.query_sizes(batch["group"][first])
+        return ranking_losses.soft_listnet(student, teacher, sizes, temperature)
     return F.mse_loss(student, teacher, reduction="sum")
-
-
-def _masked_tokens(task: Pretraining, outputs: Any, batch: Batch) -> Tensor:
-    """Logits of the chosen positions, `(chosen, vocab)`."""
-    logits: Tensor = outputs.prediction_logits
-    return logits
 
 
 def _masked_tokens_loss(task: Pretraining, outputs: Any, batch: Batch, temperature: float) -> Tensor:
@@ -150,14 +132,20 @@ def _masked_tokens_loss(task: Pretraining, outputs: Any, batch: Batch, temperatu
     return torch.cat([tokens[None], task.loss(outputs, batch)[1:]])
 
 
+VECTORS = SoftTargets(
+    lambda task, outputs, batch: outputs["vectors"].float(),
+    _vectors_loss,
+    lambda task: {name: getattr(task.options, name) for name in ("query_prefix", "document_prefix")},
+)
 SOFT_TARGETS: Mapping[str, SoftTargets] = {
     "text-classification": SoftTargets(_logits, _labels_loss, lambda task: {"kind": task.kind, "labels": task.names}),
     "token-classification": SoftTargets(
         _words, _words_loss, lambda task: {"head": task.options.head, "tags": task.tags}
     ),
     "question-answering": SoftTargets(_borders, _borders_loss),
-    "sentence-similarity": SoftTargets(_vectors, _vectors_loss, _prefixes),
-    "retrieval": SoftTargets(_vectors, _vectors_loss, _prefixes),
+    "sentence-similarity": VECTORS,
+    "retrieval": VECTORS,
     "text-ranking": SoftTargets(_logits, _ranking_loss, lambda task: {"activation": task.options.activation}),
-    "pretraining": SoftTargets(_masked_tokens, _masked_tokens_loss, online=True),
+    # the logits of the chosen positions alone, `(chosen, vocab)`
+    "pretraining": SoftTargets(lambda _, outputs, batch: outputs.prediction_logits, _masked_tokens_loss, online=True),
 }
