@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Trainer
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import rotate_checkpoints
 
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
@@ -60,14 +61,7 @@ class CheckpointTrainer(Trainer):
             for name, content in self.checkpoint_files().items():
                 write_json(aside / name, content)
             publish(aside, parent / f"checkpoint-{self.state.global_step}")
-            self._remove_old(parent)
-
-    def _remove_old(self, parent: Path) -> None:
-        present = checkpoints(parent)
-        removable = [p for p in present[:-1] if str(p) != self.state.best_model_checkpoint]
-        excess = len(present) - (self.args.save_total_limit or len(present))
-        for old in removable[: max(excess, 0)]:
-            shutil.rmtree(old)
+            rotate_checkpoints(str(parent), self.args.save_total_limit, self.state.best_model_checkpoint)
 
     def _load_best_model(self) -> None:
         best = Path(str(self.state.best_model_checkpoint))
@@ -112,18 +106,12 @@ class CheckpointTrainer(Trainer):
 def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = None) -> None:
     """Write the state of the optimizer, the learning-rate schedule and fp16's loss scaler into `folder`."""
     state = optimizer.state_dict()
-    tensors, plain = {}, {}
-    for index, values in state["state"].items():
-        for name, value in values.items():
-            if isinstance(value, torch.Tensor):
-                tensors[f"{index}.{name}"] = value.detach().cpu().contiguous()
-            else:
-                plain[f"{index}.{name}"] = value
-    save_file(tensors, folder / "optimizer.safetensors")
-    groups = {"groups": state["param_groups"], "plain": plain, "scheduler": scheduler.state_dict()}
-    groups["scaler"] = scaler.state_dict() if scaler else None
+    plain = {f"{index}.{name}": value for index, values in state["state"].items() for name, value in values.items()}
+    names = [name for name, value in plain.items() if isinstance(value, torch.Tensor)]
+    save_file({name: plain.pop(name).detach().cpu().contiguous() for name in names}, folder / "optimizer.safetensors")
+    rest = {"groups": state["param_groups"], "plain": plain, "scheduler": scheduler.state_dict()}
     # A plateau schedule holds infinity, which Python's JSON reads back.
-    write_text(folder / "optimizer.json", json.dumps(groups))
+    write_text(folder / "optimizer.json", json.dumps({**rest, "scaler": scaler.state_dict() if scaler else None}))
 
 
 def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = None) -> None:
@@ -141,15 +129,11 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = N
 
 def save_random(folder: Path, rank: int) -> None:
     """Write this process's random states: Python's, numpy's, torch's (CPU and accelerator)."""
-    version, state, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     tensors = {"torch": torch.get_rng_state(), "numpy": torch.from_numpy(np.asarray(keys).astype(np.int64))}
     if torch.cuda.is_available():
         tensors["cuda"] = torch.cuda.get_rng_state()
-    plain = {
-        "python": [version, list(state), gauss],
-        "numpy": [name, int(position), int(has_gauss), float(cached)],
-    }
+    plain = {"python": random.getstate(), "numpy": [name, int(position), int(has_gauss), float(cached)]}
     save_file(tensors, folder / f"random-{rank}.safetensors")
     write_json(folder / f"random-{rank}.json", plain)
 
@@ -170,10 +154,8 @@ def load_random(folder: Path, rank: int) -> None:
 def publish(aside: Path, folder: Path) -> None:
     """Rename a folder that is completely written, after its files are listed in a manifest and flushed to disk."""
     files = sorted(path for path in aside.rglob("*") if path.is_file())
-    write_json(
-        aside / MANIFEST,
-        {str(p.relative_to(aside)): {"size": p.stat().st_size, "sha256": sha256(p)} for p in files},
-    )
+    facts = {str(path.relative_to(aside)): {"size": path.stat().st_size, "sha256": sha256(path)} for path in files}
+    write_json(aside / MANIFEST, facts)
     for path in files:
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -35,7 +35,7 @@ class Profile(TrainerCallback):
 
     def count(self, batches: list[Any]) -> None:
         """Add the slots of these batches, `(features, longest)` each, and the tokens in them."""
-        for batch in batches:
+        for batch in batches if self.part else ():
             self.slots += batch["attention_mask"].numel()
             self.tokens += int(batch["attention_mask"].sum())
 
@@ -51,14 +51,10 @@ class Profile(TrainerCallback):
 
     def facts(self) -> dict[str, Any]:
         """For profile.json: seconds, milliseconds per step and share of each part; share of padding."""
-        total = sum(self.seconds.values())
+        total, steps = sum(self.seconds.values()), max(self.steps, 1)
         parts = {
-            part: {
-                "seconds": seconds,
-                "ms_per_step": 1000 * seconds / max(self.steps, 1),
-                "share": seconds / total if total else 0.0,
-            }
-            for part, seconds in self.seconds.items()
+            part: {"seconds": each, "ms_per_step": 1000 * each / steps, "share": each / total if total else 0.0}
+            for part, each in self.seconds.items()
         }
         padding = 1 - self.tokens / self.slots if self.slots else 0.0
         return {"steps": self.steps, "seconds": total, "parts": parts, "slots": self.slots, "padding": padding}

@@ -14,7 +14,6 @@ from typing import Any, final
 
 import torch
 from datasets import Dataset
-from numpy.typing import ArrayLike
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
@@ -75,22 +74,12 @@ class TaskTrainer(CheckpointTrainer):
         self.task, self.runner, self.features = runner.task, runner, features
         self.objective: Task | Distiller = distiller or runner.task
         self.tokens, self.divide, self.parts = tokens, divide, 1
-        self.profile, self.locate = profile, locate
-        if profile:
+        self.locate, self.profile = locate, profile or Profile()
+        if profile:  # a profile that is no callback measures nothing
             self.add_callback(profile)
 
     def get_train_dataloader(self) -> EpochLoader:
-        units = self.task.units(self.features)
-        batches = self.batches = self._batches(numbers(self.features, "length"), units)
-        return EpochLoader(
-            Examples(self.task, self.features, batches, units if self.divide else None),
-            batch_sampler=batches,
-            collate_fn=Collator.of(self.task.tokenizer, self.task.padding),
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-        )
-
-    def _batches(self, lengths: ArrayLike, units: ArrayLike) -> Batches:
+        lengths, units = numbers(self.features, "length"), self.task.units(self.features)
         division = {
             "accumulation": self.args.gradient_accumulation_steps,
             "world": self.args.world_size,
@@ -98,8 +87,16 @@ class TaskTrainer(CheckpointTrainer):
             "seed": self.args.seed,
         }
         if self.tokens is None:
-            return LengthBatches(lengths, units, batch_size=self._train_batch_size, **division)
-        return TokenBatches(lengths, units, tokens=self.tokens, **division)
+            self.batches: Batches = LengthBatches(lengths, units, batch_size=self._train_batch_size, **division)
+        else:
+            self.batches = TokenBatches(lengths, units, tokens=self.tokens, **division)
+        return EpochLoader(
+            Examples(self.task, self.features, self.batches, units if self.divide else None),
+            batch_sampler=self.batches,
+            collate_fn=Collator.of(self.task.tokenizer, self.task.padding),
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
 
     def create_optimizer(self, model: Any = None) -> Any:
         """Trainer's optimizer; parameters with a factor of the task get their own learning rate and no decay."""
@@ -108,13 +105,12 @@ class TaskTrainer(CheckpointTrainer):
         optimizer: Any = super().create_optimizer(model)
         trained: Any = self.model
         for part, factor in self.task.learning_rate_factors.items():
-            fast = {id(parameter) for name, parameter in trained.named_parameters() if part in name.split(".")}
+            fast = {parameter for name, parameter in trained.named_parameters() if part in name.split(".")}
             for group in list(optimizer.param_groups):
-                chosen = [p for p in group["params"] if id(p) in fast]
-                if chosen:
-                    group["params"] = [p for p in group["params"] if id(p) not in fast]
-                    faster_group = {**group, "params": chosen, "lr": group["lr"] * factor, "weight_decay": 0.0}
-                    optimizer.add_param_group(faster_group)
+                if chosen := [p for p in group["params"] if p in fast]:
+                    group["params"] = [p for p in group["params"] if p not in fast]
+                    own = {"params": chosen, "lr": group["lr"] * factor, "weight_decay": 0.0}
+                    optimizer.add_param_group({**group, **own})
         return optimizer
 
     def train(
@@ -129,21 +125,16 @@ class TaskTrainer(CheckpointTrainer):
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
         """The micro-batches of one step, and the count of loss terms over all processes."""
-        self._switch("data")
+        self.profile.switch("data")
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         counted = self.accelerator.reduce(self._counted(batches), "sum")
-        if self.profile:
-            self.profile.count(batches)
-        self._switch("other")
+        self.profile.count(batches)
+        self.profile.switch("other")
         return batches, counted
 
     def _counted(self, batches: list[Any]) -> torch.Tensor:
         counts = torch.tensor([self.objective.count(batch) for batch in batches], dtype=torch.float64)
         return counts.sum(0).to(self.args.device, torch.float32)
-
-    def _switch(self, part: str) -> None:
-        if self.profile:
-            self.profile.switch(part)
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -153,7 +144,7 @@ class TaskTrainer(CheckpointTrainer):
         # DDP averages gradients over processes; the count is already over all of them.
         # The count may be 0: a batch of texts without words.
         loss = (total / num_items_in_batch.clamp(min=1e-12)).sum() * self.args.world_size
-        self._switch("backward")
+        self.profile.switch("backward")
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
@@ -163,7 +154,7 @@ class TaskTrainer(CheckpointTrainer):
             with contextlib.nullcontext() if part is parts[-1] else self.accelerator.no_sync(model):
                 losses.append(self._part(model, part, num_items_in_batch))
         loss = torch.stack(losses).sum()
-        self._switch("optimizer")
+        self.profile.switch("optimizer")
         if not torch.isfinite(loss):
             what = f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {self._rows_of_step()}"
             fix = "Lower training.learning_rate, or check the rows with `bertkit check`."
@@ -180,7 +171,7 @@ class TaskTrainer(CheckpointTrainer):
         return ", ".join(map(self.locate, rows[:MAX_ROWS_SHOWN])) + more
 
     def _part(self, model: Any, part: Batch, counted: Any) -> torch.Tensor:
-        self._switch("forward")
+        self.profile.switch("forward")
         plain = not (self.args.torch_compile or self.args.activation_checkpointing)
         with faster(self.args.device) if plain else contextlib.nullcontext():
             return super().training_step(model, part, counted)
@@ -226,7 +217,7 @@ class TaskTrainer(CheckpointTrainer):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """The task's overall metrics on the validation rows, or on `eval_dataset`, a Dataset of rows."""
-        self._switch("evaluation")
+        self.profile.switch("evaluation")
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         scores = evaluate(self.task, rows, replace(self.runner, model=self.model))
         overall = {  # NaN is never better than anything, which is how an undefined metric must compare
@@ -234,7 +225,7 @@ class TaskTrainer(CheckpointTrainer):
             for name, value in scores.items()
             if "/" not in name or name == self.args.metric_for_best_model
         }
-        self._switch("other")
+        self.profile.switch("other")
         self.log(dict(overall))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, overall)
         return overall
@@ -243,6 +234,6 @@ class TaskTrainer(CheckpointTrainer):
         return {DIVISION: {"parts": self.parts}} if self.divide else {}
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self._switch("saving")
+        self.profile.switch("saving")
         super()._save_checkpoint(model, trial)
-        self._switch("other")
+        self.profile.switch("other")
