@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from torch import Tensor, nn
 
 from bertkit.cache import cache_root, cached_folder, model_key
@@ -184,8 +184,6 @@ def is_online(spec: Distillation, task: Task) -> bool:
 
 def with_soft_targets(features: Dataset, teacher: Teacher) -> Dataset:
     """The features with a column `soft`, from the cache or computed. Raises UserError on a full disk."""
-    from datasets import Dataset, concatenate_datasets
-
     started = time.monotonic()
     key = {
         **model_key(teacher.folder),
@@ -215,8 +213,7 @@ def _digest(features: Dataset) -> str:
     """sha256 of everything that a model may read of the features: all but the labels."""
     digest = hashlib.sha256()
     names = sorted(name for name in features.column_names if name != "labels")
-    for start in range(0, len(features), CHUNK):
-        part = features[start : start + CHUNK]
+    for part in features.iter(CHUNK):
         for column in names:
             digest.update(json.dumps([column, part[column]]).encode())
     return digest.hexdigest()
@@ -224,8 +221,6 @@ def _digest(features: Dataset) -> str:
 
 def _damaged(file: Path, count: int) -> bool:
     """Whether the file does not hold the outputs of `count` features."""
-    from datasets import Dataset
-
     try:
         return len(Dataset.from_file(str(file))) != count
     except (OSError, pa.ArrowException):

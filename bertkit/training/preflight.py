@@ -45,14 +45,14 @@ class Job:
 
 def check_hub(recipe: Recipe) -> None:
     """Raises RecipeError where the push is certain to fail, before hours of training."""
-    if recipe.hub and recipe.hub.repo_id:
+    hub = recipe.hub
+    if hub and hub.repo_id:
         from bertkit.hub.push import license_problems, login_problems, metadata_problems, target_problems
 
-        problems = [*target_problems(recipe.hub.repo_id, recipe.hub.revision, recipe.hub.create_pr), *login_problems()]
-        problems += license_problems(recipe.hub, not recipe.hub.private)
-        problems = problems or metadata_problems(recipe.hub)
+        problems = [*target_problems(hub.repo_id, hub.revision, hub.create_pr), *login_problems()]
+        problems = [*problems, *license_problems(hub, not hub.private)] or metadata_problems(hub)
         if problems:
-            raise RecipeError([Problem("hub", what, fix) for _, what, fix in problems])
+            raise RecipeError(each._replace(where="hub") for each in problems)
 
 
 def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
@@ -74,10 +74,13 @@ def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
 
 def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
     """Check and report all splits; returns the training features and the findings. Raises DataError on a failure."""
-    features = {split: _features(task, data, split) for split in data.rows}
-    findings: list[Finding] = [*sources.check(data)]
-    for split, encoded in features.items():
-        findings += task.check(encoded, split)
+    features, findings = {}, [*sources.check(data)]
+    for split, rows in data.rows.items():
+        try:
+            features[split] = task.features(rows)
+        except RowsError as error:
+            raise RowsError(error.by_row, data.origins[split].__getitem__) from None
+        findings += task.check(features[split], split)
     for finding in findings:
         level = logging.INFO if finding.level == "note" else logging.WARNING
         logger.log(level, "%s: %s", finding.level, finding.what)
@@ -85,13 +88,6 @@ def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
     if failed:
         raise DataError(failed)
     return features["train"], findings
-
-
-def _features(task: Task, data: Data, split: str) -> Dataset:
-    try:
-        return task.features(data.rows[split])
-    except RowsError as error:
-        raise RowsError(error.by_row, data.origins[split].__getitem__) from None
 
 
 def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
@@ -154,9 +150,7 @@ def scored_splits(data: Data) -> list[str]:
 
 def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -> TrainingArguments:
     """Hugging Face's arguments for one seed. Raises RecipeError where transformers refuses them."""
-    given = {
-        name: value for name, value in recipe.training.items() if name != "auto_find_batch_size"
-    }  # TaskTrainer does
+    given = {**recipe.training, "auto_find_batch_size": False}  # TaskTrainer does it
     device = best_device()
     evaluates = "validation" in data.rows and recipe.training["eval_strategy"] != "no"
     defaults: dict[str, Any] = {
@@ -169,11 +163,10 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
         "disable_tqdm": True,
         "load_best_model_at_end": evaluates,
     }
-    if "bf16" not in given and not given.get("fp16"):
+    if not given.get("fp16"):
         defaults["bf16"] = best_precision(device) == "bf16"
     if evaluates:
-        defaults["metric_for_best_model"] = task.metrics[0]
-        defaults["greater_is_better"] = True
+        defaults |= {"metric_for_best_model": task.metrics[0], "greater_is_better": True}
     else:
         given["eval_strategy"] = "no"
     try:
