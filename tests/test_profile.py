@@ -12,13 +12,13 @@ from steps import CASES, arguments, made
 
 from bertkit.cli.main import main
 from bertkit.files import read_json
-from bertkit.training import profile
-from bertkit.training.profile import PARTS, Profile, profile_lines
+from bertkit.training import callbacks
+from bertkit.training.callbacks import PARTS, Profile, profile_lines
 
 
 def test_every_moment_belongs_to_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 10.5, 12.5, 13.0, 16.0, 100.0, 101.0, 104.0])
-    monkeypatch.setattr(profile.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(callbacks.time, "perf_counter", lambda: next(clock))
     watch = Profile()
     watch.on_train_begin(None, None, None)
     for part in ("data", "forward", "backward"):

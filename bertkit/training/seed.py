@@ -25,14 +25,12 @@ from bertkit.models.device import resolve_precision
 from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run
 from bertkit.tasks.base import Task, evaluate
+from bertkit.training.callbacks import MetricsLog, Profile, Progress, Shutdown
 from bertkit.training.checkpoint import latest_intact
 from bertkit.training.distillation import Distiller, is_online, with_soft_targets
 from bertkit.training.memory import out_of_memory
 from bertkit.training.preflight import Job, arguments, build, scored_splits
-from bertkit.training.profile import Profile
-from bertkit.training.progress import MetricsLog, Progress
 from bertkit.training.sharding import sharded_map
-from bertkit.training.stopping import Shutdown
 from bertkit.training.trainer import TaskTrainer
 
 logger = logging.getLogger(__name__)

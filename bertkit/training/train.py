@@ -17,9 +17,9 @@ from bertkit.files import write_json
 from bertkit.models.encoder import quiet_logger, resolve_encoder
 from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run, only_writer, open_run
+from bertkit.training.callbacks import Profile, profile_lines
 from bertkit.training.finish import finish, publish, push_run, write_reports
 from bertkit.training.preflight import Job, check_hub, dry_run, inspect, prepare, write_run_metadata
-from bertkit.training.profile import Profile, profile_lines
 from bertkit.training.seed import train_seed
 
 logger = logging.getLogger(__name__)

@@ -25,10 +25,10 @@ from bertkit.inference.runner import Runner
 from bertkit.models.cpu_kernels import faster, memory_kept
 from bertkit.tasks.base import Batch, Task, evaluate
 from bertkit.training.batching import UNIT, Batches, EpochLoader, Examples, LengthBatches, TokenBatches
+from bertkit.training.callbacks import Profile
 from bertkit.training.checkpoint import CheckpointTrainer
 from bertkit.training.distillation import Distiller
 from bertkit.training.memory import find_split_factor, split_batch
-from bertkit.training.profile import Profile
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,193 @@
+"""Callbacks of a training: progress, metrics.jsonl, the profile of its time, and a graceful shutdown."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers import TrainerCallback
+
+from bertkit import processes
+
+logger = logging.getLogger(__name__)
+
+PARTS = ("data", "forward", "backward", "optimizer", "evaluation", "saving", "other")
+
+
+class Progress(TrainerCallback):
+    """A bar with ETA and the current loss on a terminal, or a line per log event."""
+
+    def __init__(self, title: str, headline: str) -> None:
+        self.title, self.headline = title, headline
+        self.bar: Any = None
+        self.started, self.first_step = 0.0, 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.started, self.first_step = time.monotonic(), state.global_step
+        if state.is_world_process_zero and sys.stderr.isatty():
+            self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.title, unit="step")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.bar is not None:
+            self.bar.update(state.global_step - self.bar.n)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        names = [name for name in ("loss", f"eval_{self.headline}") if name in (logs or {})]
+        if not logs or not names or not state.is_world_process_zero:
+            return
+        text = "  ".join(f"{name.removeprefix('eval_')} {logs[name]:.4f}" for name in names)
+        line = f"{self.title}  step {state.global_step}/{state.max_steps}  epoch {state.epoch:.2f}  {text}"
+        done = state.global_step - self.first_step
+        if self.bar is None:
+            left = (time.monotonic() - self.started) / max(done, 1) * (state.max_steps - state.global_step)
+            logger.info("%s", line + (f"  {left:.0f} s left" if done else ""))
+        elif "loss" in names:
+            self.bar.set_postfix_str(text)
+        else:
+            self.bar.write(line, file=sys.stderr)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+
+class MetricsLog(TrainerCallback):
+    """Every log event as one line of metrics.jsonl, with its seed and step."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.path, self.seed = path, seed
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        # Events logged after the checkpoint of a resume will be logged again.
+        if state.is_world_process_zero and self.path.is_file():
+            lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+            earlier = [x for x in lines if (e := json.loads(x))["seed"] != self.seed or e["step"] <= state.global_step]
+            self.path.write_text("".join(earlier), encoding="utf-8")
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        if state.is_world_process_zero:
+            numbers = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in (logs or {}).items()}
+            event = {"seed": self.seed, "step": state.global_step, **numbers}
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(event) + "\n")
+
+
+class Profile(TrainerCallback):
+    """A stopwatch over `PARTS`; it runs from the beginning to the end of each training.
+
+    TaskTrainer and Trainer's callbacks switch it. On an accelerator each switch waits for pending work, so that
+    seconds are counted for the part that started the work.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.steps = self.slots = self.tokens = 0
+        self.part, self.since = "", 0.0  # "": no training is running
+
+    def switch(self, part: str) -> None:
+        """Count time for this part from now on; nothing is measured while no training runs."""
+        if not self.part:
+            return
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+        now = time.perf_counter()
+        self.seconds[self.part] += now - self.since
+        self.part, self.since = part, now
+
+    def count(self, batches: list[Any]) -> None:
+        """Add the slots of these batches, `(features, longest)` each, and the tokens in them."""
+        for batch in batches if self.part else ():
+            self.slots += batch["attention_mask"].numel()
+            self.tokens += int(batch["attention_mask"].sum())
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.part, self.since = "other", time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.steps += 1
+        self.switch("other")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.switch("")
+
+    def facts(self) -> dict[str, Any]:
+        """For profile.json: seconds, milliseconds per step and share of each part; share of padding."""
+        total, steps = sum(self.seconds.values()), max(self.steps, 1)
+        parts = {
+            part: {"seconds": each, "ms_per_step": 1000 * each / steps, "share": each / total if total else 0.0}
+            for part, each in self.seconds.items()
+        }
+        padding = 1 - self.tokens / self.slots if self.slots else 0.0
+        return {"steps": self.steps, "seconds": total, "parts": parts, "slots": self.slots, "padding": padding}
+
+
+def profile_lines(facts: dict[str, Any]) -> str:
+    """The facts of a profile as a table."""
+    lines = [f"{facts['steps']:,} steps in {facts['seconds']:.1f} s; {facts['padding']:.1%} of the slots are padding"]
+    for part, each in facts["parts"].items():
+        lines.append(f"{part:10}  {each['ms_per_step']:9.2f} ms a step  {each['share']:6.1%}")
+    return "\n".join(lines)
+
+
+class Shutdown(TrainerCallback):
+    """Inside its `with` block, the first SIGINT or SIGTERM ends training after the current step, a second at once.
+
+    Where several processes train, a signal to one of them ends all after the same step, with a checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self.signal = self.agreed_signal = 0  # number of the signal: of this process, and agreed among all
+        self.previous: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():  # signal handlers can only be set there
+            numbers = (signal.SIGINT, signal.SIGTERM)
+            # A signal that a shell made its background jobs ignore stays ignored.
+            handled = [each for each in numbers if signal.getsignal(each) not in (signal.SIG_IGN, None)]
+            self.previous = {number: signal.signal(number, self._receive) for number in handled}
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
+        self.previous = {}
+
+    def _receive(self, number: int, frame: object) -> None:
+        self.signal = number
+        self.__exit__()
+        if processes.first():
+            what = "interrupted: finishing this step and saving a checkpoint; press Ctrl-C again to exit immediately"
+            logger.warning(what)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.agreed_signal = self.signal
+        if args.world_size > 1:
+            largest = torch.tensor(self.signal, device=args.device)
+            torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
+            self.agreed_signal = int(largest)
+        if self.agreed_signal and not float(state.epoch).is_integer():  # an epoch's evaluation precedes its checkpoint
+            control.should_save = True
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_save |= self.agreed_signal > 0
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.agreed_signal:
+            self.exit(state)
+
+    def exit(self, state: Any) -> None:
+        """End as the signal demands. Raises KeyboardInterrupt or SystemExit."""
+        if processes.first():
+            step, steps = state.global_step, state.max_steps
+            logger.warning("stopped after step %d of %d; --resume continues from there", step, steps)
+        if signal.SIGINT in (self.agreed_signal, self.signal):
+            raise KeyboardInterrupt
+        sys.exit(128 + signal.SIGTERM)
