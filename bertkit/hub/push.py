@@ -71,13 +71,15 @@ def push(
     predictions, report: include RUN/predictions and RUN/report.html. Files of an older model that a loader would
     mistake for this one's are deleted by the same commit. Raises ModelError; the message gives the state on the Hub.
     """
-    _raise(target_problems(repo_id, revision, create_pr))
+    if problems := target_problems(repo_id, revision, create_pr):
+        raise ModelError(problems)
     run = Run(Path(source).expanduser())
     files = payload(run, repo_id, predictions=predictions, report=report)
-    _raise(license_problems(run.recipe.hub, public, f"{run.folder}/recipe.yaml"))
+    problems = license_problems(run.recipe.hub, public, f"{run.folder}/recipe.yaml")
+    if problems := [*problems, *([] if dry_run else login_problems())]:
+        raise ModelError(problems)
     if dry_run:
         return Pushed(repo_id, files)
-    _raise(login_problems())
     api = HfApi()
     state = "Nothing was changed on the Hub."
     try:
@@ -101,11 +103,6 @@ def push(
         refuse(error, "push", repo_id, state)
     logger.info("pushed %d files to %s, commit %s", len(files), repo_id, commit)
     return Pushed(repo_id, files, commit, url)
-
-
-def _raise(problems: list[Problem]) -> None:
-    if problems:
-        raise ModelError(problems)
 
 
 def login_problems() -> list[Problem]:
@@ -196,11 +193,10 @@ def _repository(api: HfApi, repo_id: str, public: bool, create_pr: bool) -> bool
     return known.private is not True
 
 
-def _hashes(api: HfApi, repo_id: str, commit: str | None) -> dict[str, tuple[str, bool]]:
-    """Path of each file of a commit -> the Hub's hash, and whether it is stored as a large file (git LFS)."""
+def _hashes(api: HfApi, repo_id: str, commit: str | None) -> dict[str, str]:
+    """Path of each file of a commit -> the Hub's hash: sha256 for large files (git LFS), else git's sha1 of a blob."""
     tree = persistently(lambda: list(api.list_repo_tree(repo_id, revision=commit, recursive=True)))
-    files = (entry for entry in tree if isinstance(entry, RepoFile))
-    return {f.path: (f.lfs.sha256, True) if f.lfs else (f.blob_id, False) for f in files}
+    return {f.path: f.lfs.sha256 if f.lfs else f.blob_id for f in tree if isinstance(f, RepoFile)}
 
 
 def _operations(files: Sequence[Item], remote: Iterable[str]) -> list[CommitOperationAdd | CommitOperationDelete]:
@@ -248,11 +244,9 @@ def _commit(
 
 def _verify(api: HfApi, repo_id: str, commit: str, files: Sequence[Item]) -> None:
     """Compare the hashes of a commit with those of the files. Raises ModelError where they differ."""
-    hashes, wrong = _hashes(api, repo_id, commit), []
-    for item in files:
-        remote, large = hashes.get(item.path, ("", True))
-        if remote != (item.sha256 if large else content_hash(item.file, large=False)):
-            wrong.append(item.path)
+    hashes = _hashes(api, repo_id, commit)
+    unlike = [item for item in files if hashes.get(item.path) != item.sha256]
+    wrong = [item.path for item in unlike if hashes.get(item.path) != content_hash(item.file, large=False)]
     if wrong:
         what = f"commit {commit} of {repo_id} is not what was sent: {', '.join(wrong)}"
         raise ModelError(Problem("push", what, "Somebody else may have pushed at the same time. Push again."))
