@@ -57,11 +57,11 @@ class PruningCallback(TrainerCallback):
 
 @dataclass(frozen=True)
 class Search:
-    """Trials of one recipe. file: the base recipe; folder: of the sweep; metric: higher is better."""
+    """Trials of one recipe, which is `folder / "recipe.yaml"` too. metric: higher is better."""
 
     study: Study
     storage: JournalStorage
-    file: Path
+    base: Recipe
     folder: Path
     space: Space
     metric: str
@@ -89,7 +89,9 @@ class Search:
 
     def recipe(self, changes: Mapping[str, Any]) -> Recipe:
         """The recipe with these changes: key -> value. Raises RecipeError where they contradict each other."""
-        return load_recipe(self.file, [f"{key}={json.dumps(value)}" for key, value in changes.items()])
+        return load_recipe(
+            self.folder / "recipe.yaml", [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+        )
 
     def changes(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
         """The settings that a trial changes: key -> value; none in trial 0."""
@@ -105,7 +107,7 @@ class Search:
 
     def _next(self, number: int, known: list[FrozenTrial]) -> Trial:
         # A new sampler per trial: its proposals depend on the trials before, but not on interruptions.
-        self.study.sampler = TPESampler(seed=(load_recipe(self.file).seeds[0] + number) % 2**32)
+        self.study.sampler = TPESampler(seed=(self.base.seeds[0] + number) % 2**32)
         if not known:
             self.study.enqueue_trial(self._base_values())
         if number < len(known) and known[number].state == TrialState.RUNNING:
@@ -146,7 +148,7 @@ class Search:
 
     def _base_values(self) -> dict[str, Any]:
         """The base recipe's value of each key, as optuna stores it, where it has one that is in the space."""
-        values, settings = {}, load_recipe(self.file).model_dump(mode="json")
+        values, settings = {}, self.base.model_dump(mode="json")
         for key, dimension in self.space.items():
             with suppress(KeyError, TypeError):  # a section that the base recipe does not have
                 value = reduce(getitem, key.split("."), settings)

@@ -86,7 +86,7 @@ def sweep(
         facts = {"recipe": to_yaml(base), "space": as_text, "data": data.fingerprints}
         study, storage = open_study(folder / "study.jsonl", facts)
         write_text(folder / "recipe.yaml", to_yaml(base))
-        search = Search(study, storage, folder / "recipe.yaml", folder, dimensions, metric)
+        search = Search(study, storage, base, folder, dimensions, metric)
         search.run(trials, deadline)
         write_json(folder / "sweep.json", _compare_on_fresh_seeds(recipe, search, confirm))
         write_text(folder / "sweep.html", page(study, Sweep(folder).results, list(dimensions)))

@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments, set_seed
@@ -82,8 +81,13 @@ def make_trainer(
     job: Job, runner: Runner, args: TrainingArguments, callbacks: Sequence[TrainerCallback], profile: Profile | None
 ) -> TaskTrainer:
     """The trainer of one seed's model. Raises RecipeError where transformers refuses the arguments."""
-    recipe, data = job.recipe, job.data
-    distiller, features = distillation_of(job, runner.model, args)
+    recipe, data, features, distiller = job.recipe, job.data, job.features, None
+    if recipe.distillation and job.teacher:
+        encoder = (runner.model.get_base_model() if recipe.peft else runner.model).base_model
+        distiller = Distiller(recipe.distillation, job.teacher, job.task, encoder)
+        if not is_online(recipe.distillation, job.task):
+            with args.main_process_first():  # the others read them from the cache
+                features = with_soft_targets(features, job.teacher)
     divided = args.world_size > 1 and not (args.fsdp or args.deepspeed)  # they run each forward pass in all processes
     try:
         return TaskTrainer(
@@ -100,19 +104,6 @@ def make_trainer(
         )
     except (ImportError, RuntimeError, ValueError) as error:  # such as report_to: a library that is not installed
         raise RecipeError(Problem("training", str(error).strip())) from error
-
-
-def distillation_of(job: Job, model: Any, args: TrainingArguments) -> tuple[Distiller | None, Dataset]:
-    """The student's loss, where there is a teacher, and the features with the teacher's outputs."""
-    recipe, features = job.recipe, job.features
-    if recipe.distillation is None or job.teacher is None:
-        return None, features
-    base = model.get_base_model().base_model if recipe.peft else model.base_model
-    distiller = Distiller(recipe.distillation, job.teacher, job.task, base)
-    if not is_online(recipe.distillation, job.task):
-        with args.main_process_first():  # the others read them from the cache
-            features = with_soft_targets(features, job.teacher)
-    return distiller, features
 
 
 def run_trainer(trainer: TaskTrainer, folder: Path) -> float:
