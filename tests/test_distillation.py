@@ -47,9 +47,9 @@ from bertkit.training.distillation import (
     keep_layers,
     with_soft_targets,
 )
+from bertkit.training.finish import compare_with_teacher
 from bertkit.training.seed import save
 from bertkit.training.soft_targets import SOFT_TARGETS
-from bertkit.training.teacher_comparison import compare_with_teacher
 from bertkit.training.train import train
 from bertkit.training.trainer import TaskTrainer
 

@@ -45,11 +45,9 @@ def _trials(results: Mapping[str, Any], keys: Sequence[str]) -> list[list[str]]:
 
 def _fresh_seeds(results: Mapping[str, Any]) -> list[list[str]]:
     """A row per fresh seed, a column for the winner and for the base recipe."""
-    scores, names = results["scores"], ["base recipe"]
-    columns = [scores["best"]]
-    if "defaults" in scores:
-        columns, names = [scores["best"], scores["defaults"]], [f"trial {results['winner']}", "base recipe"]
-    rows = zip(results["seeds"], *columns, strict=True)
+    scores = results["scores"]  # of the winner, and unless that is the base recipe, of the base recipe
+    names = [f"trial {results['winner']}", "base recipe"][-len(scores) :]
+    rows = zip(results["seeds"], *scores.values(), strict=True)
     return [["seed", *names], *([str(seed), *(f"{score:.4f}" for score in each)] for seed, *each in rows)]
 
 

@@ -27,10 +27,9 @@ from bertkit.tasks.base import Task, evaluate
 from bertkit.training.callbacks import MetricsLog, Profile, Progress, Shutdown
 from bertkit.training.checkpoint import latest_intact
 from bertkit.training.distillation import Distiller, is_online, with_soft_targets
-from bertkit.training.memory import out_of_memory
 from bertkit.training.preflight import Job, arguments, build, scored_splits
 from bertkit.training.sharding import sharded_map
-from bertkit.training.trainer import TaskTrainer
+from bertkit.training.trainer import TaskTrainer, out_of_memory
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,15 @@ import contextlib
 import gc
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from datasets import Dataset
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
@@ -28,7 +30,6 @@ from bertkit.training.batching import UNIT, Batches, EpochLoader, Examples, Leng
 from bertkit.training.callbacks import Profile
 from bertkit.training.checkpoint import CheckpointTrainer
 from bertkit.training.distillation import Distiller
-from bertkit.training.memory import find_split_factor, split_batch
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +188,10 @@ class TaskTrainer(CheckpointTrainer):
         return prepared
 
     def _split_factor(self, model: Any, loader: Any, parts: int) -> int:
-        """Into how many parts micro-batches must be split: the heaviest is tried, without any lasting effect."""
+        """Into how many parts micro-batches must be split, from `parts` on by powers of two.
+
+        The heaviest is tried, without any lasting effect. Raises torch.OutOfMemoryError where single units do not fit.
+        """
         batch = loader.collate_fn(loader.dataset.__getitems__(loader.batch_sampler.heaviest()))
         units, counted = len(batch[UNIT].unique()), self._counted([batch])
         times = 2 if self.args.gradient_accumulation_steps > 1 else 1  # the second runs with the first one's gradients
@@ -195,19 +199,26 @@ class TaskTrainer(CheckpointTrainer):
         optimizer: Any = self.optimizer
         moment_count = 2 if "adam" in self.args.optim and not optimizer.state else 0
 
-        def attempt(parts: int) -> None:
+        def fits(parts: int) -> bool:
             moments = [torch.empty_like(p) for p in trained for _ in range(moment_count)]
             try:
                 for part in (list(split_batch(batch, parts)) * times)[:2]:
                     self._part(model, part, counted)
+            except RuntimeError as error:
+                if not out_of_memory(error) or parts >= units:
+                    raise
+                return False
             finally:
                 moments.clear()
                 model.zero_grad()
+            return True
 
         devices = [] if self.args.device.type == "cpu" else [self.args.device]
         with torch.random.fork_rng(devices), self.accelerator.no_sync(model):
-            factor = find_split_factor(attempt, units, parts)
-        factor = int(self.accelerator.gather(torch.tensor([factor], device=self.args.device)).max())
+            while not fits(parts):
+                parts *= 2
+                clear_device_cache(garbage_collection=True)  # here, where no error holds the attempt's tensors
+        factor = int(self.accelerator.gather(torch.tensor([parts], device=self.args.device)).max())
         if factor > 1:
             what = "%d rows at a time do not fit into memory: micro-batches are split into %d, steps stay the same"
             logger.warning(what, units, factor)
@@ -237,3 +248,21 @@ class TaskTrainer(CheckpointTrainer):
         self.profile.switch("saving")
         super()._save_checkpoint(model, trial)
         self.profile.switch("other")
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether the device, or the CPU's allocator, had no memory left."""
+    return isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)
+
+
+def split_batch(batch: Batch, parts: int) -> Iterator[Batch]:
+    """The batch in `parts` parts of nearly as many units each, in order; in fewer where it has fewer units."""
+    if parts == 1:
+        yield batch
+        return
+    units = batch[UNIT]
+    starts = np.flatnonzero(np.diff(units.cpu().numpy(), prepend=-1))
+    bounds = [int(starts[len(starts) * part // parts]) for part in range(parts)]
+    for first, end in zip(bounds, [*bounds[1:], len(units)], strict=True):
+        if first < end:
+            yield {name: values[first:end] for name, values in batch.items()}
