@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,17 +41,17 @@ NAME = "sweep"
 class PruningCallback(TrainerCallback):
     """Reports the score of each evaluation to the study; raises TrialPruned where it is too weak."""
 
-    def __init__(self, trial: Trial, reported: set[int], metric: str) -> None:
-        """reported: numbers of the evaluations before an interruption, which are repeated after it."""
-        self.trial, self.reported, self.name = trial, reported, f"eval_{metric}"
+    def __init__(self, trial: Trial, metric: str) -> None:
+        self.trial, self.name = trial, f"eval_{metric}"
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **_: Any
     ) -> None:
         score = (metrics or {})[self.name]
-        number = sum(self.name in event for event in state.log_history)
-        if number not in self.reported and isfinite(score):
-            self.trial.report(score, number)
+        if isfinite(score):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of optuna: evaluations are repeated after an interruption
+                self.trial.report(score, sum(self.name in event for event in state.log_history))
         if self.trial.should_prune():
             raise TrialPruned
 
@@ -126,10 +127,9 @@ class Search:
             trial.set_user_attr("same_as", same[0].number)
             self.study.tell(trial, same[0].value)
             return
-        reported = set(known[trial.number].intermediate_values) if trial.number < len(known) else set()
-        callback = PruningCallback(trial, reported, self.metric)
+        folder, callback = self._trial_folder(trial.number), PruningCallback(trial, self.metric)
         try:
-            run = train_or_resume(self.recipe(self.changes(trial)), self._trial_folder(trial.number), callback)
+            run = train_or_resume(self.recipe(self.changes(trial)), folder, callback)
         except TrialPruned:
             self.study.tell(trial, state=TrialState.PRUNED)
             return

@@ -1,3 +1,1 @@
 """Training: the program, the trainer, its batches and its checkpoints."""
-
-from __future__ import annotations
