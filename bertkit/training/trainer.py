@@ -200,8 +200,9 @@ class TaskTrainer(CheckpointTrainer):
         moment_count = 2 if "adam" in self.args.optim and not optimizer.state else 0
 
         def fits(parts: int) -> bool:
-            moments = [torch.empty_like(p) for p in trained for _ in range(moment_count)]
+            moments: list[torch.Tensor] = []
             try:
+                moments.extend(torch.empty_like(p) for p in trained for _ in range(moment_count))
                 for part in (list(split_batch(batch, parts)) * times)[:2]:
                     self._part(model, part, counted)
             except RuntimeError as error:
