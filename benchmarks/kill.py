@@ -26,13 +26,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import torch
+import transformers
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from cases import CASES, DRAWN
 from conftest import build_encoder
 
-from bertkit.cli.shared import quiet_libraries
 from bertkit.files import sha256
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.training import checkpoint
@@ -154,7 +155,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    quiet_libraries()
+    datasets.disable_progress_bars()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     rng, names, different = random.Random(args.seed), list(SCENARIOS), 0
     lived: dict[str, tuple[Recipe, dict[str, str], dict[str, int]]] = {}
     print("| task | killed during | resumed at | equal |\n|---|---|---|---|")

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.cli.shared import JSON, command, quiet_libraries
+from bertkit.cli.shared import JSON, command
 from bertkit.text import columns
 
 if TYPE_CHECKING:
@@ -98,16 +98,15 @@ def _short(state: str) -> str:
 
 def _devices() -> Iterator[str]:
     """The usable devices: name, memory in GB, compute capability."""
-    if find_spec("torch") is None:
-        yield "cpu"
-        return
-    import torch
+    if find_spec("torch"):
+        import torch
 
-    for index in range(torch.cuda.device_count()):
-        facts = torch.cuda.get_device_properties(index)
-        yield f"cuda:{index}: {facts.name}, {facts.total_memory / 1e9:.0f} GB, capability {facts.major}.{facts.minor}"
-    if torch.backends.mps.is_available():
-        yield "mps: an Apple GPU"
+        for index in range(torch.cuda.device_count()):
+            facts = torch.cuda.get_device_properties(index)
+            capability = f"capability {facts.major}.{facts.minor}"
+            yield f"cuda:{index}: {facts.name}, {facts.total_memory / 1e9:.0f} GB, {capability}"
+        if torch.backends.mps.is_available():
+            yield "mps: an Apple GPU"
     yield "cpu"
 
 
@@ -172,7 +171,6 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 @command("show devices, versions and extras, and check the fast paths numerically", JSON)
 def doctor(as_json: bool) -> int:
-    quiet_libraries()
     facts = examine()
     print(json.dumps(facts, indent=2) if as_json else doctor_text(facts))
     return 0 if facts["ok"] else 2

@@ -19,6 +19,12 @@ COMMANDS = (
     *(models.push, models.report, models.explain, models.export, models.serve),
     *(recipes.sweep, recipes.tokenizer_train, doctor.doctor),
 )
+QUIET = {  # environment variables that turn off the progress bars and notices of libraries which are not imported yet
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,7 +89,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _set_up_output() -> None:
-    """Log to stderr as plain text; escape what a terminal cannot show instead of failing."""
+    """Log to stderr as plain text, without other libraries; escape what a terminal cannot show instead of failing."""
+    os.environ.update(QUIET)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     handler = logging.StreamHandler(sys.stderr)

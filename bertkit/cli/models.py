@@ -7,13 +7,13 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import fields, replace
-from functools import wraps
+from dataclasses import replace
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 from bertkit import processes
-from bertkit.cli.shared import JSON, MODEL, REVISION, ROWS, RUN, TASK, argument, command, flag, path, quiet_libraries
+from bertkit.cli.shared import JSON, MODEL, REVISION, ROWS, RUN, TASK, argument, command, flag, path
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.serve.limits import Limits
 
@@ -24,13 +24,11 @@ def _on_all_processes(run: Callable[..., None]) -> Callable[..., None]:
     @wraps(run)
     def started(**options: Any) -> None:
         if processes.world() == 1:
-            run(mapper=map, **options)
-            return
-        quiet_libraries()
+            return run(mapper=map, **options)
         from bertkit.training.sharding import distributed_inference
 
         with distributed_inference() as mapper:
-            run(mapper=mapper, **options)
+            return run(mapper=mapper, **options)
 
     return started
 
@@ -52,7 +50,6 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **o
     from bertkit.inference.evaluate import evaluate
     from bertkit.report.table import scores_table
 
-    quiet_libraries()
     scores = evaluate(source, file=data, overrides=rest, **options)
     print(json.dumps(scores, indent=2) if as_json else scores_table(scores))
 
@@ -85,7 +82,6 @@ def predict(
         raise UserError(Problem("--column", "write it as text=NAME_IN_THE_FILE"))
     if input == "-" and mapper is not map:
         raise UserError(Problem("--input -", "stdin cannot be read by several processes", "Name a file of rows."))
-    quiet_libraries()
     from bertkit.inference.predict_file import predict_file
     from bertkit.inference.predictor import load
 
@@ -139,9 +135,7 @@ def explain(
     if rest and input:
         raise UserError(Problem("", "explain takes texts, or --input FILE, but not both"))
     if not rest and not input:
-        _explain_run(source, output=output, json=as_json, **options)
-        return
-    quiet_libraries()
+        return _explain_run(source, output=output, json=as_json, **options)
     from bertkit.explain.explain import explain_rows, rows_of
     from bertkit.explain.text import LEGEND, lines
     from bertkit.inference.predictor import load, require_torch_model
@@ -165,7 +159,6 @@ def _explain_run(source: str, **only_with_texts: Any) -> None:
     if given := [name for name, value in only_with_texts.items() if value]:
         what = f"--{given[0]} works only with texts or --input FILE"
         raise UserError(Problem("", what, "bertkit explain RUN 'some text'"))
-    quiet_libraries()
     from bertkit.report.examples import write_explanations
     from bertkit.report.facts import damage_as_error
 
@@ -195,7 +188,6 @@ def report(runs: list[Path], output: Path | None) -> None:
     path("--data", "labelled rows for the comparison; default: the run's validation rows"),
 )
 def export(source: str, output: Path, opset: int | None, **options: Any) -> None:
-    quiet_libraries()
     from bertkit.export.graph import OPSET
     from bertkit.export.program import export
 
@@ -225,7 +217,6 @@ def export(source: str, output: Path, opset: int | None, **options: Any) -> None
 def push(**options: Any) -> None:
     from bertkit.hub.push import push
 
-    quiet_libraries()
     pushed = push(options.pop("source"), options.pop("repo_id"), **options)
     print(pushed.table())
     if pushed.commit is None:
@@ -242,13 +233,7 @@ def positive_number(text: str) -> int:
     return number
 
 
-_LIMITS = {
-    "max_batch_tokens": "tokens per call of the model",
-    "max_client_batch_size": "rows per request",
-    "max_concurrent_requests": "requests in progress, queued ones included; further ones get a 429",
-    "payload_limit": "bytes of a request's body",
-    "timeout": "seconds to read a request's body, and again to answer it",
-}
+_limit = partial(argument, type=positive_number)
 
 
 @command(
@@ -258,13 +243,17 @@ _LIMITS = {
     REVISION,
     argument("--host", "default: 127.0.0.1, reachable from this machine only", default="127.0.0.1"),
     argument("--port", "0: any free port; default: 8000", default=8000),
-    *(
-        argument(f"--{limit.name.replace('_', '-')}", _LIMITS[limit.name], type=positive_number, default=limit.default)
-        for limit in fields(Limits)
+    _limit("--max-batch-tokens", "tokens per call of the model", default=Limits.max_batch_tokens),
+    _limit("--max-client-batch-size", "rows per request", default=Limits.max_client_batch_size),
+    _limit(
+        "--max-concurrent-requests",
+        "requests in progress, queued ones included; further ones get a 429",
+        default=Limits.max_concurrent_requests,
     ),
+    _limit("--payload-limit", "bytes of a request's body", default=Limits.payload_limit),
+    _limit("--timeout", "seconds to read a request's body, and again to answer it", default=Limits.timeout),
 )
 def serve(source: str, task: str | None, revision: str | None, host: str, port: int, **limits: Any) -> None:
-    quiet_libraries()
     from bertkit.inference.predictor import load
     from bertkit.serve.server import serve
 

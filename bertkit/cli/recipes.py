@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import processes
-from bertkit.cli.shared import COLUMN, OVERRIDES, RECIPE, argument, command, flag, path, quiet_libraries
+from bertkit.cli.shared import COLUMN, OVERRIDES, RECIPE, argument, command, flag, path
 from bertkit.errors import Problem, UserError
 from bertkit.recipe.shipped import shipped_recipes
 
@@ -66,7 +66,6 @@ def check(recipe: str, rest: list[str]) -> None:
     from bertkit.recipe.recipe import load_recipe
 
     loaded = load_recipe(recipe, rest)
-    quiet_libraries()
     from bertkit.models.encoder import resolve_encoder
     from bertkit.training.preflight import dry_run, inspect, prepare
 
@@ -95,7 +94,6 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
     if changed and not resume:
         raise UserError(Problem("", "--changed works only with --resume", "Give both."))
     loaded = load_recipe(recipe, rest)
-    quiet_libraries()
     from bertkit.report.table import after_training
     from bertkit.training.train import train
 
@@ -119,7 +117,6 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
     from bertkit.recipe.recipe import load_recipe
 
     loaded = load_recipe(recipe, rest)
-    quiet_libraries()
     from bertkit.sweeps.sweep import sweep
 
     done = sweep(loaded, space, output_dir, **limits)
@@ -141,5 +138,4 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
 def tokenizer_train(input: list[Path], output: Path, cased: bool, **options: Any) -> None:
     from bertkit.models.bert.wordpiece import train_wordpiece
 
-    quiet_libraries()
     train_wordpiece(input, output, lowercase=not cased, **options)

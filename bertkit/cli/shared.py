@@ -1,8 +1,7 @@
-"""What the commands share: how one is declared, the arguments that several have, and quiet libraries."""
+"""What the commands share: how one is declared, and the arguments that several have."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,15 +60,3 @@ TASK = argument("--task", "task of a model that was not trained by bertkit")
 REVISION = argument("--revision", "commit, tag or branch of a Hub id", metavar="NAME")
 COLUMN = argument("--column", "the column of texts", default="text", metavar="NAME")
 JSON = flag("--json", "print JSON", dest="as_json")
-
-
-def quiet_libraries() -> None:
-    """Turn off the progress bars and notices of datasets and transformers."""
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it advises torch as soon as it is imported
-    import datasets
-    import transformers
-
-    datasets.disable_progress_bars()
-    messages: Any = transformers.logging
-    messages.set_verbosity_error()
-    messages.disable_progress_bar()

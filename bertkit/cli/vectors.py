@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from bertkit.cli.shared import COLUMN, JSON, MODEL, argument, command, flag, path, quiet_libraries
+from bertkit.cli.shared import COLUMN, JSON, MODEL, argument, command, flag, path
 from bertkit.errors import Problem, UserError
 
 
@@ -28,7 +28,6 @@ def embed(
 ) -> None:
     from bertkit.inference.embed import embed_features, embed_file
 
-    quiet_libraries()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         if layers:
@@ -59,7 +58,6 @@ def mine(source: str, data: Path, split: str, output: Path, **options: Any) -> N
     from bertkit.retrieval.mining import mine_file
     from bertkit.retrieval.models import dual_encoder
 
-    quiet_libraries()
     count = mine_file(dual_encoder(source), data, split, output, **options)
     print(f"{count:,} rows in {output}", file=sys.stderr)
 
@@ -87,7 +85,6 @@ def cache(action: str, days: float | None) -> None:
 def index(source: str, store: str, **options: Any) -> None:
     from bertkit.retrieval.commands import index_file
 
-    quiet_libraries()
     print(index_file(source, store, **options))
 
 
@@ -109,7 +106,6 @@ def search(store: str, query: str, rerank: str | None, as_json: bool, **options:
     from bertkit.retrieval.commands import hits_text, search_store
     from bertkit.retrieval.models import reranker
 
-    quiet_libraries()
     hits = search_store(store, query, rerank=reranker(rerank) if rerank else None, **options)
     for hit in hits if as_json else ():
         print(json.dumps(asdict(hit), ensure_ascii=False, default=str))
