@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.table import MAX_PROBLEMS
-from bertkit.encoding.pieces import Tokenized, cover, tokenize
+from bertkit.encoding.pieces import Tokenized, cover, template, tokenize
 from bertkit.errors import RowsError
 from bertkit.text import short_repr
 
@@ -30,7 +30,7 @@ def encode_pairs(
     of the context in the window; `place`, the position of the first of them; `first` and `end`, those that have most
     context in this window. Raises RowsError with the questions that leave no room.
     """
-    before, between, after, types = _template(tokenizer)
+    (before, between, after), types = template(tokenizer, 2)
     windows = ("row", "length", "low", "count", "place", "first", "end", "input_ids", "token_type_ids")
     columns: dict[str, list[Any]] = {name: [] for name in windows}
     special = len(before) + len(between) + len(after)
@@ -56,23 +56,18 @@ def encode_pairs(
     return columns
 
 
-def _template(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int], list[int], tuple[int, int]]:
-    """What the tokenizer puts before, between and after two texts, and the token types of both."""
-    encoded = tokenizer("a", "a", return_token_type_ids=True)
-    ids, types, sides = encoded["input_ids"], encoded["token_type_ids"], encoded.sequence_ids(0)
-    first, second = ([index for index, side in enumerate(sides) if side == which] for which in (0, 1))
-    between = ids[first[-1] + 1 : second[0]]
-    return ids[: first[0]], between, ids[second[-1] + 1 :], (types[first[0]], types[second[0]])
-
-
 def label_windows(
     columns: Mapping[str, Sequence[Any]], answers: Sequence[Mapping[str, Any]], contexts: Sequence[Tokenized]
 ) -> list[list[int]]:
     """For each window the tokens at which the row's first answer starts and ends; twice 0, the first special token,
     where the window does not contain it."""
     gold = [_gold_tokens(*pair) for pair in zip(answers, contexts, strict=True)]
-    windows = zip(*(columns[name] for name in ("row", "low", "count", "place")), strict=True)
-    return [_in_window(gold[row], *window) for row, *window in windows]
+    labels = []
+    for row, low, count, place in zip(*(columns[name] for name in ("row", "low", "count", "place")), strict=True):
+        first, last = gold[row] or (-1, -1)
+        inside = low <= first and last < low + count
+        labels.append([first - low + place, last - low + place] if inside else [0, 0])
+    return labels
 
 
 def _gold_tokens(answers: Mapping[str, Any], tokens: Tokenized) -> tuple[int, int] | None:
@@ -81,9 +76,3 @@ def _gold_tokens(answers: Mapping[str, Any], tokens: Tokenized) -> tuple[int, in
         return None
     start = answers["answer_start"][0]
     return tokens.cover(start, start + len(answers["text"][0]))
-
-
-def _in_window(gold: tuple[int, int] | None, low: int, count: int, place: int) -> list[int]:
-    if gold is None or gold[0] < low or gold[1] >= low + count:
-        return [0, 0]
-    return [gold[0] - low + place, gold[1] - low + place]

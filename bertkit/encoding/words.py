@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.encoding.pieces import Tokenized, cover, tokenize
+from bertkit.encoding.pieces import Tokenized, cover, template, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,7 +30,7 @@ def encode_words(
     """Features of each sentence, in order; one, or several windows where it is longer than the limit.
 
     words: the offsets of each text's words, in order. stride: tokens that neighbouring windows share at least.
-    documents: the document of each sentence; neighbours of the same document then fill the window on both sides.
+    documents: the document of each sentence, whose neighbours then fill the window on both sides; by default its own.
 
     Columns: the tokenizer's model inputs, each `(tokens,)`; `row`, the index into `texts`; `length` in tokens;
     `words`, the words that are read in this window, and `heads`, the position of the first token of each. A word
@@ -38,10 +38,10 @@ def encode_words(
     example) is in no window; the first window of its sentence counts it, in `mute`.
     """
     tokenized = tokenize(tokenizer, texts)
-    before, after = _special_tokens(tokenizer)
+    (before, after), _ = template(tokenizer, 1)
     room = max_length - len(before) - len(after)
     columns: dict[str, list[Any]] = {name: [] for name in ("input_ids", "row", "length", "words", "heads", "mute")}
-    for row, (stream, start, end) in enumerate(_streams(tokenized, documents)):
+    for row, (stream, start, end) in enumerate(_streams(tokenized, documents or range(len(texts)))):
         read, heads = _heads(tokenized[row], words[row])
         mute = len(words[row]) - len(read)
         for low, high, owned in _windows(stream, start, end, heads + start, room, min(stride, room // 2)):
@@ -66,19 +66,8 @@ def _heads(text: Tokenized, words: Sequence[Span]) -> tuple[Ints, Ints]:
     return np.flatnonzero(is_read), heads[is_read]
 
 
-def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """What the tokenizer puts before and after a text."""
-    encoded = tokenizer("a", return_special_tokens_mask=True)
-    ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
-    inside = [position for position, flag in enumerate(special) if not flag]
-    return ids[: inside[0]], ids[inside[-1] + 1 :]
-
-
-def _streams(tokenized: Sequence[Tokenized], documents: Sequence[Any] | None) -> Iterator[tuple[list[int], int, int]]:
-    """For each sentence: the tokens around it, and where in them it starts and ends."""
-    if documents is None:
-        yield from ((each.ids, 0, len(each.ids)) for each in tokenized)
-        return
+def _streams(tokenized: Sequence[Tokenized], documents: Sequence[Any]) -> Iterator[tuple[list[int], int, int]]:
+    """For each sentence: the tokens of its document, and where in them it starts and ends."""
     for _, members in groupby(zip(documents, tokenized, strict=True), key=lambda pair: pair[0]):
         sentences = [each.ids for _, each in members]
         stream = list(chain.from_iterable(sentences))
