@@ -255,9 +255,9 @@ def test_a_task_without_soft_targets_is_refused(tiny_encoder: Path, monkeypatch:
 
 
 def test_soft_columns_are_padded_as_numbers() -> None:
-    batch = Collator({"soft": 0})({"input_ids": [[1], [2]], "soft": [[0.25], [0.5, -1.5]]})
+    batch = Collator({"soft": 0.0})({"input_ids": [[1], [2]], "soft": [[0.25], [0.5, -1.5]]})
     assert torch.equal(batch["soft"], torch.tensor([[0.25, 0.0], [0.5, -1.5]]))
-    empty = Collator({"soft": 0})({"input_ids": [[1], [2]], "soft": [[], []]})
+    empty = Collator({"soft": 0.0})({"input_ids": [[1], [2]], "soft": [[], []]})
     assert empty["soft"].shape == (2, 0)
 
 

@@ -72,16 +72,15 @@ SOFT = "soft"  # the column of the teacher's outputs for a feature, (numbers,)
 class Collator:
     """Columns of features -> a batch of tensors: padding, and nothing else."""
 
-    padding: Mapping[str, int]  # column -> its padding value
+    padding: Mapping[str, int | float]  # column -> its padding value
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, extra: Mapping[str, int]) -> Collator:
         """The collator of a tokenizer's own inputs and a task's token-level columns."""
-        return cls({**fills(tokenizer, extra), SOFT: 0})
+        return cls({**fills(tokenizer, extra), SOFT: 0.0})
 
     def __call__(self, columns: Any) -> dict[str, Tensor]:
         """The arrays of `pad`, as tensors."""
         import torch
 
-        fill = {name: float(value) if name == SOFT else value for name, value in self.padding.items()}
-        return {name: torch.from_numpy(values) for name, values in pad(columns, fill).items()}
+        return {name: torch.from_numpy(values) for name, values in pad(columns, self.padding).items()}
