@@ -17,6 +17,7 @@ from bertkit.inference.runner import Runner
 from bertkit.recipe.recipe import load_recipe
 from bertkit.report.card import write_card
 from bertkit.run import Run
+from bertkit.tasks.base import calibrate
 from bertkit.training.finish import finish
 from bertkit.training.preflight import Job, write_run_metadata
 from bertkit.training.seed import save
@@ -32,7 +33,7 @@ def finished(case: Case, folder: Path, where: Path, **sections: dict[str, Any]) 
     run, task, rows = Run(where), case.task(folder), case.rows()
     set_seed(3)
     model = task.model(encoder(folder))
-    task = task.fit(rows, Runner(task, model, torch.device("cpu"), "fp32", 4))
+    task = calibrate(task, rows, Runner(task, model, torch.device("cpu"), "fp32", 4))
     usual = {"task": case.options, "model": {"name": str(folder)}, "data": {"source": "sample:sentiment"}}
     once = where.with_name("once.yaml")
     small.write_rows(once, [{**usual, "verify": False, "explain": False, **sections}])

@@ -37,7 +37,7 @@ from bertkit.models.heads.spans import WindowSpans
 from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
 from bertkit.sections import DataSpec
-from bertkit.tasks.base import prepare
+from bertkit.tasks.base import calibrate, prepare
 from bertkit.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions
 from bertkit.training.train import train
 
@@ -490,7 +490,7 @@ def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(shift
         each[:, window["labels"]] += 3
         each[0, 0] += shift
     kept = keep(task, features, logits)
-    fitted = task.fit(rows, lambda _: kept).options
+    fitted = calibrate(task, rows, lambda _: kept).options
     assert fitted.temperature == 1.0
     assert fitted.null_threshold is not None
 
@@ -507,9 +507,9 @@ def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(shift
     assert f1(fitted.null_threshold) >= max(scores) - 1e-12
     assert max(scores) > max(f1(-1e9), f1(1e9))
     fixed = qa(kinds["wordpiece"], temperature=2.0, null_threshold=0.25)
-    assert fixed.fit(rows, lambda _: kept).options == fixed.options
+    assert calibrate(fixed, rows, lambda _: kept).options == fixed.options
     certain = qa(kinds["wordpiece"], unanswerable=False)
-    assert certain.fit(rows, lambda _: kept).options.null_threshold is None
+    assert calibrate(certain, rows, lambda _: kept).options.null_threshold is None
 
 
 def test_a_temperature_is_fitted_where_answers_are_too_sure(kinds: dict[str, Any]) -> None:
@@ -524,7 +524,7 @@ def test_a_temperature_is_fitted_where_answers_are_too_sure(kinds: dict[str, Any
     logits = [np.full((2, length), -10, np.float32) for length in features["length"]]
     for row, each in enumerate(logits):
         each[:, 5 if row % 3 else 6] = 0.0  # right in two of three, and always nearly certain
-    fitted = task.fit(rows, lambda given: keep(task, given, logits))
+    fitted = calibrate(task, rows, lambda given: keep(task, given, logits))
 
     def loss(one: QuestionAnswering) -> float:
         found = one.decode(keep(one, features, logits), features, rows)

@@ -17,7 +17,7 @@ from transformers import TrainingArguments, set_seed
 from bertkit.data.words import words
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
-from bertkit.tasks.base import Task
+from bertkit.tasks.base import Task, calibrate
 from bertkit.tasks.base import evaluate as evaluate_task
 from bertkit.training.seed import save
 from bertkit.training.trainer import TaskTrainer
@@ -121,7 +121,7 @@ def test_every_parameter_moves(case: Case, tiny_encoder: Path, begun: Begun) -> 
 @every_case
 def test_saved_and_loaded_it_gives_the_same_answers(case: Case, begun: Begun, tmp_path: Path) -> None:
     task, model = begun(case)
-    task = task.fit(case.rows(), ask(task, model).predict_features)
+    task = calibrate(task, case.rows(), ask(task, model).predict_features)
     save(model, task, tmp_path / "model", {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
     again = load(tmp_path / "model", precision="fp32")
     assert again.task.options == task.options

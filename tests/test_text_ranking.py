@@ -29,10 +29,10 @@ from bertkit.evaluation.metrics import regression
 from bertkit.evaluation.reranking import RankedRows, query_numbers
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
+from bertkit.models.heads.vectors import read_limits
 from bertkit.recipe.recipe import load_recipe
 from bertkit.sections import DataSpec
 from bertkit.tasks.base import prepare
-from bertkit.tasks.cross_encoder import read_length
 from bertkit.tasks.text_ranking import TextRanking, TextRankingOptions
 from bertkit.training.batching import LengthBatches
 from bertkit.training.seed import save
@@ -169,7 +169,7 @@ def test_foreign_models_that_give_no_score_are_refused(tiny_encoder: Path, tmp_p
     for length in (-1, 3, "long", True, 1.5):
         (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
         with pytest.raises(ModelError, match=r"max_seq_length is .*\n.*whole number from 8 on"):
-            read_length(tmp_path)
+            read_limits(tmp_path)
 
 
 # --- measures

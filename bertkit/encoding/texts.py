@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.data.table import MAX_PROBLEMS
@@ -17,22 +17,21 @@ Overflow = Literal["truncate", "window", "error"]
 
 def encode_texts(
     tokenizer: PreTrainedTokenizerBase,
-    first: Sequence[str],
-    second: Sequence[str] | None,
+    texts: Sequence[Sequence[str]],
     *,
     max_length: int,
     overflow: Overflow,
     stride: int,
 ) -> dict[str, list[Any]]:
-    """Features of each text, or pair of texts, in order.
+    """Features of each text, or pair of texts, in order. texts: the first ones, and of pairs the second ones.
 
-    Columns: the tokenizer's model inputs without padding, each `(tokens,)`; `row`, the index into `first`;
+    Columns: the tokenizer's model inputs without padding, each `(tokens,)`; `row`, the index of the text;
     `length`, the tokens of this feature; `lost`, the tokens of the whole row that no feature holds.
     Raises RowsError under `overflow: error`, with the rows that are too long.
     """
     if max_length < 8:
         raise ValueError(f"max_length {max_length} leaves no room for words")
-    encoded = _tokenize(tokenizer, first, second)
+    encoded = _tokenize(tokenizer, texts)
     lengths = [len(ids) for ids in encoded["input_ids"]]
     if overflow == "error" and max(lengths, default=0) > max_length:
         too_long = [(row, length) for row, length in enumerate(lengths) if length > max_length]
@@ -42,8 +41,7 @@ def encode_texts(
     for row, length in enumerate(lengths):
         lost, features = 0, {name: values[row : row + 1] for name, values in encoded.items()}
         if length > max_length:
-            texts = [first[row]] if second is None else [first[row], second[row]]
-            lost, features = _cut(tokenizer, texts, max_length, overflow, stride)
+            lost, features = _cut(tokenizer, [side[row] for side in texts], max_length, overflow, stride)
         for name, values in features.items():
             columns[name] += values
         sizes = [len(ids) for ids in features["input_ids"]]
@@ -54,15 +52,10 @@ def encode_texts(
 
 
 def _tokenize(
-    tokenizer: PreTrainedTokenizerBase, first: Sequence[str], second: Sequence[str] | None, **limits: Any
+    tokenizer: PreTrainedTokenizerBase, texts: Iterable[Sequence[str]], **limits: Any
 ) -> dict[str, list[list[int]]]:
-    encoded = tokenizer(
-        list(first),
-        None if second is None else list(second),
-        return_attention_mask=False,
-        verbose=False,  # lengths past the model's limit are reported by `encode_texts`
-        **limits,
-    )
+    # verbose: lengths past the model's limit are reported by `encode_texts`.
+    encoded = tokenizer(*map(list, texts), return_attention_mask=False, verbose=False, **limits)
     return {name: encoded[name] for name in tokenizer.model_input_names if name in encoded}
 
 
@@ -85,8 +78,7 @@ def _cut(
     ]
     features = _tokenize(
         tokenizer,
-        cut[:1],
-        cut[1:] or None,
+        ([text] for text in cut),
         truncation="only_second" if longer else "only_first",
         max_length=max_length,
         stride=min(stride, max(room - sum(limits) + limits[longer] - 1, 0)) if overflow == "window" else 0,

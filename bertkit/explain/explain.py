@@ -15,7 +15,7 @@ from bertkit.explain.gradients import MAX_STEPS, integrated_gradients
 from bertkit.explain.targets import TARGETS, Read, Target
 from bertkit.explain.words import Merger, Share, Text
 from bertkit.sections import DataSpec
-from bertkit.tasks.vectors import DOCUMENTS, QUERIES, VectorTask
+from bertkit.tasks.vectors import VectorTask
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -96,8 +96,7 @@ def texts_of(task: Any, row: Dataset) -> list[Text]:
     names = ("question", "context") if "question" in row.column_names else SIDES
     texts = {name: str(row[name][0]) for name in names if name in row.column_names}
     if isinstance(task, VectorTask):
-        query, document = task.options.query_prefix, task.options.document_prefix
-        texts = {n: query * (n in QUERIES) + document * (n in DOCUMENTS) + text for n, text in texts.items()}
+        texts = {name: task.options.prefix(name) + text for name, text in texts.items()}
     return [Text.of(name, text) for name, text in texts.items()]
 
 

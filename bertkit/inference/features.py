@@ -261,7 +261,7 @@ class _Reader:
         """`(texts, size + 1)`: the last column is the number of dropped tokens, so that it is cached too."""
         from bertkit.models.heads.vectors import pool
 
-        columns = encode_texts(self.tokenizer, texts, None, max_length=self.max_length, overflow="truncate", stride=0)
+        columns = encode_texts(self.tokenizer, [texts], max_length=self.max_length, overflow="truncate", stride=0)
         rows = np.empty((len(texts), self.size + 1), dtype=np.float32)
         rows[:, -1] = columns["lost"]
         for indices, hidden, mask in self._hidden(columns):

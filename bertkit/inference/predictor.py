@@ -26,9 +26,9 @@ from bertkit.inference.settings import TokenBudget, damaged_settings, read_setti
 from bertkit.models.device import Precision, best_device, resolve_precision
 from bertkit.models.encoder import Encoder, load_config, load_tokenizer, resolve_encoder
 from bertkit.sections import ModelSpec
-from bertkit.tasks import get_task, vectors
+from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
-from bertkit.tasks.vectors import VectorTask
+from bertkit.tasks.vectors import VectorTask, stacked
 
 logger = logging.getLogger(__name__)
 
@@ -84,10 +84,9 @@ class Predictor:
         parts, cut = [np.empty((0, 0), dtype=np.float32)], 0
         for start in range(0, len(texts), self.task.chunk_size):
             chunk = [replace_surrogates(text) for text in texts[start : start + self.task.chunk_size]]
-            columns = vectors.encode_sides(self.task.tokenizer, {side: chunk}, self.task.options, self.task.max_length)
-            features = Dataset.from_dict(columns)
+            features = self.task.encode_sides({side: chunk})
             cut += sum(lost > 0 for lost in features["lost"])
-            parts.append(vectors.stacked(self.predict_features(features)))
+            parts.append(stacked(self.predict_features(features)))
         if cut:
             logger.warning("%d of %d texts are cut at %d tokens", cut, len(texts), self.task.max_length)
         return np.concatenate(parts[1:] or parts)
@@ -151,12 +150,14 @@ def load(
     limit = resolve_max_length(encoder, tokenizer, settings.max_length)
     if settings.version is None:
         options, longest = kind.from_config(load_config(folder), tokenizer)
-        restored = kind(options, tokenizer, min(limit, longest or limit))
     else:
-        try:
-            restored = kind(kind.Options.model_validate(settings.task), tokenizer, limit)
-        except ValidationError as error:
-            raise damaged_settings(folder, error) from error
+        options, longest = settings.task, None
+    try:
+        restored = kind(
+            kind.Options.model_validate({**options, "name": kind.name}), tokenizer, min(limit, longest or limit)
+        )
+    except ValidationError as error:
+        raise damaged_settings(folder, error) from error
     saved = settings.batch_size
     size = batch_size or (Tokens(saved.tokens) if isinstance(saved, TokenBudget) else saved)
     if settings.onnx is not None:

@@ -11,35 +11,33 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from operator import add
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypeVar
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Finding, Schema
-from bertkit.data.table import MAX_PROBLEMS, numbers, on_disk
+from bertkit.data.table import MAX_PROBLEMS, Table, on_disk
+from bertkit.encoding.padding import Arrays
 from bertkit.errors import RowsError
+from bertkit.evaluation.graded import Graded
+from bertkit.evaluation.intervals import Scores
+from bertkit.models.encoder import Encoder
+from bertkit.tasks.labels import length_findings
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
     from datasets import Dataset
-    from numpy.typing import ArrayLike
     from torch import Tensor
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-    from bertkit.data.table import Table
-    from bertkit.encoding.padding import Arrays
-    from bertkit.evaluation.graded import Graded
-    from bertkit.evaluation.intervals import Scores
-    from bertkit.models.encoder import Encoder
 
 Batch: TypeAlias = "dict[str, Tensor]"
 Predict: TypeAlias = "Callable[[Dataset], Sequence[Any]]"  # features -> one item per feature, in order
@@ -54,11 +52,12 @@ class TaskOptions(BaseModel):
 
 
 O = TypeVar("O", bound=TaskOptions, default=Any)  # noqa: E741
+T = TypeVar("T", bound="Task")
 
 
 @dataclass(frozen=True)
 class Task(ABC, Generic[O]):
-    """One use of an encoder. Immutable: `fit` returns a new task."""
+    """One use of an encoder. Immutable: `calibrate` returns a new task."""
 
     Options: ClassVar[type[TaskOptions]]
     name: ClassVar[str]  # the Hub's pipeline tag, where it has one
@@ -83,8 +82,8 @@ class Task(ABC, Generic[O]):
 
     @classmethod
     @abstractmethod
-    def settle(cls, options: O, rows: Dataset, class_names: Sequence[str]) -> O:
-        """The options with everything that the training rows decide (labels, kind, weights).
+    def settle(cls, options: O, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+        """What the training rows decide (labels, kind, weights): option -> value.
 
         class_names: names and order of the target in the data set itself (ClassLabel). Raises DataError where rows and
         options contradict each other.
@@ -92,8 +91,11 @@ class Task(ABC, Generic[O]):
 
     @classmethod
     @abstractmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[O, int | None]:
-        """Default options for a model not trained by bertkit, and its own limit in tokens. Raises ModelError."""
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
+        """For a model not trained by bertkit: its options that are no defaults, and its limit in tokens, if it has one.
+
+        Raises ModelError.
+        """
 
     @abstractmethod
     def describe(self) -> str:
@@ -119,8 +121,18 @@ class Task(ABC, Generic[O]):
         """
 
     def features(self, rows: Dataset) -> Dataset:
-        """`encode` of any number of rows, on disk, in the order of training: those of a unit are adjacent."""
-        return encode_all(self, rows)
+        """`encode` of all rows, at least one, on disk, in the order of training: those of a unit are adjacent.
+
+        `row` is counted from the first. Raises RowsError with what is wrong in all chunks, and DataError where the
+        disk is full.
+        """
+        import pyarrow as pa
+        from datasets import Features
+
+        chunks = _chunks(self, rows)
+        first = next(chunks)
+        schema = pa.schema([(name, _settled(values.type)) for name, values in first.items()])
+        return on_disk(chain([first], chunks), Features.from_arrow_schema(schema), token_hex())
 
     def examples(
         self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
@@ -129,14 +141,12 @@ class Task(ABC, Generic[O]):
         columns: dict[str, list[Any]] = features[indices]
         return columns
 
-    def units(self, features: Dataset) -> ArrayLike:
+    def units(self, features: Dataset) -> np.ndarray[Any, Any]:
         """For each feature, the unit that must not be split between batches. Default: the feature itself."""
-        return range(len(features))
+        return np.arange(len(features))
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         """Problems of these features. Default: the distribution of lengths, and what was truncated."""
-        from bertkit.tasks.labels import length_findings
-
         yield from length_findings(features, split, self.max_length)
 
     # --- features -> model -> loss
@@ -203,9 +213,9 @@ class Task(ABC, Generic[O]):
     def metrics(self) -> Sequence[str]:
         """Metrics that may select the checkpoint, the default first. Higher is better."""
 
-    def fit(self, rows: Dataset, predict: Predict) -> Task[O]:
-        """The task with temperature and thresholds fitted on validation rows. Default: nothing to fit."""
-        return self
+    def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
+        """Temperature and thresholds fitted on validation rows: option -> value. Default: nothing to fit."""
+        return {}
 
     @abstractmethod
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
@@ -225,7 +235,13 @@ def prepare(
     class_names: Sequence[str] = (),
 ) -> Task:
     """The task that a recipe's options and the training rows describe. Raises DataError."""
-    return kind(kind.settle(options, rows, class_names), tokenizer, max_length)
+    settled = kind.settle(options, rows, class_names)
+    return kind(options.model_copy(update=settled), tokenizer, max_length)
+
+
+def calibrate(task: T, rows: Dataset, predict: Predict) -> T:
+    """The task with what `fit` found on these validation rows."""
+    return replace(task, options=task.options.model_copy(update=task.fit(rows, predict)))
 
 
 def evaluate(task: Task, rows: Dataset, predict: Predict) -> Scores:
@@ -238,33 +254,6 @@ def predicted(task: Task, rows: Dataset, predict: Predict) -> Iterator[tuple[Seq
     for start in range(0, len(rows), task.chunk_size):
         features, part = encode_chunk(task, rows, start)
         yield predict(features), features, part
-
-
-def encode_all(task: Task, rows: Dataset) -> Dataset:
-    """`task.encode` of all rows, a chunk at a time, over a memory-mapped file; `row` is counted from the first.
-
-    rows: at least one. Raises RowsError with what is wrong in all chunks, and DataError where the disk is full.
-    """
-    import pyarrow as pa
-    from datasets import Features
-
-    chunks = _chunks(task, rows)
-    first = next(chunks)
-    schema = pa.schema([(name, _settled(values.type)) for name, values in first.items()])
-    return on_disk(chain([first], chunks), Features.from_arrow_schema(schema), token_hex())
-
-
-def encode_groups(task: Task, rows: Dataset, groups: np.ndarray) -> Dataset:
-    """`encode_all`, the rows of a group one after the other, with a column `group`. groups: each row's, `(rows,)`."""
-    import numpy as np
-
-    order = np.argsort(groups, kind="stable")
-    try:
-        features = encode_all(task, rows.select(order))
-    except RowsError as error:
-        raise RowsError(sorted(error.renumbered(lambda row: int(order[row])).by_row)) from None
-    read = order[numbers(features, "row")]
-    return features.remove_columns("row").add_column("row", read).add_column("group", groups[read])
 
 
 def encode_chunk(task: Task, rows: Dataset, start: int) -> tuple[Dataset, Dataset]:

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
+import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from bertkit.data.columns import label_names
-from bertkit.data.schema import Answer, Finding
+from bertkit.data.schema import Answer, Finding, note, warn
 from bertkit.data.table import column_values, numbers
 from bertkit.errors import DataError, Problem
 from bertkit.text import counted, part_of
 
 if TYPE_CHECKING:
-    import numpy as np
     from datasets import Dataset
     from torch import Tensor
 
@@ -57,8 +57,6 @@ def label_ids(labels: Any) -> dict[str, int]:
 
 def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:
     """Label ids `(rows,)`, or 0/1 `(rows, labels)` for `labels`. Raises DataError on values that `labels` lacks."""
-    import numpy as np
-
     ids = label_ids(labels)
     names = list(dict.fromkeys(labels.values()))
     unknown = [value for value in dict.fromkeys(flat_labels(rows, column)) if value not in ids]
@@ -152,7 +150,7 @@ def settle_weights(
     return {name: wanted.get(name, 1.0) for name in auto}
 
 
-def best_label(names: Sequence[str], probabilities: list[float], thresholds: Any) -> Answer:
+def best_label(names: Sequence[str], probabilities: list[float], thresholds: Any = None) -> Answer:
     """The most probable label, its `score`, and the `scores` of all."""
     best = max(range(len(probabilities)), key=probabilities.__getitem__)
     scores = dict(zip(names, probabilities, strict=True))
@@ -166,22 +164,20 @@ def assigned_labels(names: Sequence[str], probabilities: list[float], thresholds
     return {"labels": [name for name, p in scores.items() if p >= limits.get(name, 0.5)], "scores": scores}
 
 
-def length_findings(features: Dataset, split: str, max_length: int, *, windows: bool = True) -> Iterator[Finding]:
-    """The distribution of lengths in tokens, and what the limit cuts off. windows: may a row have several features?"""
-    import numpy as np
-
+def length_findings(features: Dataset, split: str, max_length: int) -> Iterator[Finding]:
+    """The distribution of lengths in tokens, and what the limit cuts off."""
     _, starts = np.unique(numbers(features, "row"), return_index=True)
     lengths = numbers(features, "length")
     median, high = np.percentile(lengths, [50, 95])
     what = f"{split}: tokens per window: median {median:.0f}, 95 % within {high:.0f}, at most {lengths.max()}"
+    windows = "side" not in features.column_names  # else the features of a row are several texts
     if windows and len(lengths) > len(starts):
         what += f"; {len(starts):,} rows in {len(lengths):,} windows"
-    yield Finding("note", what)
+    yield note(what)
     if "lost" not in features.column_names:  # a task that reads everything
         return
     lost = numbers(features, "lost")[starts]
-    cut = int((lost > 0).sum())
-    if cut:
-        part = part_of(cut, len(starts), "row")
-        what = f"{split}: {part} truncated at {max_length} tokens: {counted(int(lost.sum()), 'token')} dropped"
-        yield Finding("warn", what, "Raise model.max_length" + (", or set task.overflow: window." if windows else "."))
+    if cut := int((lost > 0).sum()):
+        part, tokens = part_of(cut, len(starts), "row"), counted(int(lost.sum()), "token")
+        what = f"{split}: {part} truncated at {max_length} tokens: {tokens} dropped"
+        yield warn(what, "Raise model.max_length" + (", or set task.overflow: window." if windows else "."))

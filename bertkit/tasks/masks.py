@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bertkit.errors import ModelError, Problem
+from bertkit.data.schema import Answer, Finding, note, warn
+from bertkit.data.table import numbers
+from bertkit.encoding.padding import Arrays
+from bertkit.errors import require_finite
+from bertkit.evaluation.intervals import Floats
 from bertkit.evaluation.pretraining import COUNTED
+from bertkit.tasks.base import Batch
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
-
-    from bertkit.data.schema import Answer, Finding
-    from bertkit.encoding.padding import Arrays
-    from bertkit.evaluation.intervals import Floats
-    from bertkit.tasks.base import Batch
 
 
 class MaskedItem(NamedTuple):
@@ -73,9 +73,7 @@ def decode(
         sums[row] += item.counts
         if item.guesses:
             guesses[row] = item.guesses
-    if not np.isfinite(sums).all():
-        what = f"its outputs are not finite for {int((~np.isfinite(sums)).any(axis=1).sum())} of {len(rows)} documents"
-        raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
+    require_finite((np.isfinite(row).all() for row in sums), "documents")
     return [
         _filled(text, guesses[row], tokenizer) if row in guesses else _counts(sums[row])
         for row, text in enumerate(rows["text"])
@@ -101,19 +99,13 @@ def _filled(text: str, guesses: list[tuple[list[int], list[float]]], tokenizer: 
 
 def length_findings(features: Dataset, split: str, max_length: int) -> Iterator[Finding]:
     """How many examples there are, and how full they are."""
-    from bertkit.data.schema import Finding
-
-    lengths = np.asarray(features["length"][:], dtype=np.int64)
+    lengths, rows = numbers(features, "length"), numbers(features, "row")
     if not len(lengths):
         yield Finding("fail", f"{split}: no document has two tokens", "Give longer texts.")
         return
-    what = f"{split}: {len(lengths):,} examples, {lengths.sum():,} tokens, {lengths.mean() / max_length:.0%} full"
-    yield Finding("note", what)
-    rows = np.asarray(features["row"][:], dtype=np.int64)
-    short = int(rows.max()) + 1 - len(np.unique(rows))
-    if short:
-        yield Finding("warn", f"{split}: {short:,} documents of fewer than two tokens give no example")
-    cut = np.asarray(features["lost"][:], dtype=np.int64)
-    if cut.any():
-        what = f"{split}: {(cut > 0).sum():,} texts with masks of their own are truncated at {max_length} tokens"
-        yield Finding("warn", what)
+    full = lengths.mean() / max_length
+    yield note(f"{split}: {len(lengths):,} examples, {lengths.sum():,} tokens, {full:.0%} full")
+    if short := int(rows.max()) + 1 - len(np.unique(rows)):
+        yield warn(f"{split}: {short:,} documents of fewer than two tokens give no example")
+    if cut := int((numbers(features, "lost") > 0).sum()):
+        yield warn(f"{split}: {cut:,} texts with masks of their own are truncated at {max_length} tokens")

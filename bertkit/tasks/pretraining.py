@@ -11,9 +11,13 @@ from pydantic import Field
 
 from bertkit.cache import cache_root
 from bertkit.data.schema import Answer, Column, Finding, Schema
+from bertkit.encoding.padding import Arrays
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation import pretraining as scores
+from bertkit.evaluation.graded import Scored
+from bertkit.models.bert.drawing import Drawing
 from bertkit.models.bert.presets import MODEL_TYPES
+from bertkit.models.encoder import Encoder
 from bertkit.tasks import masks
 from bertkit.tasks.base import Batch, Task, TaskOptions
 
@@ -21,11 +25,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel
-
-    from bertkit.encoding.padding import Arrays
-    from bertkit.evaluation.graded import Graded
-    from bertkit.models.bert.drawing import Drawing
-    from bertkit.models.encoder import Encoder
 
 GUESSES = 5  # tokens that an answer names for a masked one
 
@@ -69,18 +68,17 @@ class Pretraining(Task[PretrainingOptions]):
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    def settle(cls, options: PretrainingOptions, rows: Dataset, class_names: Sequence[str]) -> PretrainingOptions:
+    def settle(cls, options: PretrainingOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
         """Raises DataError where next sentences need a second document."""
         if options.nsp == "nsp" and len(rows) < 2:
             what = "nsp takes sentences from another document, and there is one"
             raise DataError(Problem("task.nsp", what, "Give more documents, or write sop or none."))
-        return options
+        return {}
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[PretrainingOptions, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
         """NSP where its checkpoint was trained with it, masks of 15 %."""
-        pairs = "BertForPreTraining" in (config.architectures or [])
-        return PretrainingOptions(name="pretraining", nsp="nsp" if pairs else "none"), None
+        return {"nsp": "nsp" if "BertForPreTraining" in (config.architectures or []) else "none"}, None
 
     @property
     def metrics(self) -> Sequence[str]:
@@ -122,8 +120,6 @@ class Pretraining(Task[PretrainingOptions]):
 
     @cached_property
     def _drawing(self) -> Drawing:
-        from bertkit.models.bert.drawing import Drawing
-
         fields = self.options.model_dump(include={"nsp", "mask_probability", "whole_word"})
         return Drawing.of(self.tokenizer, **fields)
 
@@ -180,7 +176,7 @@ class Pretraining(Task[PretrainingOptions]):
         masks, `masks` (the best tokens of each, with probabilities) and the `filled` text. Raises ModelError."""
         return masks.decode(items, features, rows, self.tokenizer)
 
-    def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
+    def grade(self, answers: Sequence[Answer], rows: Dataset) -> Scored:
         return scores.scored(answers, pairs=self.options.nsp != "none")
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
+import numpy as np
 from pydantic import Field
 
 from bertkit.data.answers import locate_answers
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import Table, required
+from bertkit.encoding.padding import Arrays
 from bertkit.encoding.pieces import tokenize
 from bertkit.encoding.questions import encode_pairs, label_windows
 from bertkit.errors import DataError, Problem, require_finite
 from bertkit.evaluation import squad
-from bertkit.models.encoder import load_model
+from bertkit.models.encoder import Encoder, load_model
 from bertkit.models.heads.spans import (
     Candidates,
     WindowSpans,
@@ -33,9 +35,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel
-
-    from bertkit.encoding.padding import Arrays
-    from bertkit.models.encoder import Encoder
 
 
 class QuestionAnsweringOptions(TaskOptions):
@@ -89,24 +88,20 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         return locate_answers(table, split) if "answers" in table.values else (table, [])
 
     @classmethod
-    def settle(
-        cls, options: QuestionAnsweringOptions, rows: Dataset, class_names: Sequence[str]
-    ) -> QuestionAnsweringOptions:
-        """Settle from the training rows whether there may be no answer. Raises DataError where there is never one."""
+    def settle(cls, options: QuestionAnsweringOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+        """Whether there may be no answer. Raises DataError where there is never one."""
         answered = [bool(answers["text"]) for answers in rows["answers"]]
         if not any(answered):
             raise DataError(Problem("data", "no question of train has an answer: there is nothing to learn"))
         if options.unanswerable is False and not all(answered):
             what = f"task.unanswerable is false, but {answered.count(False):,} questions of train have no answer"
             raise DataError(Problem("task.unanswerable", what, "Leave it out, or remove these rows."))
-        settled = {"unanswerable": not all(answered) if options.unanswerable is None else options.unanswerable}
-        return options.model_copy(update=settled)
+        return {"unanswerable": not all(answered) if options.unanswerable is None else options.unanswerable}
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[QuestionAnsweringOptions, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
         """There is always an answer, of 30 tokens at most; no temperature."""
-        options = QuestionAnsweringOptions(name="question-answering", unanswerable=False)
-        return options, 384
+        return {"unanswerable": False}, 384
 
     @property
     def metrics(self) -> Sequence[str]:
@@ -129,9 +124,8 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         from datasets import Dataset
 
         contexts = tokenize(self.tokenizer, rows["context"][:])
-        columns = encode_pairs(
-            self.tokenizer, rows["question"][:], contexts, max_length=self.max_length, stride=self.options.stride
-        )
+        limits = {"max_length": self.max_length, "stride": self.options.stride}
+        columns = encode_pairs(self.tokenizer, rows["question"][:], contexts, **limits)
         if "answers" in rows.column_names:
             columns["labels"] = label_windows(columns, rows["answers"][:], contexts)
         return Dataset.from_dict(columns)
@@ -146,9 +140,9 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         from torch.nn import functional as F
 
         logits = masked_logits(outputs.start_logits, outputs.end_logits, batch)
-        parts = zip(logits, batch["labels"].unbind(1), strict=True)
-        one, other = (F.cross_entropy(logits, gold, reduction="sum") for logits, gold in parts)
-        return (one + other) / 2
+        pairs = zip(logits, batch["labels"].unbind(1), strict=True)
+        start, end = (F.cross_entropy(*pair, reduction="sum") for pair in pairs)
+        return (start + end) / 2
 
     def count(self, batch: Batch) -> float:
         """Windows."""
@@ -172,13 +166,13 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         start, end: characters of the row's context. No answer is "" from 0 to 0. Raises ModelError when the model's
         outputs are not finite.
         """
+        limit, temperature = self.options.null_threshold or 0.0, self.options.temperature or 1.0
         found = self._candidates(items, features, rows)
-        return [self._answer(each, context) for each, context in zip(found, rows["context"][:], strict=True)]
+        contexts = zip(found, rows["context"][:], strict=True)
+        return [self._answer(each, context, temperature, limit) for each, context in contexts]
 
     def _candidates(self, items: Sequence[WindowSpans], features: Dataset, rows: Dataset) -> list[Candidates]:
         """The best spans of each row's context. Raises ModelError where the model's outputs are not finite."""
-        import numpy as np
-
         texts = rows["context"][:]
         windows: list[list[WindowSpans]] = [[] for _ in texts]
         for row, window in zip(features["row"][:], items, strict=True):
@@ -188,45 +182,35 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         n_best = self.options.n_best
         return [best_of_windows(each, t.starts, t.ends, text, n_best) for each, t, text in contexts]
 
-    def _answer(self, found: Candidates, context: str) -> Answer:
-        probabilities, null = found.probabilities(self.options.temperature or 1.0, unanswerable=self.unanswerable)
+    def _answer(self, found: Candidates, context: str, temperature: float, null_threshold: float) -> Answer:
+        probabilities, null = found.probabilities(temperature, unanswerable=self.unanswerable)
         ranked = merge_texts(found.spans, probabilities, context)
-        limit = self.options.null_threshold or 0.0
         none = {"answer": "", "start": 0, "end": 0, "score": null}
-        silent = not ranked or (self.unanswerable and log_odds(null, ranked[0]["score"]) > limit)
+        silent = not ranked or (self.unanswerable and log_odds(null, ranked[0]["score"]) > null_threshold)
         return {**(none if silent else ranked[0]), "n_best": ranked, "null_score": null, "truncated": False}
 
-    def fit(self, rows: Dataset, predict: Predict) -> QuestionAnswering:
+    def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
         """The temperature that makes the best answers' scores their chance of being right, then the null threshold of
         best F1; what the recipe fixed stays."""
         found, contexts, gold = list[Candidates](), rows["context"][:], [each["text"] for each in rows["answers"]]
         for chunk in predicted(self, rows, predict):
             found += self._candidates(*chunk)
-        task: QuestionAnswering = self
-        if self.options.temperature is None:
-            task = task._with(temperature=task._fitted_temperature(found, contexts, gold))
-        if self.unanswerable and self.options.null_threshold is None:
-            eager = task._with(null_threshold=math.inf)
-            answers = [eager._answer(each, context) for each, context in zip(found, contexts, strict=True)]
-            odds = [log_odds(a["null_score"], a["score"]) for a in answers]
-            task = task._with(null_threshold=squad.best_threshold(odds, [a["answer"] for a in answers], gold))
-        return task
 
-    def _with(self, **settled: float) -> QuestionAnswering:
-        return replace(self, options=self.options.model_copy(update=settled))
+        def best(row: int, temperature: float) -> Answer:
+            return self._answer(found[row], contexts[row], temperature, math.inf)
 
-    def _fitted_temperature(
-        self, found: Sequence[Candidates], contexts: Sequence[str], gold: Sequence[Sequence[str]]
-    ) -> float:
-        """The temperature at which the best answers' scores fit their chance of being right, over answered rows."""
-        rows = [row for row, each in enumerate(found) if gold[row] and each.spans]
+        def judged(temperature: float) -> Iterator[tuple[int, str, float]]:
+            for row in (row for row, each in enumerate(found) if gold[row] and each.spans):
+                answer = best(row, temperature)
+                yield row, answer["answer"], answer["score"]
 
-        def answers(temperature: float) -> Iterator[tuple[int, str, float]]:
-            task = self._with(null_threshold=math.inf, temperature=temperature)
-            best = ((row, task._answer(found[row], contexts[row])) for row in rows)
-            return ((row, answer["answer"], answer["score"]) for row, answer in best)
-
-        return squad.best_temperature(answers, gold)
+        temperature = self.options.temperature or squad.best_temperature(judged, gold)
+        if not self.unanswerable or self.options.null_threshold is not None:
+            return {"temperature": temperature}
+        answers = [best(row, temperature) for row in range(len(found))]
+        odds = [log_odds(a["null_score"], a["score"]) for a in answers]
+        threshold = squad.best_threshold(odds, [a["answer"] for a in answers], gold)
+        return {"temperature": temperature, "null_threshold": threshold}
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> squad.GradedAnswers:
         required(rows, "answers")

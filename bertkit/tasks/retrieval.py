@@ -7,25 +7,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
+import numpy as np
+
 from bertkit.data.beir import check_pairs
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import Answer, Column, Finding, Schema
+from bertkit.data.schema import Answer, Column, Finding, Schema, note
+from bertkit.data.table import Table
 from bertkit.errors import DataError, Problem, RowsError, UserError
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation.ranking import KS, GradedSearches, first_rows, searched
-from bertkit.tasks import vectors
-from bertkit.tasks.base import Batch, Predict, TaskOptions
-from bertkit.tasks.vectors import VectorTask
+from bertkit.tasks.base import Predict, TaskOptions
+from bertkit.tasks.vectors import VectorOptions, VectorTask, stacked
 
 if TYPE_CHECKING:
-    import numpy as np
     from datasets import Dataset
-    from torch import Tensor
-
-    from bertkit.data.table import Table
 
 
-class RetrievalOptions(vectors.VectorOptions):
+class RetrievalOptions(VectorOptions):
     """What a recipe may say under `task:`."""
 
     metrics: ClassVar[frozenset[str]] = frozenset({"ndcg@10", "mrr@10", "map", *(f"recall@{k}" for k in KS)})
@@ -77,41 +75,24 @@ class Retrieval(VectorTask[RetrievalOptions]):
             return table, []
         pairs = zip(grades, queries, strict=True)
         kept = [row for row, (grade, query) in enumerate(pairs) if grade is None or (grade > 0 and query)]
-        if len(kept) == len(table):
-            return table, []
-        what = (
-            f"train: {len(table) - len(kept):,} of {len(table):,} rows have the grade 0 or no query, and teach nothing"
-        )
-        if not kept:
+        idle, total = len(table) - len(kept), len(table)
+        what = f"train: {idle:,} of {total:,} rows have the grade 0 or no query, and teach nothing"
+        if idle and not kept:
             raise DataError(Problem("data", what, "Give documents that answer a grade of 1 or more."))
-        return table.select(kept), [Finding("note", what)]
+        return (table.select(kept), [note(what)]) if idle else (table, [])
 
     @classmethod
-    def settle(cls, options: RetrievalOptions, rows: Dataset, class_names: Sequence[str]) -> RetrievalOptions:
+    def settle(cls, options: RetrievalOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
         """Raises UserError where the extra is missing, DataError where the rows are no pairs."""
         if importlib.util.find_spec("ir_measures") is None:
             raise UserError(Problem("", "retrieval is scored by ir-measures", 'pip install "bertkit[retrieval]"'))
         if "query" not in rows.column_names:
             raise DataError(Problem("data.columns", "retrieval learns from `query` and `document`", "Map them."))
-        return options
+        return {}
 
     @property
     def metrics(self) -> Sequence[str]:
         return ["ndcg@10", *sorted(self.options.metrics - {"ndcg@10"})]
-
-    def describe(self) -> str:
-        """Such as `mean pooling, unit length`."""
-        return self.options.described()
-
-    # --- rows -> features -> model
-
-    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """`vectors` are `(texts, size)`: query, document and, where there is one, negative of each row."""
-        return self.in_batch_loss(outputs, batch)
-
-    def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
-        """`vector` of a text."""
-        return vectors.decode(items, features, [], None, ranked=False)
 
     def answer(self, rows: Dataset, predict: Predict) -> Iterator[Answer]:
         """`vector` of a text; or `score` (cosine) and `rank` of a query's document among all documents of the rows.
@@ -130,8 +111,6 @@ class Retrieval(VectorTask[RetrievalOptions]):
 
     def _vectors(self, rows: Dataset, side: str, places: list[int], predict: Predict) -> np.ndarray:
         """Unit vectors of the texts in these rows, `(texts, size)` fp32, a chunk at a time."""
-        import numpy as np
-
         table, texts = np.empty((0, 1), dtype=np.float32), rows.select_columns([side])
         for start in range(0, len(places), self.chunk_size):
             own = places[start : start + self.chunk_size]
@@ -139,7 +118,7 @@ class Retrieval(VectorTask[RetrievalOptions]):
                 features = self.encode(texts.select(own))
             except RowsError as error:
                 raise error.renumbered(own.__getitem__) from None
-            found = vectors.stacked(predict(features))
+            found = stacked(predict(features))
             if not start:
                 table = np.empty((len(places), found.shape[1]), dtype=np.float32)
             table[start : start + len(found)] = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)

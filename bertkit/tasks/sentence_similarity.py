@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
+import numpy as np
 from pydantic import Field
 
 from bertkit.data.columns import label_names
-from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Column, Finding, Schema
-from bertkit.data.table import column_values, required
+from bertkit.data.table import column_values, numbers, required
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import metrics, similarity
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.labels import GradedLabels
-from bertkit.tasks import vectors
+from bertkit.models.encoder import Encoder
 from bertkit.tasks.base import Batch, Predict, TaskOptions
-from bertkit.tasks.labels import as_targets, settle_labels, settle_range
-from bertkit.tasks.vectors import VectorTask
+from bertkit.tasks.labels import as_targets, best_label, settle_labels, settle_range
+from bertkit.tasks.vectors import TextVector, VectorOptions, VectorTask, stacked
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from bertkit.models.encoder import Encoder
-
 LOSSES = {  # target -> the losses it can be learned with, the default first
     "score": ("cosent", "cosine-mse"),
     "label": ("softmax", "cosent", "cosine-mse"),
     "positive": ("multiple-negatives-ranking",),
 }
+MIDDLE = 0.5  # the threshold where nothing fitted one
 
 
-class SentenceSimilarityOptions(vectors.VectorOptions):
+class SentenceSimilarityOptions(VectorOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
     metrics: ClassVar[frozenset[str]] = frozenset(similarity.SELECTING)
@@ -88,10 +87,8 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
     # --- from a recipe
 
     @classmethod
-    def settle(
-        cls, options: SentenceSimilarityOptions, rows: Dataset, class_names: Sequence[str]
-    ) -> SentenceSimilarityOptions:
-        """Settle loss, labels and range from the training rows. Raises DataError on contradictions."""
+    def settle(cls, options: SentenceSimilarityOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+        """Loss, labels and range. Raises DataError on contradictions."""
         target = next(name for name in cls.schema.targets if name in rows.column_names)
         required(rows, "anchor" if target == "positive" else "text_a")
         loss = options.loss or LOSSES[target][0]
@@ -107,7 +104,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
                 raise DataError(Problem("task.loss", what, "Write loss: softmax."))
         if target == "score" and loss == "cosine-mse":
             settled["score_range"] = settle_range(options.score_range, rows["score"])
-        return options.model_copy(update=settled)
+        return settled
 
     @property
     def metrics(self) -> Sequence[str]:
@@ -123,7 +120,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
 
     def describe(self) -> str:
         labels = f", labels {', '.join(self.options.labels)}" if self.options.labels else ""
-        return f"{self.options.described()}, loss {self.options.loss}{labels}"
+        return f"{super().describe()}, loss {self.options.loss}{labels}"
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         yield from super().check(features, split)
@@ -148,14 +145,19 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
             names = self.options.labels or []
             known = dict(zip(names, names, strict=True))
             known |= {str(index): name for index, name in enumerate(names) if str(index) not in known}
-            numbers: list[int] = as_targets(rows, "label", known).tolist()
-            return numbers
+            ids: list[int] = as_targets(rows, "label", known).tolist()
+            return ids
         low, high = self.options.score_range or (0.0, 1.0)
         return [(score - low) / ((high - low) or 1.0) for score in column_values(rows, "score")]
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
-        classes = len(self.options.labels or ()) if self.options.loss == "softmax" else 0
-        return vectors.build(encoder, self.options, classes=classes, new_head=new_head)
+        model = super().model(encoder, new_head=new_head)
+        if self.options.loss == "softmax":
+            from bertkit.models.heads.vectors import attach_classifier
+
+            size, classes = self.options.dense or model.config.hidden_size, len(self.options.labels or ())
+            attach_classifier(model, size, classes, None if new_head else encoder)
+        return model
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """`vectors` are `(texts, size)`: the sides of a row one after the other, rows in order."""
@@ -165,7 +167,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         from bertkit.models.heads import vector_losses
 
         if self.options.loss == "multiple-negatives-ranking":
-            return self.in_batch_loss(outputs, batch)
+            return super().loss(outputs, batch)
         a, b = (outputs["vectors"][batch["side"] == side] for side in (0, 1))
         targets = batch["labels"][batch["side"] == 0]
         if self.options.loss == "softmax":
@@ -176,21 +178,56 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
             return F.mse_loss(cosines, targets.float(), reduction="sum")
         return vector_losses.cosent(cosines, targets.float(), self.options.scale) * len(a)
 
-    def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
+    def decode(self, items: Sequence[TextVector], features: Dataset, rows: Dataset) -> list[Answer]:
         """`vector` of a text; `score` (cosine) of a pair, with `label` and `scores` where it learned labels; of an
         anchor `score`, `rank` of its positive among those of its rows (4,096 at a time), and `negative_score`."""
-        fixed = self.options.labels or [], self.options.threshold
-        return vectors.decode(items, features, *fixed, "positive" in rows.column_names)
+        if len(features) == len(rows):
+            return super().decode(items, features, rows)
+        sides = stacked(items).astype(np.float64).reshape(len(rows), -1, len(items[0].vector))
+        if items[0].classifier is not None:
+            answers = self._classified(sides[:, 0], sides[:, 1], *items[0].classifier)
+        else:
+            unit = sides / np.maximum(np.linalg.norm(sides, axis=-1, keepdims=True), 1e-12)
+            answers = self._by_cosine(unit.transpose(1, 0, 2), ranked="positive" in rows.column_names)
+        cut = (numbers(features, "lost").reshape(len(rows), -1).sum(axis=1) > 0).tolist()
+        return [answer | {"truncated": t} for answer, t in zip(answers, cut, strict=True)]
 
-    def fit(self, rows: Dataset, predict: Predict) -> Self:
+    def _classified(self, u: np.ndarray, v: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> list[Answer]:
+        """The classifier's probabilities for each pair of vectors, `(pairs, size)` each."""
+        from scipy.special import softmax
+
+        logits = np.concatenate([u, v, np.abs(u - v)], axis=1) @ weight.astype(np.float64).T + bias.astype(np.float64)
+        return [best_label(self.options.labels or [], row) for row in softmax(logits, axis=1).tolist()]
+
+    def _by_cosine(self, sides: Sequence[Any], *, ranked: bool) -> list[Answer]:
+        """Answers from the unit vectors of each side, `(rows, size)` each, dense or sparse."""
+
+        def rowwise(a: Any, b: Any) -> list[float]:
+            return np.asarray(np.clip((a * b).sum(axis=1), -1, 1)).ravel().tolist()
+
+        answers: list[Answer] = [{"score": score} for score in rowwise(sides[0], sides[1])]
+        if self.options.labels and len(self.options.labels) == 2:
+            labels, limit = self.options.labels, self._threshold
+            answers = [answer | {"label": labels[answer["score"] >= limit]} for answer in answers]
+        if ranked:
+            table = sides[0] @ sides[1].T
+            places = similarity.places(table if isinstance(table, np.ndarray) else table.toarray())
+            answers = [answer | {"rank": place} for answer, place in zip(answers, places, strict=True)]
+        if len(sides) > 2:
+            worse = rowwise(sides[0], sides[2])
+            answers = [answer | {"negative_score": score} for answer, score in zip(answers, worse, strict=True)]
+        return answers
+
+    @property
+    def _threshold(self) -> float:
+        return MIDDLE if self.options.threshold is None else self.options.threshold
+
+    def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
         """The threshold of best accuracy, where two labels come from cosines and the recipe left it open."""
         if not self.options.labels or self.options.loss == "softmax" or self.options.threshold is not None:
-            return self
-        return self._fitted(DiskList(self.answer(rows, predict)), rows)
-
-    def _fitted(self, answers: Sequence[Answer], rows: Dataset) -> Self:
-        best = similarity.best_threshold(self._numbers(rows, "label"), similarity.of(answers, "score"))
-        return replace(self, options=self.options.model_copy(update={"threshold": best}))
+            return {}
+        cosines = [answer["score"] for answer in self.answer(rows, predict)]
+        return {"threshold": similarity.best_threshold(self._numbers(rows, "label"), cosines)}
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         required(rows, "score", "label", "positive")
@@ -200,8 +237,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
             return GradedLabels.of("single-label", self.options.labels or [], self._numbers(rows, "label"), answers)
         if not self.options.labels:
             raise DataError(Problem("column `label`", "this model learned no labels, only cosines", "Map a `score`."))
-        limit = vectors.MIDDLE if self.options.threshold is None else self.options.threshold
-        return similarity.labelled(self._numbers(rows, "label"), similarity.of(answers, "score"), limit)
+        return similarity.labelled(self._numbers(rows, "label"), similarity.of(answers, "score"), self._threshold)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """What the cosine of TF-IDF vectors, learned on the texts of train, scores."""
@@ -212,6 +248,11 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         sides = simple.tfidf_vectors([text for name in names for text in train[name]], [rows[n][:] for n in names])
         if sides is None:
             return {}
-        answers = vectors.cosine_answers(sides, self.chunk_size, ranked="positive" in names)
-        own = self._fitted(answers, rows) if self.options.labels else self
-        return {"tf-idf cosine": own.grade(answers, rows).scores}
+        starts = range(0, len(rows), self.chunk_size)  # ranks are among the rows of a chunk, as the model's are
+        chunks = ([side[start : start + self.chunk_size] for side in sides] for start in starts)
+        answers = [answer for chunk in chunks for answer in self._by_cosine(chunk, ranked="positive" in names)]
+        if not self.options.labels:
+            return {"tf-idf cosine": self.grade(answers, rows).scores}
+        truth, cosines = self._numbers(rows, "label"), similarity.of(answers, "score")
+        best = similarity.best_threshold(truth, cosines)
+        return {"tf-idf cosine": similarity.labelled(truth, cosines, best).scores}

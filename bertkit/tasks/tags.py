@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
 
 from bertkit.data import tagging
-from bertkit.data.schema import Answer, Finding
+from bertkit.data.schema import Answer, Finding, note, warn
 from bertkit.data.table import numbers
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.models.heads.tagger import Tagged, expand_to_words
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PretrainedConfig
 
-Options = TypeVar("Options", bound=BaseModel)
 MANY_WINDOWS = 32  # of one text
 
 
@@ -57,7 +55,7 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict
     return {"labels": types, "tags": tags, "class_weights": weights}
 
 
-def options_of_config(kind: type[Options], name: str, config: PretrainedConfig) -> Options:
+def options_of_config(config: PretrainedConfig) -> dict[str, Any]:
     """`labels`, `tags` and `scheme` by a model's id2label. Raises ModelError where its labels are not entity tags."""
     tags = [str(name) for _, name in sorted((config.id2label or {}).items())]
     where = "config.json, id2label"
@@ -70,11 +68,12 @@ def options_of_config(kind: type[Options], name: str, config: PretrainedConfig) 
     types = list(dict.fromkeys(type_of(tag) for tag in tags if tag != "O"))
     if "O" not in tags or not types:
         raise ModelError(Problem(where, f"its labels are {', '.join(tags[:10])}: without O, or nothing but O"))
-    options = {"name": name, "labels": types, "tags": tags, "scheme": "BIOES" if scheme == "BIOES" else "BIO"}
+    scheme = "BIOES" if scheme == "BIOES" else "BIO"
     try:
-        return kind.model_validate(options)
-    except ValidationError as error:
-        raise ModelError(Problem(where, f"its labels are not a set of tags: {error.errors()[0]['msg']}")) from error
+        check_names(types, tags, scheme)
+    except ValueError as error:
+        raise ModelError(Problem(where, f"its labels are not a set of tags: {error}")) from error
+    return {"labels": types, "tags": tags, "scheme": scheme}
 
 
 def check_names(labels: Sequence[str] | None, tags: Sequence[str] | None, scheme: Any) -> None:
@@ -92,11 +91,9 @@ def window_findings(features: Dataset, split: str, *, chains: bool) -> Iterator[
     most = int(np.unique(numbers(features, "row"), return_counts=True)[1].max())
     if most > MANY_WINDOWS and chains:
         what = f"{split}: a text of {most} windows is learned as one chain, in one batch"
-        yield Finding("warn", what, "If memory runs out, give shorter texts, such as sentences.")
-    mute = int(numbers(features, "mute").sum())
-    if mute:
-        what = f"{split}: {counted(mute, 'word')} without a token (zero-width or control characters): always O"
-        yield Finding("note", what)
+        yield warn(what, "If memory runs out, give shorter texts, such as sentences.")
+    if mute := int(numbers(features, "mute").sum()):
+        yield note(f"{split}: {counted(mute, 'word')} without a token (zero-width or control characters): always O")
 
 
 def window_labels(
@@ -119,10 +116,8 @@ def window_labels(
 def as_answer(text: str, words: Sequence[tuple[int, int]], read: Sequence[int], best: Tagged) -> Answer:
     """The answer for a sentence: `words`, `entities` and `truncated`. words: their characters; read: those decoded."""
     tags, scores, entities = expand_to_words(best, read, len(words))
-    shown = []
-    for kind, first, last, score in entities:
-        start, end = words[first][0], words[last - 1][1]
-        shown.append({"text": text[start:end], "label": kind, "start": start, "end": end, "score": score})
+    borders = [(kind, words[first][0], words[last - 1][1], score) for kind, first, last, score in entities]
+    shown = [{"text": text[a:b], "label": kind, "start": a, "end": b, "score": score} for kind, a, b, score in borders]
     parts = zip((text[start:end] for start, end in words), tags, scores, strict=True)
     tagged = [{"word": word, "tag": tag, "score": score} for word, tag, score in parts]
     return {"words": tagged, "entities": shown, "truncated": False}

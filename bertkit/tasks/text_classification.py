@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
+import numpy as np
 from pydantic import Field
 
 from bertkit.data.disk_list import DiskList
@@ -16,22 +17,18 @@ from bertkit.encoding.windows import first_windows, mean_of_windows
 from bertkit.errors import DataError, Problem, require_finite
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration, metrics
+from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.labels import GradedLabels
-from bertkit.models.encoder import classifier, load_model
+from bertkit.evaluation.metrics import Kind
+from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import labels as own
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
 from bertkit.tasks.labels import Labels, Probability, Weights
 
 if TYPE_CHECKING:
-    import numpy as np
     from datasets import Dataset
-    from numpy.typing import ArrayLike
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel
-
-    from bertkit.evaluation.intervals import Scores
-    from bertkit.evaluation.metrics import Kind
-    from bertkit.models.encoder import Encoder
 
 TARGETS: dict[Kind, str] = {"single-label": "label", "multi-label": "labels", "regression": "score"}
 PROBLEMS = {kind: f"{kind.replace('-', '_')}_classification" for kind in TARGETS} | {"regression": "regression"}
@@ -90,28 +87,23 @@ class TextClassification(Task[TextClassificationOptions]):
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
-    def settle(
-        cls, options: TextClassificationOptions, rows: Dataset, class_names: Sequence[str]
-    ) -> TextClassificationOptions:
-        """Settle kind, labels and weights from the training rows. Raises DataError on contradictions."""
+    def settle(cls, options: TextClassificationOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+        """Kind, labels and weights. Raises DataError on contradictions."""
         kinds = [kind for kind, column in TARGETS.items() if column in rows.column_names]
         kind, pair = options.kind or kinds[0], _is_pair(options, rows)
         if kind not in kinds:
             what = f"{kind} learns from a column `{TARGETS[kind]}`, but the rows have {', '.join(rows.column_names)}"
             raise DataError(Problem("task.kind", what, f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}"))
-        settled: dict[str, Any] = {"kind": kind, "pair": pair}
-        if kind != "regression":
-            settled |= own.settle_classes(options, rows, TARGETS[kind], class_names)
-        return options.model_copy(update=settled)
+        classes = {} if kind == "regression" else own.settle_classes(options, rows, TARGETS[kind], class_names)
+        return {"kind": kind, "pair": pair, **classes}
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[TextClassificationOptions, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
         """Its id2label, softmax (sigmoid if multi-label), no temperature, truncation."""
         kinds = {problem: kind for kind, problem in PROBLEMS.items() if kind != "single-label"}
         kind = kinds.get(str(config.problem_type), "regression" if config.num_labels == 1 else "single-label")
         names = [] if kind == "regression" else [str(name) for _, name in sorted((config.id2label or {}).items())]
-        options = {"name": cls.name, "kind": kind, "labels": dict(zip(names, names, strict=True)) or None}
-        return TextClassificationOptions.model_validate(options), None
+        return {"kind": kind, "labels": dict(zip(names, names, strict=True)) or None}, None
 
     def describe(self) -> str:
         shown = ", ".join(self.names[:10]) + (", …" if len(self.names) > 10 else "")
@@ -143,22 +135,20 @@ class TextClassification(Task[TextClassificationOptions]):
 
         pair = _is_pair(self.options, rows)
         fields = self.options.model_dump(include={"overflow", "stride"})
-        texts = rows["text_a" if pair else "text"][:], rows["text_b"][:] if pair else None
-        columns = encode_texts(self.tokenizer, *texts, max_length=self.max_length, **fields)
+        texts = [rows[name][:] for name in (("text_a", "text_b") if pair else ("text",))]
+        columns = encode_texts(self.tokenizer, texts, max_length=self.max_length, **fields)
         if any(target in rows.column_names for target in self.schema.targets):
             columns["labels"] = self._targets(rows)[columns["row"]].tolist()
         return Dataset.from_dict(columns)
 
     def _targets(self, rows: Dataset) -> np.ndarray:
         """Label ids `(rows,)`, 0/1 `(rows, labels)`, or numbers `(rows,)`. Raises DataError."""
-        import numpy as np
-
         column = required(rows, TARGETS[self.kind])
         if self.kind == "regression":
             return np.fromiter(column_values(rows, column), np.float64, len(rows))
         return own.as_targets(rows, column, self.options.labels)
 
-    def units(self, features: Dataset) -> ArrayLike:
+    def units(self, features: Dataset) -> np.ndarray[Any, Any]:
         """All windows of a row are trained on together, because their logits are pooled."""
         return numbers(features, "row")
 
@@ -199,12 +189,10 @@ class TextClassification(Task[TextClassificationOptions]):
 
     def decode(self, items: Sequence[np.ndarray], features: Dataset, rows: Dataset) -> list[Answer]:
         """`label`, `score` and `scores`; or `labels` and `scores`; or `score`; and `truncated`. Raises ModelError."""
-        import numpy as np
-
-        _, starts, counts = np.unique(np.asarray(features["row"][:]), return_index=True, return_counts=True)
+        _, starts, counts = np.unique(numbers(features, "row"), return_index=True, return_counts=True)
         logits = np.add.reduceat(np.stack(items).astype(np.float64), starts) / counts[:, None]
         require_finite(np.isfinite(row).all() for row in logits)
-        truncated = (np.asarray(features["lost"][:])[starts] > 0).tolist()
+        truncated = (numbers(features, "lost")[starts] > 0).tolist()
         if self.kind == "regression":
             return [{"score": s, "truncated": t} for s, t in zip(logits[:, 0].tolist(), truncated, strict=True)]
         single = self.kind == "single-label"
@@ -219,12 +207,11 @@ class TextClassification(Task[TextClassificationOptions]):
     def metrics(self) -> Sequence[str]:
         return metrics.selecting(self.kind, self.names)
 
-    def fit(self, rows: Dataset, predict: Predict) -> Self:
+    def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
         """Temperature (Guo et al. 2017), then per-label thresholds of best F1; what the recipe fixed stays."""
         if self.kind == "regression":
-            return self
-        found = self.grade(DiskList(self.answer(rows, predict)), rows).calibrated()
-        return replace(self, options=self.options.model_copy(update=found))
+            return {}
+        return self.grade(DiskList(self.answer(rows, predict)), rows).calibrated()
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> GradedLabels:
         fixed = self.options.temperature, self.options.thresholds

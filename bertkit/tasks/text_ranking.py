@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
+import numpy as np
 from pydantic import Field
 
 from bertkit.data.judged import check_labels, contradictions, query_findings
@@ -13,22 +14,18 @@ from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import Table, numbers
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.windows import row_windows
-from bertkit.errors import DataError, require_finite
+from bertkit.errors import DataError, RowsError, require_finite
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import reranking, similarity
-from bertkit.models.encoder import classifier, load_model
+from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import cross_encoder
-from bertkit.tasks.base import Batch, Task, TaskOptions, encode_groups
+from bertkit.tasks.base import Batch, Task, TaskOptions
 
 if TYPE_CHECKING:
-    import numpy as np
     from datasets import Dataset
     from numpy.typing import ArrayLike
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel
-
-    from bertkit.evaluation.reranking import RankedRows
-    from bertkit.models.encoder import Encoder
 
 
 class TextRankingOptions(TaskOptions):
@@ -96,27 +93,26 @@ class TextRanking(Task[TextRankingOptions]):
         return table, list(query_findings(split, queries.tolist(), target))
 
     @classmethod
-    def settle(cls, options: TextRankingOptions, rows: Dataset, class_names: Sequence[str]) -> TextRankingOptions:
-        """Settle loss, activation and what is scored from the training rows. Raises DataError on contradictions."""
+    def settle(cls, options: TextRankingOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+        """Loss, activation and what is scored. Raises DataError on contradictions."""
         truth, groups = reranking.targets(rows).tolist(), reranking.queries(rows).tolist()
         graded, several = not set(truth) <= {0.0, 1.0}, len(set(groups)) < len(groups)
         loss = options.loss or ("mse" if graded else "binary")
         if problems := list(contradictions(options, loss, truth, groups)):
             raise DataError(problems)
-        settled = {
+        return {
             "loss": loss,
             "activation": options.activation or ("identity" if loss == "listwise" else "sigmoid"),
             "score_range": options.score_range or [min(truth), max(truth)],
             "graded": graded if options.graded is None else options.graded,
             "grouped": several if options.grouped is None else options.grouped,
         }
-        return options.model_copy(update=settled)
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[TextRankingOptions, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
         """The activation and the length that CrossEncoder takes, truncation."""
         activation, longest = cross_encoder.read(config)
-        return TextRankingOptions(name="text-ranking", activation=activation), longest
+        return {"activation": activation}, longest
 
     @property
     def metrics(self) -> Sequence[str]:
@@ -135,7 +131,7 @@ class TextRanking(Task[TextRankingOptions]):
 
         fields = self.options.model_dump(include={"overflow", "stride"})
         texts = rows["query"][:], rows["document"][:]
-        columns = encode_texts(self.tokenizer, *texts, max_length=self.max_length, **fields)
+        columns = encode_texts(self.tokenizer, texts, max_length=self.max_length, **fields)
         if not any(name in rows.column_names for name in self.schema.targets):
             return Dataset.from_dict(columns)
         targets = reranking.targets(rows)
@@ -149,9 +145,16 @@ class TextRanking(Task[TextRankingOptions]):
         """For listwise, a query's rows one after the other, with `group`, the number of the query."""
         if self.options.loss != "listwise":
             return super().features(rows)
-        return encode_groups(self, rows, reranking.queries(rows))
+        queries = reranking.queries(rows)
+        order = np.argsort(queries, kind="stable")
+        try:
+            features = super().features(rows.select(order))
+        except RowsError as error:
+            raise RowsError(sorted(error.renumbered(lambda row: int(order[row])).by_row)) from None
+        read = order[numbers(features, "row")]
+        return features.remove_columns("row").add_column("row", read).add_column("group", queries[read])
 
-    def units(self, features: Dataset) -> ArrayLike:
+    def units(self, features: Dataset) -> np.ndarray[Any, Any]:
         """All windows of a row are trained on together; for listwise, all rows of a query."""
         return numbers(features, "group" if "group" in features.column_names else "row")
 
@@ -198,26 +201,20 @@ class TextRanking(Task[TextRankingOptions]):
 
     def decode(self, items: Sequence[np.float32], features: Dataset, rows: Dataset) -> list[Answer]:
         """`score`, as the activation gives it, and `truncated`. Raises ModelError."""
-        import numpy as np
         from scipy.special import expit
 
-        of, logits = np.asarray(features["row"][:]), np.asarray(items, dtype=np.float64)
-        finite = np.ones(len(rows), dtype=bool)
-        np.logical_and.at(finite, of, np.isfinite(logits))
-        require_finite(finite.tolist())
-        best, cut = np.full(len(rows), -np.inf), np.zeros(len(rows), dtype=bool)
-        np.maximum.at(best, of, logits)
-        cut[of] = np.asarray(features["lost"][:]) > 0
+        _, starts = np.unique(numbers(features, "row"), return_index=True)
+        logits = np.asarray(items, dtype=np.float64)
+        require_finite(np.logical_and.reduceat(np.isfinite(logits), starts))
+        best, cut = np.maximum.reduceat(logits, starts), numbers(features, "lost")[starts] > 0
         scores = best if self.options.activation == "identity" else expit(best)
         return [{"score": s, "truncated": t} for s, t in zip(scores.tolist(), cut.tolist(), strict=True)]
 
-    def grade(self, answers: Sequence[Answer], rows: Dataset) -> RankedRows:
+    def grade(self, answers: Sequence[Answer], rows: Dataset) -> reranking.RankedRows:
         return self._ranked(similarity.of(answers, "score"), rows)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """Random scores, and the cosine of query and document as TF-IDF vectors, learned on the texts of train."""
-        import numpy as np
-
         train = simple.enough(train)
         given: dict[str, ArrayLike] = {"random": np.random.default_rng(0).random(len(rows))}
         sides = simple.tfidf_vectors([*train["query"], *train["document"]], [rows["query"][:], rows["document"][:]])
@@ -225,6 +222,6 @@ class TextRanking(Task[TextRankingOptions]):
             given["tf-idf cosine"] = np.asarray(sides[0].multiply(sides[1]).sum(axis=1)).ravel()
         return {name: self._ranked(scores, rows).scores for name, scores in given.items()}
 
-    def _ranked(self, scores: ArrayLike, rows: Dataset) -> RankedRows:
+    def _ranked(self, scores: ArrayLike, rows: Dataset) -> reranking.RankedRows:
         fixed = self.options.grouped, self.options.graded
         return reranking.RankedRows.of(reranking.targets(rows), scores, reranking.queries(rows), *fixed, rows["query"])

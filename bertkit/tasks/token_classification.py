@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, final
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from bertkit.data import tagged, tagging
 from bertkit.data.schema import Answer, Column, Finding, Schema
-from bertkit.data.table import column_values, numbers, required
+from bertkit.data.table import Table, column_values, numbers, required
+from bertkit.encoding.padding import Arrays
 from bertkit.encoding.words import encode_words
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration, entities
 from bertkit.evaluation.metrics import PER_LABEL
-from bertkit.models.encoder import classifier, load_model
+from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.models.heads import tagger
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
 from bertkit.tasks.labels import Name, Weights, weight_tensor
@@ -31,14 +33,10 @@ from bertkit.tasks.tags import (
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from numpy.typing import ArrayLike
     from torch import Tensor
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel
 
-    from bertkit.data.table import Table
-    from bertkit.encoding.padding import Arrays
-    from bertkit.models.encoder import Encoder
     from bertkit.models.heads.crf import Chain
 
 
@@ -117,16 +115,14 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return table, []
 
     @classmethod
-    def settle(
-        cls, options: TokenClassificationOptions, rows: Dataset, class_names: Sequence[str]
-    ) -> TokenClassificationOptions:
-        """Settle types, tags and weights from the training rows. Raises DataError on contradictions."""
-        return options.model_copy(update=settle_tags(options, rows, class_names))
+    def settle(cls, options: TokenClassificationOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+        """Types, tags and weights. Raises DataError on contradictions."""
+        return settle_tags(options, rows, class_names)
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[TokenClassificationOptions, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
         """Its id2label as tags, softmax, no temperature, single sentences. Raises ModelError."""
-        return options_of_config(TokenClassificationOptions, cls.name, config), None
+        return options_of_config(config), None
 
     @property
     def types(self) -> list[str]:
@@ -167,10 +163,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
             documents = [row if name is None else name for row, name in enumerate(rows["document"])]
         limits = {"max_length": self.max_length, "stride": self.options.stride}
         columns = encode_words(self.tokenizer, texts, words, **limits, documents=documents)
+        # A model not trained by bertkit may lack some tags: it is only scored.
         learned = set(self.tags) >= set(tagging.tag_names(self.types, self.options.scheme))
-        if (
-            "tags" in rows.column_names and learned
-        ):  # a model not trained by bertkit may lack some tags: it is only scored
+        if "tags" in rows.column_names and learned:
             columns["labels"] = window_labels(rows["tags"][:], columns, self._ids)
         return Dataset.from_dict(columns)
 
@@ -179,7 +174,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         ids = {tag: index for index, tag in enumerate(self.tags)}
         return [ids[tag] for tag in tagging.restrict(tags, words, self.options.scheme)]
 
-    def units(self, features: Dataset) -> ArrayLike:
+    def units(self, features: Dataset) -> np.ndarray[Any, Any]:
         """All windows of a sentence are trained on together where they are one chain."""
         return numbers(features, "row") if self.options.head == "crf" else super().units(features)
 
@@ -233,9 +228,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     def weights(self, like: Tensor) -> Tensor | None:
         """Class weights `(tags,)`, on the device of `like`; None where all count the same."""
-        given = self.options.class_weights
-        by_tag = {tag: given[type_of(tag)] for tag in self.tags} if isinstance(given, dict) else None
-        return weight_tensor(by_tag, self.tags, like)
+        return weight_tensor(self.options.class_weights, [type_of(tag) for tag in self.tags], like)
 
     # --- outputs -> answers -> scores
 
@@ -258,17 +251,13 @@ class TokenClassification(Task[TokenClassificationOptions]):
         """
         texts, words = tagged.sentences(rows)
         read, scores = tagger.words_of_rows(items, features, len(rows), len(self.tags))
-        best = tagger.decode_tags(scores, items[0].chain, self.tags, self._temperature)
+        best = tagger.decode_tags(scores, items[0].chain, self.tags, self.options.temperature or 1.0)
         return [as_answer(*sentence) for sentence in zip(texts, words, read, best, strict=True)]
 
-    @property
-    def _temperature(self) -> float:
-        return self.options.temperature or 1.0
-
-    def fit(self, rows: Dataset, predict: Predict) -> Self:
+    def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
         """The temperature (Guo et al. 2017) that makes the gold tags' posteriors most likely."""
         if self.options.temperature is not None:
-            return self
+            return {}
         scores, gold, chain = list[Any](), list[Any](), None
         for items, features, part in predicted(self, rows, predict):
             read, own = tagger.words_of_rows(items, features, len(part), len(self.tags))
@@ -276,12 +265,15 @@ class TokenClassification(Task[TokenClassificationOptions]):
             gold += [self._ids(*pair) for pair in zip(part["tags"], read, strict=True)]
             chain = items[0].chain
 
-        found = calibration.best_temperature(lambda t: -tagger.tag_log_likelihood(scores, gold, chain, self.tags, t))
-        return replace(self, options=self.options.model_copy(update={"temperature": found}))
+        def loss(temperature: float) -> float:
+            return -tagger.tag_log_likelihood(scores, gold, chain, self.tags, temperature)
+
+        return {"temperature": calibration.best_temperature(loss)}
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> entities.GradedEntities:
         gold = column_values(rows, required(rows, "tags"))
-        return entities.GradedEntities.of(gold, answers, self.types, self.options.scheme, self._temperature)
+        fixed = self.options.scheme, self.options.temperature or 1.0
+        return entities.GradedEntities.of(gold, answers, self.types, *fixed)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """`lookup`: every word gets the tag that it most often had in train; unseen ones O."""

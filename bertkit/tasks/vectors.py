@@ -1,38 +1,35 @@
-"""What tasks with one vector per text share: options, features, the model, and cosines as answers."""
+"""What tasks with one vector per text share: options, features and the model."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
+import numpy as np
 from pydantic import Field
 
-from bertkit.data.schema import Answer, Finding
+from bertkit.data.schema import Answer
 from bertkit.data.table import numbers
+from bertkit.encoding.padding import Arrays
 from bertkit.encoding.texts import encode_texts
-from bertkit.errors import ModelError, Problem
-from bertkit.evaluation import similarity
+from bertkit.errors import ModelError, Problem, require_finite
+from bertkit.models.encoder import Encoder, load_extra_module, load_model
+from bertkit.models.untrusted import read_object
 from bertkit.tasks.base import Batch, Task, TaskOptions
-from bertkit.tasks.labels import length_findings
 
 if TYPE_CHECKING:
-    import numpy as np
     from datasets import Dataset
-    from numpy.typing import ArrayLike
     from torch import Tensor
     from torch.nn import Module
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel
 
-    from bertkit.encoding.padding import Arrays
-    from bertkit.models.encoder import Encoder
     from bertkit.models.heads.vectors import Layout
 
+QUERIES, DOCUMENTS = ("anchor", "query"), ("positive", "negative", "document")  # the columns that get a prefix
 logger = logging.getLogger(__name__)
-
-MIDDLE = 0.5  # the threshold where nothing fitted one
 
 
 class VectorOptions(TaskOptions):
@@ -62,32 +59,9 @@ class VectorOptions(TaskOptions):
 
         return Layout(self.pooling, self.dense, self.activation, self.bias, self.normalize)
 
-    def described(self) -> str:
-        """Such as `mean pooling, dense 256, unit length`."""
-        parts = [f"{self.pooling} pooling", f"dense {self.dense}" if self.dense else "", "unit length" * self.normalize]
-        return ", ".join(part for part in parts if part)
-
-
-QUERIES, DOCUMENTS = ("anchor", "query"), ("positive", "negative", "document")  # the columns that get a prefix
-
-
-def encode_sides(
-    tokenizer: PreTrainedTokenizerBase, sides: Mapping[str, Sequence[str]], options: VectorOptions, max_length: int
-) -> dict[str, list[Any]]:
-    """Column -> its texts; one feature a text: the sides of a row one after the other.
-
-    Beside the columns of `encode_texts`: `side`, from 0, and `same`, a number that equal texts share.
-    """
-    encoded = []
-    for number, (name, texts) in enumerate(sides.items()):
-        prefix = options.query_prefix * (name in QUERIES) + options.document_prefix * (name in DOCUMENTS)
-        read = [prefix + text for text in texts] if prefix else texts
-        columns = encode_texts(tokenizer, read, None, max_length=max_length, overflow=options.overflow, stride=0)
-        columns["side"] = [number] * len(texts)
-        columns["same"] = [_number(text) for text in texts]
-        encoded.append(columns)
-    rows = range(len(next(iter(sides.values()))))
-    return {name: [columns[name][row] for row in rows for columns in encoded] for name in encoded[0]}
+    def prefix(self, column: str) -> str:
+        """What is prepended to the texts of this column."""
+        return self.query_prefix * (column in QUERIES) + self.document_prefix * (column in DOCUMENTS)
 
 
 def _number(text: str) -> int:
@@ -112,13 +86,12 @@ class VectorTask(Task[V]):
     sides: ClassVar[Sequence[str]]  # columns of texts, in the order of a row's features
 
     @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[V, int | None]:
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
         """The model's own modules.json and prompts, or mean pooling and none; cosines, no threshold, truncation.
 
         Raises ModelError on modules that bertkit does not support.
         """
         from bertkit.models.heads.vectors import read_layout
-        from bertkit.models.untrusted import read_object
 
         folder = Path(str(config.name_or_path))
         layout, longest, lowercased = read_layout(folder)
@@ -134,25 +107,53 @@ class VectorTask(Task[V]):
             what = "%s: its default prompt %r is used for queries or documents only, if it is theirs"
             logger.warning(what, folder, prompts[settings["default_prompt_name"]])
         prefixes = {f"{side}_prefix": prompts[side] for side in ("query", "document") if prompts.get(side)}
-        options: Any = cls.Options.model_validate({"name": cls.name, **layout._asdict(), **prefixes})
-        return options, longest
+        return {**layout._asdict(), **prefixes}, longest
+
+    def describe(self) -> str:
+        """Such as `mean pooling, dense 256, unit length`."""
+        dense, unit = (
+            f", dense {self.options.dense}" * (self.options.dense > 0),
+            ", unit length" * self.options.normalize,
+        )
+        return f"{self.options.pooling} pooling{dense}{unit}"
 
     def encode(self, rows: Dataset) -> Dataset:
-        """One feature a text, the sides of a row one after the other; see `encode_sides`."""
+        return self.encode_sides({name: rows[name][:] for name in self.sides if name in rows.column_names})
+
+    def encode_sides(self, sides: Mapping[str, Sequence[str]]) -> Dataset:
+        """Column -> its texts; one feature a text: the sides of a row one after the other.
+
+        Besides the columns of `encode_texts`: `side`, from 0, and `same`, a number that equal texts share.
+        """
         from datasets import Dataset
 
-        texts = {name: rows[name][:] for name in self.sides if name in rows.column_names}
-        return Dataset.from_dict(encode_sides(self.tokenizer, texts, self.options, self.max_length))
+        limits: dict[str, Any] = {"max_length": self.max_length, "overflow": self.options.overflow, "stride": 0}
+        encoded = []
+        for number, (name, texts) in enumerate(sides.items()):
+            prefix = self.options.prefix(name)
+            columns = encode_texts(self.tokenizer, [[prefix + text for text in texts]], **limits)
+            columns |= {"side": [number] * len(texts), "same": [_number(text) for text in texts]}
+            encoded.append(columns)
+        rows = range(len(encoded[0]["row"]))
+        return Dataset.from_dict({name: [side[name][row] for row in rows for side in encoded] for name in encoded[0]})
 
-    def units(self, features: Dataset) -> ArrayLike:
+    def units(self, features: Dataset) -> np.ndarray[Any, Any]:
         """The texts of a row are trained on together."""
         return numbers(features, "row")
 
-    def check(self, features: Dataset, split: str) -> Iterator[Finding]:
-        yield from length_findings(features, split, self.max_length, windows=False)
-
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
-        return build(encoder, self.options, new_head=new_head)
+        """AutoModel with the layout behind it."""
+        from transformers import AutoModel
+
+        from bertkit.models.heads.vectors import DENSE, attach
+
+        model: Any = load_model(encoder, AutoModel, {}, new_head=new_head)
+        if "pooler" in dict(model.named_children()):
+            model.pooler.requires_grad_(False)  # nothing reads it
+        attach(model, self.options.layout)
+        if self.options.dense and (not new_head or (encoder.folder / DENSE).is_dir()):
+            load_extra_module(encoder, f"{DENSE}/model", model.dense)
+        return model  # type: ignore[no-any-return]
 
     def extra_modules(self, model: Any) -> Mapping[str, Module]:
         """The dense layer and the classifier, where the model has them."""
@@ -171,10 +172,36 @@ class VectorTask(Task[V]):
         return {**layout, "config_sentence_transformers.json": settings}
 
     def forward(self, model: Any, batch: Batch) -> Any:
-        return forward(super().forward, model, batch, self.options.mini_batch)
+        """The model's outputs; with `mini_batch`, while it learns, computed in parts and again in the backward pass.
 
-    def in_batch_loss(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """Multiple-negatives ranking over anchors, positives and, where given, negatives, `()`."""
+        That is GradCache (Gao et al. 2021): the batch's memory is that of a part, its gradients are those of the whole.
+        """
+        import torch
+        from torch.utils.checkpoint import checkpoint
+
+        from bertkit.models.cpu_kernels import faster
+
+        size, run = self.options.mini_batch, super().forward
+        if size is None or len(batch["input_ids"]) <= size or not torch.is_grad_enabled():
+            return run(model, batch)
+
+        def part(piece: Batch) -> Any:
+            with faster(piece["input_ids"].device):  # entered here, since the second pass is outside of the step's
+                return run(model, piece)
+
+        parts = []
+        for values in zip(*(torch.split(values, size) for values in batch.values()), strict=True):
+            piece = dict(zip(batch, values, strict=True))
+            width = int(piece["attention_mask"].sum(1).max())
+            cut = {name: v[:, :width] if v.ndim == 2 else v for name, v in piece.items()}
+            parts.append(checkpoint(part, cut, use_reentrant=False))
+        return {**parts[0], "vectors": torch.cat([each["vectors"] for each in parts])}
+
+    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """Multiple-negatives ranking over anchors (or queries), positives and, where given, negatives.
+
+        `vectors` are `(texts, size)`: the sides of a row one after the other, rows in order.
+        """
         import torch
 
         from bertkit.models.heads import vector_losses
@@ -195,141 +222,15 @@ class VectorTask(Task[V]):
         classifier = (arrays["weight"], arrays["bias"]) if "weight" in arrays else None
         return [TextVector(vector, classifier) for vector in arrays["vectors"]]
 
-
-def build(encoder: Encoder, options: VectorOptions, *, classes: int = 0, new_head: bool = True) -> PreTrainedModel:
-    """AutoModel with the layout behind it, and a classifier over (u, v, |u - v|) where there are classes."""
-    from torch import nn
-    from transformers import AutoModel
-
-    from bertkit.models.encoder import load_extra_module, load_model
-    from bertkit.models.heads.vectors import DENSE, attach
-
-    layout = options.layout
-    model: Any = load_model(encoder, AutoModel, {}, new_head=new_head)
-    if "pooler" in dict(model.named_children()) and model.pooler is not None:
-        model.pooler.requires_grad_(False)  # nothing reads it
-    attach(model, layout)
-    if layout.dense and (not new_head or (encoder.folder / DENSE).is_dir()):
-        load_extra_module(encoder, f"{DENSE}/model", model.dense)
-    if classes:
-        model.classifier = nn.Linear(3 * (layout.dense or model.config.hidden_size), classes)
-        nn.init.normal_(model.classifier.weight, std=0.02)
-        nn.init.zeros_(model.classifier.bias)
-        if not new_head:
-            load_extra_module(encoder, "classifier", model.classifier)
-        # The classifier's own tensors go with the vectors: which texts are pairs, the loss and decode know.
-        model.register_forward_hook(_with_classifier)
-    return model  # type: ignore[no-any-return]
-
-
-def _with_classifier(model: Any, inputs: Any, outputs: Any) -> Any:
-    # Clones: DDP takes a parameter that is an output for one that is done with.
-    return {**outputs, "weight": model.classifier.weight.clone(), "bias": model.classifier.bias.clone()}
-
-
-def forward(run: Callable[[Any, Batch], Any], model: Any, batch: Batch, mini_batch: int | None) -> Mapping[str, Tensor]:
-    """The model's outputs; with `mini_batch`, while it learns, computed in parts and again in the backward pass.
-
-    That is GradCache (Gao et al. 2021): the batch's memory is that of a part, its gradients are those of the whole.
-    """
-    import torch
-
-    outputs: Mapping[str, Tensor]
-    texts = len(batch["input_ids"])
-    if mini_batch is None or texts <= mini_batch or not torch.is_grad_enabled():
-        outputs = run(model, batch)
-        return outputs
-    from torch.utils.checkpoint import checkpoint
-
-    from bertkit.models.cpu_kernels import faster
-
-    def part(piece: Batch) -> Mapping[str, Tensor]:
-        with faster(piece["input_ids"].device):  # entered here, since the second pass is outside of the step's
-            made: Mapping[str, Tensor] = run(model, piece)
-            return made
-
-    parts = []
-    for start in range(0, texts, mini_batch):
-        piece = {name: values[start : start + mini_batch] for name, values in batch.items()}
-        width = int(piece["attention_mask"].sum(1).max())
-        cut = {n: v[:, :width] if v.ndim == 2 else v for n, v in piece.items()}
-        parts.append(checkpoint(part, cut, use_reentrant=False))
-    return {**parts[0], "vectors": torch.cat([each["vectors"] for each in parts])}
+    def decode(self, items: Sequence[TextVector], features: Dataset, rows: Dataset) -> list[Answer]:
+        """`vector` of a text, and `truncated`. Raises ModelError where vectors are not finite."""
+        cut = (numbers(features, "lost") > 0).tolist()
+        table = stacked(items).tolist()
+        return [{"vector": vector, "truncated": t} for vector, t in zip(table, cut, strict=True)]
 
 
 def stacked(items: Sequence[TextVector]) -> np.ndarray:
     """`(texts, size)` fp32. Raises ModelError when vectors are not finite."""
-    import numpy as np
-
-    every = np.stack([item.vector for item in items])
-    bad = int((~np.isfinite(every)).any(axis=1).sum())
-    if bad:
-        what = f"its vectors are not finite for {bad} of {len(every)} texts"
-        raise ModelError(Problem("the model", what, "Its weights are damaged, or its training diverged."))
-    return every
-
-
-def decode(
-    items: Sequence[TextVector], features: Dataset, labels: Sequence[str], threshold: float | None, ranked: bool
-) -> list[Answer]:
-    """Vectors, or cosines of the sides; and `truncated`. Raises ModelError when vectors are not finite.
-
-    labels: what pairs are called, by the classifier or by the threshold. ranked: are the sides anchors and positives?
-    """
-    import numpy as np
-
-    sides = max(features["side"][:]) + 1
-    every = stacked(items)
-    lost = np.asarray(features["lost"][:]).reshape(-1, sides).sum(axis=1) > 0
-    table = every.astype(np.float64).reshape(-1, sides, every.shape[1])
-    if sides == 1:
-        answers: list[Answer] = [{"vector": vector.tolist()} for vector in every]
-    elif items[0].classifier is not None:
-        answers = _classified(table, items[0].classifier, labels)
-    else:
-        unit = table / np.maximum(np.linalg.norm(table, axis=-1, keepdims=True), 1e-12)
-        answers = by_cosine(unit.transpose(1, 0, 2), labels, threshold, ranked)
-    return [answer | {"truncated": cut} for answer, cut in zip(answers, lost.tolist(), strict=True)]
-
-
-def by_cosine(sides: Sequence[Any], labels: Sequence[str], threshold: float | None, ranked: bool) -> list[Answer]:
-    """Answers from the unit vectors of each side, `(rows, size)` each, dense or sparse; arguments as for `decode`."""
-    import numpy as np
-
-    def rowwise(a: Any, b: Any) -> list[float]:
-        return np.asarray(np.clip((a * b).sum(axis=1), -1, 1)).ravel().tolist()
-
-    answers: list[Answer] = [{"score": score} for score in rowwise(sides[0], sides[1])]
-    if len(labels) == 2:
-        limit = MIDDLE if threshold is None else threshold
-        answers = [answer | {"label": labels[answer["score"] >= limit]} for answer in answers]
-    if ranked:
-        table = sides[0] @ sides[1].T
-        places = similarity.places(table if isinstance(table, np.ndarray) else table.toarray())
-        answers = [answer | {"rank": place} for answer, place in zip(answers, places, strict=True)]
-    if len(sides) > 2:
-        worse = rowwise(sides[0], sides[2])
-        answers = [answer | {"negative_score": score} for answer, score in zip(answers, worse, strict=True)]
-    return answers
-
-
-def cosine_answers(sides: Sequence[Any], chunk_size: int, *, ranked: bool) -> list[Answer]:
-    """`by_cosine` of any number of rows, a chunk at a time, as a model's answers are."""
-    starts = range(0, sides[0].shape[0], chunk_size)
-    chunks = (by_cosine([side[i : i + chunk_size] for side in sides], [], None, ranked) for i in starts)
-    return [answer for chunk in chunks for answer in chunk]
-
-
-def _classified(table: np.ndarray, classifier: tuple[np.ndarray, np.ndarray], labels: Sequence[str]) -> list[Answer]:
-    """The classifier's probabilities for each pair, `(pairs, 2, size)`."""
-    import numpy as np
-    from scipy.special import softmax
-
-    u, v = table[:, 0], table[:, 1]
-    weight, bias = (part.astype(np.float64) for part in classifier)
-    logits = np.concatenate([u, v, np.abs(u - v)], axis=1) @ weight.T + bias
-    answers = []
-    for row in softmax(logits, axis=1).tolist():
-        best = max(range(len(row)), key=row.__getitem__)
-        answers.append({"label": labels[best], "score": row[best], "scores": dict(zip(labels, row, strict=True))})
-    return answers
+    vectors = np.stack([item.vector for item in items])
+    require_finite(np.isfinite(vectors).all(axis=1), "texts")
+    return vectors

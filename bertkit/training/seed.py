@@ -23,7 +23,7 @@ from bertkit.inference.runner import Runner
 from bertkit.models.device import resolve_precision
 from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run
-from bertkit.tasks.base import Task, evaluate
+from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.training.callbacks import MetricsLog, Profile, Progress, Shutdown
 from bertkit.training.checkpoint import latest_intact
 from bertkit.training.distillation import Distiller, is_online, with_soft_targets
@@ -151,7 +151,7 @@ def merge_and_calibrate(
         runner.model.save_pretrained(folder / "adapter")
         runner = replace(runner, model=runner.model.merge_and_unload())
     if "validation" in data.rows:
-        task = task.fit(data.rows["validation"], runner)
+        task = calibrate(task, data.rows["validation"], runner)
     save(runner.model, task, folder / "model", settings)
     if len(recipe.seeds) == 1:
         return {}

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json
+from bertkit.models.encoder import Encoder, load_extra_module
 from bertkit.models.untrusted import read_object
 
 if TYPE_CHECKING:
@@ -79,6 +80,22 @@ def attach(model: PreTrainedModel, layout: Layout) -> None:
     model.register_forward_hook(vectors, with_kwargs=True)
 
 
+def attach_classifier(model: Any, size: int, classes: int, encoder: Encoder | None) -> None:
+    """A classifier over (u, v, |u - v|) of vectors of this size, whose tensors go with them: which texts are pairs,
+    the loss and decoding know. encoder: the folder to load it from."""
+    model.classifier = nn.Linear(3 * size, classes)
+    nn.init.normal_(model.classifier.weight, std=0.02)
+    nn.init.zeros_(model.classifier.bias)
+    if encoder:
+        load_extra_module(encoder, "classifier", model.classifier)
+    model.register_forward_hook(_with_classifier)
+
+
+def _with_classifier(model: Any, inputs: Any, outputs: Any) -> Any:
+    # Clones: DDP takes a parameter that is an output for one that is finished.
+    return {**outputs, "weight": model.classifier.weight.clone(), "bias": model.classifier.bias.clone()}
+
+
 def read_layout(folder: Path) -> tuple[Layout, int | None, bool]:
     """The layout of a model folder, its limit in tokens where it states one, and whether its texts are lowercased.
 
@@ -93,15 +110,24 @@ def read_layout(folder: Path) -> tuple[Layout, int | None, bool]:
         raise ModelError(Problem(f"{folder}/modules.json", what, fix))
     if modules["Transformer"] != folder:
         raise ModelError(Problem(f"{folder}/modules.json", "its Transformer is not in the folder itself"))
-    file = folder / "sentence_bert_config.json"
-    settings = read_object(file) if file.is_file() else {}
-    longest = settings.get("max_seq_length")
-    if longest is not None and not _is_integer(longest, 8):
-        raise ModelError(Problem(str(file), f"max_seq_length is {longest!r}", "Expected a whole number from 8 on."))
     layout = Layout(_pooling(modules["Pooling"] / "config.json"), normalize="Normalize" in modules)
     if "Dense" in modules:
         layout = _dense(modules["Dense"], layout)
-    return layout, longest, settings.get("do_lower_case") is True
+    return layout, *read_limits(folder)
+
+
+def read_limits(folder: Path) -> tuple[int | None, bool]:
+    """The limit in tokens that a model folder's own files set, if any, and whether its texts are lowercased.
+
+    Raises ModelError.
+    """
+    file = folder / "sentence_bert_config.json"
+    # Without modules.json, sentence-transformers reads no other file of its own.
+    settings = read_object(file) if file.is_file() and (folder / "modules.json").is_file() else {}
+    longest = settings.get("max_seq_length")
+    if longest is not None and not _is_integer(longest, 8):
+        raise ModelError(Problem(str(file), f"max_seq_length is {longest!r}", "Expected a whole number from 8 on."))
+    return longest, settings.get("do_lower_case") is True
 
 
 def _is_integer(value: Any, least: int, most: float = float("inf")) -> bool:
