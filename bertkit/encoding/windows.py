@@ -9,26 +9,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def row_windows(batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The batch's rows `(rows,)`, the first window of each `(rows,)`, and for each window its row `(windows,)`.
-
-    Both are indices into this batch: rows are counted in the order of their windows.
-    """
+def row_windows(batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The first window of each row `(rows,)`, and for each window its row `(windows,)`: both are indices into this
+    batch, rows in the order of their windows."""
     import torch
 
-    rows, row_of_window, counts = torch.unique_consecutive(batch["row"], return_inverse=True, return_counts=True)
-    return rows, counts.cumsum(0) - counts, row_of_window
+    _, row_of_window, counts = torch.unique_consecutive(batch["row"], return_inverse=True, return_counts=True)
+    return counts.cumsum(0) - counts, row_of_window
 
 
 def first_windows(values: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
     """What the first window of each row has: `(windows, …)` -> `(rows, …)`."""
-    return values[row_windows(batch)[1]]
+    return values[row_windows(batch)[0]]
 
 
 def mean_of_windows(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
     """The mean of the logits of each row's windows: `(windows, labels)` -> `(rows, labels)` fp32."""
     import torch
 
-    rows, _, row_of_window = row_windows(batch)
-    table = torch.zeros(len(rows), logits.shape[-1], device=logits.device)
+    first, row_of_window = row_windows(batch)
+    table = torch.zeros(len(first), logits.shape[-1], device=logits.device)
     return table.index_add(0, row_of_window, logits.float()) / torch.bincount(row_of_window)[:, None]

@@ -129,9 +129,7 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, found: Sequence[str
     unknown = [value for value in found if value not in wanted]
     if unknown:
         what = f"train has labels that task.labels does not name: {', '.join(unknown[:10])}"
-        raise DataError(
-            Problem("task.labels", what, f"task.labels names {', '.join(wanted)}; add them, or leave it out.")
-        )
+        raise DataError(Problem("task.labels", what, f"It names {', '.join(wanted)}; add them, or leave it out."))
     return wanted
 
 

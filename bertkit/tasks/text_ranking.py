@@ -174,7 +174,7 @@ class TextRanking(Task[TextRankingOptions]):
 
         from bertkit.models.heads import ranking_losses
 
-        _, first, windows = row_windows(batch)
+        first, windows = row_windows(batch)
         logits = ranking_losses.greatest(outputs.logits[:, 0].float(), windows, len(first))
         targets = batch["labels"][first].float()
         if self.options.loss == "listwise":
@@ -188,7 +188,7 @@ class TextRanking(Task[TextRankingOptions]):
         """Rows; for listwise, queries of several rows: one row alone has no loss."""
         from bertkit.models.heads import ranking_losses
 
-        _, first, _ = row_windows(batch)
+        first, _ = row_windows(batch)
         if self.options.loss == "listwise":
             return float(sum(size > 1 for size in ranking_losses.query_sizes(batch["group"][first])))
         return float(len(first))

@@ -115,7 +115,7 @@ def _vectors_loss(task: VectorTask[Any], outputs: Any, batch: Batch, temperature
 
 def _ranking_loss(task: TextRanking, outputs: Any, batch: Batch, temperature: float) -> Tensor:
     """Squared error of each row's logit; for listwise, KL over the rows of a query."""
-    _, first, windows = row_windows(batch)
+    first, windows = row_windows(batch)
     student, teacher = (
         ranking_losses.greatest(logits[:, 0].float(), windows, len(first)) for logits in (outputs.logits, batch["soft"])
     )
