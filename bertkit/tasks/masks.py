@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
+GUESSES = 5  # tokens that an answer names for each mask of the user
+
 
 class MaskedItem(NamedTuple):
     """For one feature: sums as in COUNTED, and tokens with their probabilities for each mask of the user."""
@@ -28,11 +30,10 @@ class MaskedItem(NamedTuple):
     guesses: list[tuple[list[int], list[float]]]
 
 
-def reduce(outputs: Any, batch: Batch, chosen: Tensor, guesses: int) -> dict[str, Tensor]:
+def reduce(outputs: Any, batch: Batch, chosen: Tensor) -> dict[str, Tensor]:
     """On the device: `outputs.prediction_logits`, `(chosen, vocab)`, and the pairs', `(features, 2)` -> sums.
 
-    chosen: `(features, tokens)`, true where there are logits. guesses: tokens to name for each mask of the user,
-    which have no label.
+    chosen: `(features, tokens)`, true where there are logits; masks of the user have no label.
     """
     import torch
     from torch.nn import functional as F
@@ -50,7 +51,7 @@ def reduce(outputs: Any, batch: Batch, chosen: Tensor, guesses: int) -> dict[str
     if next_sentence is not None and "seq_relationship_logits" in outputs:
         counts[:, 3] = (next_sentence != -100).float()
         counts[:, 4] = (outputs.seq_relationship_logits.argmax(-1) == next_sentence).float()
-    best = logits[~sampled].softmax(-1).topk(min(guesses, logits.shape[-1]))
+    best = logits[~sampled].softmax(-1).topk(min(GUESSES, logits.shape[-1]))
     user_masks = {"feature": feature[~sampled], "pieces": best.indices, "probabilities": best.values}
     return {"counts": counts.double(), **user_masks}
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel
 
-GUESSES = 5  # tokens that an answer names for a masked one
-
 
 class PretrainingOptions(TaskOptions):
     """What a recipe may say under `task:`."""
@@ -54,15 +52,15 @@ class Pretraining(Task[PretrainingOptions]):
     token is not scored but filled.
     """
 
-    Options: ClassVar[type[TaskOptions]] = PretrainingOptions
-    name: ClassVar[str] = "pretraining"
-    schema: ClassVar[Schema] = Schema(
+    Options = PretrainingOptions
+    name = "pretraining"
+    schema = Schema(
         columns={"text": Column("text", "a document")},
         inputs=(frozenset({"text"}),),
         targets=("text",),
         corpus=True,
     )
-    chunk_size: ClassVar[int] = 256
+    chunk_size = 256
     padding: ClassVar[Mapping[str, int]] = {"labels": -100}
 
     # --- from a recipe, or from a model not trained by bertkit
@@ -166,7 +164,7 @@ class Pretraining(Task[PretrainingOptions]):
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
         """`counts`, and for each mask of the user its `feature` and best `pieces` with their `probabilities`."""
-        return masks.reduce(outputs, batch, self.chosen(batch), GUESSES)
+        return masks.reduce(outputs, batch, self.chosen(batch))
 
     def items(self, arrays: Arrays) -> Sequence[Any]:
         return masks.items(arrays)

@@ -64,9 +64,9 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
     special token, whose logits score `no answer`; the score of a context is the least of its windows'.
     """
 
-    Options: ClassVar[type[TaskOptions]] = QuestionAnsweringOptions
-    name: ClassVar[str] = "question-answering"
-    schema: ClassVar[Schema] = Schema(
+    Options = QuestionAnsweringOptions
+    name = "question-answering"
+    schema = Schema(
         columns={
             "question": Column("text", "the question"),
             "context": Column("text", "the text that the question is about"),
@@ -77,8 +77,8 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         targets=("answers",),
         group_columns={"context": "splits may share texts, of which other questions are asked"},
     )
-    chunk_size: ClassVar[int] = 2048  # a context may have many windows; 1,024 left 2.6 % of padding
-    reduce_inputs: ClassVar[Sequence[str]] = ("place", "low", "count", "first", "end")
+    chunk_size = 2048  # a context may have many windows; 1,024 left 2.6 % of padding
+    reduce_inputs = ("place", "low", "count", "first", "end")
 
     # --- from a recipe, or from a model not trained by bertkit
 

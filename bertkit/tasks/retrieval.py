@@ -16,7 +16,7 @@ from bertkit.data.table import Table
 from bertkit.errors import DataError, Problem, RowsError, UserError
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation.ranking import KS, GradedSearches, first_rows, searched
-from bertkit.tasks.base import Predict, TaskOptions
+from bertkit.tasks.base import Predict
 from bertkit.tasks.vectors import VectorOptions, VectorTask, stacked
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ class Retrieval(VectorTask[RetrievalOptions]):
     documents of a split: its rows are not independent, and are answered together.
     """
 
-    Options: ClassVar[type[TaskOptions]] = RetrievalOptions
-    name: ClassVar[str] = "retrieval"
-    schema: ClassVar[Schema] = Schema(
+    Options = RetrievalOptions
+    name = "retrieval"
+    schema = Schema(
         columns={
             "text": Column("text", "a text, to be embedded"),
             "query": Column("text", "what is asked", unchecked=True),
@@ -57,7 +57,7 @@ class Retrieval(VectorTask[RetrievalOptions]):
         context=("query_id", "document_id"),
         group_columns={"query_id": "a query's documents may be in several splits, or in none"},
     )
-    sides: ClassVar[Sequence[str]] = ("text", "query", "document", "negative")
+    sides = ("text", "query", "document", "negative")
 
     # --- from a recipe
 

@@ -18,7 +18,7 @@ from bertkit.evaluation import metrics, similarity
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.models.encoder import Encoder
-from bertkit.tasks.base import Batch, Predict, TaskOptions
+from bertkit.tasks.base import Batch, Predict
 from bertkit.tasks.labels import as_targets, best_label, settle_labels, settle_range
 from bertkit.tasks.vectors import TextVector, VectorOptions, VectorTask, stacked
 
@@ -65,9 +65,9 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
     (u, v, |u - v|), saved as `classifier.safetensors`.
     """
 
-    Options: ClassVar[type[TaskOptions]] = SentenceSimilarityOptions
-    name: ClassVar[str] = "sentence-similarity"
-    schema: ClassVar[Schema] = Schema(
+    Options = SentenceSimilarityOptions
+    name = "sentence-similarity"
+    schema = Schema(
         columns={
             "text": Column("text", "a text, to be embedded"),
             "text_a": Column("text", "the first text of a pair"),
@@ -82,7 +82,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         targets=("score", "label", "positive"),
         context=("positive", "negative"),
     )
-    sides: ClassVar[Sequence[str]] = ("text", "text_a", "text_b", "anchor", "positive", "negative")
+    sides = ("text", "text_a", "text_b", "anchor", "positive", "negative")
 
     # --- from a recipe
 

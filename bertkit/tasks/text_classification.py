@@ -69,9 +69,9 @@ class TextClassification(Task[TextClassificationOptions]):
     the mean of its windows' logits, in training as in prediction.
     """
 
-    Options: ClassVar[type[TaskOptions]] = TextClassificationOptions
-    name: ClassVar[str] = "text-classification"
-    schema: ClassVar[Schema] = Schema(
+    Options = TextClassificationOptions
+    name = "text-classification"
+    schema = Schema(
         columns={
             "text": Column("text", "the text"),
             "text_a": Column("text", "the first text of a pair"),

@@ -65,9 +65,9 @@ class TextRanking(Task[TextRankingOptions]):
     `group`, or without that of one query's text, are ranked together.
     """
 
-    Options: ClassVar[type[TaskOptions]] = TextRankingOptions
-    name: ClassVar[str] = "text-ranking"
-    schema: ClassVar[Schema] = Schema(
+    Options = TextRankingOptions
+    name = "text-ranking"
+    schema = Schema(
         columns={
             "query": Column("text", "what is asked"),
             "document": Column("text", "what may answer it"),

@@ -84,9 +84,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
     in several, each word in the one where it has most context; it is one chain all the same.
     """
 
-    Options: ClassVar[type[TaskOptions]] = TokenClassificationOptions
-    name: ClassVar[str] = "token-classification"
-    schema: ClassVar[Schema] = Schema(
+    Options = TokenClassificationOptions
+    name = "token-classification"
+    schema = Schema(
         columns={
             "tokens": Column("words", "the words of a sentence"),
             "text": Column("text", "a text, which is split into words"),
@@ -100,7 +100,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         group_columns={"document": "documents lose sentences, and splits share documents"},
     )
     padding: ClassVar[Mapping[str, int]] = {"heads": -1, "words": -1, "labels": -1}
-    reduce_inputs: ClassVar[Sequence[str]] = ("heads",)
+    reduce_inputs = ("heads",)
 
     # --- from a recipe, or from a model not trained by bertkit
 
