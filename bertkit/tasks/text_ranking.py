@@ -132,13 +132,9 @@ class TextRanking(Task[TextRankingOptions]):
         fields = self.options.model_dump(include={"overflow", "stride"})
         texts = rows["query"][:], rows["document"][:]
         columns = encode_texts(self.tokenizer, texts, max_length=self.max_length, **fields)
-        if not any(name in rows.column_names for name in self.schema.targets):
-            return Dataset.from_dict(columns)
-        targets = reranking.targets(rows)
-        if self.options.loss != "listwise":
-            low, high = self.options.score_range or (0.0, 1.0)
-            targets = (targets - low) / (high - low)
-        columns["labels"] = targets[columns["row"]].tolist()
+        if any(name in rows.column_names for name in self.schema.targets):
+            low, high = (self.options.loss != "listwise" and self.options.score_range) or (0.0, 1.0)
+            columns["labels"] = ((reranking.targets(rows) - low) / (high - low))[columns["row"]].tolist()
         return Dataset.from_dict(columns)
 
     def features(self, rows: Dataset) -> Dataset:
