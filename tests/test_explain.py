@@ -17,6 +17,7 @@ from datasets import Dataset
 from torch import nn
 from transformers import set_seed
 
+from bertkit.data.words import words
 from bertkit.errors import DataError
 from bertkit.explain.attention import attentions
 from bertkit.explain.explain import explain, explain_rows, rows_of, texts_of
@@ -67,7 +68,7 @@ def test_what_words_add_is_the_difference_to_no_words(name: str, tiny_encoder: P
     answers = list(task.answer(rows, predictor.predict_features))
     # An untrained tagger may find no entity in a sentence: one that has some.
     row = next(i for i, answer in enumerate(answers) if answer.get("entities", True))
-    made = explain(predictor, rows, answers, row, max_targets=2)
+    made = explain(predictor, rows, row, max_targets=2)
     assert made["attributed"]
     for each in made["attributed"]:
         scores = [share.score for shares in each["words"].values() for share in shares if share.score is not None]
@@ -94,7 +95,7 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) ->
         rows = inputs_of(case, task)
         answers = list(task.answer(rows, predictor.predict_features))
         kept[name] = predictor.predict_features(task.encode(rows))
-        found[name] = answers[1], explain(predictor, rows, answers, 1)["attributed"]
+        found[name] = answers[1], explain(predictor, rows, 1)["attributed"]
     for name in ("regression", "similarity-cosent"):
         assert [one["value"] for one in found[name][1]] == pytest.approx(
             [found[name][0]["score"]] * len(found[name][1])
@@ -138,7 +139,7 @@ def test_a_crf_is_explained_along_its_path(tiny_encoder: Path) -> None:
     starts = np.cumsum([0, *(len(word) + 1 for word in rows["tokens"][row])])[:-1]
     inside = [i for i, start in enumerate(starts) if first["start"] <= start < first["end"]]
     wanted = sum(kept.scores[word][task.options.tags.index(tags[word])] for word in inside)
-    made = explain(predictor, rows, answers, row, max_targets=1)["attributed"][0]
+    made = explain(predictor, rows, row, max_targets=1)["attributed"][0]
     assert made["value"] == pytest.approx(wanted, abs=1e-4)
     assert made["what"] == f"{first['label']} {first['text']}"
 
@@ -211,13 +212,17 @@ def test_steps_are_doubled_until_the_sum_is_right_or_it_is_said(tiny_encoder: Pa
 # --- words
 
 
+def text_of(name: str, text: str) -> Text:
+    return Text(name, text, words(text))
+
+
 @pytest.mark.parametrize("text", ["the cats sat.", "[MASK] cat , [MASK] dog!", "xyz not", "good", "  two   dogs  "])
 def test_no_share_is_lost_on_the_way_to_words(text: str, tiny_encoder: Path) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
     ids = tokenizer(text)["input_ids"]
     scores = np.random.default_rng(0).normal(size=len(ids))
     scores[[0, -1]] = 0
-    merger = Merger(tokenizer, [Text.of("text", text)])
+    merger = Merger(tokenizer, [text_of("text", text)])
     merger.add(ids, scores.tolist(), [0])
     shares = merger.shares()["text"]
     assert sum(share.score or 0 for share in shares) == pytest.approx(scores.sum())
@@ -227,7 +232,7 @@ def test_no_share_is_lost_on_the_way_to_words(text: str, tiny_encoder: Path) -> 
 
 def test_pieces_go_to_the_word_that_they_are_of(tiny_encoder: Path) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
-    merger = Merger(tokenizer, [Text.of("text_a", "the cats sat"), Text.of("text_b", "on the mat")])
+    merger = Merger(tokenizer, [text_of("text_a", "the cats sat"), text_of("text_b", "on the mat")])
     ids = tokenizer("the cats sat", "on the mat")["input_ids"]
     assert tokenizer.convert_ids_to_tokens(ids)[2:4] == ["cat", "##s"]
     merger.add(ids, [0, 1, 2, 4, 8, 0, 16, 32, 64, 0], [0, 1])
@@ -238,7 +243,7 @@ def test_pieces_go_to_the_word_that_they_are_of(tiny_encoder: Path) -> None:
 
 def test_windows_add_up_and_what_was_cut_has_no_share(tiny_encoder: Path) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
-    merger = Merger(tokenizer, [Text.of("text", "the cat sat on the mat up")])
+    merger = Merger(tokenizer, [text_of("text", "the cat sat on the mat up")])
     ids = tokenizer("the cat sat on the mat", add_special_tokens=False)["input_ids"]
     merger.add(ids[:4], [1.0] * 4, [0])
     merger.add(ids[2:], [1.0] * 4, [0])

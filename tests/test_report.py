@@ -142,7 +142,7 @@ def test_every_task_has_a_report(
     wrong = mistakes.mistakes(own)
     assert (wrong is None) == (own.task == "pretraining")
     if wrong:
-        assert f"{wrong.wrong} of {wrong.total} {wrong.unit}" in page.text
+        assert f"{len(wrong.every)} of {wrong.total} {wrong.unit}" in page.text
         assert [each.measure for each in wrong.top] == sorted((each.measure for each in wrong.top), reverse=True)
         assert all(any(each.texts) or each.lines for each in wrong.top)
     ece = scores.get("calibration", {})
@@ -166,7 +166,7 @@ def test_every_task_has_a_report(
 def test_mistakes_are_those_that_the_scores_count(facts: Facts) -> None:
     found = mistakes.mistakes(facts)
     assert found is not None
-    assert found.wrong == round((1 - facts.scores["metrics"]["accuracy"]) * facts.scores["rows"])
+    assert len(found.every) == round((1 - facts.scores["metrics"]["accuracy"]) * facts.scores["rows"])
     assert all(each.gold != each.answer for each in found.top)
 
 
@@ -175,7 +175,7 @@ def test_only_so_many_mistakes_are_shown_and_their_texts_not_without_end(facts: 
     rows = [{"text": "long " * 4000, "label": "bad", "answer": {**answer, "score": i / 200}} for i in range(200)]
     found = mistakes.mistakes(replace(facts, rows=tuple(rows)))
     assert found is not None
-    assert (found.wrong, found.total, len(found.top)) == (200, 200, mistakes.MAX_MISTAKES)
+    assert (len(found.every), found.total, len(found.top)) == (200, 200, mistakes.MAX_MISTAKES)
     assert found.top[0].measure == 199 / 200
     assert len(found.top[0].texts[0]) < mistakes.MAX_CHARACTERS + 10
     assert len(report(replace(facts, rows=tuple(rows))).encode()) < 600_000
@@ -227,10 +227,11 @@ def test_the_threshold_curve_is_the_f1_of_each_threshold() -> None:
 def test_ndcg_of_each_query_has_the_mean_that_was_scored(name: str, tiny_encoder: Path, tmp_path: Path) -> None:
     case = next(case for case in CASES if case.id == name)
     facts = read_facts(finished(case, tiny_encoder, tmp_path / "run").folder)
-    assert np.mean(rankings.ndcgs(facts)) == pytest.approx(facts.scores["metrics"]["ndcg@10"])
-    counts = task_pictures.ndcg_counts(facts)
-    assert sum(counts.values()) == len(rankings.ndcgs(facts))
-    assert counts["1"] == sum(value > 1 - 1e-9 for value in rankings.ndcgs(facts))
+    ndcgs = [query.ndcg for query in rankings.queries(facts) if query.ndcg is not None]
+    assert np.mean(ndcgs) == pytest.approx(facts.scores["metrics"]["ndcg@10"])
+    counts = task_pictures.histogram(task_pictures.NDCGS, ndcgs)
+    assert sum(counts.values()) == len(ndcgs)
+    assert counts["1"] == sum(value > 1 - 1e-9 for value in ndcgs)
 
 
 def test_ndcg_is_that_of_trec_eval() -> None:
@@ -239,7 +240,8 @@ def test_ndcg_is_that_of_trec_eval() -> None:
     run = {"q": {name + str(place) * (name == "x"): -float(place) for place, name in enumerate(order)}}
     rows = [{"grade": grade, "answer": {"rank": order.index(name) + 1}} for name, grade in grades.items()]
     expected = ranking.measures(run, {"q": grades})["ndcg@10"]["q"]
-    assert rankings.ndcg(rankings.relevant(list(enumerate(rows)))) == pytest.approx(expected)
+    found = [(rank, row["grade"]) for rank, row in rankings.relevant(rows)]
+    assert rankings.ndcg_at_10(found) == pytest.approx(expected)
 
 
 # --- why did it say that
@@ -255,7 +257,7 @@ def test_the_surest_are_explained_wrong_and_right(run: Run) -> None:
     assert wrong == [each.row for each in found.top][:3]
     right = [each for each in why if each["kind"] == "hit"]
     scores = [each["answer"]["score"] for each in right]
-    assert len(right) == min(3, len(facts.rows) - found.wrong) > 0
+    assert len(right) == min(3, len(facts.rows) - len(found.every)) > 0
     assert scores == sorted(scores, reverse=True)
     assert not {each["row"] for each in right} & {each.row for each in found.top}
     assert all(facts.rows[each["row"] - 1]["text"] == each["texts"]["text"] for each in why)

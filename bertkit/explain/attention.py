@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import torch
+from torch import Tensor
 
 from bertkit.errors import ModelError, Problem
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bertkit.inference.predictor import Predictor
-    from bertkit.tasks.base import Batch, Task
+from bertkit.inference.predictor import Predictor
+from bertkit.tasks.base import Batch, Task
 
 MAX_WEIGHTS = 500_000  # attention weights of a feature that are kept: 83 tokens of MiniLM, 58 of BERT base
 
@@ -45,21 +40,14 @@ def attentions(task: Task, model: Any, batch: Batch) -> Tensor:
     They are those of the eager kernel: fused kernels do not return them. Raises ModelError for a model without them.
     """
     inputs = {name: batch[name] for name in task.tokenizer.model_input_names if name in batch}
-    model.eval()
-    with _eager(model), torch.no_grad():
-        # `forward` itself: hooks would make vectors or a chain of the outputs, and drop the weights.
-        weights = model.forward(**inputs, output_attentions=True).attentions
+    kernel = model.config._attn_implementation
+    model.eval().set_attn_implementation("eager")
+    try:
+        with torch.no_grad():
+            # `forward` itself: hooks would make vectors or a chain of the outputs, and drop the weights.
+            weights = model.forward(**inputs, output_attentions=True).attentions
+    finally:
+        model.set_attn_implementation(kernel)
     if not weights or weights[0] is None:
         raise ModelError(Problem("the model", f"a {model.config.model_type} does not return its attention weights"))
     return torch.stack([layer[0].float().cpu() for layer in weights])
-
-
-@contextmanager
-def _eager(model: Any) -> Iterator[None]:
-    """Within the block, transformers' model uses the attention kernel that returns the weights."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)

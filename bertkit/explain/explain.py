@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
+
+from datasets import Dataset
 
 from bertkit.data import tagged
 from bertkit.data.readers import read_rows, text_a_row
+from bertkit.data.schema import Answer
+from bertkit.data.words import words
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, Problem
 from bertkit.explain.attention import Attention, attention
 from bertkit.explain.gradients import MAX_STEPS, integrated_gradients
 from bertkit.explain.targets import TARGETS, Read, Target
 from bertkit.explain.words import Merger, Share, Text
+from bertkit.inference.predictor import Predictor
 from bertkit.sections import DataSpec
+from bertkit.tasks.base import Batch
 from bertkit.tasks.vectors import VectorTask
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-    from bertkit.data.schema import Answer
-    from bertkit.inference.predictor import Predictor
-    from bertkit.tasks.base import Batch
 
 PAIRS = (("question", "context"), ("query", "document"), ("text_a", "text_b"))
 SIDES = ("text", "text_a", "text_b", "anchor", "positive", "negative", "query", "document")
@@ -58,21 +57,15 @@ class Explanation(TypedDict):
 
 
 def explain(
-    predictor: Predictor,
-    rows: Dataset,
-    answers: Sequence[Answer],
-    row: int = 0,
-    *,
-    max_targets: int | None = None,
-    max_steps: int = MAX_STEPS,
+    predictor: Predictor, rows: Dataset, row: int = 0, *, max_targets: int | None = None, max_steps: int = MAX_STEPS
 ) -> Explanation:
     """Explain the answer to row number `row` of `rows`.
 
     rows: input columns alone; more than one only if neighbours are context. max_targets: how many numbers are
     explained, such as entities; None: all. max_steps: of integrated gradients.
     """
-    task, answer = predictor.task, answers[row]
-    features = task.encode(rows)
+    task = predictor.task
+    answer, features = list(task.answer(rows, predictor.predict_features))[row], task.encode(rows)
     indices = [index for index, of in enumerate(features["row"][:]) if of == row]
     items = predictor.predict_features(features)
     read = Read(task, rows[row], [features[index] for index in indices], [items[index] for index in indices], answer)
@@ -91,13 +84,13 @@ def explain(
 def texts_of(task: Any, row: Dataset) -> list[Text]:
     """The texts of this one row, in the order in which the model reads them, with their prefixes."""
     if "tokens" in row.column_names:
-        (text,), (words,) = tagged.sentences(row)
-        return [Text("tokens", text, words)]
+        (text,), (spans,) = tagged.sentences(row)
+        return [Text("tokens", text, spans)]
     names = ("question", "context") if "question" in row.column_names else SIDES
     texts = {name: str(row[name][0]) for name in names if name in row.column_names}
     if isinstance(task, VectorTask):
         texts = {name: task.options.prefix(name) + text for name, text in texts.items()}
-    return [Text.of(name, text) for name, text in texts.items()]
+    return [Text(name, text, words(text)) for name, text in texts.items()]
 
 
 def _attributed(
@@ -108,12 +101,10 @@ def _attributed(
     if isinstance(task, VectorTask) and task.options.mini_batch:  # GradCache would split larger batches
         copies = min(copies, task.options.mini_batch)
     merger, done = Merger(task.tokenizer, texts), []
-    for part in target.parts:
-        batch = batches[part.feature]
-        done.append(
-            integrated_gradients(task, predictor.model, batch, part.score, batch_size=copies, max_steps=max_steps)
-        )
-        which = [part.feature] if isinstance(task, VectorTask) else range(len(texts))
+    for feature, score in target.parts:
+        batch = batches[feature]
+        done.append(integrated_gradients(task, predictor.model, batch, score, batch_size=copies, max_steps=max_steps))
+        which = [feature] if isinstance(task, VectorTask) else range(len(texts))
         merger.add(batch["input_ids"][0].tolist(), done[-1].tokens.tolist(), which)
     side = f", by the words of {texts[target.parts[0].feature].name}" if isinstance(task, VectorTask) else ""
     return Attributed(
@@ -124,7 +115,7 @@ def _attributed(
         error=sum(each.error for each in done),
         complete=all(each.complete for each in done),
         steps=max(each.steps for each in done),
-        words={name: shares for name, shares in merger.shares().items() if any(s.score is not None for s in shares)},
+        words=merger.shares(),
         rest=merger.rest,
     )
 
@@ -153,8 +144,7 @@ def explain_rows(predictor: Predictor, rows: Sequence[str | Mapping[str, Any]]) 
     """
     explanations = []
     for number, given in enumerate(rows, 1):
-        row = predictor.canonical([given], number - 1)
-        explanation = explain(predictor, row, list(predictor.task.answer(row, predictor.predict_features)))
+        explanation = explain(predictor, predictor.canonical([given], number - 1))
         if not explanation["attributed"]:
             raise DataError(Problem(f"row {number}", NOTHING.get(predictor.task.name, "there is nothing to explain")))
         explanations.append(explanation)

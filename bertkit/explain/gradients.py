@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bertkit.tasks.base import Batch, Task
+from bertkit.tasks.base import Batch, Task
 
 MIN_STEPS, MAX_STEPS = 16, 256  # of the integral
 TOLERANCE = 0.01  # of f(x) - f(baseline), and 0.01 itself if that is under 1
@@ -58,7 +55,7 @@ def integrated_gradients(
 
     def f(vectors: Tensor) -> Tensor:
         copies = {name: values.expand(len(vectors), *values.shape[1:]) for name, values in batch.items()}
-        with _embedded(layer, vectors):
+        with layer.register_forward_hook(lambda *_: vectors):
             return score(task.forward(model, copies))
 
     with torch.no_grad():
@@ -79,13 +76,3 @@ def _masked(task: Task, ids: Tensor) -> Tensor:
     mask = tokenizer.pad_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
     special = torch.isin(ids, ids.new_tensor(sorted(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})))
     return ids.where(special, int(mask or 0))
-
-
-@contextmanager
-def _embedded(layer: Any, vectors: Tensor) -> Iterator[None]:
-    """Within the block, the embedding layer returns these vectors for any tokens."""
-    hook = layer.register_forward_hook(lambda *_: vectors)
-    try:
-        yield
-    finally:
-        hook.remove()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -31,8 +31,7 @@ class Target(NamedTuple):
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(NamedTuple):
     """A row as the model read it: its features, the item of each that was decoded, and the answer."""
 
     task: Task
@@ -83,50 +82,45 @@ def _emissions(heads: Sequence[int], tags: Sequence[int]) -> Callable[[Any], Ten
 def span(read: Read) -> list[Target]:
     """Start and end logit of the answer, in the window that it comes from; for no answer, those of the first token."""
     answer = read.answer
-    if not answer["answer"]:
-        window = min(range(len(read.items)), key=lambda index: read.items[index].null)
-        return [Target("no answer", "logit", (Part(window, _borders(0, 0)),))]
-    covered = tokenize(read.task.tokenizer, [read.row["context"]])[0].cover(answer["start"], answer["end"])
-    if covered is None:
-        return []
-    owners = (i for i, feature in enumerate(read.features) if feature["first"] <= covered[0] < feature["end"])
-    window = next(owners)
-    shift = read.features[window]["place"] - read.features[window]["low"]
-    return [
-        Target(f"answer {answer['answer']}", "logit", (Part(window, _borders(covered[0] + shift, covered[1] + shift)),))
-    ]
-
-
-def _borders(start: int, end: int) -> Callable[[Any], Tensor]:
-    return lambda outputs: outputs.start_logits[:, start].float() + outputs.end_logits[:, end].float()
+    if answer["answer"]:
+        covered = tokenize(read.task.tokenizer, [read.row["context"]])[0].cover(answer["start"], answer["end"])
+        if covered is None:
+            return []
+        window, feature = next(
+            (i, each) for i, each in enumerate(read.features) if each["first"] <= covered[0] < each["end"]
+        )
+        start, end = (token + feature["place"] - feature["low"] for token in covered)
+    else:
+        window, start, end = min(range(len(read.items)), key=lambda index: read.items[index].null), 0, 0
+    what = f"answer {answer['answer']}" if answer["answer"] else "no answer"
+    part = Part(window, lambda outputs: outputs.start_logits[:, start].float() + outputs.end_logits[:, end].float())
+    return [Target(what, "logit", (part,))]
 
 
 def pair(read: Read) -> list[Target]:
     """The cosine of two texts, or a classifier's label, by the words of each while the other's vector is fixed."""
     if len(read.features) < 2:
         return []
-    ours = [torch.from_numpy(each.vector) for each in read.items[:2]]
+    vectors = [torch.from_numpy(each.vector) for each in read.items[:2]]
+    what, unit, score = "cosine of the two texts", "cosine", partial(_cosine, vectors)
     if read.items[0].classifier is not None:
-        label = read.answer["label"]
-        column = list(read.answer["scores"]).index(label)
-        return [Target(f"label {label}", "logit", (Part(side, _label(ours, side, column)),)) for side in (0, 1)]
-    return [Target("cosine of the two texts", "cosine", (Part(side, _cosine(ours[1 - side])),)) for side in (0, 1)]
+        what, unit = f"label {read.answer['label']}", "logit"
+        score = partial(_label, vectors, list(read.answer["scores"]).index(read.answer["label"]))
+    return [Target(what, unit, (Part(side, partial(score, side)),)) for side in (0, 1)]
 
 
-def _cosine(other: Tensor) -> Callable[[Any], Tensor]:
-    return lambda outputs: F.cosine_similarity(outputs["vectors"].float(), other.to(outputs["vectors"].device)[None])
+def _cosine(vectors: Sequence[Tensor], side: int, outputs: Any) -> Tensor:
+    own = outputs["vectors"].float()
+    return F.cosine_similarity(own, vectors[1 - side].to(own.device)[None])
 
 
-def _label(vectors: Sequence[Tensor], side: int, column: int) -> Callable[[Any], Tensor]:
-    def score(outputs: Any) -> Tensor:
-        own = outputs["vectors"].float()
-        other = vectors[1 - side].to(own.device).expand_as(own)
-        u, v = (own, other) if side == 0 else (other, own)
-        weight, bias = outputs["weight"][column].float(), outputs["bias"][column].float()
-        logits: Tensor = torch.cat([u, v, (u - v).abs()], dim=-1) @ weight + bias
-        return logits
-
-    return score
+def _label(vectors: Sequence[Tensor], column: int, side: int, outputs: Any) -> Tensor:
+    own = outputs["vectors"].float()
+    other = vectors[1 - side].to(own.device).expand_as(own)
+    u, v = (own, other) if side == 0 else (other, own)
+    weight, bias = outputs["weight"][column].float(), outputs["bias"][column].float()
+    logits: Tensor = torch.cat([u, v, (u - v).abs()], dim=-1) @ weight + bias
+    return logits
 
 
 def relevance(read: Read) -> list[Target]:
@@ -137,20 +131,15 @@ def relevance(read: Read) -> list[Target]:
 
 def masked(read: Read) -> list[Target]:
     """The logit of the most probable token at each mask of the text."""
-    masks = read.answer.get("masks", ())
-    ids = [int(read.task.tokenizer.get_vocab()[guesses[0]["token"]]) for guesses in masks]
+    best, vocabulary = [each[0]["token"] for each in read.answer.get("masks", ())], read.task.tokenizer.get_vocab()
     return [
-        Target(f"[MASK] {place + 1} is {guesses[0]['token']}", "logit", (Part(0, _token(place, len(ids), ids[place])),))
-        for place, guesses in enumerate(masks)
+        Target(f"[MASK] {place + 1} is {token}", "logit", (Part(0, _token(place, len(best), vocabulary[token])),))
+        for place, token in enumerate(best)
     ]
 
 
 def _token(place: int, masks: int, token: int) -> Callable[[Any], Tensor]:
-    def score(outputs: Any) -> Tensor:
-        logits: Tensor = outputs.prediction_logits.float().unflatten(0, (-1, masks))
-        return logits[:, place, token]
-
-    return score
+    return lambda outputs: outputs.prediction_logits.float().unflatten(0, (-1, masks))[:, place, token]
 
 
 TARGETS: Mapping[str, Callable[[Read], list[Target]]] = {

@@ -157,7 +157,7 @@ def load(
             kind.Options.model_validate({**options, "name": kind.name}), tokenizer, min(limit, longest or limit)
         )
     except ValidationError as error:
-        raise damaged_settings(folder, error) from error
+        raise damaged_settings(folder, error, "bertkit.task") from error
     saved = settings.batch_size
     size = batch_size or (Tokens(saved.tokens) if isinstance(saved, TokenBudget) else saved)
     if settings.onnx is not None:

@@ -66,10 +66,10 @@ def read_settings(folder: Path, task: str | None) -> Settings:
     return settings
 
 
-def damaged_settings(folder: Path, error: ValidationError) -> ModelError:
-    """What to raise where the section `bertkit` is not valid."""
+def damaged_settings(folder: Path, error: ValidationError, section: str = "bertkit") -> ModelError:
+    """What to raise where this section of config.json is not valid."""
     first = error.errors()[0]
-    path = ".".join(["bertkit", *map(str, first["loc"])])
+    path = ".".join([section, *map(str, first["loc"])])
     fix = "It was edited, or written by another version of bertkit."
     return ModelError(Problem(f"{folder}/config.json", f"{path}: {first['msg']}", fix))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from huggingface_hub import EvalResult, ModelCardData
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import write_text
@@ -14,12 +16,8 @@ from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.rankings import is_ranked
 from bertkit.report.table import COUNTS, baselines_table, over_seeds, strong_baselines, teacher_table
 from bertkit.report.usage import USAGE
+from bertkit.run import Run
 from bertkit.text import columns
-
-if TYPE_CHECKING:
-    from huggingface_hub import EvalResult
-
-    from bertkit.run import Run
 
 BEGIN, END = "<!-- bertkit: yours -->", "<!-- bertkit: end -->"
 YOURS = re.compile(rf"^{BEGIN}[ \t]*\n(.*?)^{END}[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -66,10 +64,8 @@ def with_yours(text: str, written: str) -> str:
 
 def card(facts: Facts, repo_id: str | None = None) -> str:
     """The card's text, without what people wrote. Raises ModelError if a fact is missing."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    name, results = repo_id or (facts.recipe.hub.repo_id if facts.recipe.hub else None), facts.results
-    plain, ours, adds = _usage(facts, name or PLACEHOLDER)
+    hub, results = facts.recipe.hub, facts.results
+    name = repo_id or (hub.repo_id if hub else None)
     library = Environment(
         loader=PackageLoader("bertkit.report"), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
@@ -77,33 +73,24 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
     library.filters |= {"inline": _inline, "fenced": _fenced, "columns": columns}
     return library.get_template("card.md").render(
         facts=facts,
-        hub=facts.recipe.hub,
+        sections=sections,
         metadata=_metadata(facts, name),
         title=_title(facts),
-        summary=sections.summary(facts),
         begin=BEGIN,
         end=END,
         scores="\n\n".join(baselines_table(results, split) for split in results["splits"]),
         units="queries" if is_ranked(facts) else "rows",
-        over_seeds=over_seeds(results) if len(results["seeds"]) > 1 else {},
+        over_seeds=over_seeds(results),
         warnings=list(strong_baselines(results)),
         teacher=teacher_table(results["distillation"]) if "distillation" in results else "",
-        labels=sections.label_rows(facts),
-        plain=plain,
-        adds=adds,
-        ours=ours,
-        source=sections.source(facts),
         hub_source=_hub_id(facts.recipe.data.source),
-        splits=sections.split_rows(facts),
         limits=list(_limits(facts)),
-        environment=sections.environment_rows(facts),
+        **_usage(facts, name or PLACEHOLDER),
     )
 
 
 def _metadata(facts: Facts, repo_id: str | None) -> str:
     """The Hub's metadata, as YAML: https://huggingface.co/docs/hub/model-cards."""
-    from huggingface_hub import ModelCardData
-
     hub = facts.recipe.hub
     tag = USAGE[facts.task].tag or facts.task
     base, data = _hub_id(facts.recipe.model.name), _hub_id(facts.recipe.data.source)
@@ -125,8 +112,6 @@ def _metadata(facts: Facts, repo_id: str | None) -> str:
 
 def _results(facts: Facts, tag: str) -> Iterator[EvalResult]:
     """One for each metric of each split, with all digits; without metrics of single labels."""
-    from huggingface_hub import EvalResult
-
     spec = facts.recipe.data
     sample = spec.source if isinstance(spec.source, str) and spec.source.startswith("sample:") else None
     for split, scores in facts.results["splits"].items():
@@ -154,24 +139,22 @@ def _title(facts: Facts) -> str:
     return f"{sections.encoder(facts)} on {sections.source(facts)}"
 
 
-def _usage(facts: Facts, name: str) -> tuple[str, str, str]:
+def _usage(facts: Facts, name: str) -> dict[str, str]:
     """Code with plain libraries, code with bertkit, and what bertkit adds."""
     plain, arguments, adds, _ = USAGE[facts.task]
     if facts.options.get("pair"):
         plain = plain.replace('"your text"', '{"text": "your text", "text_pair": "another"}')
         arguments = '{"text_a": "your text", "text_b": "another"}'
-    ours = f'import bertkit\n\nbertkit.load("{PLACEHOLDER}")({arguments})'
-    return plain.replace(PLACEHOLDER, name), ours.replace(PLACEHOLDER, name), adds
+    ours = f'import bertkit\n\nbertkit.load("{name}")({arguments})'
+    return {"plain": plain.replace(PLACEHOLDER, name), "ours": ours, "adds": adds}
 
 
 def _limits(facts: Facts) -> Iterator[str]:
     """What a reader should not expect of the model."""
     yield _reach(facts)
-    few = sections.MIN_SUPPORT
-    counts = {name: count for name, count in sections.support(facts).items() if count is not None and count < few}
-    if counts:
-        named = ", ".join(f"{_inline(name)} ({count})" for name, count in counts.items())
-        yield f"Labels with fewer than {few} examples on {facts.split}, whose scores say little: {named}."
+    few, counts = sections.MIN_SUPPORT, sections.support(facts).items()
+    if named := [f"{_inline(name)} ({count})" for name, count in counts if count is not None and count < few]:
+        yield f"Labels with fewer than {few} examples on {facts.split}, whose scores say little: {', '.join(named)}."
     yield _calibration(facts)
     yield "Scores hold only for data like the above."
 
@@ -180,17 +163,16 @@ def _reach(facts: Facts) -> str:
     """How much of a text the model reads. Raises ModelError if the predictions that tell it are gone."""
     most = f"{facts.recipe.model.max_length} tokens"
     overflow = "block" if facts.corpus else facts.options.get("overflow", "window")
-    if overflow != "truncate":
-        return {
-            "block": f"Documents are read in blocks of up to {most}.",
-            "window": f"Texts are read in windows of up to {most}; nothing is truncated.",
-            "error": f"Texts of more than {most} are rejected.",
-        }[overflow]
-    if not facts.rows:
+    if overflow == "truncate" and not facts.rows:
         what, fix = "is missing: it states how many texts were truncated", "Restore the file, or train the run again."
         raise ModelError(Problem(f"{facts.name}/predictions/{facts.split}.jsonl", what, fix))
-    cut = f"{facts.truncated:,} of {len(facts.rows):,} rows of {facts.split} were longer"
-    return f"Texts are truncated to {most}: {cut}."
+    longer = f"{facts.truncated:,} of {len(facts.rows):,} rows of {facts.split} were longer"
+    return {
+        "block": f"Documents are read in blocks of up to {most}.",
+        "window": f"Texts are read in windows of up to {most}; nothing is truncated.",
+        "error": f"Texts of more than {most} are rejected.",
+        "truncate": f"Texts are truncated to {most}: {longer}.",
+    }[overflow]
 
 
 def _calibration(facts: Facts) -> str:
@@ -212,6 +194,5 @@ def _inline(text: str) -> str:
 
 def _fenced(text: str, language: str) -> str:
     """A code block that no line of the text can end; empty without text."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = max(["```", *(f"{run}`" for run in re.findall("`+", text))], key=len)
     return f"{fence}{language}\n{text.strip(chr(10))}\n{fence}"

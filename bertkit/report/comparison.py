@@ -44,14 +44,15 @@ def warnings(facts: Sequence[Facts]) -> list[str]:
     return reasons
 
 
+def _numbered(facts: Sequence[Facts]) -> dict[str, Facts]:
+    return {f"run {place}": each for place, each in enumerate(facts, 1)}
+
+
 def overview(facts: Sequence[Facts]) -> Picture | None:
     """The headline of each run by its number, with its interval."""
     if len({(each.headline, each.split) for each in facts}) > 1:
         return None
-    metric = facts[0].headline
-    scored = {f"run {place}": each.scores for place, each in enumerate(facts, 1)}
-    ours = {name: (each["metrics"][metric], each["intervals"].get(metric)) for name, each in scored.items()}
-    return None if any(value is None for value, _ in ours.values()) else pictures.scores(metric, ours, {})
+    return pictures.scores(facts[0].headline, {name: each.scores for name, each in _numbered(facts).items()}, {})
 
 
 def score_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
@@ -75,11 +76,9 @@ def training(facts: Sequence[Facts]) -> list[Picture]:
     """Loss and headline over steps, for the selected seed of each run."""
     drawn = []
     for name in dict.fromkeys(["loss", *(f"eval_{each.headline}" for each in facts)]):
-        lines = {
-            f"run {place}": sections.points_of(each, name, _selected_seed(each)) for place, each in enumerate(facts, 1)
-        }
+        lines = {run: sections.points_of(each, name, _selected_seed(each)) for run, each in _numbered(facts).items()}
         drawn.append(pictures.curves(sections.curve_title(name), lines))
-    return [each for each in drawn if each]
+    return list(filter(None, drawn))
 
 
 def _selected_seed(facts: Facts) -> int:

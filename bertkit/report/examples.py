@@ -6,22 +6,21 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from datasets import Dataset
 
 from bertkit.explain.explain import explain
 from bertkit.files import write_json
 from bertkit.inference.display import answer_line
-from bertkit.inference.predictor import load, require_torch_model
+from bertkit.inference.predictor import Predictor, load, require_torch_model
 from bertkit.models.bert.sentences import sentences
 from bertkit.report.facts import Facts, Row, read_facts
-from bertkit.report.mistakes import wrong_answers
-from bertkit.report.rankings import identity, is_ranked, queries, relevant
+from bertkit.report.mistakes import mistakes
+from bertkit.report.rankings import is_ranked, queries
+from bertkit.tasks.base import Task
 from bertkit.tasks.vectors import VectorTask
-
-if TYPE_CHECKING:
-    from bertkit.inference.predictor import Predictor
 
 EXAMPLES = 3  # mistakes, and as many right answers
 MAX_LENGTH = 128  # tokens of an explained text
@@ -62,20 +61,16 @@ def write_explanations(folder: Path) -> Path:
         for each in found:
             each["kind"] = "hit" if each["answer"]["masks"][0][0]["token"] == each["gold"] else "mistake"
     else:
-        given = (_mistakes(predictor, facts), _hits(predictor, facts))
-        found = [each for examples in given for each in islice(_explained(predictor, examples), EXAMPLES)]
-    drawn = next((each for each in found if each["attention"]), None)
-    for each in found:
-        if each is not drawn:  # the attention maps of one example are enough
-            each["attention"] = None
+        chosen = _wrong_and_right(predictor, facts)
+        found = [each for examples in chosen for each in islice(_explained(predictor, examples), EXAMPLES)]
+    for each in [each for each in found if each["attention"]][1:]:
+        each["attention"] = None  # the maps of one example are enough
     write_json(folder / "explanations.json", {"examples": found, "neighbours": neighbours(predictor, facts.rows)})
     return folder / "explanations.json"
 
 
 def _explained(predictor: Predictor, examples: Iterable[Example]) -> Iterator[dict[str, Any]]:
     """The explanations of examples that are short enough, and have something to explain."""
-    from datasets import Dataset
-
     answered = 0
     for example in islice(examples, MAX_SEARCHED):
         rows = Dataset.from_list(example.rows)
@@ -86,36 +81,34 @@ def _explained(predictor: Predictor, examples: Iterable[Example]) -> Iterator[di
         if answered == MAX_ANSWERED:
             return
         answered += 1
-        answers = list(predictor.task.answer(rows, predictor.predict_features))
-        explanation = explain(predictor, rows, answers, example.at, max_targets=MAX_TARGETS, max_steps=MAX_STEPS)
+        explanation = explain(predictor, rows, example.at, max_targets=MAX_TARGETS, max_steps=MAX_STEPS)
         if explanation["attributed"]:
             line = answer_line(explanation["answer"])
             yield {"kind": example.kind, "row": example.number, "gold": example.gold, "said": line, **explanation}
 
 
-def _mistakes(predictor: Predictor, facts: Facts) -> Iterator[Example]:
-    """The most confident first; the nearer half of distances does not count."""
-    if wrong := wrong_answers(facts):
-        mistakes = list(wrong.mistakes)
-        near = max(1, len(mistakes) // 2) if wrong.measure in DISTANCES else len(mistakes)
-        yield from (_example(predictor, facts, "mistake", each.row, each.gold) for each in mistakes[:near])
-
-
-def _hits(predictor: Predictor, facts: Facts) -> Iterator[Example]:
-    """Right answers, the most confident first; the smaller half of distances counts as right."""
-    wrong = wrong_answers(facts)
+def _wrong_and_right(predictor: Predictor, facts: Facts) -> Iterator[Iterator[Example]]:
+    """Mistakes, then right answers, the most confident first; the smaller half of distances counts as right."""
+    wrong = mistakes(facts)
     if wrong is None:
         return
-    numbers = [each.row for each in wrong.mistakes]
-    answered = list(range(1, len(facts.rows) + 1))
-    if is_ranked(facts):
-        answered = [rows[0][0] for rows in queries(facts) if relevant(rows)]
-    right = sorted(set(answered).difference(numbers))
-    if wrong.measure in DISTANCES:
-        right += reversed(numbers[max(1, len(numbers) // 2) :])
-    else:
+    numbers, by_distance = [each.row for each in wrong.every], wrong.measure in DISTANCES
+    near = max(1, len(numbers) // 2) if by_distance else len(numbers)
+    # Of a ranking: why did the first document come first?
+    first = {query.number: query.found[0][0] for query in queries(facts)} if is_ranked(facts) else None
+    answered = range(1, len(facts.rows) + 1) if first is None else first
+    right = [*sorted(set(answered).difference(numbers)), *reversed(numbers[near:])]
+    if not by_distance:
         right.sort(key=lambda number: -_confidence(facts.rows[number - 1]["answer"]))
-    yield from (_example(predictor, facts, "hit", number) for number in right)
+
+    def example(kind: Kind, number: int, gold: str = "") -> Example:
+        if first is None:
+            return Example(kind, number, *_with_context(predictor.task, facts.rows, number - 1), gold)
+        row = {"query": facts.rows[number - 1]["query"], "document": first[number]}
+        return Example(kind, number, [row], 0, gold)
+
+    yield (example("mistake", each.row, each.gold) for each in wrong.every[:near])
+    yield (example("hit", number) for number in right)
 
 
 def _confidence(answer: Mapping[str, Any]) -> float:
@@ -127,25 +120,12 @@ def _confidence(answer: Mapping[str, Any]) -> float:
     return 0.0 if answer.get("answer") == "" else float(answer.get("score", 0.0))
 
 
-def _example(predictor: Predictor, facts: Facts, kind: Kind, number: int, gold: str = "") -> Example:
-    row = facts.rows[number - 1]
-    if is_ranked(facts):  # why did this document come first?
-        return Example(kind, number, [{"query": row["query"], "document": _first_document(facts, row)}], 0, gold)
-    task = predictor.task
-    names = [name for name in {*frozenset[str]().union(*task.inputs), *task.schema.context} if name in row]
-    around = CONTEXT if "document" in task.schema.context and "document" in row else 0
-    low = max(0, number - 1 - around)
-    near = [{name: each[name] for name in names} for each in facts.rows[low : number + around]]
-    return Example(kind, number, near, number - 1 - low, gold)
-
-
-def _first_document(facts: Facts, row: Row) -> str:
-    """The document that was found first for the query of this row."""
-    if "found" in row["answer"]:
-        best = row["answer"]["found"][0]["id"]
-        return next(str(each["document"]) for each in facts.rows if identity(each, "document") == best)
-    rows = [each for each in facts.rows if identity(each, "query") == identity(row, "query")]
-    return str(max(rows, key=lambda each: each["answer"]["score"])["document"])
+def _with_context(task: Task, rows: Sequence[Row], place: int) -> tuple[list[dict[str, Any]], int]:
+    """The inputs of a row, with those around it if documents are context, and its place among them."""
+    names = [name for name in {*frozenset[str]().union(*task.inputs), *task.schema.context} if name in rows[place]]
+    around = CONTEXT if "document" in task.schema.context and "document" in names else 0
+    low = max(0, place - around)
+    return [{name: each[name] for name in names} for each in rows[low : place + around + 1]], place - low
 
 
 def _masked(predictor: Predictor, folder: Path, split: str) -> Iterator[Example]:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from jinja2 import TemplateError
 from pydantic import ValidationError
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import read_json
+from bertkit.inference.settings import damaged_settings
+from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run
 from bertkit.tasks import get_task
 from bertkit.tasks.vectors import VectorTask
-
-if TYPE_CHECKING:
-    from bertkit.recipe.recipe import Recipe
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -30,8 +33,7 @@ ENVIRONMENT = ("python", "versions", "device", "precision")
 EDITED = "It was edited or written by another version of bertkit: train it again."
 
 
-@dataclass(frozen=True)
-class Lengths:
+class Lengths(NamedTuple):
     """Token counts of a split's first 2,000 texts, special tokens included, and the limit of one window."""
 
     tokens: tuple[int, ...]
@@ -53,7 +55,7 @@ class Facts:
     split: str  # the split that is reported in detail: test, else validation, else the only one
     rows: tuple[Row, ...] = field(repr=False)  # its rows, each with its `answer`; empty without predictions
     lengths: Lengths | None
-    transitions: tuple[tuple[float, ...], ...] | None  # of a CRF, `(tags, tags)`, from row to column
+    transitions: Any  # of a CRF, `(tags, tags)` fp64, from row to column; else None
     explanations: Mapping[str, Any] = field(default_factory=dict, repr=False)  # explanations.json, if it exists
 
     @property
@@ -94,14 +96,22 @@ def read_facts(folder: str | Path) -> Facts:
         raise ModelError(Problem(str(run.folder), what, fix))
     recipe, results = run.recipe, _mapping(run.folder / "results.json", RESULTS)
     settings = _mapping(run.model / "config.json", ("bertkit",))["bertkit"]
+    task = get_task(settings["task"]["name"])
+    try:
+        options = dict(task.Options.model_validate(settings["task"]))
+    except ValidationError as error:
+        raise damaged_settings(run.model, error, "bertkit.task") from error
     split = next((name for name in ("test", "validation") if name in results["splits"]), next(iter(results["splits"])))
     # Answers for a corpus are counts, which the results already sum up.
-    corpus = get_task(results["task"]["name"]).schema.corpus
-    rows = () if corpus else tuple(_lines(run.folder / "predictions" / f"{split}.jsonl"))
-    public = _without_folders(recipe)
+    rows = () if task.schema.corpus else tuple(_lines(run.folder / "predictions" / f"{split}.jsonl"))
+    paths = local_paths(recipe)
+
+    def public(text: str) -> str:
+        return reduce(lambda text, path: text.replace(path, Path(path).name), paths, text)
+
     data = dict(_mapping(run.folder / "data.json", DATA))
     data["findings"] = [{**each, "what": public(each["what"]), "fix": public(each["fix"])} for each in data["findings"]]
-    explanations = run.folder / "explanations.json"
+    explanations, crf = run.folder / "explanations.json", run.model / "crf.safetensors"
     return Facts(
         name=run.folder.resolve().name,
         recipe=recipe,
@@ -110,11 +120,11 @@ def read_facts(folder: str | Path) -> Facts:
         data=data,
         environment=_mapping(run.folder / "environment.json", ENVIRONMENT),
         log=tuple(_lines(run.folder / "metrics.jsonl")),
-        options=_options(run.model / "config.json", settings),
+        options=options,
         split=split,
         rows=rows,
-        lengths=_lengths(run, settings, rows),
-        transitions=_transitions(run, settings),
+        lengths=_lengths(run.model / "tokenizer.json", rows, settings["max_length"], issubclass(task, VectorTask)),
+        transitions=load_file(crf)["transitions"].astype(float) if crf.is_file() else None,
         explanations=_mapping(explanations, ("examples", "neighbours")) if explanations.is_file() else {},
     )
 
@@ -122,8 +132,6 @@ def read_facts(folder: str | Path) -> Facts:
 @contextmanager
 def damage_as_error(folder: str | Path) -> Iterator[None]:
     """Within the block, values of another type or shape than those that bertkit writes raise a ModelError."""
-    from jinja2 import TemplateError
-
     kinds = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, StopIteration)
     try:
         yield
@@ -146,18 +154,6 @@ def local_paths(recipe: Recipe) -> list[str]:
     return sorted(paths, key=lambda path: (-len(path), path))
 
 
-def _without_folders(recipe: Recipe) -> Callable[[str], str]:
-    """A function that reduces the recipe's absolute paths in a text to their last part: reports are shared."""
-    paths = local_paths(recipe)
-
-    def shortened(text: str) -> str:
-        for path in paths:
-            text = text.replace(path, Path(path).name)
-        return text
-
-    return shortened
-
-
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
@@ -176,17 +172,6 @@ def _mapping(path: Path, required: Iterable[str]) -> Mapping[str, Any]:
     return dict(value)
 
 
-def _options(path: Path, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The task's options, with their own types."""
-    given = settings.get("task") or {}
-    try:
-        return dict(get_task(given.get("name", "")).Options.model_validate(given))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(["bertkit", "task", *map(str, first["loc"])])
-        raise ModelError(Problem(str(path), f"{where}: {first['msg']}", EDITED)) from error
-
-
 def _lines(path: Path) -> Iterator[Row]:
     if not path.is_file():
         return
@@ -198,28 +183,14 @@ def _lines(path: Path) -> Iterator[Row]:
                 raise ModelError(Problem(f"{path}:{number}", f"is damaged: not valid JSON ({error})")) from error
 
 
-def _lengths(run: Run, settings: Mapping[str, Any], rows: tuple[Row, ...]) -> Lengths | None:
-    """Counted again with the model's own tokenizer, so that runs of any age have them."""
-    file = run.model / "tokenizer.json"
+def _lengths(file: Path, rows: tuple[Row, ...], limit: int, separate: bool) -> Lengths | None:
+    """Counted again with the model's own tokenizer. separate: whether each text of a row is read by itself."""
     texts = [texts for row in rows[:MAX_MEASURED] if (texts := texts_of(row))]
-    if not file.is_file() or not texts or "max_length" not in settings:
+    if not file.is_file() or not texts:
         return None
-    from tokenizers import Tokenizer
-
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    # An embedding model reads each text by itself; of a query and its document, the limit cuts the document.
-    separate = issubclass(get_task(settings["task"]["name"]), VectorTask)
+    # Of a query and its document that are read separately, the limit cuts the document.
     given = [each[-1] if separate or len(each) == 1 else each for each in texts]
-    tokens = tuple(len(encoding.ids) for encoding in tokenizer.encode_batch_fast(given))
-    return Lengths(tokens, settings["max_length"])
-
-
-def _transitions(run: Run, settings: Mapping[str, Any]) -> tuple[tuple[float, ...], ...] | None:
-    file = run.model / "crf.safetensors"
-    if "crf" not in settings.get("beside", {}) or not file.is_file():
-        return None
-    from safetensors.numpy import load_file
-
-    return tuple(tuple(map(float, row)) for row in load_file(file)["transitions"])
+    return Lengths(tuple(len(encoding.ids) for encoding in tokenizer.encode_batch_fast(given)), limit)

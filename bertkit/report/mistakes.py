@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from bertkit.data import tagging
 from bertkit.evaluation import squad
 from bertkit.report.facts import Facts, Row, texts_of
-from bertkit.report.rankings import first_ranks, identity, is_ranked, ndcg, queries, relevant, target
+from bertkit.report.rankings import Query, is_ranked, queries, target
 
 MAX_MISTAKES = 50
 MAX_CHARACTERS = 1500  # of a text
@@ -26,8 +25,7 @@ class Part(NamedTuple):
     share: float = 0.0
 
 
-@dataclass(frozen=True)
-class Mistake:
+class Mistake(NamedTuple):
     """One wrong answer. row: from 1. lines: name -> the text in parts, some of them marked."""
 
     row: int
@@ -39,43 +37,28 @@ class Mistake:
     notes: tuple[str, ...] = ()
 
 
-class Wrong(NamedTuple):
-    """Wrong answers. unit: rows or queries. measure: what they are sorted by, the largest first."""
+class Mistakes(NamedTuple):
+    """Wrong answers, those of the largest `measure` first. total: how many rows or queries (`unit`) there are."""
 
     unit: str
     measure: str
-    mistakes: Iterable[Mistake]
-
-
-@dataclass(frozen=True)
-class Mistakes:
-    """The first 50 mistakes. wrong, total: how many there are, of how many rows or queries."""
-
-    wrong: int
     total: int
-    unit: str
-    measure: str
-    top: tuple[Mistake, ...]
+    every: Sequence[Mistake]
+
+    @property
+    def top(self) -> Sequence[Mistake]:
+        """Those that a report lists."""
+        return self.every[:MAX_MISTAKES]
 
 
 def mistakes(facts: Facts) -> Mistakes | None:
     """The mistakes on the reported split; None if the run folder has no answers, or the task no right ones."""
-    wrong = wrong_answers(facts)
-    if wrong is None:
-        return None
-    total = len(facts.rows) if wrong.unit == "rows" else len(first_ranks(facts))
-    found = list(wrong.mistakes)
-    top = (replace(each, texts=tuple(map(shortened, each.texts))) for each in found[:MAX_MISTAKES])
-    return Mistakes(len(found), total, wrong.unit, wrong.measure, tuple(top))
-
-
-def wrong_answers(facts: Facts) -> Wrong | None:
-    """All wrong answers, sorted."""
     find = MISTAKES.get(facts.task)
-    if find is None or not facts.rows:
-        return None
-    wrong = find(facts)
-    return wrong._replace(mistakes=sorted(wrong.mistakes, key=lambda each: -each.measure))
+    return find(facts) if find and facts.rows else None
+
+
+def _sorted(unit: str, measure: str, total: int, found: Iterable[Mistake | None]) -> Mistakes:
+    return Mistakes(unit, measure, total, sorted(filter(None, found), key=lambda each: -each.measure))
 
 
 def shortened(text: str, most: int = MAX_CHARACTERS) -> str:
@@ -83,19 +66,23 @@ def shortened(text: str, most: int = MAX_CHARACTERS) -> str:
     return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"
 
 
+def _texts(row: Row) -> tuple[str, ...]:
+    return tuple(map(shortened, texts_of(row)))
+
+
 def label_of(facts: Facts, value: Any) -> str:
     """The name of a label, from its value in the rows."""
-    names = facts.options.get("labels") or []
-    known = dict(names) if isinstance(names, Mapping) or all(isinstance(name, list) for name in names) else {}
-    return str(known.get(str(value), value))
+    names = facts.options.get("labels")
+    return str(names.get(str(value), value) if isinstance(names, Mapping) else value)
 
 
-def _by_row(facts: Facts, measure: str, find: Callable[[Facts, int, Row], Mistake | None]) -> Wrong:
+def _by_row(facts: Facts, measure: str, find: Callable[[Facts, int, Row], Mistake | None]) -> Mistakes:
     """The mistakes of single rows. find: row and its number from 1 -> its mistake, if it is one."""
-    return Wrong("rows", measure, filter(None, (find(facts, number, row) for number, row in enumerate(facts.rows, 1))))
+    found = (find(facts, number, row) for number, row in enumerate(facts.rows, 1))
+    return _sorted("rows", measure, len(facts.rows), found)
 
 
-def _labels(facts: Facts) -> Wrong:
+def _labels(facts: Facts) -> Mistakes:
     """Wrong labels, or numbers by how far they are off."""
     if facts.options.get("kind") == "regression":
         return _off(facts, "off by", [abs(row["answer"]["score"] - row["score"]) for row in facts.rows])
@@ -104,7 +91,7 @@ def _labels(facts: Facts) -> Wrong:
 
 def _label(facts: Facts, number: int, row: Row) -> Mistake | None:
     gold, answer = label_of(facts, row["label"]), row["answer"]
-    return Mistake(number, gold, answer["label"], answer["score"], texts_of(row)) if answer["label"] != gold else None
+    return Mistake(number, gold, answer["label"], answer["score"], _texts(row)) if answer["label"] != gold else None
 
 
 def _label_set(facts: Facts, number: int, row: Row) -> Mistake | None:
@@ -115,23 +102,20 @@ def _label_set(facts: Facts, number: int, row: Row) -> Mistake | None:
     scores = row["answer"]["scores"]
     confidence = max(scores[name] if name in given else 1 - scores[name] for name in gold ^ given)
     right, wrong = (", ".join(sorted(names)) or NONE for names in (gold, given))
-    return Mistake(number, right, wrong, confidence, texts_of(row))
+    return Mistake(number, right, wrong, confidence, _texts(row))
 
 
-def _off(facts: Facts, measure: str, distances: Sequence[float]) -> Wrong:
-    rows = zip(facts.rows, distances, strict=True)
-    return Wrong(
-        "rows",
-        measure,
-        (
-            Mistake(number, f"{target(row):g}", f"{row['answer']['score']:.3f}", distance, texts_of(row))
-            for number, (row, distance) in enumerate(rows, 1)
-            if distance
-        ),
-    )
+def _off(facts: Facts, measure: str, distances: Sequence[float]) -> Mistakes:
+    """Every row that is any distance off."""
+
+    def find(facts: Facts, number: int, row: Row) -> Mistake | None:
+        gold, given, distance = f"{target(row):g}", f"{row['answer']['score']:.3f}", distances[number - 1]
+        return Mistake(number, gold, given, distance, _texts(row)) if distance else None
+
+    return _by_row(facts, measure, find)
 
 
-def _ranks_apart(facts: Facts) -> Wrong:
+def _ranks_apart(facts: Facts) -> Mistakes:
     """Targets and scores have different scales, so their ranks are compared."""
     from scipy.stats import rankdata
 
@@ -159,10 +143,9 @@ def _tagged(
 ) -> tuple[Part, ...]:
     """A sentence in parts: its entities are marked as right if the others have them too."""
     parts, done = [], 0
-    for entity in entities:
-        kind, first, end = entity
+    for kind, first, end in entities:
         parts += [Part(" ".join(words[done:first]))] if first > done else []
-        parts.append(Part(" ".join(words[first:end]), "right" if entity in others else mark, kind))
+        parts.append(Part(" ".join(words[first:end]), "right" if (kind, first, end) in others else mark, kind))
         done = end
     return (*parts, Part(" ".join(words[done:])))
 
@@ -176,15 +159,10 @@ def _question(facts: Facts, number: int, row: Row) -> Mistake | None:
     given = {(answer["start"], answer["end"])} if answer["answer"] else set[tuple[int, int]]()
     best = [f"{shortened(each['answer'], 80)} {each['score']:.2f}" for each in answer["n_best"][:5]]
     best += [f"no answer {answer['null_score']:.2f}"] if answer["null_score"] else []
-    return Mistake(
-        number,
-        " | ".join(dict.fromkeys(gold["text"])) or NONE,
-        answer["answer"] or NONE,
-        answer["score"],
-        (row["question"],),
-        (("context", marked_spans(row["context"], spans, given)),),
-        (f"n-best: {'; '.join(best)}",) if best else (),
-    )
+    right, wrong = " | ".join(dict.fromkeys(gold["text"])) or NONE, answer["answer"] or NONE
+    lines = (("context", marked_spans(row["context"], spans, given)),)
+    notes = (f"n-best: {'; '.join(best)}",) if best else ()
+    return Mistake(number, right, wrong, answer["score"], (shortened(row["question"]),), lines, notes)
 
 
 def marked_spans(text: str, gold: Iterable[tuple[int, int]], given: Iterable[tuple[int, int]]) -> tuple[Part, ...]:
@@ -198,7 +176,7 @@ def marked_spans(text: str, gold: Iterable[tuple[int, int]], given: Iterable[tup
     return tuple(parts)
 
 
-def _pairs(facts: Facts) -> Wrong:
+def _pairs(facts: Facts) -> Mistakes:
     """Ranks that are apart, positives with a rank below 1, or wrong labels."""
     if "score" in facts.rows[0]:
         return _ranks_apart(facts)
@@ -209,33 +187,28 @@ def _pairs(facts: Facts) -> Wrong:
 
 def _outranked(facts: Facts, number: int, row: Row) -> Mistake | None:
     rank, score = row["answer"]["rank"], row["answer"]["score"]
-    return Mistake(number, "rank 1", f"rank {rank}, cosine {score:.3f}", rank, texts_of(row)) if rank > 1 else None
+    return Mistake(number, "rank 1", f"rank {rank}, cosine {score:.3f}", rank, _texts(row)) if rank > 1 else None
 
 
-def _rankings(facts: Facts) -> Wrong:
+def _rankings(facts: Facts) -> Mistakes:
     """Queries whose first document is not relevant; of independent pairs, ranks that are apart."""
     if not is_ranked(facts):
         return _ranks_apart(facts)
-    return Wrong("queries", "rank of the first relevant", _failed_queries(facts))
+    asked = queries(facts)
+    return _sorted("queries", "rank of the first relevant", len(asked), map(_failed_query, asked))
 
 
-def _failed_queries(facts: Facts) -> Iterator[Mistake]:
-    """Queries whose first document is not relevant: the relevant ones, and what was found first."""
-    documents = {identity(row, "document"): row["document"] for row in facts.rows}
-    for rows in queries(facts):
-        gold, (number, first) = relevant(rows), rows[0]
-        if not gold or gold[0][0] == 1:
-            continue
-        hits = [(documents[hit["id"]], hit["score"]) for _, row in rows for hit in row["answer"].get("found", ())]
-        if "grade" not in first:
-            hits = sorted(((r["document"], r["answer"]["score"]) for _, r in rows), key=lambda pair: -pair[1])
-        best = [f"{shortened(row['document'], 300)} (rank {rank})" for rank, row in gold[:3]]
-        given = [f"{shortened(text, 300)} ({score:.3f})" for text, score in hits[:3]]
-        note = f"nDCG@10 {ndcg(gold):.3f}"
-        yield Mistake(number, "\n\n".join(best), "\n\n".join(given), gold[0][0], (first["query"],), (), (note,))
+def _failed_query(query: Query) -> Mistake | None:
+    """The relevant documents, and what was found first."""
+    rank = query.relevant[0][0]
+    if rank == 1:
+        return None
+    gold = "\n\n".join(f"{shortened(row['document'], 300)} (rank {rank})" for rank, row in query.relevant[:3])
+    given = "\n\n".join(f"{shortened(text, 300)} ({score:.3f})" for text, score in query.found)
+    return Mistake(query.number, gold, given, rank, (shortened(query.text),), (), (f"nDCG@10 {query.ndcg:.3f}",))
 
 
-MISTAKES: Mapping[str, Callable[[Facts], Wrong]] = {
+MISTAKES: Mapping[str, Callable[[Facts], Mistakes]] = {
     "text-classification": _labels,
     "token-classification": lambda facts: _by_row(facts, "confidence", sentence_mistake),
     "question-answering": lambda facts: _by_row(facts, "confidence", _question),

@@ -8,13 +8,15 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+
+from bertkit.evaluation import calibration
 
 Points: TypeAlias = Sequence[tuple[float, float]]
 
@@ -42,8 +44,7 @@ STYLE: Any = {
 }
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """An SVG element, a sentence with the same content for those who do not see it, and how to read it."""
 
     title: str
@@ -77,42 +78,51 @@ def curves(title: str, lines: Mapping[str, Points], marked: Mapping[str, float] 
 
 @mpl.rc_context(STYLE)
 def scores(
-    metric: str, ours: Mapping[str, tuple[float, Sequence[float] | None]], others: Mapping[str, float], band: Any = None
-) -> Picture:
-    """Scores with their intervals above those of baselines; band: lowest and highest score that the recipe expects."""
-    names = [*ours, *others]
-    figure, axes = _axes(metric, height=0.75 + 0.3 * len(names))
+    metric: str, ours: Mapping[str, Mapping[str, Any]], others: Mapping[str, float], band: Any = None
+) -> Picture | None:
+    """The metric in scores by name, with its intervals, above that of baselines; None if it is not defined in all.
+
+    band: lowest and highest score that the recipe expects.
+    """
+    values = {name: each["metrics"][metric] for name, each in ours.items()} | {**others}
+    if None in values.values():
+        return None
+    figure, axes = _axes(metric, height=0.75 + 0.3 * len(values))
     if isinstance(band, list):
         axes.axvspan(band[0], band[1], color=SERIES[2], alpha=0.25, linewidth=0)
-    for place, (value, bounds) in enumerate(ours.values()):
-        if bounds:
+    for place, (name, each) in enumerate(ours.items()):
+        if bounds := each["intervals"].get(metric):
             axes.plot(bounds, [place] * 2, color=SERIES[0], linewidth=2, marker="|", markersize=8)
-        axes.plot([value], [place], "o", color=SERIES[0], markersize=7)
-    axes.plot(list(others.values()), range(len(ours), len(names)), "D", color=SERIES[1], markersize=6)
-    _name_rows(axes, names)
+        axes.plot([values[name]], [place], "o", color=SERIES[0], markersize=7)
+    axes.plot(list(others.values()), range(len(ours), len(values)), "D", color=SERIES[1], markersize=6)
+    _name_rows(axes, list(values))
     axes.grid(axis="x", color=FAINT, alpha=0.3, linewidth=0.6)
     axes.locator_params(axis="x", nbins=5)  # labels of four decimals do not touch
-    values = [f"{name} {value:.3f}" for name, value in [*((n, v[0]) for n, v in ours.items()), *others.items()]]
+    alt = f"{metric}: {'; '.join(f'{name} {value:.3f}' for name, value in values.items())}."
     note = "Dots with their 95 % intervals" + ("; diamonds are baselines." if others else ".")
     note += " The band is the range that the recipe expects." if isinstance(band, list) else ""
-    return Picture(f"headline: {metric}", to_svg(figure, metric), f"{metric}: {'; '.join(values)}.", note)
+    return Picture(f"headline: {metric}", to_svg(figure, metric), alt, note)
 
 
 @mpl.rc_context(STYLE)
-def reliability(bins: Mapping[str, Sequence[Mapping[str, Any]]], errors: Mapping[str, float]) -> Picture:
-    """Accuracy by confidence (Guo et al. 2017). bins: `before` or `after` -> as `calibration.reliability` returns."""
+def reliability(decisions: Mapping[str, ArrayLike]) -> Picture:
+    """Accuracy by confidence (Guo et al. 2017). decisions: `before` or `after` -> confidence, right: (decisions, 2)."""
     figure, axes = _axes("confidence", "accuracy", height=3.4)
     axes.plot([0, 1], [0, 1], ":", color=FAINT, linewidth=1)
-    for name, each in bins.items():
-        points = [(one["confidence"], one["accuracy"]) for one in each if one["count"]]
-        style = ("-o", SERIES[0]) if name == "after" else ("--s", SERIES[1])
-        label = f"{name} calibration, ECE {errors[name]:.3f}"
-        axes.plot(*zip(*points, strict=True), style[0], color=style[1], markersize=4, label=label)
+    errors = []
+    for name, pairs in decisions.items():
+        columns = np.asarray(pairs, dtype=np.float64).T
+        points = [(each["confidence"], each["accuracy"]) for each in calibration.reliability(*columns) if each["count"]]
+        error = calibration.expected_calibration_error(*columns)
+        errors.append(f"{name} calibration the expected calibration error is {error:.3f}")
+        style, color = ("-o", SERIES[0]) if name == "after" else ("--s", SERIES[1])
+        label = f"{name} calibration, ECE {error:.3f}"
+        axes.plot(*zip(*points, strict=True), style, color=color, markersize=4, label=label)
     axes.set(xlim=(0, 1.02), ylim=(-0.02, 1.02))
     axes.legend(loc="lower right")
-    alt = "; ".join(f"{name} calibration the expected calibration error is {errors[name]:.3f}" for name in bins)
     note = "On the dotted line, answers with confidence 0.8 are right eight times in ten. 15 bins, without empty ones."
-    return Picture("Reliability", to_svg(figure, "reliability"), f"Reliability diagram: {alt}.", note)
+    alt = f"Reliability diagram: {'; '.join(errors)}."
+    return Picture("Reliability", to_svg(figure, "reliability"), alt, note)
 
 
 @mpl.rc_context(STYLE)
@@ -137,10 +147,9 @@ def scatter(points: Points, across: str, along: str) -> Picture:
     figure, axes = _axes(across, along, height=3.4)
     axes.scatter(gold, given, s=14, color=SERIES[0], alpha=0.7, linewidths=0)
     alt = f"Scatter plot of {len(gold):,} rows, {across} from {min(gold):g} to {max(gold):g} against {along} from "
+    alt += f"{min(given):.3g} to {max(given):.3g}."
     note = f"Every {step}th row." if step > 1 else ""
-    return Picture(
-        f"{along} against {across}", to_svg(figure, "scatter"), f"{alt}{min(given):.3g} to {max(given):.3g}.", note
-    )
+    return Picture(f"{along} against {across}", to_svg(figure, "scatter"), alt, note)
 
 
 @mpl.rc_context(STYLE)
@@ -177,8 +186,7 @@ def attention(levels: Any) -> Picture:
     levels: `(layers, heads, tokens, tokens)`, 0 to 255.
     """
     layers, heads, tokens, _ = levels.shape
-    cells = np.zeros((layers, heads, tokens + 1, tokens + 1, 4), dtype=np.uint8)
-    cells[...] = GAP
+    cells = np.full((layers, heads, tokens + 1, tokens + 1, 4), GAP, dtype=np.uint8)
     cells[:, :, :-1, :-1] = BLUE
     cells[:, :, :-1, :-1, 3] = np.sqrt(levels / 255) * 255  # weights are small: roots are easier to distinguish
     table = cells.transpose(0, 2, 1, 3, 4).reshape(layers * (tokens + 1), heads * (tokens + 1), 4)
@@ -189,20 +197,15 @@ def attention(levels: Any) -> Picture:
     axes.set_yticks(middles[:layers], range(1, layers + 1))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    first = levels[:, :, :, 0].mean() / 255
     alt = f"Attention maps of {layers} layers with {heads} heads each, over {tokens} tokens. On average a token "
+    alt += f"gives {levels[:, :, :, 0].mean() / 255:.0%} of its attention to the first one."
     note = "In each map, rows are tokens that attend and columns are those attended to; darker is more."
-    return Picture(
-        "Attention", to_svg(figure, "attention"), f"{alt}gives {first:.0%} of its attention to the first one.", note
-    )
+    return Picture("Attention", to_svg(figure, "attention"), alt, note)
 
 
 def _axes(across: str = "", along: str = "", height: float = 2.9, width: float = 4.6) -> tuple[Figure, Any]:
     figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_xlabel(across)
-    axes.set_ylabel(along)
-    return figure, axes
+    return figure, figure.add_subplot(xlabel=across, ylabel=along)
 
 
 def _name_rows(axes: Any, names: Sequence[str]) -> None:
@@ -217,8 +220,7 @@ def to_svg(figure: Figure, salt: str) -> str:
     salted: Any = {"svg.hashsalt": salt}
     with mpl.rc_context(salted):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = file.getvalue()
-    text = text[text.index("<svg") :]
+    text = "<svg" + file.getvalue().partition("<svg")[2]
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*"', "<g", text)
     text = re.sub(r'(<svg [^>]*?)width="[^"]*"', r"\1", re.sub(r'(<svg [^>]*?)height="[^"]*"', r"\1", text, count=1))

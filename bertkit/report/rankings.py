@@ -1,11 +1,22 @@
-"""The queries of a split, their relevant documents, and the ranks at which these were found."""
+"""The queries of a split: the ranks of their relevant documents, and what was found first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import log2
+from typing import NamedTuple
 
 from bertkit.report.facts import Facts, Row
+
+
+class Query(NamedTuple):
+    """A query with a relevant document. number: its first row, from 1. ndcg: None where one document was ranked."""
+
+    number: int
+    text: str
+    relevant: list[tuple[int, Row]]  # (rank, row), best first: among all documents, or among the query's rows
+    found: list[tuple[str, float]]  # the first three documents, with their scores
+    ndcg: float | None
 
 
 def is_ranked(facts: Facts) -> bool:
@@ -13,19 +24,33 @@ def is_ranked(facts: Facts) -> bool:
     return bool(facts.options.get("grouped", facts.task == "retrieval"))
 
 
-def identity(row: Row, side: str) -> str:
+def queries(facts: Facts) -> list[Query]:
+    """The queries that have a relevant document, in the order of their first rows."""
+    rows_of: dict[str, list[tuple[int, Row]]] = {}
+    for number, row in enumerate(facts.rows, 1):
+        if row["query"]:
+            rows_of.setdefault(_identity(row, "query"), []).append((number, row))
+    texts = {_identity(row, "document"): row["document"] for row in facts.rows}
+    asked = (_query(rows[0][0], [row for _, row in rows], texts) for rows in rows_of.values())
+    return [query for query in asked if query.relevant]
+
+
+def _query(number: int, rows: Sequence[Row], texts: Mapping[str, str]) -> Query:
+    """The query of these rows. texts: of the documents, by their identity."""
+    text, gold, ndcg = rows[0]["query"], relevant(rows), None
+    if "grade" in rows[0]:
+        found = [(texts[hit["id"]], hit["score"]) for hit in rows[0]["answer"]["found"][:3]]
+    else:
+        found = sorted(((row["document"], row["answer"]["score"]) for row in rows), key=lambda pair: -pair[1])[:3]
+    if gold and (len(rows) > 1 or "grade" in rows[0]):
+        ndcg = ndcg_at_10([(rank, target(row)) for rank, row in gold])
+    return Query(number, text, gold, found, ndcg)
+
+
+def _identity(row: Row, side: str) -> str:
     """What identifies a query or a document: its id, or else its text."""
     given = row.get(f"{side}_id", row.get("group") if side == "query" else None)
     return str(row[side] if given is None else given)
-
-
-def queries(facts: Facts) -> list[list[tuple[int, Row]]]:
-    """The rows of each query, with their numbers from 1; without documents that belong to no query."""
-    rows: dict[str, list[tuple[int, Row]]] = {}
-    for number, row in enumerate(facts.rows, 1):
-        if row["query"]:
-            rows.setdefault(identity(row, "query"), []).append((number, row))
-    return list(rows.values())
 
 
 def target(row: Row) -> float:
@@ -33,28 +58,16 @@ def target(row: Row) -> float:
     return float(next(row[name] for name in ("grade", "label", "score") if row.get(name) is not None))
 
 
-def relevant(rows: Sequence[tuple[int, Row]]) -> list[tuple[int, Row]]:
-    """(rank, row) of a query's relevant documents, best first: among all documents, or among the query's rows."""
-    documents = [row for _, row in rows]
-    if "grade" in documents[0]:
-        return sorted(((row["answer"]["rank"], row) for row in documents if row["grade"]), key=lambda pair: pair[0])
-    order = sorted(documents, key=lambda row: (-row["answer"]["score"], target(row)))  # a tie is no gain
+def relevant(rows: Sequence[Row]) -> list[tuple[int, Row]]:
+    """(rank, row) of a query's relevant documents, best first."""
+    if "grade" in rows[0]:
+        return sorted(((row["answer"]["rank"], row) for row in rows if row["grade"]), key=lambda pair: pair[0])
+    order = sorted(rows, key=lambda row: (-row["answer"]["score"], target(row)))  # a tie is no gain
     return [(rank, row) for rank, row in enumerate(order, 1) if target(row) > 0]
 
 
-def first_ranks(facts: Facts) -> list[int]:
-    """The rank of the first relevant document, for each query that has one."""
-    return [found[0][0] for rows in queries(facts) if (found := relevant(rows))]
-
-
-def ndcg(found: Sequence[tuple[int, Row]]) -> float:
-    """nDCG@10 (Järvelin & Kekäläinen 2002) of a query, from its relevant documents as `relevant` returns them."""
-    gains = [target(row) for _, row in found]
-    ideal = sum(gain / log2(rank + 1) for rank, gain in enumerate(sorted(gains, reverse=True)[:10], 1))
-    return sum(gain / log2(rank + 1) for gain, (rank, _) in zip(gains, found, strict=True) if rank <= 10) / ideal
-
-
-def ndcgs(facts: Facts) -> list[float]:
-    """nDCG@10 of each query with a relevant document; where only its own rows are ranked, of queries with several."""
-    found = [relevant(rows) for rows in queries(facts) if len(rows) > 1 or "grade" in rows[0][1]]
-    return [ndcg(each) for each in found if each]
+def ndcg_at_10(found: Sequence[tuple[int, float]]) -> float:
+    """nDCG@10 (Järvelin & Kekäläinen 2002) of a query, from rank and gain of each relevant document."""
+    ideal = enumerate(sorted((gain for _, gain in found), reverse=True), 1)
+    reached, best = (sum(gain / log2(rank + 1) for rank, gain in ranks if rank <= 10) for ranks in (found, ideal))
+    return reached / best

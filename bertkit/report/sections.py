@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,13 +17,12 @@ MIN_SUPPORT = 20  # rows of a label; scores from fewer say little
 MAX_LABELS = 30  # of a readable matrix
 
 
-@dataclass(frozen=True)
-class Matrix:
+class Matrix(NamedTuple):
     """A square table of numbers by names. shade: `(rows, columns)` in [0, 1], how dark a cell is."""
 
-    names: tuple[str, ...]
-    cells: tuple[tuple[str, ...], ...]
-    shade: tuple[tuple[float, ...], ...]
+    names: Sequence[str]
+    cells: list[list[str]]
+    shade: list[list[float]]
 
 
 def source(facts: Facts) -> str:
@@ -116,8 +114,7 @@ def flat(value: Mapping[str, Any], above: str = "") -> dict[str, str]:
 def support(facts: Facts) -> dict[str, int | None]:
     """The labels that have scores of their own, and how many rows or entities of the split have them."""
     metrics = facts.scores["metrics"]
-    names = [key.removeprefix("f1/") for key in metrics if key.startswith("f1/")]
-    counts = {name: metrics.get(f"support/{name}") for name in names}
+    counts = {key[3:]: metrics.get(f"support/{key[3:]}") for key in metrics if key.startswith("f1/")}
     return {name: None if count is None else int(count) for name, count in counts.items()}
 
 
@@ -135,9 +132,7 @@ def label_rows(facts: Facts) -> list[list[str]]:
 def confusion(facts: Facts) -> Matrix | None:
     """Counts by true and predicted label; None for many labels, see `confused`."""
     names, table = _confusion(facts)
-    if table.ndim != 2 or not 0 < len(names) <= MAX_LABELS:
-        return None
-    return _matrix(names, table, table / np.maximum(table.sum(axis=1, keepdims=True), 1), "{:,}")
+    return _matrix(names, table, table / np.maximum(table.sum(axis=-1, keepdims=True), 1), "{:,}")
 
 
 def confused(facts: Facts) -> list[tuple[str, str, int]]:
@@ -146,39 +141,36 @@ def confused(facts: Facts) -> list[tuple[str, str, int]]:
     if table.ndim != 2:
         return []
     off = table * (1 - np.eye(len(names), dtype=np.int64))
-    pairs = np.argsort(-off, axis=None, kind="stable")[:MAX_LABELS].tolist()
-    places = [divmod(pair, len(names)) for pair in pairs]
-    return [(names[i], names[j], int(off[i, j])) for i, j in places if off[i, j]]
+    rows, columns = np.unravel_index(np.argsort(-off, axis=None, kind="stable")[:MAX_LABELS], off.shape)
+    return [(names[i], names[j], int(off[i, j])) for i, j in zip(rows, columns, strict=True) if off[i, j]]
 
 
-def _confusion(facts: Facts) -> tuple[tuple[str, ...], Any]:
+def _confusion(facts: Facts) -> tuple[Sequence[str], Any]:
     scores = facts.scores
     given = scores.get("confusion") or {"labels": scores.get("labels"), "matrix": scores.get("confusion_matrix")}
-    return tuple(given["labels"] or ()), np.asarray(given["matrix"] or [], dtype=np.int64)
+    return given["labels"] or (), np.asarray(given["matrix"] or [], dtype=np.int64)
 
 
 def transitions(facts: Facts) -> Matrix | None:
-    """The scores that a CRF learned for one tag after another, in nats."""
-    tags, table = tuple(facts.options.get("tags") or ()), np.asarray(facts.transitions or ())
-    if len(tags) != len(table) or not 0 < len(tags) <= MAX_LABELS:
+    """The scores that a CRF learned for one tag after another, in nats; None without a CRF, or for many tags."""
+    if facts.transitions is None:
         return None
-    return _matrix(tags, table, np.clip(np.abs(table) / max(float(np.abs(table).max()), 1e-9), 0, 1), "{:+.2f}")
+    size = np.abs(facts.transitions)
+    return _matrix(facts.options["tags"], facts.transitions, size / max(size.max(), 1e-9), "{:+.2f}")
 
 
-def _matrix(names: tuple[str, ...], table: Any, shade: Any, style: str) -> Matrix:
-    cells = tuple(tuple(style.format(value) for value in row) for row in table.tolist())
-    return Matrix(names, cells, tuple(map(tuple, shade.tolist())))
+def _matrix(names: Sequence[str], table: Any, shade: Any, style: str) -> Matrix | None:
+    """The table, if it has two dimensions and few names."""
+    if table.ndim != 2 or not 0 < len(names) <= MAX_LABELS:
+        return None
+    return Matrix(names, [[style.format(value) for value in row] for row in table.tolist()], shade.tolist())
 
 
 def overview(facts: Facts) -> Picture | None:
     """The headline on each split with its interval, compared with baselines and the recipe's expected range."""
-    name, splits = facts.headline, facts.results["splits"]
-    ours = {s: (each["metrics"][name], each["intervals"].get(name)) for s, each in splits.items()}
-    baselines = facts.results["baselines"].get(facts.split, {})
+    name, baselines = facts.headline, facts.results["baselines"].get(facts.split, {})
     others = {other: values[name] for other, values in baselines.items() if values.get(name) is not None}
-    if any(value is None for value, _ in ours.values()):
-        return None
-    return pictures.scores(name, ours, others, (facts.results["expected"] or {}).get(name))
+    return pictures.scores(name, facts.results["splits"], others, (facts.results["expected"] or {}).get(name))
 
 
 def training(facts: Facts) -> list[Picture]:
@@ -190,7 +182,7 @@ def training(facts: Facts) -> list[Picture]:
     for name in dict.fromkeys(("loss", headline, *logged)):
         lines = {f"seed {each['seed']}": points_of(facts, name, each["seed"]) for each in outcomes}
         drawn.append(pictures.curves(curve_title(name), lines, best if name == headline else None))
-    return [each for each in drawn if each]
+    return list(filter(None, drawn))
 
 
 def curve_title(name: str) -> str:

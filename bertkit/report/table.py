@@ -27,10 +27,10 @@ def overall_metrics(metrics: Mapping[str, Any], headline: str) -> list[str]:
 
 
 def over_seeds(results: Mapping[str, Any]) -> dict[str, str]:
-    """Split -> mean ± standard deviation of the headline over the seeds, if every seed has it."""
-    name = results["headline"]
-    means = {split: each[name] for split, each in results["over_seeds"].items() if name in each}
-    return {split: f"{each['mean']:.4f} ± {each['sd']:.4f}" for split, each in means.items()}
+    """Split -> mean ± standard deviation of the headline over several seeds, if every seed has it."""
+    means = {split: each.get(results["headline"]) for split, each in results["over_seeds"].items()}
+    several = len(results["seeds"]) > 1
+    return {split: f"{each['mean']:.4f} ± {each['sd']:.4f}" for split, each in means.items() if each and several}
 
 
 def number(value: float | None) -> str:
@@ -85,8 +85,7 @@ def scores_table(scores: Mapping[str, Any]) -> str:
 def after_training(folder: Path, results: Mapping[str, Any]) -> str:
     """What `train` prints at the end: scores compared with baselines, where the run is, what to type next."""
     parts = [baselines_table(results, split) for split in results["splits"]]
-    if len(results["seeds"]) > 1:
-        over = ", ".join(f"{split} {text}" for split, text in over_seeds(results).items())
+    if over := ", ".join(f"{split} {text}" for split, text in over_seeds(results).items()):
         parts.append(f"{results['headline']} over {len(results['seeds'])} seeds (mean ± sd): {over}")
     parts += [teacher_table(results["distillation"])] if "distillation" in results else []
     parts += [*compared_with_expected(results), *(f"warning: {each}" for each in strong_baselines(results))]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from bertkit.data import tagging
-from bertkit.evaluation import calibration, squad
+from bertkit.evaluation import squad
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.report import pictures
 from bertkit.report.facts import Facts, Row
 from bertkit.report.mistakes import label_of
 from bertkit.report.pictures import Picture
-from bertkit.report.rankings import first_ranks, is_ranked, ndcgs
+from bertkit.report.rankings import is_ranked, queries
 
-RANKS = {"1": (1, 1), "2 or 3": (2, 3), "4 to 10": (4, 10), "11 to 100": (11, 100), "beyond": (101, 10**9)}
-NDCGS = {"0": 0.0, "to 0.25": 0.25, "to 0.5": 0.5, "to 0.75": 0.75, "below 1": 1 - 1e-9, "1": 1.0}
+RANKS = {"1": 1, "2 or 3": 3, "4 to 10": 10, "11 to 100": 100, "beyond": np.inf}  # bar -> its greatest value
+NDCGS = {"0": 0.0, "to 0.25": 0.25, "to 0.5": 0.5, "to 0.75": 0.75, "below 1": 1 - 1e-9, "1": np.inf}
 ERRORS = (
     "boundary: right type, wrong extent; type: right extent, wrong type; both: neither is right; missed: no entity "
     "was predicted there; spurious: an entity was predicted where there is none."
@@ -67,17 +67,18 @@ def _rankings(facts: Facts) -> Iterator[Picture]:
     if not is_ranked(facts):
         yield from _gold_scores(facts)
     elif facts.rows:
-        yield pictures.bars("Queries by their nDCG@10", ndcg_counts(facts), "1: best order; 0: nothing was found.")
-        ranks = first_ranks(facts)
-        counts = {name: sum(low <= rank <= high for rank in ranks) for name, (low, high) in RANKS.items()}
+        asked = queries(facts)
+        ndcgs = histogram(NDCGS, [each.ndcg for each in asked if each.ndcg is not None])
+        yield pictures.bars("Queries by their nDCG@10", ndcgs, "1: best order; 0: nothing was found.")
+        ranks = histogram(RANKS, [each.relevant[0][0] for each in asked])
         note = "MRR is the mean of 1 / rank. Queries without a relevant document are left out."
-        yield pictures.bars("Queries by the rank of their first relevant document", counts, note)
+        yield pictures.bars("Queries by the rank of their first relevant document", ranks, note)
 
 
-def ndcg_counts(facts: Facts) -> dict[str, int]:
-    """Number of queries by their nDCG@10."""
-    bins = np.searchsorted(list(NDCGS.values())[:-1], ndcgs(facts), side="left")
-    return dict(zip(NDCGS, np.bincount(bins, minlength=len(NDCGS)).tolist(), strict=True))
+def histogram(bars: Mapping[str, float], values: Sequence[float]) -> dict[str, int]:
+    """How many values each bar has. bars: name -> greatest value, ascending."""
+    bar_of = np.searchsorted(list(bars.values()), values)
+    return dict(zip(bars, np.bincount(bar_of, minlength=len(bars)).tolist(), strict=True))
 
 
 PICTURES: Mapping[str, Callable[[Facts], Iterator[Picture]]] = {
@@ -90,68 +91,57 @@ PICTURES: Mapping[str, Callable[[Facts], Iterator[Picture]]] = {
 }
 
 
-Decisions: TypeAlias = dict[str, tuple[Any, Any]]
-"""`before` and `after` calibration -> confidences and whether they were right, `(decisions,)` each."""
+Decisions: TypeAlias = dict[str, Any]
+"""`before` and `after` calibration -> confidence of each decision and whether it was right, `(decisions, 2)`."""
 
 
 def reliability(facts: Facts) -> Picture | None:
     """Before and after calibration if the answers tell both, else after it; None for tasks without decisions."""
     find = DECISIONS.get(facts.task)
-    decisions = find(facts) if find and facts.rows else None
-    if not decisions or not len(decisions["after"][0]):
-        return None
-    bins = {name: calibration.reliability(*each) for name, each in decisions.items()}
-    errors = {name: calibration.expected_calibration_error(*each) for name, each in decisions.items()}
-    return pictures.reliability(bins, errors)
+    decisions = find(facts) if find and facts.rows else {}
+    return pictures.reliability(decisions) if len(decisions.get("after", ())) else None
 
 
 def _entities(facts: Facts) -> Decisions:
     """Each predicted entity."""
-    return _after(pair for row in facts.rows for pair in _entities_of(row))
-
-
-def _entities_of(row: Row) -> Iterator[tuple[float, bool]]:
-    gold = tagging.entities(row["tags"])
-    given = tagging.entities([word["tag"] for word in row["answer"]["words"]])
-    for entity, answer in zip(given, row["answer"]["entities"], strict=True):
-        yield answer["score"], entity in gold
+    decisions = list[tuple[float, bool]]()
+    for row in facts.rows:
+        gold = tagging.entities(row["tags"])
+        given = tagging.entities([word["tag"] for word in row["answer"]["words"]])
+        scores = [entity["score"] for entity in row["answer"]["entities"]]
+        decisions += [(score, entity in gold) for entity, score in zip(given, scores, strict=True)]
+    return {"after": decisions}
 
 
 def _answers(facts: Facts) -> Decisions:
     """Each question's answer, by exact match."""
     rows = ((row["answer"], row["answers"]["text"]) for row in facts.rows)
-    return _after((answer["score"], squad.question_scores(answer["answer"], gold)[0] == 1) for answer, gold in rows)
+    return {"after": [(answer["score"], squad.question_scores(answer["answer"], gold)[0]) for answer, gold in rows]}
 
 
-def _after(pairs: Iterable[tuple[float, bool]]) -> Decisions:
-    confidence, right = np.array(list(pairs), dtype=np.float64).reshape(-1, 2).T
-    return {"after": (confidence, right)}
-
-
-def _labels(facts: Facts) -> Decisions | None:
-    """The label of each row, or each label of each row; None for answers without probabilities of labels."""
+def _labels(facts: Facts) -> Decisions:
+    """The label of each row, or each label of each row; nothing for answers without probabilities of labels."""
     answers, kind = [row["answer"] for row in facts.rows], facts.options.get("kind", "single-label")
     if "scores" not in answers[0]:
-        return None
+        return {}
     names = list(answers[0]["scores"])
     if kind == "single-label":
         gold: list[Any] = [names.index(label_of(facts, row["label"])) for row in facts.rows]
     else:
         labels = ({label_of(facts, value) for value in row["labels"]} for row in facts.rows)
-        gold = [[int(name in own) for name in names] for own in labels]
+        gold = [[name in own for name in names] for own in labels]
     after = GradedLabels.of(kind, names, np.array(gold), answers)
     before = after.tempered(1 / (facts.options.get("temperature") or 1.0))
     return {"before": _of_labels(before), "after": _of_labels(after)}
 
 
-def _of_labels(graded: GradedLabels) -> tuple[Any, Any]:
-    right = (graded.given == graded.references).ravel()
-    if graded.kind == "single-label":
-        return graded.table.max(axis=1), right
-    return np.where(graded.given, graded.table, 1 - graded.table).ravel(), right
+def _of_labels(graded: GradedLabels) -> Any:
+    table, given = graded.table, graded.given
+    confidence = table.max(axis=1) if graded.kind == "single-label" else np.where(given, table, 1 - table)
+    return np.stack([confidence.ravel(), (given == graded.references).ravel()], axis=1)
 
 
-DECISIONS: Mapping[str, Callable[[Facts], Decisions | None]] = {
+DECISIONS: Mapping[str, Callable[[Facts], Decisions]] = {
     "text-classification": _labels,
     "token-classification": _entities,
     "question-answering": _answers,
