@@ -238,10 +238,10 @@ def test_ndcg_is_that_of_trec_eval() -> None:
     pytest.importorskip("ir_measures", reason="ir-measures is not installed")
     grades, order = {"a": 2, "b": 0, "c": 1, "d": 3, "e": 1}, "bdxaxxxxxxxcxe"
     run = {"q": {name + str(place) * (name == "x"): -float(place) for place, name in enumerate(order)}}
-    rows = [{"grade": grade, "answer": {"rank": order.index(name) + 1}} for name, grade in grades.items()]
+    ranks = {name: {"rank": order.index(name) + 1, "found": []} for name in grades}
+    rows = [{"query": "q", "grade": grade, "answer": ranks[name]} for name, grade in grades.items()]
     expected = ranking.measures(run, {"q": grades})["ndcg@10"]["q"]
-    found = [(rank, row["grade"]) for rank, row in rankings.relevant(rows)]
-    assert rankings.ndcg_at_10(found) == pytest.approx(expected)
+    assert rankings.query_of(1, rows, {}).ndcg == pytest.approx(expected)
 
 
 # --- why did it say that
@@ -434,10 +434,9 @@ def test_no_curve_of_one_point(facts: Facts) -> None:
 
 def test_lengths_are_word_pieces_of_the_model(facts: Facts, run: Run) -> None:
     task = run.load().task
-    assert facts.lengths is not None
     ids = task.tokenizer([row["text"] for row in facts.rows])["input_ids"]
-    assert list(facts.lengths.tokens) == [len(each) for each in ids]
-    assert facts.lengths.limit == 32
+    assert list(facts.lengths) == [len(each) for each in ids]
+    assert facts.max_length == 32
     assert facts.truncated == sum(row["answer"]["truncated"] for row in facts.rows)
 
 

@@ -101,12 +101,12 @@ def _attributed(
     if isinstance(task, VectorTask) and task.options.mini_batch:  # GradCache would split larger batches
         copies = min(copies, task.options.mini_batch)
     merger, done = Merger(task.tokenizer, texts), []
-    for feature, score in target.parts:
+    for feature, score in target.parts.items():
         batch = batches[feature]
         done.append(integrated_gradients(task, predictor.model, batch, score, batch_size=copies, max_steps=max_steps))
         which = [feature] if isinstance(task, VectorTask) else range(len(texts))
         merger.add(batch["input_ids"][0].tolist(), done[-1].tokens.tolist(), which)
-    side = f", by the words of {texts[target.parts[0].feature].name}" if isinstance(task, VectorTask) else ""
+    side = f", by the words of {texts[next(iter(target.parts))].name}" if isinstance(task, VectorTask) else ""
     return Attributed(
         what=target.what + side,
         unit=target.unit,

@@ -20,17 +20,9 @@ class Integrated(NamedTuple):
     tokens: Tensor
     value: float  # f(x)
     baseline: float  # f(baseline)
+    error: float
+    complete: bool  # whether the error is within the tolerance
     steps: int
-
-    @property
-    def error(self) -> float:
-        """The distance of the sum from value - baseline."""
-        return abs(float(self.tokens.double().sum()) - (self.value - self.baseline))
-
-    @property
-    def complete(self) -> bool:
-        """Whether the error is within the tolerance."""
-        return self.error <= TOLERANCE * max(1.0, abs(self.value - self.baseline))
 
 
 def integrated_gradients(
@@ -64,9 +56,11 @@ def integrated_gradients(
     method, steps = IntegratedGradients(f), MIN_STEPS
     while True:
         shares = method.attribute(x, start, n_steps=steps, internal_batch_size=min(batch_size, steps))
-        integrated = Integrated(shares.sum(-1)[0].detach().float().cpu(), value, baseline, steps)
-        if integrated.complete or 2 * steps > max_steps:
-            return integrated
+        tokens = shares.sum(-1)[0].detach().float().cpu()
+        error = abs(float(tokens.double().sum()) - (value - baseline))
+        complete = error <= TOLERANCE * max(1.0, abs(value - baseline))
+        if complete or 2 * steps > max_steps:
+            return Integrated(tokens, value, baseline, error, complete, steps)
         steps *= 2
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,12 +15,8 @@ from bertkit.data.schema import Answer
 from bertkit.encoding.pieces import tokenize
 from bertkit.tasks.base import Task
 
-
-class Part(NamedTuple):
-    """A summand from one feature. score: outputs of copies of the feature -> `(copies,)`."""
-
-    feature: int  # among those of its row
-    score: Callable[[Any], Tensor]
+Score: TypeAlias = Callable[[Any], Tensor]
+"""Outputs of copies of one feature -> a number from each, `(copies,)`."""
 
 
 class Target(NamedTuple):
@@ -28,7 +24,7 @@ class Target(NamedTuple):
 
     what: str
     unit: str  # logit, value or cosine
-    parts: tuple[Part, ...]
+    parts: Mapping[int, Score]  # by feature, among those of its row
 
 
 class Read(NamedTuple):
@@ -54,9 +50,9 @@ def classes(read: Read) -> list[Target]:
     return [Target(f"label {name}", "logit", _means(names.index(name), windows)) for name in given]
 
 
-def _means(column: int, windows: int) -> tuple[Part, ...]:
+def _means(column: int, windows: int) -> dict[int, Score]:
     """The logit of a row is the mean over its windows."""
-    return tuple(Part(window, lambda outputs: outputs.logits[:, column].float() / windows) for window in range(windows))
+    return dict.fromkeys(range(windows), lambda outputs: outputs.logits[:, column].float() / windows)
 
 
 def entities(read: Read) -> list[Target]:
@@ -65,18 +61,17 @@ def entities(read: Read) -> list[Target]:
     ids = {tag: index for index, tag in enumerate(read.task.options.tags)}
     targets = []
     for (kind, first, end), entity in zip(tagging.entities(tags), read.answer["entities"], strict=True):
-        parts = []
+        parts = {}
         for number, feature in enumerate(read.features):
             pairs = zip(feature["words"], feature["heads"], strict=True)
-            own = [(head, ids[tags[w]]) for w, head in pairs if first <= w < end and tags[w] in ids]
-            if own:
-                parts.append(Part(number, _emissions(*zip(*own, strict=True))))
-        targets.append(Target(f"{kind} {entity['text']}", "logit", tuple(parts)))
+            if own := [(head, ids[tags[w]]) for w, head in pairs if first <= w < end and tags[w] in ids]:
+                parts[number] = _emissions(*map(list, zip(*own, strict=True)))
+        targets.append(Target(f"{kind} {entity['text']}", "logit", parts))
     return [each for each in targets if each.parts]
 
 
-def _emissions(heads: Sequence[int], tags: Sequence[int]) -> Callable[[Any], Tensor]:
-    return lambda outputs: outputs["logits"][:, list(heads), list(tags)].float().sum(1)
+def _emissions(heads: list[int], tags: list[int]) -> Score:
+    return lambda outputs: outputs["logits"][:, heads, tags].float().sum(1)
 
 
 def span(read: Read) -> list[Target]:
@@ -86,15 +81,17 @@ def span(read: Read) -> list[Target]:
         covered = tokenize(read.task.tokenizer, [read.row["context"]])[0].cover(answer["start"], answer["end"])
         if covered is None:
             return []
-        window, feature = next(
-            (i, each) for i, each in enumerate(read.features) if each["first"] <= covered[0] < each["end"]
-        )
-        start, end = (token + feature["place"] - feature["low"] for token in covered)
+        window = next(i for i, each in enumerate(read.features) if each["first"] <= covered[0] < each["end"])
+        shift = read.features[window]["place"] - read.features[window]["low"]
+        what, start, end = f"answer {answer['answer']}", covered[0] + shift, covered[1] + shift
     else:
-        window, start, end = min(range(len(read.items)), key=lambda index: read.items[index].null), 0, 0
-    what = f"answer {answer['answer']}" if answer["answer"] else "no answer"
-    part = Part(window, lambda outputs: outputs.start_logits[:, start].float() + outputs.end_logits[:, end].float())
-    return [Target(what, "logit", (part,))]
+        window = min(range(len(read.items)), key=lambda index: read.items[index].null)
+        what, start, end = "no answer", 0, 0
+    return [Target(what, "logit", {window: _borders(start, end)})]
+
+
+def _borders(start: int, end: int) -> Score:
+    return lambda outputs: outputs.start_logits[:, start].float() + outputs.end_logits[:, end].float()
 
 
 def pair(read: Read) -> list[Target]:
@@ -106,7 +103,7 @@ def pair(read: Read) -> list[Target]:
     if read.items[0].classifier is not None:
         what, unit = f"label {read.answer['label']}", "logit"
         score = partial(_label, vectors, list(read.answer["scores"]).index(read.answer["label"]))
-    return [Target(what, unit, (Part(side, partial(score, side)),)) for side in (0, 1)]
+    return [Target(what, unit, {side: partial(score, side)}) for side in (0, 1)]
 
 
 def _cosine(vectors: Sequence[Tensor], side: int, outputs: Any) -> Tensor:
@@ -126,19 +123,19 @@ def _label(vectors: Sequence[Tensor], column: int, side: int, outputs: Any) -> T
 def relevance(read: Read) -> list[Target]:
     """The logit of the pair, which is that of its best window."""
     best = max(range(len(read.items)), key=read.items.__getitem__)
-    return [Target("relevance", "logit", (Part(best, lambda outputs: outputs.logits[:, 0].float()),))]
+    return [Target("relevance", "logit", {best: lambda outputs: outputs.logits[:, 0].float()})]
 
 
 def masked(read: Read) -> list[Target]:
     """The logit of the most probable token at each mask of the text."""
     best, vocabulary = [each[0]["token"] for each in read.answer.get("masks", ())], read.task.tokenizer.get_vocab()
     return [
-        Target(f"[MASK] {place + 1} is {token}", "logit", (Part(0, _token(place, len(best), vocabulary[token])),))
+        Target(f"[MASK] {place + 1} is {token}", "logit", {0: _token(place, len(best), vocabulary[token])})
         for place, token in enumerate(best)
     ]
 
 
-def _token(place: int, masks: int, token: int) -> Callable[[Any], Tensor]:
+def _token(place: int, masks: int, token: int) -> Score:
     return lambda outputs: outputs.prediction_logits.float().unflatten(0, (-1, masks))[:, place, token]
 
 

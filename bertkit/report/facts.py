@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from jinja2 import TemplateError
 from pydantic import ValidationError
@@ -33,13 +33,6 @@ ENVIRONMENT = ("python", "versions", "device", "precision")
 EDITED = "It was edited or written by another version of bertkit: train it again."
 
 
-class Lengths(NamedTuple):
-    """Token counts of a split's first 2,000 texts, special tokens included, and the limit of one window."""
-
-    tokens: tuple[int, ...]
-    limit: int
-
-
 @dataclass(frozen=True)
 class Facts:
     """The contents of a run folder. Local paths in recipe and findings are reduced to their last part."""
@@ -54,7 +47,8 @@ class Facts:
     options: Mapping[str, Any]  # of the settled task, with the types of its `Options`, from model/config.json
     split: str  # the split that is reported in detail: test, else validation, else the only one
     rows: tuple[Row, ...] = field(repr=False)  # its rows, each with its `answer`; empty without predictions
-    lengths: Lengths | None
+    max_length: int  # tokens of a window
+    lengths: tuple[int, ...]  # tokens of the first 2,000 rows' texts, special ones included; empty if not known
     transitions: Any  # of a CRF, `(tags, tags)` fp64, from row to column; else None
     explanations: Mapping[str, Any] = field(default_factory=dict, repr=False)  # explanations.json, if it exists
 
@@ -123,7 +117,8 @@ def read_facts(folder: str | Path) -> Facts:
         options=options,
         split=split,
         rows=rows,
-        lengths=_lengths(run.model / "tokenizer.json", rows, settings["max_length"], issubclass(task, VectorTask)),
+        max_length=settings["max_length"],
+        lengths=_lengths(run.model / "tokenizer.json", rows, issubclass(task, VectorTask)),
         transitions=load_file(crf)["transitions"].astype(float) if crf.is_file() else None,
         explanations=_mapping(explanations, ("examples", "neighbours")) if explanations.is_file() else {},
     )
@@ -166,10 +161,10 @@ def _mapping(path: Path, required: Iterable[str]) -> Mapping[str, Any]:
     if not path.is_file():
         raise ModelError(Problem(str(path), "is missing", "The run folder is incomplete: train it again."))
     value = read_json(path)
-    missing = [name for name in required if not isinstance(value, Mapping) or name not in value]
-    if missing:
-        raise ModelError([Problem(str(path), f"lacks `{name}`", EDITED) for name in missing])
-    return dict(value)
+    stated = value if isinstance(value, Mapping) else {}
+    if missing := [Problem(str(path), f"lacks `{name}`", EDITED) for name in required if name not in stated]:
+        raise ModelError(missing)
+    return stated
 
 
 def _lines(path: Path) -> Iterator[Row]:
@@ -183,14 +178,14 @@ def _lines(path: Path) -> Iterator[Row]:
                 raise ModelError(Problem(f"{path}:{number}", f"is damaged: not valid JSON ({error})")) from error
 
 
-def _lengths(file: Path, rows: tuple[Row, ...], limit: int, separate: bool) -> Lengths | None:
+def _lengths(file: Path, rows: tuple[Row, ...], separate: bool) -> tuple[int, ...]:
     """Counted again with the model's own tokenizer. separate: whether each text of a row is read by itself."""
     texts = [texts for row in rows[:MAX_MEASURED] if (texts := texts_of(row))]
     if not file.is_file() or not texts:
-        return None
+        return ()
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.no_truncation()
     tokenizer.no_padding()
     # Of a query and its document that are read separately, the limit cuts the document.
     given = [each[-1] if separate or len(each) == 1 else each for each in texts]
-    return Lengths(tuple(len(encoding.ids) for encoding in tokenizer.encode_batch_fast(given)), limit)
+    return tuple(len(encoding.ids) for encoding in tokenizer.encode_batch_fast(given))

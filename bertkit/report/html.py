@@ -59,7 +59,7 @@ def report(facts: Facts) -> str:
         teacher=teacher_table(facts.results["distillation"]) if "distillation" in facts.results else "",
         task_pictures=task_pictures(facts),
         reliability=reliability(facts),
-        lengths=facts.lengths and pictures.lengths(facts.lengths.tokens, facts.lengths.limit),
+        lengths=pictures.lengths(facts.lengths, facts.max_length) if facts.lengths else None,
         mistakes=mistakes(facts),
         explained=explained.explained(facts.explanations.get("examples", [])),
         nearest=explained.nearest(facts.explanations.get("neighbours", [])),

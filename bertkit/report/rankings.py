@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import log2
+from operator import itemgetter
 from typing import NamedTuple
 
 from bertkit.report.facts import Facts, Row
@@ -31,20 +32,30 @@ def queries(facts: Facts) -> list[Query]:
         if row["query"]:
             rows_of.setdefault(_identity(row, "query"), []).append((number, row))
     texts = {_identity(row, "document"): row["document"] for row in facts.rows}
-    asked = (_query(rows[0][0], [row for _, row in rows], texts) for rows in rows_of.values())
+    asked = (query_of(rows[0][0], [row for _, row in rows], texts) for rows in rows_of.values())
     return [query for query in asked if query.relevant]
 
 
-def _query(number: int, rows: Sequence[Row], texts: Mapping[str, str]) -> Query:
-    """The query of these rows. texts: of the documents, by their identity."""
-    text, gold, ndcg = rows[0]["query"], relevant(rows), None
-    if "grade" in rows[0]:
-        found = [(texts[hit["id"]], hit["score"]) for hit in rows[0]["answer"]["found"][:3]]
+def query_of(number: int, rows: Sequence[Row], texts: Mapping[str, str]) -> Query:
+    """The query of these rows, of which `number` is the first. texts: of the documents, by their identity."""
+    first = rows[0]
+    if searched := "grade" in first:
+        ranks = sorted(((row["answer"]["rank"], row) for row in rows), key=itemgetter(0))
+        found = [(texts[hit["id"]], hit["score"]) for hit in first["answer"]["found"][:3]]
     else:
+        # A tie is no gain.
+        ranks = list(enumerate(sorted(rows, key=lambda row: (-row["answer"]["score"], target(row))), 1))
         found = sorted(((row["document"], row["answer"]["score"]) for row in rows), key=lambda pair: -pair[1])[:3]
-    if gold and (len(rows) > 1 or "grade" in rows[0]):
-        ndcg = ndcg_at_10([(rank, target(row)) for rank, row in gold])
-    return Query(number, text, gold, found, ndcg)
+    relevant = [(rank, row) for rank, row in ranks if target(row) > 0]
+    ndcg = _ndcg([(rank, target(row)) for rank, row in relevant]) if relevant and (searched or len(rows) > 1) else None
+    return Query(number, first["query"], relevant, found, ndcg)
+
+
+def _ndcg(found: Sequence[tuple[int, float]]) -> float:
+    """nDCG@10 (Järvelin & Kekäläinen 2002) of a query, from rank and gain of each relevant document."""
+    ideal = enumerate(sorted((gain for _, gain in found), reverse=True), 1)
+    reached, best = (sum(gain / log2(rank + 1) for rank, gain in ranks if rank <= 10) for ranks in (found, ideal))
+    return reached / best
 
 
 def _identity(row: Row, side: str) -> str:
@@ -56,18 +67,3 @@ def _identity(row: Row, side: str) -> str:
 def target(row: Row) -> float:
     """The number that a row has as its target."""
     return float(next(row[name] for name in ("grade", "label", "score") if row.get(name) is not None))
-
-
-def relevant(rows: Sequence[Row]) -> list[tuple[int, Row]]:
-    """(rank, row) of a query's relevant documents, best first."""
-    if "grade" in rows[0]:
-        return sorted(((row["answer"]["rank"], row) for row in rows if row["grade"]), key=lambda pair: pair[0])
-    order = sorted(rows, key=lambda row: (-row["answer"]["score"], target(row)))  # a tie is no gain
-    return [(rank, row) for rank, row in enumerate(order, 1) if target(row) > 0]
-
-
-def ndcg_at_10(found: Sequence[tuple[int, float]]) -> float:
-    """nDCG@10 (Järvelin & Kekäläinen 2002) of a query, from rank and gain of each relevant document."""
-    ideal = enumerate(sorted((gain for _, gain in found), reverse=True), 1)
-    reached, best = (sum(gain / log2(rank + 1) for rank, gain in ranks if rank <= 10) for ranks in (found, ideal))
-    return reached / best
