@@ -24,7 +24,7 @@ from bertkit.tasks.base import Batch
 from bertkit.tasks.vectors import VectorTask
 
 PAIRS = (("question", "context"), ("query", "document"), ("text_a", "text_b"))
-SIDES = ("text", "text_a", "text_b", "anchor", "positive", "negative", "query", "document")
+SIDES = ("text", "text_a", "text_b", "question", "context", "anchor", "positive", "negative", "query", "document")
 NOTHING: Mapping[str, str] = {
     "token-classification": "no entity was found in it, so there is nothing to explain",
     "sentence-similarity": "one text alone has a vector; give two, whose cosine is explained",
@@ -86,8 +86,7 @@ def texts_of(task: Any, row: Dataset) -> list[Text]:
     if "tokens" in row.column_names:
         (text,), (spans,) = tagged.sentences(row)
         return [Text("tokens", text, spans)]
-    names = ("question", "context") if "question" in row.column_names else SIDES
-    texts = {name: str(row[name][0]) for name in names if name in row.column_names}
+    texts = {name: str(row[name][0]) for name in SIDES if name in row.column_names}
     if isinstance(task, VectorTask):
         texts = {name: task.options.prefix(name) + text for name, text in texts.items()}
     return [Text(name, text, words(text)) for name, text in texts.items()]

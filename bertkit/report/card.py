@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import write_text
 from bertkit.report import sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
+from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
 from bertkit.report.table import COUNTS, baselines_table, over_seeds, strong_baselines, teacher_table
 from bertkit.report.usage import USAGE
@@ -66,12 +66,10 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
     """The card's text, without what people wrote. Raises ModelError if a fact is missing."""
     hub, results = facts.recipe.hub, facts.results
     name = repo_id or (hub.repo_id if hub else None)
-    library = Environment(
-        loader=PackageLoader("bertkit.report"), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
-    )
     # The page is Markdown: these filters of the template escape what comes from the data, not Jinja's autoescape.
-    library.filters |= {"inline": _inline, "fenced": _fenced, "columns": columns}
-    return library.get_template("card.md").render(
+    markdown = library().overlay(autoescape=False, lstrip_blocks=False, keep_trailing_newline=True)
+    markdown.filters = markdown.filters | {"inline": _inline, "fenced": _fenced, "columns": columns}
+    return markdown.get_template("card.md").render(
         facts=facts,
         sections=sections,
         metadata=_metadata(facts, name),
@@ -120,7 +118,7 @@ def _results(facts: Facts, tag: str) -> Iterator[EvalResult]:
                 yield EvalResult(
                     task_type=tag,
                     dataset_type=_hub_id(spec.source) or sample or "local files",
-                    dataset_name=sections.source(facts),
+                    dataset_name=sections.published(spec.source),
                     dataset_config=spec.subset,
                     dataset_split=split,
                     dataset_revision=spec.revision,
@@ -136,7 +134,7 @@ def _hub_id(name: object) -> str | None:
 
 
 def _title(facts: Facts) -> str:
-    return f"{sections.encoder(facts)} on {sections.source(facts)}"
+    return f"{sections.published(facts.recipe.model.title)} on {sections.published(facts.recipe.data.source)}"
 
 
 def _usage(facts: Facts, name: str) -> dict[str, str]:

@@ -77,7 +77,7 @@ def training(facts: Sequence[Facts]) -> list[Picture]:
     drawn = []
     for name in dict.fromkeys(["loss", *(f"eval_{each.headline}" for each in facts)]):
         lines = {run: sections.points_of(each, name, _selected_seed(each)) for run, each in _numbered(facts).items()}
-        drawn.append(pictures.curves(sections.curve_title(name), lines))
+        drawn.append(pictures.curves(name, lines))
     return list(filter(None, drawn))
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from datasets import Dataset
@@ -36,13 +36,10 @@ MAX_COMPARED = 400  # distinct texts among which neighbours are looked for
 COMPARED, NEIGHBOURS = 6, 3  # texts with neighbours, and neighbours of each
 PAIR_COLUMNS = ("text_a", "text_b", "anchor", "positive")
 
-Kind = Literal["mistake", "hit"]
-
 
 class Example(NamedTuple):
     """A row to explain, with the rows around it."""
 
-    kind: Kind
     number: int  # of the row in its split, from 1
     rows: list[dict[str, Any]]  # input columns alone
     at: int
@@ -57,19 +54,19 @@ def write_explanations(folder: Path) -> Path:
     """
     facts, predictor = read_facts(folder), require_torch_model(load(folder), folder)
     if facts.corpus:
-        found = list(islice(_explained(predictor, _masked(predictor, folder, facts.split)), 2 * EXAMPLES))
+        found = list(islice(_explained(predictor, _masked(predictor, folder, facts.split), ""), 2 * EXAMPLES))
         for each in found:
             each["kind"] = "hit" if each["answer"]["masks"][0][0]["token"] == each["gold"] else "mistake"
     else:
-        chosen = _wrong_and_right(predictor, facts)
-        found = [each for examples in chosen for each in islice(_explained(predictor, examples), EXAMPLES)]
+        kinds = zip(_wrong_and_right(predictor.task, facts), ("mistake", "hit"), strict=False)
+        found = [each for chosen in kinds for each in islice(_explained(predictor, *chosen), EXAMPLES)]
     for each in [each for each in found if each["attention"]][1:]:
         each["attention"] = None  # the maps of one example are enough
     write_json(folder / "explanations.json", {"examples": found, "neighbours": neighbours(predictor, facts.rows)})
     return folder / "explanations.json"
 
 
-def _explained(predictor: Predictor, examples: Iterable[Example]) -> Iterator[dict[str, Any]]:
+def _explained(predictor: Predictor, examples: Iterable[Example], kind: str) -> Iterator[dict[str, Any]]:
     """The explanations of examples that are short enough, and have something to explain."""
     answered = 0
     for example in islice(examples, MAX_SEARCHED):
@@ -84,10 +81,10 @@ def _explained(predictor: Predictor, examples: Iterable[Example]) -> Iterator[di
         explanation = explain(predictor, rows, example.at, max_targets=MAX_TARGETS, max_steps=MAX_STEPS)
         if explanation["attributed"]:
             line = answer_line(explanation["answer"])
-            yield {"kind": example.kind, "row": example.number, "gold": example.gold, "said": line, **explanation}
+            yield {"kind": kind, "row": example.number, "gold": example.gold, "said": line, **explanation}
 
 
-def _wrong_and_right(predictor: Predictor, facts: Facts) -> Iterator[Iterator[Example]]:
+def _wrong_and_right(task: Task, facts: Facts) -> Iterator[Iterator[Example]]:
     """Mistakes, then right answers, the most confident first; the smaller half of distances counts as right."""
     wrong = mistakes(facts)
     if wrong is None:
@@ -101,14 +98,13 @@ def _wrong_and_right(predictor: Predictor, facts: Facts) -> Iterator[Iterator[Ex
     if not by_distance:
         right.sort(key=lambda number: -_confidence(facts.rows[number - 1]["answer"]))
 
-    def example(kind: Kind, number: int, gold: str = "") -> Example:
+    def example(number: int, gold: str = "") -> Example:
         if first is None:
-            return Example(kind, number, *_with_context(predictor.task, facts.rows, number - 1), gold)
-        row = {"query": facts.rows[number - 1]["query"], "document": first[number]}
-        return Example(kind, number, [row], 0, gold)
+            return Example(number, *_with_context(task, facts.rows, number - 1), gold)
+        return Example(number, [{"query": facts.rows[number - 1]["query"], "document": first[number]}], 0, gold)
 
-    yield (example("mistake", each.row, each.gold) for each in wrong.every[:near])
-    yield (example("hit", number) for number in right)
+    yield (example(each.row, each.gold) for each in wrong.every[:near])
+    yield map(example, right)
 
 
 def _confidence(answer: Mapping[str, Any]) -> float:
@@ -141,7 +137,7 @@ def _masked(predictor: Predictor, folder: Path, split: str) -> Iterator[Example]
                 word = fit[len(fit) // 2]
                 place = words.index(word)
                 text = " ".join([*words[:place], str(tokenizer.mask_token), *words[place + 1 :]])
-                yield Example("hit", number, [{"text": text}], 0, tokenizer.tokenize(word)[0])
+                yield Example(number, [{"text": text}], 0, tokenizer.tokenize(word)[0])
                 break
 
 

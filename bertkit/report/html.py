@@ -84,10 +84,5 @@ def _page(template: str, **parts: Any) -> str:
 @cache
 def library() -> Environment:
     """The templates of all pages, which escape their values."""
-    return Environment(
-        loader=PackageLoader("bertkit.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = PackageLoader("bertkit.report")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

@@ -54,8 +54,9 @@ class Picture(NamedTuple):
 
 
 @mpl.rc_context(STYLE)
-def curves(title: str, lines: Mapping[str, Points], marked: Mapping[str, float] | None = None) -> Picture | None:
-    """Values over steps. lines: name -> (step, value); marked: name -> the step of the chosen checkpoint."""
+def curves(logged: str, lines: Mapping[str, Points], marked: Mapping[str, float] | None = None) -> Picture | None:
+    """A logged number over steps. lines: name -> (step, value); marked: name -> the step of the chosen checkpoint."""
+    title = "training loss" if logged == "loss" else f"{logged.removeprefix('eval_')} on validation"
     lines = {name: points for name, points in lines.items() if points}
     if max(map(len, lines.values()), default=0) < 2:
         return None

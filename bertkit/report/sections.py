@@ -25,18 +25,10 @@ class Matrix(NamedTuple):
     shade: list[list[float]]
 
 
-def source(facts: Facts) -> str:
-    """The data set, by a name that can be published."""
-    given = facts.recipe.data.source
-    return _public(given) if isinstance(given, str) else "local files"
-
-
-def encoder(facts: Facts) -> str:
-    """The encoder's name, without local folders."""
-    return _public(facts.recipe.model.title)
-
-
-def _public(name: str) -> str:
+def published(name: object) -> str:
+    """The name of an encoder or data set without local folders; "local files" for a data set without a name."""
+    if not isinstance(name, str):
+        return "local files"
     return Path(name).name if name.startswith("/") else name
 
 
@@ -45,7 +37,8 @@ def summary(facts: Facts) -> str:
     name, scores = facts.headline, facts.scores
     verb = "pretrained" if facts.corpus else f"fine-tuned for {facts.task}"
     trained, bounds = facts.data["rows"].get("train"), scores["intervals"].get(name)
-    text = f"{encoder(facts)}, {verb} ({facts.results['task']['description']}) on {source(facts)}"
+    model, data = published(facts.recipe.model.title), published(facts.recipe.data.source)
+    text = f"{model}, {verb} ({facts.results['task']['description']}) on {data}"
     text += f" ({trained:,} training rows). " if trained else ". "
     text += f"Its {name} on {facts.split} is {number(scores['metrics'][name])} ({scores['rows']:,} rows"
     text += f"; 95 % interval {bounds[0]:.4f} to {bounds[1]:.4f}). " if bounds else "). "
@@ -181,13 +174,8 @@ def training(facts: Facts) -> list[Picture]:
     drawn = []
     for name in dict.fromkeys(("loss", headline, *logged)):
         lines = {f"seed {each['seed']}": points_of(facts, name, each["seed"]) for each in outcomes}
-        drawn.append(pictures.curves(curve_title(name), lines, best if name == headline else None))
+        drawn.append(pictures.curves(name, lines, best if name == headline else None))
     return list(filter(None, drawn))
-
-
-def curve_title(name: str) -> str:
-    """The title of a curve, from the name of the logged number."""
-    return "training loss" if name == "loss" else f"{name.removeprefix('eval_')} on validation"
 
 
 def points_of(facts: Facts, name: str, seed: int) -> list[tuple[float, float]]:
