@@ -89,24 +89,23 @@ def _selected_seed(facts: Facts) -> int:
 
 def label_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
     """F1 of each label, a column for each run; empty without labels."""
-    scores = [{key[3:]: value for key, value in each.scores["metrics"].items() if key[:3] == "f1/"} for each in facts]
-    labels = dict.fromkeys(label for each in scores for label in each)
-    rows = [[label, *(number(each.get(label)) for each in scores)] for label in labels]
-    return [["label", *titles], *rows] if rows else []
+    metrics = (each.scores["metrics"].items() for each in facts)
+    rows = _side_by_side("label", titles, [{k[3:]: number(v) for k, v in each if k[:3] == "f1/"} for each in metrics])
+    return rows if len(rows) > 1 else []
 
 
 def recipe_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
     """The recipe settings that differ, by their path; the first row is the header."""
-    header, *rows = _side_by_side([each.recipe.model_dump(mode="json") for each in facts], titles)
+    settings = [sections.flat(each.recipe.model_dump(mode="json")) for each in facts]
+    header, *rows = _side_by_side("setting", titles, settings)
     return [header, *(row for row in rows if len(set(row[1:])) > 1)]
 
 
 def environment_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
     """Where the runs were trained; the first row is the header."""
-    return _side_by_side([each.environment for each in facts], titles)
+    return _side_by_side("setting", titles, [sections.flat(each.environment) for each in facts])
 
 
-def _side_by_side(values: Sequence[Mapping[str, Any]], titles: Sequence[str]) -> list[list[str]]:
-    tables = [sections.flat(each) for each in values]
+def _side_by_side(corner: str, titles: Sequence[str], tables: Sequence[Mapping[str, str]]) -> list[list[str]]:
     keys = dict.fromkeys(key for table in tables for key in table)
-    return [["setting", *titles], *([key, *(table.get(key, "–") for table in tables)] for key in keys)]
+    return [[corner, *titles], *([key, *(table.get(key, "–") for table in tables)] for key in keys)]
