@@ -62,8 +62,13 @@ def write_reports(run: Run, explains: bool) -> None:
     from bertkit.report.card import write_card
     from bertkit.report.html import write_report
 
+    def explain() -> None:
+        from bertkit.report.examples import write_explanations  # it needs captum, which may not be installed
+
+        write_explanations(run.folder)
+
     parts: list[tuple[str, Callable[[], object], str]] = [
-        ("explanation", partial(_explain, run), f"bertkit explain {run.folder}"),
+        ("explanation", explain, f"bertkit explain {run.folder}"),
         ("report", partial(write_report, [run.folder]), f"bertkit report {run.folder}"),
         ("model card", partial(write_card, run), f"bertkit push {run.folder} OWNER/MODEL --dry-run"),
     ]
@@ -74,12 +79,6 @@ def write_reports(run: Run, explains: bool) -> None:
         except (*usual, ImportError, RuntimeError) as error:  # no picture is worth a training
             what = f"{type(error).__name__}: {error}"
             logger.warning("no %s was written (%s); the run is complete. Try: %s", name, what, retry)
-
-
-def _explain(run: Run) -> None:
-    from bertkit.report.examples import write_explanations  # it needs captum, which may not be installed
-
-    write_explanations(run.folder)
 
 
 def publish(run: Run, seed: int) -> None:
@@ -145,11 +144,9 @@ def over_seeds(outcomes: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, 
     """split -> metric -> mean and sample standard deviation over the seeds, where each seed has the metric."""
     table: dict[str, dict[str, dict[str, float]]] = {}
     for split, scores in outcomes[0]["metrics"].items():
-        table[split] = {}
-        for name in scores:
-            values = [outcome["metrics"][split][name] for outcome in outcomes]
-            if "/" not in name and None not in values:
-                table[split][name] = {"mean": fmean(values), "sd": stdev(values) if len(values) > 1 else 0.0}
+        over = {name: [each["metrics"][split][name] for each in outcomes] for name in scores if "/" not in name}
+        defined = {name: values for name, values in over.items() if None not in values}
+        table[split] = {name: {"mean": fmean(v), "sd": stdev(v) if len(v) > 1 else 0.0} for name, v in defined.items()}
     return table
 
 
