@@ -28,9 +28,10 @@ class Problem(NamedTuple):
 class UserError(Exception):
     """An error that the user can fix. The command line prints it without a traceback and exits with 2."""
 
-    def __init__(self, problems: Problem | str | Iterable[Problem]) -> None:
+    def __init__(self, problems: Problem | str | Iterable[Problem], fix: str = "") -> None:
+        """problems: or what is wrong, where no location is known, with its fix."""
         if isinstance(problems, str):
-            problems = Problem("", problems)
+            problems = Problem("", problems, fix)
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
 
@@ -43,7 +44,7 @@ def not_installed(error: ModuleNotFoundError) -> UserError:
     if package == "bertkit":
         raise error
     fix = f'pip install "bertkit[{EXTRAS[package]}]"' if package in EXTRAS else "pip install bertkit"
-    return UserError(Problem("", f"this needs {package}, which is not installed", fix))
+    return UserError(f"this needs {package}, which is not installed", fix)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from contextlib import suppress
 from difflib import get_close_matches
 from functools import reduce
 from operator import getitem
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
@@ -109,8 +108,8 @@ _BOUNDS = {
 def validate(
     model: type[BaseModel],
     data: Any,
-    sections: Mapping[str, type[BaseModel]] = MappingProxyType({}),
-    homes: Mapping[str, str] = MappingProxyType({}),
+    sections: Mapping[str, type[BaseModel]] = {},
+    homes: Mapping[str, str] = {},
 ) -> list[KeyProblem]:
     """What is wrong with `data` as fields of `model`: pydantic's errors as sentences, one per key path.
 

@@ -72,11 +72,11 @@ def predict(
     as_json: bool, mapper: Any, **options: Any,
 ) -> None:  # fmt: skip
     if bool(rest) == bool(input):
-        raise UserError(Problem("", "predict needs texts, or --input FILE", "bertkit predict RUN 'some text'"))
+        raise UserError("predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
     if input and context:
-        raise UserError(Problem("", "--context works only with TEXTs; rows of --input have a context each"))
+        raise UserError("--context works only with TEXTs; rows of --input have a context each")
     if not input and (output or column):
-        raise UserError(Problem("", "--output and --column work only with --input FILE"))
+        raise UserError("--output and --column work only with --input FILE")
     columns = dict(pair.partition("=")[::2] for pair in column)
     if "" in columns.values():
         raise UserError(Problem("--column", "write it as text=NAME_IN_THE_FILE"))
@@ -102,7 +102,7 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
         names = " and ".join(name for name in predictor.task.schema.columns if name in reads[0])
         fix = "give the text that the questions are about with --context FILE; or: " if "context" in reads[0] else ""
         what = f"this model reads {names} together, not a single text"
-        raise UserError(Problem("", what, fix + example(source, predictor.task, reads)))
+        raise UserError(what, fix + example(source, predictor.task, reads))
     passage = _text(context) if context else ""
     for name in filter(os.path.isfile, texts if processes.first() else ()):
         print(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
@@ -133,7 +133,7 @@ def explain(
     source: str, rest: list[str], input: Path | None, output: Path | None, as_json: bool, **options: Any
 ) -> None:
     if rest and input:
-        raise UserError(Problem("", "explain takes texts, or --input FILE, but not both"))
+        raise UserError("explain takes texts, or --input FILE, but not both")
     if not rest and not input:
         return _explain_run(source, output=output, json=as_json, **options)
     from bertkit.explain.explain import explain_rows, rows_of
@@ -158,7 +158,7 @@ def explain(
 def _explain_run(source: str, **only_with_texts: Any) -> None:
     if given := [name for name, value in only_with_texts.items() if value]:
         what = f"--{given[0]} works only with texts or --input FILE"
-        raise UserError(Problem("", what, "bertkit explain RUN 'some text'"))
+        raise UserError(what, "bertkit explain RUN 'some text'")
     from bertkit.report.examples import write_explanations
     from bertkit.report.facts import damage_as_error
 

@@ -43,7 +43,7 @@ def show(recipe: str | None, rest: list[str], schema: bool) -> None:
     if schema:
         print(json.dumps(json_schema(), indent=2))
     elif recipe is None:
-        raise UserError(Problem("", "no recipe given", "`bertkit recipes` lists the shipped ones."))
+        raise UserError("no recipe given", "`bertkit recipes` lists the shipped ones.")
     else:
         print(to_yaml(load_recipe(recipe, rest, check_files=False)), end="")
 
@@ -92,7 +92,7 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
     from bertkit.recipe.recipe import load_recipe
 
     if changed and not resume:
-        raise UserError(Problem("", "--changed works only with --resume", "Give both."))
+        raise UserError("--changed works only with --resume", "Give both.")
     loaded = load_recipe(recipe, rest)
     from bertkit.report.table import after_training
     from bertkit.training.train import train

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.cli.shared import COLUMN, JSON, MODEL, argument, command, flag, path
-from bertkit.errors import Problem, UserError
+from bertkit.errors import UserError
 
 
 @command(
@@ -71,7 +71,7 @@ def cache(action: str, days: float | None) -> None:
     from bertkit.inference.embed import cache_table, clear_cache
 
     if action == "show" and days is not None:
-        raise UserError(Problem("", "--days works only with clear"))
+        raise UserError("--days works only with clear")
     print(clear_cache(days) if action == "clear" else cache_table())
 
 

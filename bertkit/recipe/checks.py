@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
+from itertools import chain
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ _DATA_FILE = re.compile(rf".*\.(csv|tsv|json|jsonl|parquet|txt|{_CONLL})(\.gz|\.
 _TEXT_FILE = re.compile(rf".*\.(csv|tsv|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
 PAIR_LOSSES = ("cosent", "cosine-mse", "multiple-negatives-ranking")  # losses of sentence-similarity without labels
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
-
-
+# keys whose texts may be paths
+_PATHS = (("data", "source"), ("model", "name"), ("model", "tokenizer"), ("distillation", "teacher"))
 _Rule = tuple[Any, str, str, str]  # does it apply?, dotted key, what is wrong, fix
 
 
@@ -70,7 +71,7 @@ def _model_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_Rul
     model, distillation, rows = data.get("model", {}), data.get("distillation") or {}, data.get("data", {})
     name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
     stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)
-    files = [text for _, text in _sources(rows) if _DATA_FILE.fullmatch(text)]
+    files = [text for _, text in _texts(rows.get("source"), ()) if _DATA_FILE.fullmatch(text)]
     form = rows.get("format") or (files and not any(map(_TEXT_FILE.fullmatch, files)) and "json or parquet")
     return (
         (not name and not config, "model.name", "missing",
@@ -150,16 +151,12 @@ def _check_labels(task: Mapping[str, Any]) -> Iterator[KeyProblem]:
                 yield KeyProblem(("task", key, label), what, f"labels: {short_repr(labels)}")
 
 
-def _sources(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
-    """Every text under data.source, and its key path."""
-    source = data.get("source")
-    if isinstance(source, str):
-        yield ("data", "source"), source
-    for split, names in source.items() if isinstance(source, dict) else ():
-        if isinstance(names, str):
-            yield ("data", "source", split), names
-        for position, name in enumerate(names if isinstance(names, list) else ()):
-            yield ("data", "source", split, position), name
+def _texts(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    """Every text in plain data, and its key path."""
+    if isinstance(value, str):
+        yield path, value
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
+        yield from _texts(inner, (*path, key))
 
 
 def resolve_paths(
@@ -170,13 +167,11 @@ def resolve_paths(
     folder: key path -> the folder that a relative path there is relative to.
     """
     root: Any = data
-    section = data.get("data", {})
-    by_split = isinstance(section.get("source"), dict)
-    keys = (("model", "name"), ("model", "tokenizer"), ("distillation", "teacher"))
-    folders = [(key, (data.get(key[0]) or {}).get(key[1])) for key in keys]
-    for path, text in (*_sources(section), *folders):
+    given = [(key, (data.get(key[0]) or {}).get(key[1])) for key in _PATHS]
+    by_split = isinstance(dict(given)["data", "source"], dict)
+    for path, text in chain.from_iterable(_texts(value, key) for key, value in given):
         is_data = path[0] == "data"
-        if not isinstance(text, str) or (is_data and not by_split and text.startswith("sample:")):
+        if is_data and not by_split and text.startswith("sample:"):
             continue
         absolute = os.path.abspath(os.path.join(folder(path), os.path.expanduser(text)))
         exists = os.path.exists(absolute) if is_data else os.path.isdir(absolute)
@@ -193,10 +188,9 @@ def _similar(missing: str) -> str:
     """The most similar name in the folder, as did_you_mean has it."""
     folder, name = os.path.split(missing)
     try:
-        names = os.listdir(folder)
+        return did_you_mean(name, os.listdir(folder)[:1000])
     except (OSError, ValueError):
         return ""
-    return did_you_mean(name, names[:1000])
 
 
 def without(data: Any, bad: set[KeyPath], path: KeyPath = ()) -> Any:

@@ -182,24 +182,19 @@ def _enum_values(name: str) -> list[str]:
 
 def check_training(values: Mapping[str, Any], homes: Mapping[str, str]) -> Iterator[KeyProblem]:
     """What is wrong with the names and values of a `training:` section. homes: key -> the section it belongs to."""
-    fields = training_fields()
+    fields, section = training_fields(), _section()
     for name, value in values.items():
-        path = ("training", name)
-        if name in DECIDED:
-            # push_to_hub: false asks for nothing
-            if not (value is False and name in fields and fields[name].default == "False"):
-                yield KeyProblem(path, "bertkit decides this", _answer(DECIDED[name], name, value))
-        elif name in REMOVED and name not in fields:
-            yield KeyProblem(path, "the installed transformers has no such field", _answer(REMOVED[name], name, value))
+        path, text = ("training", name), str(value).lower() if isinstance(value, bool) else short_repr(value)
+        if name in DECIDED and value is False and fields[name].default == "False":
+            continue  # push_to_hub: false asks for nothing
+        if name in DECIDED or (name in REMOVED and name not in fields):
+            what = "bertkit decides this" if name in DECIDED else "the installed transformers has no such field"
+            answer = DECIDED.get(name) or REMOVED[name]
+            yield KeyProblem(path, what, answer.replace("{name}", name).replace("{value}", text))
         elif name not in fields:
-            yield unknown_key(path, fields.keys() - DECIDED.keys(), homes)
-    known = {name: value for name, value in values.items() if name in fields and name not in DECIDED}
-    yield from (each._replace(path=("training", *each.path)) for each in validate(_section(), known))
-
-
-def _answer(answer: str, name: str, value: Any) -> str:
-    text = str(value).lower() if isinstance(value, bool) else short_repr(value)
-    return answer.replace("{name}", name).replace("{value}", text)
+            yield unknown_key(path, section.model_fields, homes)
+    known = {name: value for name, value in values.items() if name in section.model_fields}
+    yield from (each._replace(path=("training", *each.path)) for each in validate(section, known))
 
 
 def training_schema() -> dict[str, Any]:
