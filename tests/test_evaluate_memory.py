@@ -61,6 +61,7 @@ def test_answers_come_back_as_they_were(answers: list[dict[str, Any]]) -> None:
     assert [spooled[place - len(answers)] for place in range(len(answers))] == answers
     assert spooled[1:] == answers[1:]
     assert spooled[::-2] == answers[::-2]
+    assert list(spooled.select(range(len(answers))[::-1]).select([-1] * len(answers))) == answers[:1] * len(answers)
     spooled.extend(answers)  # after it was read
     assert list(spooled) == [*answers, *answers]
     assert list(pairwise(spooled)) == list(pairwise([*answers, *answers]))  # two readers of one file

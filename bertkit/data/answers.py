@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
 from bertkit.data.squad import check_answers
-from bertkit.data.table import Problems, Table, stored
+from bertkit.data.table import Problems, Table
 
 
 def locate_answers(table: Table, split: str) -> tuple[Table, list[Finding]]:
@@ -36,7 +37,7 @@ def locate_answers(table: Table, split: str) -> tuple[Table, list[Finding]]:
             starts = [start for start, _ in found.spans]
             yield {"text": [context[a:b] for a, b in found.spans], "answer_start": starts}
 
-    answers = stored(located(), "answers")
+    answers = DiskList(located())
     problems.raise_if_any()
     return Table({**table.values, "answers": answers}, table.origin), list(_findings(split, names, answers, moved))
 

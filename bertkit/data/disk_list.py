@@ -8,6 +8,7 @@ import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from typing import IO, Any, overload
 
 from bertkit.errors import DataError, Problem
@@ -24,22 +25,25 @@ class DiskList(Sequence[Any]):
         with disk_full_as_error():
             self._file = tempfile.TemporaryFile()  # noqa: SIM115  # it has no name, and is closed with this object
         weakref.finalize(self, close, self._file)
-        self._ends = array("q", [0])
+        self._starts, self._size = array("q"), 0  # each value is a line
+        self._whole: DiskList | None = None  # what this was selected from, which closes the file
         self.extend(values)
 
     def extend(self, values: Iterable[Any]) -> None:
         """Add these values at the end."""
-        self._file.seek(self._ends[-1])
+        encode = json.JSONEncoder(default=repr, ensure_ascii=False).encode
+        self._file.seek(self._size)
         for value in values:
-            written = json.dumps(value, default=repr).encode()
+            line = f"{encode(value)}\n".encode(errors="surrogatepass")
             with disk_full_as_error():
-                self._file.write(written)
-            self._ends.append(self._ends[-1] + len(written))
+                self._file.write(line)
+            self._starts.append(self._size)
+            self._size += len(line)
         with disk_full_as_error():
             self._file.flush()
 
     def __len__(self) -> int:
-        return len(self._ends) - 1
+        return len(self._starts)
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -48,10 +52,15 @@ class DiskList(Sequence[Any]):
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return [self[each] for each in range(len(self))[index]]
-        index = range(len(self))[index]  # counts negative ones from the end
-        start, end = self._ends[index : index + 2]
-        self._file.seek(start)
-        return json.loads(self._file.read(end - start))
+        self._file.seek(self._starts[index])
+        return json.loads(self._file.readline())
+
+    def select(self, indices: Iterable[int]) -> DiskList:
+        """These values, in this order, in the same file."""
+        part = copy(self)
+        part._starts = array("q", (self._starts[index] for index in indices))
+        part._whole = self
+        return part
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from secrets import token_hex
 from sys import intern
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,18 +11,7 @@ from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Column, Finding, Schema, note, warn
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of
-from bertkit.data.table import (
-    Data,
-    Loaded,
-    Origin,
-    Stored,
-    Table,
-    features_of,
-    fingerprint,
-    in_blocks,
-    locations,
-    on_disk,
-)
+from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerprint, in_blocks, locations, on_disk
 from bertkit.data.values import convert
 from bertkit.errors import DataError, Problem
 
@@ -33,8 +21,6 @@ if TYPE_CHECKING:
 
 Refine: TypeAlias = "Callable[[Table, str], tuple[Table, list[Finding]]]"
 Mapped: TypeAlias = "Mapping[str, Sequence[Mapping[str, str]]]"  # split -> for each part, canonical column -> column
-STORED = ("text", "words", "tags", "labels", "name")  # kinds of columns that are large: on disk from the start
-UNREAD = ("spans", "answers")  # kinds that only `Task.refine` reads
 
 
 def load(
@@ -152,30 +138,20 @@ def _read_tables(
 
 
 def _read(parts: Sequence[Part], mapped: Sequence[Mapping[str, str]], columns: Mapping[str, Column]) -> Table:
-    """The rows of a split: texts, words and names on disk; other columns are small, or read later."""
+    """The rows of a split: labels and numbers in memory, everything else on disk."""
     names = [name for name in columns if any(name in mapping for mapping in mapped)]
-    stored = [name for name in names if columns[name].holds in STORED]
-    origin, rest = Origin([part.prefix for part in parts]), dict[str, Any]()
-    for name in (name for name in names if name not in stored):
-        rest[name] = DiskList() if columns[name].holds in UNREAD else []
-
-    def blocks() -> Iterator[dict[str, list[Any]]]:
-        for block in in_blocks(_values(parts, mapped, names, origin)):
-            values = dict(zip(names, map(list, zip(*block, strict=True)), strict=True))
-            block_origin = origin.select(range(len(origin) - len(block), len(origin)))
-            for name in names:
-                if columns[name].holds == "label":  # converted once all values are read; equal ones are one object
-                    values[name] = [intern(value) if isinstance(value, str) else value for value in values[name]]
-                else:
-                    values[name] = convert(values[name], name, columns[name], block_origin)
-                if name in rest:
-                    rest[name].extend(values.pop(name))
-            yield values
-
-    rows = on_disk(blocks(), features_of({name: columns[name].holds for name in stored}), token_hex())
-    for name in (name for name in rest if columns[name].holds == "label"):
-        rest[name] = convert(rest[name], name, columns[name], origin)
-    return Table({name: rest[name] if name in rest else Stored(rows, name) for name in names}, origin)
+    read = {name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in names}
+    origin = Origin([part.prefix for part in parts])
+    for block in in_blocks(_values(parts, mapped, names, origin)):
+        places = origin.select(range(len(origin) - len(block), len(origin)))
+        for name, values in zip(names, zip(*block, strict=True), strict=True):
+            if columns[name].holds == "label":  # converted once all values are read; equal ones are one object
+                read[name].extend(intern(value) if isinstance(value, str) else value for value in values)
+            else:
+                read[name].extend(convert(values, name, columns[name], places))
+    for name in (name for name in names if columns[name].holds == "label"):
+        read[name] = convert(read[name], name, columns[name], origin)
+    return Table({**read}, origin)
 
 
 def _values(

@@ -10,10 +10,9 @@ from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from secrets import token_hex
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from bertkit.data.disk_list import close, disk_full_as_error
+from bertkit.data.disk_list import DiskList, close, disk_full_as_error
 from bertkit.errors import DataError, Problem
 
 if TYPE_CHECKING:
@@ -110,40 +109,10 @@ class Table:
     def select(self, indices: Sequence[int]) -> Table:
         """These rows, in this order."""
         values: dict[str, Sequence[Any]] = {
-            name: column.select(indices) if isinstance(column, Stored) else [column[i] for i in indices]
+            name: column.select(indices) if isinstance(column, DiskList) else [column[i] for i in indices]
             for name, column in self.values.items()
         }
         return Table(values, self.origin.select(indices))
-
-
-class Stored(Sequence[Any]):
-    """A column of rows on disk: its values become Python objects only when accessed."""
-
-    def __init__(self, rows: Dataset, name: str) -> None:
-        self.rows, self.name = rows, name
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[Any]:
-        return column_values(self.rows, self.name)
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        return self.rows[index][self.name]
-
-    def select(self, indices: Sequence[int]) -> Stored:
-        """The column of these rows, in this order."""
-        return Stored(self.rows.select(indices), self.name)
-
-
-def stored(values: Iterator[Any], holds: str) -> Stored:
-    """A column on disk, from its values; holds: as for `Column`."""
-    blocks = ({"values": block} for block in in_blocks(values))
-    return Stored(on_disk(blocks, features_of({"values": holds}), token_hex()), "values")
 
 
 def in_blocks(values: Iterator[Any]) -> Iterator[list[Any]]:

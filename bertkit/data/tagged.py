@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
-from bertkit.data.table import Problems, Table, locations, stored
+from bertkit.data.table import Problems, Table, locations
 from bertkit.data.tagging import Scheme, find_scheme, to_bio
 from bertkit.data.words import read_spans, spans_to_tags, words
 from bertkit.errors import DataError, Problem
@@ -61,7 +62,7 @@ def tag_words(table: Table, split: str, scheme: Scheme | None) -> tuple[Table, l
             repaired.extend([row] if count else [])
             yield tags
 
-    bio = stored(converted(), "tags")
+    bio = DiskList(converted())
     problems.raise_if_any()
     findings = [] if scheme == "BIO" else [note(f"{split}: its tags are {scheme}; read as BIO")]
     if repaired:
@@ -96,7 +97,7 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
             counts.update(aligned.counts)
             yield aligned.tags
 
-    bio = stored(converted(), "tags")
+    bio = DiskList(converted())
     problems.raise_if_any()
     findings = [warn(f"{split}: {counts[key]:,} {what}") for key, what in REPORTED.items() if counts[key]]
     rest: dict[str, Sequence[Any]] = {name: column for name, column in table.values.items() if name != "spans"}
