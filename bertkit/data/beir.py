@@ -11,17 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from bertkit.data.readers import COMPRESSIONS, read_rows
 from bertkit.data.schema import Finding, warn
 from bertkit.data.splits import match_splits
 from bertkit.data.table import FirstSeen, Problems, Row, Table
 from bertkit.errors import DataError
+from bertkit.sections import DataSpec
 from bertkit.text import counted, short_repr
-
-if TYPE_CHECKING:
-    from bertkit.sections import DataSpec
 
 Texts: TypeAlias = dict[str, tuple[str, ...]]  # id -> (title, text) of a document, (text,) of a query
 Judged: TypeAlias = dict[str, dict[str, int]]  # query id -> document id -> grade
@@ -52,8 +50,6 @@ def read_beir(folder: Path, problems: Problems) -> Beir:
     is incomplete. Findings: repeated rows, empty documents, queries without a relevant document, and queries of
     validation or test that are in train too. Raises DataError when there are too many problems to continue.
     """
-    from bertkit.sections import DataSpec
-
     reader = _Reader(folder, DataSpec(source=str(folder)), problems)
     corpus = reader.texts("corpus.jsonl", ("title", "text"))
     queries = reader.texts("queries.jsonl", ("text",))

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from bertkit.data.schema import Column
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
+from bertkit.sections import DataSpec
 from bertkit.text import short_repr
 from bertkit.validation import did_you_mean, nearest
-
-if TYPE_CHECKING:
-    from bertkit.data.schema import Column
-    from bertkit.sections import DataSpec
 
 _IDS = ("id", "idx", "index", "")  # the last things to suggest
 _PLAIN = re.compile(r"[^\W\d][\w.-]*")  # needs no quotes in YAML

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
 
-from bertkit.data.table import Problems
+from bertkit.data.table import NumberedRow, Problems
 from bertkit.errors import DataError, Problem
-
-if TYPE_CHECKING:
-    from bertkit.data.table import NumberedRow
-    from bertkit.sections import DataSpec
+from bertkit.sections import DataSpec
 
 DOCUMENT = "-DOCSTART-"  # begins the first line of a document (CoNLL-2003)
 

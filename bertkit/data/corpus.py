@@ -13,21 +13,19 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from bertkit.cache import cache_root, cached_folder, file_digest
 from bertkit.data.schema import Finding, in_train_too, note, warn
+from bertkit.data.sources import Part
 from bertkit.data.splits import SPLITS
 from bertkit.data.table import Loaded, Origin, Problems, locations
 from bertkit.errors import DataError, Problem
 from bertkit.files import read_json, write_json
+from bertkit.sections import DataSpec
 from bertkit.text import counted, short_repr
-
-if TYPE_CHECKING:
-    from bertkit.data.sources import Part
-    from bertkit.sections import DataSpec
 
 Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 logger = logging.getLogger(__name__)

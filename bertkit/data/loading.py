@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from sys import intern
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from bertkit.data.columns import choose_columns
+from bertkit.data.corpus import read_corpus
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Column, Finding, Schema, note, warn
 from bertkit.data.sources import Part, open_source
@@ -14,13 +15,10 @@ from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_r
 from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerprint, in_blocks, locations, on_disk
 from bertkit.data.values import convert
 from bertkit.errors import DataError, Problem
+from bertkit.sections import DataSpec
 
-if TYPE_CHECKING:
-    from bertkit.sections import DataSpec
-
-
-Refine: TypeAlias = "Callable[[Table, str], tuple[Table, list[Finding]]]"
-Mapped: TypeAlias = "Mapping[str, Sequence[Mapping[str, str]]]"  # split -> for each part, canonical column -> column
+Refine: TypeAlias = Callable[[Table, str], tuple[Table, list[Finding]]]
+Mapped: TypeAlias = Mapping[str, Sequence[Mapping[str, str]]]  # split -> for each part, canonical column -> column
 
 
 def load(
@@ -53,8 +51,6 @@ def load(
     wanted = [split for split in SPLITS if splits is None or split in splits]
     target: str | None = "text"
     if schema.corpus:
-        from bertkit.data.corpus import read_corpus
-
         documents, notes = read_corpus(parts, mapped, spec, share)
         loaded = {split: documents[split] for split in wanted if split in documents}
     else:

@@ -18,17 +18,14 @@ import zlib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 from bertkit.data.arrow import in_memory, parquet_names, parquet_rows, read_all
 from bertkit.data.conll import conll_rows
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems
 from bertkit.errors import DataError, Problem
-
-if TYPE_CHECKING:
-    from bertkit.sections import DataSpec
-
+from bertkit.sections import DataSpec
 
 FORMATS = {  # suffix of a file name -> format
     **{name: name for name in ("csv", "tsv", "json", "jsonl", "parquet", "conll", "txt")},

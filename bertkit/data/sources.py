@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.arrow import class_names, named_rows
 from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_class_names, read_rows, row_prefix
+from bertkit.data.schema import Finding
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
+from bertkit.sections import DataSpec
 from bertkit.validation import did_you_mean
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-    from bertkit.data.schema import Finding
-    from bertkit.sections import DataSpec
 
 SAMPLE = "sample:"
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")

@@ -5,18 +5,16 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from bertkit.data.schema import Column, Finding, warn
 from bertkit.data.table import Problems, Table
 from bertkit.errors import DataError, Problem
+from bertkit.sections import DataSpec
 from bertkit.text import counted
 from bertkit.validation import did_you_mean
 
-if TYPE_CHECKING:
-    from bertkit.sections import DataSpec
-
-Names: TypeAlias = "Callable[[Any], Sequence[str]]"  # a value of the target -> its labels
+Names: TypeAlias = Callable[[Any], Sequence[str]]  # a value of the target -> its labels
 SPLITS = ("train", "validation", "test")
 BINS = 10  # quantiles of scores for a stratified hold-out
 

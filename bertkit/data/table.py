@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from bertkit.data.disk_list import DiskList, close, disk_full_as_error
+from bertkit.data.schema import Column, Finding
 from bertkit.errors import DataError, Problem
 
 if TYPE_CHECKING:
-    import numpy as np
     from datasets import Dataset, Features
-
-    from bertkit.data.schema import Column, Finding
 
 MAX_PROBLEMS = 20
 AT_A_TIME = 1000  # values of a column that are Python objects at the same time

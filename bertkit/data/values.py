@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bertkit.data.schema import Column, Schema
 from bertkit.data.table import Origin, Problems
 from bertkit.errors import DataError, Problem
 from bertkit.text import short_repr
-
-if TYPE_CHECKING:
-    from bertkit.data.schema import Column, Schema
 
 _DECIMAL = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
 
