@@ -20,7 +20,6 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from bertkit.data.beir import read_beir
-from bertkit.data.table import Problems
 from bertkit.inference.predictor import load_as, model_folder
 
 TASK = "sentence-similarity"  # of a model that bertkit did not make
@@ -33,10 +32,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=640)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    problems = Problems()
-    beir = read_beir(args.folder, problems)
-    problems.raise_if_any()
-    texts = [beir.document(name) for name in beir.corpus][: args.rows]
+    texts = list(read_beir(args.folder).corpus.values())[: args.rows]
 
     theirs = SentenceTransformer(str(model_folder(args.model)), device="cpu")
     exact, own = load_as(TASK, args.model, precision="fp32"), load_as(TASK, args.model)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from bertkit.data.beir import Beir, pairs, read_beir
-from bertkit.data.table import Problems
 from bertkit.errors import DataError
 
 CORPUS = [
@@ -37,17 +36,10 @@ def folder(path: Path, corpus: list[Any] | None = None, queries: list[Any] | Non
     return path
 
 
-def read(path: Path) -> Beir:
-    problems = Problems()
-    beir = read_beir(path, problems)
-    problems.raise_if_any()
-    return beir
-
-
 def wrong(path: Path) -> list[str]:
     """Each problem as `file:line: what`, the folder's name left out."""
     with pytest.raises(DataError) as caught:
-        read(path)
+        read_beir(path)
     return [f"{p.where}: {p.what}".replace(f"{path}/", "").replace(str(path), ".") for p in caught.value.problems]
 
 
@@ -57,27 +49,25 @@ def warnings(beir: Beir) -> list[str]:
 
 
 def test_a_folder_is_read(tmp_path):
-    beir = read(folder(tmp_path))
-    assert beir.corpus == {"d1": ("Locks", "A lock lifts boats."), "d2": ("", "Bread rises."), "d3": ("Tides", "")}
+    beir = read_beir(folder(tmp_path))
+    assert beir.corpus == {"d1": "Locks A lock lifts boats.", "d2": "Bread rises.", "d3": "Tides"}
     assert beir.queries == {"q1": "how do boats climb", "q2": "the moon and water"}
     assert beir.qrels == {"test": {"q1": {"d1": 2, "d2": 0}, "q2": {"d3": 1}}}
     assert beir.findings == []
 
 
 def test_pairs_join_title_and_text_with_a_blank(tmp_path):
-    beir = read(folder(tmp_path))
+    beir = read_beir(folder(tmp_path))
     assert pairs(beir, "test") == [
         {"query_id": "q1", "query": "how do boats climb", "document_id": "d1",
          "document": "Locks A lock lifts boats.", "grade": 2},
         {"query_id": "q1", "query": "how do boats climb", "document_id": "d2", "document": "Bread rises.", "grade": 0},
         {"query_id": "q2", "query": "the moon and water", "document_id": "d3", "document": "Tides", "grade": 1},
     ]  # fmt: skip
-    with pytest.raises(DataError, match="no judgements for train; available: test"):
-        pairs(beir, "train")
 
 
 def test_splits_come_in_order_and_dev_is_validation(tmp_path):
-    beir = read(folder(tmp_path, test=TEST, dev=f"{HEADER}q2\td1\t1\n", train=f"{HEADER}q2\td2\t1\n"))
+    beir = read_beir(folder(tmp_path, test=TEST, dev=f"{HEADER}q2\td1\t1\n", train=f"{HEADER}q2\td2\t1\n"))
     assert list(beir.qrels) == ["train", "validation", "test"]
     assert beir.qrels["validation"] == {"q2": {"d1": 1}}
 
@@ -85,7 +75,7 @@ def test_splits_come_in_order_and_dev_is_validation(tmp_path):
 def test_compressed_files_are_the_same(tmp_path):
     (tmp_path / "plain").mkdir()
     plain = folder(tmp_path / "plain")
-    expected = read(plain)
+    expected = read_beir(plain)
     for name, compress, end in (
         ("corpus.jsonl", gzip.compress, ".gz"),
         ("queries.jsonl", lzma.compress, ".xz"),
@@ -93,13 +83,13 @@ def test_compressed_files_are_the_same(tmp_path):
     ):
         (plain / f"{name}{end}").write_bytes(compress((plain / name).read_bytes()))
         (plain / name).unlink()
-    assert read(plain) == expected
+    assert read_beir(plain) == expected
 
 
 def test_ids_may_be_whole_numbers_and_a_title_may_be_missing(tmp_path):
-    beir = read(folder(tmp_path, [{"_id": 7, "text": "x"}, {"_id": 8, "title": None, "text": "y"}],
+    beir = read_beir(folder(tmp_path, [{"_id": 7, "text": "x"}, {"_id": 8, "title": None, "text": "y"}],
                        [{"_id": 1, "text": "q"}], test=f"{HEADER}1\t7\t1\n"))  # fmt: skip
-    assert beir.corpus == {"7": ("", "x"), "8": ("", "y")}
+    assert beir.corpus == {"7": "x", "8": "y"}
     assert beir.qrels == {"test": {"1": {"7": 1}}}
 
 
@@ -198,7 +188,7 @@ def test_problems_end_at_twenty(tmp_path):
 def test_what_is_odd_but_harmless_is_counted(tmp_path):
     empty = {"_id": "d4", "title": " ", "text": ""}
     train, test = f"{HEADER}q1\td1\t1\nq1\td1\t1\n", f"{HEADER}q1\td2\t1\nq2\td4\t0\n"
-    beir = read(
+    beir = read_beir(
         folder(tmp_path, [*CORPUS, CORPUS[1], CORPUS[0], empty], [*QUERIES, QUERIES[1]], train=train, test=test)
     )
     assert warnings(beir) == [
@@ -217,7 +207,7 @@ def test_scifact_is_read(real_data):
     path = real_data / "scifact"
     if not path.is_dir():
         pytest.skip(f"no {path} beside the checkout")
-    beir = read(path)
+    beir = read_beir(path)
     assert (len(beir.corpus), len(beir.queries)) == (5183, 1109)
     assert {split: len(pairs(beir, split)) for split in beir.qrels} == {"train": 919, "test": 339}
     assert {split: len(judged) for split, judged in beir.qrels.items()} == {"train": 809, "test": 300}

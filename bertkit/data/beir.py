@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 from bertkit.data.readers import COMPRESSIONS, read_rows
 from bertkit.data.schema import Finding, warn
@@ -21,7 +21,7 @@ from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.text import counted, short_repr
 
-Texts: TypeAlias = dict[str, tuple[str, ...]]  # id -> (title, text) of a document, (text,) of a query
+Texts: TypeAlias = dict[str, str]  # id -> text
 Judged: TypeAlias = dict[str, dict[str, int]]  # query id -> document id -> grade
 
 HEADER = ("query-id", "corpus-id", "score")
@@ -33,47 +33,39 @@ _GRADE = re.compile(r"[0-9]{1,9}")
 class Beir(NamedTuple):
     """What a BEIR folder holds, in the order of its files."""
 
-    corpus: dict[str, tuple[str, str]]  # document id -> (title or "", text)
-    queries: dict[str, str]  # query id -> text
+    corpus: Texts  # title and text with a space between, as BEIR and sentence-transformers join them
+    queries: Texts
     qrels: dict[str, Judged]  # split -> query id -> document id -> grade, 0 where it is not relevant
     findings: list[Finding]
 
-    def document(self, name: str) -> str:
-        """Title and text with a space between, as BEIR and sentence-transformers join them."""
-        return " ".join(self.corpus[name]).strip()
 
-
-def read_beir(folder: Path, problems: Problems) -> Beir:
+def read_beir(folder: Path) -> Beir:
     """All of a BEIR folder, read line by line; `dev`, `val` and `valid` become `validation`.
 
-    problems: gets everything that is wrong, with file:line, for the caller to raise; where there is any, the result
-    is incomplete. Findings: repeated rows, empty documents, queries without a relevant document, and queries of
-    validation or test that are in train too. Raises DataError when there are too many problems to continue.
+    Findings: repeated rows, empty documents, queries without a relevant document, and queries of validation or test
+    that are in train too. Raises DataError with everything that is wrong, by file and line.
     """
-    reader = _Reader(folder, DataSpec(source=str(folder)), problems)
-    corpus = reader.texts("corpus.jsonl", ("title", "text"))
-    queries = reader.texts("queries.jsonl", ("text",))
+    reader = _Reader(folder, DataSpec(source=str(folder)))
+    corpus = reader.texts("corpus.jsonl", "_id", "title", "text")
+    queries = reader.texts("queries.jsonl", "_id", "text")
     qrels = {split: reader.judgements(path, corpus, queries) for split, path in reader.splits().items()}
-    return Beir(
-        cast(dict[str, tuple[str, str]], corpus or {}),
-        {name: text for name, (text,) in (queries or {}).items()},
-        qrels,
-        [*reader.findings, *_findings(corpus or {}, qrels)],
-    )
+    reader.problems.raise_if_any()
+    return Beir(corpus or {}, queries or {}, qrels, [*reader.findings, *_findings(corpus or {}, qrels)])
 
 
 def pairs(beir: Beir, split: str) -> list[Row]:
-    """The judgements of a split as rows `query_id`, `query`, `document_id`, `document`, `grade`.
-
-    Raises DataError: the folder has no such split.
-    """
-    if split not in beir.qrels:
-        raise DataError(f"no judgements for {split}; available: {', '.join(beir.qrels) or 'none'}")
-    rows = list[Row]()
-    for query, grades in beir.qrels[split].items():
-        both = {"query_id": query, "query": beir.queries[query]}
-        rows += [both | {"document_id": d, "document": beir.document(d), "grade": grade} for d, grade in grades.items()]
-    return rows
+    """The judgements of a split as rows `query_id`, `query`, `document_id`, `document`, `grade`."""
+    return [
+        {
+            "query_id": query,
+            "query": beir.queries[query],
+            "document_id": document,
+            "document": beir.corpus[document],
+            "grade": grade,
+        }
+        for query, grades in beir.qrels[split].items()
+        for document, grade in grades.items()
+    ]
 
 
 def check_pairs(table: Table) -> None:
@@ -105,7 +97,7 @@ class _Reader:
 
     folder: Path
     spec: DataSpec
-    problems: Problems
+    problems: Problems = field(default_factory=Problems)
     findings: list[Finding] = field(default_factory=list)
     unread: set[Path] = field(default_factory=set)  # files that were not read in full
 
@@ -115,7 +107,7 @@ class _Reader:
         try:
             splits = match_splits(names, self.spec)
         except DataError as error:
-            self._take(error)
+            self.problems.take(error)
             return {}
         if not splits:
             what = f"no judgements of a split, such as test.tsv; the folder holds: {', '.join(names) or 'nothing'}"
@@ -123,23 +115,30 @@ class _Reader:
         found = {split: self._find(f"qrels/{name}.tsv") for split, name in splits.items()}
         return {split: path for split, path in found.items() if path is not None}
 
-    def texts(self, name: str, fields: tuple[str, ...]) -> Texts | None:
-        """The rows of a file by `_id`; None if it cannot be read, so that no id is reported as missing from it."""
+    def texts(self, name: str, *columns: str) -> Texts | None:
+        """The first of these columns -> the others; None if the file cannot be read: no id is missing from it."""
         path = self._find(name)
         if path is None:
             return None
-        texts_of, seen = Texts(), FirstSeen()
+        texts, seen = Texts(), FirstSeen()
         for number, row in self._rows(path):
             where = f"{path}:{number}"
-            key, texts = self._row(row, fields, where)
-            if key:
-                texts_of.setdefault(key, texts)
-                _, other = seen.add(key, texts, number)
-                if other is not None:
-                    what = f"the id {short_repr(key)} has another text on line {other}"
-                    self.problems.add(where, what, OWN_ID)
+            values = [value for column in columns if (value := self._text(row, column, where)) is not None]
+            if len(values) < len(columns):
+                continue
+            key, *given = values
+            if not key.strip():
+                self.problems.add(where, "the `_id` is empty")
+                continue
+            if columns == ("_id", "text") and not given[0].strip():
+                fix = "give it a text, or remove its judgements too"
+                self.problems.add(where, f"the query {short_repr(key)} is empty", fix)
+            texts.setdefault(key, " ".join(given).strip() if len(given) > 1 else given[0])
+            _, other = seen.add(key, hash(tuple(given)), number)
+            if other is not None:
+                self.problems.add(where, f"the id {short_repr(key)} has another text on line {other}", OWN_ID)
         self._note(path, seen)
-        return None if path in self.unread else texts_of
+        return None if path in self.unread else texts
 
     def judgements(self, path: Path, corpus: Texts | None, queries: Texts | None) -> Judged:
         """The judgements of a file; their ids are looked up in the corpus and the queries, where these were read."""
@@ -150,7 +149,17 @@ class _Reader:
                 self.problems.add(f"{path}:1", what, "begin the file with the line  query-id<TAB>corpus-id<TAB>score")
                 break
             where = f"{path}:{number}"
-            query, document, grade = self._judgement(row, corpus, queries, where)
+            query, document, score = (row[name] for name in HEADER)
+            if queries is not None and query not in queries:
+                self.problems.add(where, f"the query {short_repr(query)} is not in queries.jsonl")
+            if corpus is not None and document not in corpus:
+                self.problems.add(where, f"the document {short_repr(document)} is not in corpus.jsonl")
+            grade = int(score) if _GRADE.fullmatch(score) else 0
+            if not _GRADE.fullmatch(score):
+                self.problems.add(where, f"the grade {short_repr(score)} is not a whole number from 0", GRADES)
+            if grade and (corpus or {}).get(document) == "":
+                what = f"the document {short_repr(document)} is judged relevant, and is empty"
+                self.problems.add(where, what, "give it a text, or remove the judgement")
             judged.setdefault(query, {}).setdefault(document, grade)
             _, other = seen.add((query, document), grade, number)
             if other is not None:
@@ -165,7 +174,7 @@ class _Reader:
             yield from read_rows(path, self.spec)
         except DataError as error:
             self.unread.add(path)
-            self._take(error)
+            self.problems.take(error)
 
     def _find(self, name: str) -> Path | None:
         """The file of this name, plain or compressed; None, and a problem, unless there is exactly one."""
@@ -179,43 +188,18 @@ class _Reader:
             self.problems.add(str(plain.parent), f"{names}: only one of these can be used", "remove the others")
         return found[0] if len(found) == 1 else None
 
-    def _row(self, row: Row, fields: tuple[str, ...], where: str) -> tuple[str, tuple[str, ...]]:
-        """(id, texts) of a row; an empty id, and problems, if it cannot be used."""
-        key = row.get("_id")
-        values: dict[str, Any] = {"_id": str(key) if type(key) is int else key}
-        values |= {name: "" if name == "title" and row.get(name) is None else row.get(name) for name in fields}
-        wrong = [name for name, value in values.items() if not isinstance(value, str)]
-        for name in wrong:
-            have = f"`{name}` holds {short_repr(row[name])}" if name in row else f"no `{name}`"
-            self.problems.add(where, f"{have}, where text is expected; found: {', '.join(row) or 'nothing'}")
-        if wrong:
-            return "", ()
-        if not values["_id"].strip():
-            self.problems.add(where, "the `_id` is empty")
-            return "", ()
-        if fields == ("text",) and not values["text"].strip():
-            fix = "give it a text, or remove its judgements too"
-            self.problems.add(where, f"the query {short_repr(key)} is empty", fix)
-        return values["_id"], tuple(values[name] for name in fields)
-
-    def _judgement(self, row: Row, corpus: Texts | None, queries: Texts | None, where: str) -> tuple[str, str, int]:
-        """(query id, document id, grade), the grade 0 where it cannot be read."""
-        query, document, score = (row[name] for name in HEADER)
-        if queries is not None and query not in queries:
-            self.problems.add(where, f"the query {short_repr(query)} is not in queries.jsonl")
-        if corpus is not None and document not in corpus:
-            self.problems.add(where, f"the document {short_repr(document)} is not in corpus.jsonl")
-        if not _GRADE.fullmatch(score):
-            self.problems.add(where, f"the grade {short_repr(score)} is not a whole number from 0", GRADES)
-            return query, document, 0
-        if int(score) and _is_empty((corpus or {}).get(document, ("?",))):
-            what = f"the document {short_repr(document)} is judged relevant, and is empty"
-            self.problems.add(where, what, "give it a text, or remove the judgement")
-        return query, document, int(score)
-
-    def _take(self, error: DataError) -> None:
-        for problem in error.problems:
-            self.problems.add(*problem)
+    def _text(self, row: Row, name: str, where: str) -> str | None:
+        """One value of a row; None, and a problem, if it is not text."""
+        value = row.get(name)
+        if value is None and name == "title":
+            return ""
+        if type(value) is int and name == "_id":
+            return str(value)
+        if isinstance(value, str):
+            return value
+        have = f"`{name}` holds {short_repr(value)}" if name in row else f"no `{name}`"
+        self.problems.add(where, f"{have}, where text is expected; found: {', '.join(row) or 'nothing'}")
+        return None
 
     def _note(self, path: Path, seen: FirstSeen) -> None:
         if seen.repeats:
@@ -223,12 +207,8 @@ class _Reader:
             self.findings.append(warn(what))
 
 
-def _is_empty(texts: tuple[str, ...]) -> bool:
-    return not any(text.strip() for text in texts)
-
-
 def _findings(corpus: Texts, qrels: dict[str, Judged]) -> Iterator[Finding]:
-    empty = [name for name, texts in corpus.items() if _is_empty(texts)]
+    empty = [name for name, text in corpus.items() if not text]
     if empty:
         yield warn(f"{len(empty):,} documents are empty, e.g. {short_repr(empty[0])}; none is judged relevant")
     for split, judged in qrels.items():

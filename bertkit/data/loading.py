@@ -47,7 +47,7 @@ def load(
     if splits is None and "train" not in parts:
         raise DataError(Problem(str(spec.source), f"no train split; available: {', '.join(parts)}"))
     mapped = _map_columns(parts, spec, schema)
-    findings = [finding for each in parts.values() for part in each for finding in part.findings]
+    findings = list(dict.fromkeys(finding for each in parts.values() for part in each for finding in part.findings))
     wanted = [split for split in SPLITS if splits is None or split in splits]
     target: str | None = "text"
     if schema.corpus:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.arrow import class_names, named_rows
+from bertkit.data.beir import Beir, pairs, read_beir
 from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_class_names, read_rows, row_prefix
 from bertkit.data.schema import Finding
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
@@ -37,7 +38,7 @@ class Part:
     columns: list[str]  # of json lines: those of the first row
     rows: Iterator[tuple[int, dict[str, Any]]]
     class_names: dict[str, list[str]]
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()  # of the whole source: its parts have the same
     fingerprint: str = ""  # that `datasets` gives the content of a Hub data set
 
 
@@ -51,25 +52,26 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
         fix = "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}"
         raise DataError(Problem("data.splits", "this source names its splits itself", fix))
     folder = _beir_folder(spec)
-    paths = None if folder is not None else find_files(spec)
-    available: Collection[str]  # the source's own names of its splits
-    parts: Mapping[str, Callable[[], list[Part]]]  # split -> what opens it
+    files = None if folder is not None else find_files(spec)
+    hub: Mapping[str, Dataset] = {}
+    opens: dict[str, Callable[[], list[Part]]]
     if folder is not None:
-        available, parts = _beir_parts(folder)
-    elif paths is not None:
-        available, parts = paths, {split: partial(_file_parts, each, spec) for split, each in paths.items()}
+        beir = read_beir(folder)
+        opens = {split: partial(_beir_parts, beir, split, f"{folder}, {split}") for split in beir.qrels}
+    elif files is not None:
+        opens = {split: partial(_file_parts, paths, spec) for split, paths in files.items()}
     else:
-        available = hub = _load_hub(spec)
+        hub = _load_hub(spec)
         names = match_splits(hub, spec)
-        parts = {s: partial(_hub_parts, hub[name], f"{spec.source}, {name}", wanted) for s, name in names.items()}
-    if spec.validation is not None and "validation" in parts and folder is None:
+        opens = {s: partial(_hub_parts, hub[name], f"{spec.source}, {name}", wanted) for s, name in names.items()}
+    if spec.validation is not None and "validation" in opens and folder is None:
         fix = "remove `validation:`, or name only train, e.g.  data: {source: {train: FILE}}"
         raise DataError(Problem("data.validation", "the source has a validation split of its own", fix))
-    missing = [split for split in splits or () if split not in parts]
+    missing = [split for split in splits or () if split not in opens]
     if missing:
-        what = f"no {' and no '.join(missing)} split; available: {', '.join(available) or 'none'}"
+        what = f"no {' and no '.join(missing)} split; available: {', '.join(hub or opens) or 'none'}"
         raise DataError(Problem(str(spec.source), what))
-    return {split: parts[split]() for split in SPLITS if split in parts and (splits is None or split in splits)}
+    return {split: opens[split]() for split in SPLITS if split in opens and (splits is None or split in splits)}
 
 
 def _beir_folder(spec: DataSpec) -> Path | None:
@@ -81,26 +83,14 @@ def _beir_folder(spec: DataSpec) -> Path | None:
     return folder if (folder / "qrels").is_dir() else None
 
 
-def _beir_parts(folder: Path) -> tuple[Collection[str], dict[str, Callable[[], list[Part]]]]:
-    """A part has the judged pairs of a split and, except for train, the other documents with an empty query."""
-    from bertkit.data.beir import pairs, read_beir
-
-    problems = Problems()
-    beir = read_beir(folder, problems)
-    problems.raise_if_any()
-    findings = list(beir.findings)  # reported with the first part
-
-    def open_split(split: str) -> list[Part]:
-        rows = pairs(beir, split)
-        judged = {row["document_id"] for row in rows}
-        others = () if split == "train" else (name for name in beir.corpus if name not in judged)
-        empty = {"query_id": "", "query": "", "grade": 0}
-        rows += [{**empty, "document_id": name, "document": beir.document(name)} for name in others]
-        name, reported = f"{folder}, {split}", tuple(findings)
-        findings.clear()
-        return [Part(name, f"{name}, pair ", list(rows[0]), enumerate(rows, 1), {}, reported)]
-
-    return beir.qrels, {split: partial(open_split, split) for split in beir.qrels}
+def _beir_parts(beir: Beir, split: str, name: str) -> list[Part]:
+    """The judged pairs of a split and, except for train, the other documents with an empty query."""
+    rows = pairs(beir, split)
+    judged = {row["document_id"] for row in rows}
+    others = {} if split == "train" else {name: text for name, text in beir.corpus.items() if name not in judged}
+    empty = {"query_id": "", "query": "", "grade": 0}
+    rows += [{**empty, "document_id": other, "document": text} for other, text in others.items()]
+    return [Part(name, f"{name}, pair ", list(rows[0]), enumerate(rows, 1), {}, tuple(beir.findings))]
 
 
 def find_files(spec: DataSpec) -> dict[str, list[Path]] | None:

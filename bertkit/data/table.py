@@ -40,6 +40,11 @@ class Problems:
         if len(self._found) == MAX_PROBLEMS:
             raise DataError([*self._found, Problem("", f"… and perhaps more: {MAX_PROBLEMS} are reported")])
 
+    def take(self, error: DataError) -> None:
+        """Add the problems of an error that was caught."""
+        for problem in error.problems:
+            self.add(*problem)
+
     def raise_if_any(self) -> None:
         """Raise a DataError if there is any problem."""
         if self._found:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from bertkit.data.beir import Beir, read_beir
-from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
 from bertkit.files import written_aside
 
@@ -39,13 +38,11 @@ def mine_file(
         )
     if count < 1 or skip < 0:
         raise DataError(Problem("", f"--count {count} --skip {skip}: at least 1 and 0 are required"))
-    problems = Problems()
-    beir = read_beir(folder, problems)
-    problems.raise_if_any()
+    beir = read_beir(folder)
     if split not in beir.qrels:
         raise DataError(Problem(str(folder), f"no {split} split; available: {', '.join(beir.qrels)}"))
     judged = beir.qrels[split]
-    texts = {name: text for name in beir.corpus if (text := beir.document(name))}
+    texts = {name: text for name, text in beir.corpus.items() if text}
     # A text that answers does so under any id. A query that is itself a document is not its own negative.
     answers = [{texts[name] for name, grade in grades.items() if grade} for grades in judged.values()]
     same = Counter(texts.values())
@@ -94,9 +91,9 @@ def _rows(
     if form == "candidates":
         for name in [*relevant, *others]:
             label = int(name in relevant)
-            yield {"group": query, "query": text, "document": beir.document(name), "label": label}
+            yield {"group": query, "query": text, "document": beir.corpus[name], "label": label}
         return
     for name in relevant:
         for other in others:
-            pair = {"query_id": query, "query": text, "document_id": name, "document": beir.document(name)}
-            yield {**pair, "grade": grades[name], "negative": beir.document(other)}
+            pair = {"query_id": query, "query": text, "document_id": name, "document": beir.corpus[name]}
+            yield {**pair, "grade": grades[name], "negative": beir.corpus[other]}
