@@ -10,35 +10,27 @@ from typing import Any
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
 from bertkit.data.squad import check_answers
-from bertkit.data.table import Problems, Table
+from bertkit.data.table import Table, each_row
 
 
 def locate_answers(table: Table, split: str) -> tuple[Table, list[Finding]]:
     """Answers as {text, answer_start}, and findings. Raises DataError on answers that their context lacks."""
-    names, problems, moved = table.values.get("id", [None] * len(table)), Problems(), 0
+    names, moved = table.values.get("id", [None] * len(table)), 0
 
-    def located() -> Iterator[dict[str, Any] | None]:
+    def locate(context: str, given: object) -> dict[str, Any] | None:
         nonlocal moved
-        for row, (context, given, name) in enumerate(
-            zip(table.values["context"], table.values["answers"], names, strict=True)
-        ):
-            if given is None:
-                yield None
-                continue
-            where = table.origin[row] + ("" if name is None else f", id {name}")
-            try:
-                found = check_answers(context, given)
-            except ValueError as error:
-                problems.add(where, f"`answers` holds {error}")
-                continue
-            for what in found.problems:
-                problems.add(where, what)
-            moved += found.moved
-            starts = [start for start, _ in found.spans]
-            yield {"text": [context[a:b] for a, b in found.spans], "answer_start": starts}
+        if given is None:
+            return None
+        found = check_answers(context, given)
+        if found.problems:
+            raise ValueError(*found.problems)
+        moved += found.moved
+        return {"text": [context[a:b] for a, b in found.spans], "answer_start": [start for start, _ in found.spans]}
 
-    answers = DiskList(located())
-    problems.raise_if_any()
+    def where(row: int) -> str:
+        return table.origin[row] + ("" if names[row] is None else f", id {names[row]}")
+
+    answers = DiskList(each_row(locate, where, table.values["context"], table.values["answers"]))
     return Table({**table.values, "answers": answers}, table.origin), list(_findings(split, names, answers, moved))
 
 

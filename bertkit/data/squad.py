@@ -72,13 +72,13 @@ def read_answers(value: object) -> list[tuple[str, int | None]]:
     if isinstance(value, dict):
         texts, starts = value.get("text"), value.get("answer_start")
         if not isinstance(texts, list) or not (starts is None or isinstance(starts, list)):
-            raise ValueError(f"{short_repr(value)}, where {_FORMS}")
+            raise ValueError(f"`answers` holds {short_repr(value)}, where {_FORMS}")
         if starts is not None and len(starts) != len(texts):
             raise ValueError(f"{short_repr(value)}: {len(texts)} texts, but {len(starts)} answer_start")
         pairs = zip(texts, starts or [None] * len(texts), strict=True)
         value = [{"text": text, "answer_start": start} for text, start in pairs]
     if not isinstance(value, list):
-        raise ValueError(f"{short_repr(value)}, where {_FORMS}")
+        raise ValueError(f"`answers` holds {short_repr(value)}, where {_FORMS}")
     return [_read_answer(number, each) for number, each in enumerate(value, 1)]
 
 

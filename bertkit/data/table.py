@@ -7,10 +7,10 @@ import json
 import mmap
 import tempfile
 from array import array
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from bertkit.errors import DataError, Problem
 if TYPE_CHECKING:
     from datasets import Dataset, Features
 
+T = TypeVar("T")
 MAX_PROBLEMS = 20
 AT_A_TIME = 1000  # values of a column that are Python objects at the same time
 
@@ -99,6 +100,29 @@ class Origin:
         """The locations of these rows, in this order."""
         file, number = (array(a.typecode, [a[i] for i in indices]) for a in (self.file, self.number))
         return Origin(self.files, file, number)
+
+
+class WrongColumn(ValueError):
+    """The value shows that the whole column was mapped to the wrong name: one message, not one per row."""
+
+
+def each_row(
+    read: Callable[..., T], where: Callable[[int], str], *columns: Iterable[Any], prefix: str = ""
+) -> Iterator[T]:
+    """What `read` makes of the values of each row. where: the location of a row.
+
+    Raises DataError at the end, or at MAX_PROBLEMS, with the arguments of every ValueError of `read` after `prefix`.
+    """
+    problems = Problems()
+    for row, values in enumerate(zip(*columns, strict=True)):
+        try:
+            yield read(*values)
+        except WrongColumn as error:
+            raise DataError(Problem(where(row), f"{prefix}{error}")) from None
+        except ValueError as error:
+            for what in error.args:
+                problems.add(where(row), f"{prefix}{what}")
+    problems.raise_if_any()
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
-from bertkit.data.table import Problems, Table, locations
+from bertkit.data.table import Table, each_row, locations
 from bertkit.data.tagging import Scheme, find_scheme, to_bio
 from bertkit.data.words import read_spans, spans_to_tags, words
 from bertkit.errors import DataError, Problem
@@ -42,29 +43,25 @@ def tag_words(table: Table, split: str, scheme: Scheme | None) -> tuple[Table, l
 
     Raises DataError with the location and the number of every tag that its scheme does not allow.
     """
-    values, problems = table.values["tags"], Problems()
+    values = table.values["tags"]
     try:
-        scheme = scheme or find_scheme(tags for tags in values if tags is not None)
+        known = scheme or find_scheme(tags for tags in values if tags is not None)
     except ValueError as error:
         raise DataError(_unknown_scheme(table, str(error))) from error
-    repaired = list[int]()
+    repaired = array("q")
 
-    def converted() -> Iterator[list[str] | None]:
-        for row, (tags, tokens) in enumerate(zip(values, _texts(table), strict=True)):
-            if tags is not None and len(tags) != len(tokens):
-                problems.add(table.origin[row], f"{len(tokens)} words, but {len(tags)} tags")
-                tags = None
-            try:
-                tags, count = (None, 0) if tags is None else to_bio(tags, scheme, repair=True)
-            except ValueError as error:
-                problems.add(table.origin[row], str(error))
-                tags, count = None, 0
-            repaired.extend([row] if count else [])
-            yield tags
+    def convert(row: int, tags: Sequence[str] | None, tokens: Sequence[Any]) -> list[str] | None:
+        if tags is None:
+            return None
+        if len(tags) != len(tokens):
+            raise ValueError(f"{len(tokens)} words, but {len(tags)} tags")
+        bio, count = to_bio(tags, known, repair=True)
+        repaired.extend([row] if count else [])
+        return bio
 
-    bio = DiskList(converted())
-    problems.raise_if_any()
-    findings = [] if scheme == "BIO" else [note(f"{split}: its tags are {scheme}; read as BIO")]
+    texts = table.values["tokens"] if "tokens" in table.values else map(words, table.values["text"])
+    bio = DiskList(each_row(convert, table.origin.__getitem__, range(len(table)), values, texts))
+    findings = [] if known == "BIO" else [note(f"{split}: its tags are {known}; read as BIO")]
     if repaired:
         what = f"{split}: {len(repaired):,} sentences have an entity that begins with I-; read as B-"
         findings.append(warn(f"{what}: {locations(table.origin, repaired)}"))
@@ -80,25 +77,18 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
         what = "has `spans`, which need a `text`, but has `tokens`"
         fix = "map the text, e.g.  data: {columns: {text: …}}; or give `tags`"
         raise DataError(Problem(table.origin[0], what, fix))
-    problems, counts = Problems(), Counter[str]()
+    counts = Counter[str]()
 
-    def converted() -> Iterator[list[str] | None]:
-        for row, (text, value) in enumerate(zip(table.values["text"], table.values["spans"], strict=True)):
-            if value is None:
-                yield None
-                continue
-            try:
-                aligned = spans_to_tags(text, read_spans(value), alignment)
-            except ValueError as error:
-                problems.add(table.origin[row], f"`spans` {error}")
-                continue
-            for what in aligned.problems:
-                problems.add(table.origin[row], what)
-            counts.update(aligned.counts)
-            yield aligned.tags
+    def convert(text: str, value: object) -> list[str] | None:
+        if value is None:
+            return None
+        aligned = spans_to_tags(text, read_spans(value), alignment)
+        if aligned.problems:
+            raise ValueError(*aligned.problems)
+        counts.update(aligned.counts)
+        return aligned.tags
 
-    bio = DiskList(converted())
-    problems.raise_if_any()
+    bio = DiskList(each_row(convert, table.origin.__getitem__, table.values["text"], table.values["spans"]))
     findings = [warn(f"{split}: {counts[key]:,} {what}") for key, what in REPORTED.items() if counts[key]]
     rest: dict[str, Sequence[Any]] = {name: column for name, column in table.values.items() if name != "spans"}
     return Table({**rest, "tags": bio}, table.origin), findings
@@ -117,10 +107,6 @@ def sentences(rows: Dataset) -> tuple[list[str], list[list[tuple[int, int]]]]:
 def words_of(rows: Dataset) -> list[list[str]]:
     """The words of each row."""
     return [[text[a:b] for a, b in offsets] for text, offsets in zip(*sentences(rows), strict=True)]
-
-
-def _texts(table: Table) -> Iterable[Sequence[Any]]:
-    return table.values["tokens"] if "tokens" in table.values else map(words, table.values["text"])
 
 
 def _unknown_scheme(table: Table, what: str) -> list[Problem]:

@@ -8,15 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from bertkit.data.schema import Column, Schema
-from bertkit.data.table import Origin, Problems
+from bertkit.data.table import Origin, Problems, WrongColumn, each_row
 from bertkit.errors import DataError, Problem
 from bertkit.text import short_repr
 
 _DECIMAL = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
-
-
-class _WrongColumn(ValueError):
-    """The value shows that the whole column was mapped to the wrong name: one message, not one per row."""
 
 
 def convert(values: Sequence[Any], name: str, column: Column, origin: Origin) -> list[Any]:
@@ -26,17 +22,7 @@ def convert(values: Sequence[Any], name: str, column: Column, origin: Origin) ->
     """
     if column.holds == "label":
         _refuse_fractions(values, name, origin)
-    read = _READ[column.holds]
-    problems, converted = Problems(), []
-    for index, value in enumerate(values):
-        try:
-            converted.append(read(value))
-        except _WrongColumn as error:
-            raise DataError(Problem(origin[index], f"`{name}` {error}")) from None
-        except ValueError as error:
-            problems.add(origin[index], f"`{name}` {error}")
-    problems.raise_if_any()
-    return converted
+    return list(each_row(_READ[column.holds], origin.__getitem__, values, prefix=f"`{name}` "))
 
 
 def read_inputs(
@@ -112,7 +98,7 @@ def _text(value: Any) -> str:
 
 def _label(value: Any) -> str | None:
     if isinstance(value, list) or (isinstance(value, str) and "|" in value):
-        raise _WrongColumn(f"holds several labels, {short_repr(value)}; map the column as `labels`")
+        raise WrongColumn(f"holds several labels, {short_repr(value)}; map the column as `labels`")
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     if isinstance(value, bool):
@@ -134,7 +120,7 @@ def _labels(value: Any) -> list[str] | None:
     if not isinstance(value, list):
         raise ValueError(f"holds {short_repr(value)}, where a list of labels, or text such as a|b, is expected")
     if any(isinstance(part, float | list) for part in value):
-        raise _WrongColumn(f"holds {short_repr(value)}; write the names of the labels, not a vector")
+        raise WrongColumn(f"holds {short_repr(value)}; write the names of the labels, not a vector")
     names = [name for part in value if (name := _label(part)) is not None]
     if len(names) != len(value):
         raise ValueError(f"holds {short_repr(value)}, with an empty label")
@@ -160,7 +146,7 @@ def _number(value: Any) -> float | None:
 def _words(value: Any) -> list[str]:
     if isinstance(value, str):
         what = f"holds text, {short_repr(value)}, where a list of words is expected; map the column as `text`"
-        raise _WrongColumn(what)
+        raise WrongColumn(what)
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
         raise ValueError(f"holds {short_repr(value)}, where a list of words is expected")
     return [replace_surrogates(word) for word in value]

@@ -96,15 +96,15 @@ def read_spans(value: object) -> list[dict[str, Any]]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{short_repr(value)} is not JSON: {error}") from None
+            raise ValueError(f"`spans` {short_repr(value)} is not JSON: {error}") from None
     if isinstance(value, dict):
         lists = [key for key in _LISTS if isinstance(value.get(key), list)]
         if len(lists) != 1:
             keys = " and ".join(lists) or f"none of {', '.join(_LISTS)}"
-            raise ValueError(f"{short_repr(value)} has lists under {keys}, where one list of spans is expected")
+            raise ValueError(f"`spans` {short_repr(value)} has lists under {keys}, where one list of spans is expected")
         value = value[lists[0]]
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{short_repr(value)}, where a list of spans is expected")
+        raise ValueError(f"`spans` {short_repr(value)}, where a list of spans is expected")
     return [_read_span(number, each) for number, each in enumerate(value, 1)]
 
 
