@@ -200,7 +200,7 @@ def test_nothing_is_yielded_after_a_bad_line(tmp_path):
 def test_memory_is_that_of_a_sentence():
     lines = ((number, "word\tO\n" if number % 10 else "\n") for number in range(50_000))
     tracemalloc.start()
-    count = sum(1 for _ in conll_rows(lines, spec(), "t.conll", Problems()))
+    count = sum(1 for _ in conll_rows(lines, spec(), Problems("t.conll")))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert count == 5000

@@ -4,40 +4,34 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from bertkit.data.table import Problems
+from bertkit.data.table import each_row
 from bertkit.errors import DataError, Problem
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
     from datasets import Features
 
 MAX_WHOLE = 500_000_000  # bytes of a file that must be held in memory
 
 
-def parquet_rows(name: str, source: IO[bytes] | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def parquet_rows(stream: IO[bytes], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Stream a parquet file as (row counted from 1, {column: value}); DataError where it cannot be read."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(source) as file:
-            if not file.metadata.num_rows:
-                raise DataError(Problem(name, "holds no rows"))
-            names = _schema_names(name, file.schema_arrow)
+        with _opened(stream, name) as file:
             rows = (row for batch in file.iter_batches(1000) for row in batch.to_pylist())
-            yield from named_rows(rows, names, f"{name}, row ")
+            yield from named_rows(rows, _schema_names(name, file.schema_arrow), f"{name}, row ")
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(Problem(name, f"cannot be read as parquet: {error}")) from error
 
 
-def parquet_names(name: str, source: IO[bytes] | Path) -> dict[str, list[str]]:
+def parquet_names(stream: IO[bytes], name: str) -> dict[str, list[str]]:
     """`class_names` of a parquet file that `datasets` wrote; empty for any other."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(source) as file:
+    with _opened(stream, name) as file:
         return _schema_names(name, file.schema_arrow)
 
 
@@ -56,19 +50,22 @@ def named_rows(
 
     Raises DataError for numbers without a name, located at `prefix` + number.
     """
-    problems = Problems()
-    for number, row in enumerate(rows, 1):
+
+    def named(row: dict[str, Any]) -> dict[str, Any]:
+        faults = list[str]()
         for column, known in names.items():
             value = row[column]
             ids = value if isinstance(value, list) else [value]
             if any(i is not None and not -1 <= i < len(known) for i in ids):
-                problems.add(f"{prefix}{number}", f"`{column}` holds {value}, but has only {len(known)} names")
+                faults.append(f"`{column}` holds {value}, but has only {len(known)} names")
                 continue
-            named = [None if i is None or i == -1 else known[i] for i in ids]
-            row[column] = named if isinstance(value, list) else named[0]
-        if not problems:
-            yield number, row
-    problems.raise_if_any()
+            found = [None if i is None or i == -1 else known[i] for i in ids]
+            row[column] = found if isinstance(value, list) else found[0]
+        if faults:
+            raise ValueError(*faults)
+        return row
+
+    return enumerate(each_row(named, lambda index: f"{prefix}{index + 1}", rows), 1)
 
 
 def _schema_names(name: str, schema: pa.Schema) -> dict[str, list[str]]:
@@ -82,9 +79,13 @@ def _schema_names(name: str, schema: pa.Schema) -> dict[str, list[str]]:
         raise DataError(Problem(name, f"its Hugging Face features cannot be read: {error}")) from error
 
 
-def in_memory(stream: IO[bytes], name: str) -> io.BytesIO:
-    """All of a parquet stream, which is read from its end. Raises DataError for a very large one."""
-    return io.BytesIO(read_all(stream, name, "Give the parquet file without further compression: it is streamed."))
+def _opened(stream: IO[bytes], name: str) -> pq.ParquetFile:
+    import pyarrow.parquet as pq
+
+    if isinstance(stream, io.BufferedReader) and stream.seekable():
+        return pq.ParquetFile(stream)
+    fix = "Give the parquet file without further compression: it is streamed."
+    return pq.ParquetFile(io.BytesIO(read_all(stream, name, fix)))  # it is read from its end
 
 
 def read_all(stream: IO[bytes], name: str, instead: str) -> bytes:

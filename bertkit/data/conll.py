@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import TypeAlias
 
 from bertkit.data.table import NumberedRow, Problems
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 
+Lines: TypeAlias = Iterator[tuple[int, str]]  # of a file, numbered from 1
 DOCUMENT = "-DOCSTART-"  # begins the first line of a document (CoNLL-2003)
 
 _TABS = 'if tabs separate the fields and fields contain spaces, set  data: {delimiter: "\\t"}'
 
 
-def conll_rows(
-    lines: Iterator[tuple[int, str]], spec: DataSpec, name: str, problems: Problems
-) -> Iterator[NumberedRow]:
+def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
     """Sentences as (line of the first word, {column: list of str}), from numbered lines.
 
     Columns are named by `spec.header` where it is a list, else by position: `tokens`, then `column2`, `column3`
@@ -38,7 +38,7 @@ def conll_rows(
             fields = _fields(text, spec.delimiter)
             names = names or _names(len(fields))
             if fault := _fault(text, fields, len(names), spec.delimiter):
-                problems.add(f"{name}:{number}", *fault)
+                problems.add(number, *fault)
                 continue
             if not sentence:
                 first = number
@@ -51,9 +51,10 @@ def conll_rows(
         if text.startswith(DOCUMENT):
             if begun and not document:
                 fix = f"begin the file with a {DOCUMENT} line, or remove this one"
-                problems.add(f"{name}:{number}", f"{DOCUMENT} in a file that does not begin with it", fix)
+                problems.add(number, f"{DOCUMENT} in a file that does not begin with it", fix)
             elif "document" in names:
-                raise DataError(Problem("data.header", f"names a column `document`, but {name} has {DOCUMENT} lines"))
+                what = f"names a column `document`, but {problems.name} has {DOCUMENT} lines"
+                raise DataError(Problem("data.header", what))
             else:
                 document += 1
 

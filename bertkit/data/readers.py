@@ -15,13 +15,14 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
-from bertkit.data.arrow import in_memory, parquet_names, parquet_rows, read_all
-from bertkit.data.conll import conll_rows
+from bertkit.data.arrow import parquet_names, parquet_rows, read_all
+from bertkit.data.conll import Lines, conll_rows
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems
 from bertkit.errors import DataError, Problem
@@ -75,11 +76,7 @@ def read_rows(path: Path, spec: DataSpec) -> Iterator[NumberedRow]:
     file_format = format_of(path, spec)
     try:
         with _open(path) as stream:
-            if file_format == "parquet":
-                source = in_memory(stream, str(path)) if path.suffix in COMPRESSIONS else path
-                yield from parquet_rows(str(path), source)
-            else:
-                yield from _text_rows(stream, str(path), spec, file_format)
+            yield from _rows(stream, str(path), spec, file_format)
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         what = f"the archive is damaged or incomplete ({error})"
         raise DataError(Problem(str(path), what, "copy or download the file again")) from error
@@ -94,25 +91,17 @@ def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> Iterator[Number
 
     name: for messages.  `spec.format`: None means jsonl.
     """
-    if spec.format == "parquet":
-        return parquet_rows(name, in_memory(stream, name))
-    return _text_rows(stream, name, spec, spec.format or "jsonl")
+    return _rows(stream, name, spec, spec.format or "jsonl")
 
 
-def _text_rows(stream: IO[bytes], name: str, spec: DataSpec, file_format: str) -> Iterator[NumberedRow]:
-    problems = Problems()
-    if file_format == "json":
-        rows = _json(stream, name, problems)
-    elif file_format == "jsonl":
-        rows = _jsonl(_lines(stream, name, problems), name, problems)
-    elif file_format == "conll":
-        rows = conll_rows(_lines(stream, name, problems), spec, name, problems)
-    elif file_format == "txt":
-        rows = _documents(_lines(stream, name, problems), name, problems)
-    elif file_format == "lines":
-        rows = ((number, {"text": line.rstrip("\r\n")}) for number, line in _lines(stream, name, problems))
+def _rows(stream: IO[bytes], name: str, spec: DataSpec, file_format: str) -> Iterator[NumberedRow]:
+    problems = Problems(name)
+    if file_format == "parquet":
+        rows = parquet_rows(stream, name)
+    elif file_format == "json":
+        rows = _json(stream, problems)
     else:
-        rows = _delimited(_lines(stream, name, problems), spec, file_format, name, problems)
+        rows = _LINE_FORMATS[file_format](_lines(stream, problems), spec, problems)
     number = 0
     for number, row in rows:
         if not problems:
@@ -127,7 +116,7 @@ def read_class_names(path: Path, spec: DataSpec) -> dict[str, list[str]]:
     if format_of(path, spec) != "parquet":
         return {}
     with _open(path) as stream:
-        return parquet_names(str(path), in_memory(stream, str(path)) if path.suffix in COMPRESSIONS else path)
+        return parquet_names(stream, str(path))
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -142,29 +131,32 @@ def _bad_byte(data: bytes, error: UnicodeDecodeError) -> str:
     return f"byte 0x{data[error.start]:02X} at column {column} is not UTF-8; save the file as UTF-8"
 
 
-def _lines(stream: IO[bytes], name: str, problems: Problems) -> Iterator[tuple[int, str]]:
+def _lines(stream: IO[bytes], problems: Problems) -> Lines:
     number = 0
     while line := stream.readline(MAX_LINE + 1):
         number += 1
-        where = f"{name}:{number}"
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
             if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                raise DataError(Problem(name, "the file is UTF-16; save it as UTF-8"))
+                raise DataError(Problem(problems.name, "the file is UTF-16; save it as UTF-8"))
         if len(line) > MAX_LINE:
-            problems.add(where, f"the line is longer than {MAX_LINE:,} bytes; is this the right format?")
+            problems.add(number, f"the line is longer than {MAX_LINE:,} bytes; is this the right format?")
             return
         try:
             text = line.decode()
         except UnicodeDecodeError as error:
-            problems.add(where, _bad_byte(line, error))
+            problems.add(number, _bad_byte(line, error))
             text = line.decode(errors="replace")
         if "\0" in text:
-            problems.add(where, f"a NUL byte at column {text.index(chr(0)) + 1}; is this a text file in UTF-8?")
+            problems.add(number, f"a NUL byte at column {text.index(chr(0)) + 1}; is this a text file in UTF-8?")
         yield number, text
 
 
-def _documents(lines: Iterator[tuple[int, str]], name: str, problems: Problems) -> Iterator[NumberedRow]:
+def _texts(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
+    return ((number, {"text": line.rstrip("\r\n")}) for number, line in lines)
+
+
+def _documents(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
     start, size, paragraphs = 0, 0, list[str]()
     for number, line in chain(lines, [(0, "")]):
         paragraph = line.strip()
@@ -177,50 +169,48 @@ def _documents(lines: Iterator[tuple[int, str]], name: str, problems: Problems) 
             start, size, paragraphs = 0, 0, []
         if size > MAX_DOCUMENT:
             fix = "put a blank line between documents"
-            problems.add(f"{name}:{start}", f"no blank line within {MAX_DOCUMENT:,} characters", fix)
+            problems.add(start, f"no blank line within {MAX_DOCUMENT:,} characters", fix)
             return
 
 
 def _delimited(
-    lines: Iterator[tuple[int, str]], spec: DataSpec, file_format: str, name: str, problems: Problems
+    delimiter: str, quoting: bool, lines: Lines, spec: DataSpec, problems: Problems
 ) -> Iterator[NumberedRow]:
-    quoting = file_format == "csv" if spec.quoting is None else spec.quoting
-    delimiter = spec.delimiter or ("\t" if file_format == "tsv" else ",")
+    """delimiter, quoting: of the format, where the recipe has none."""
+    quoting = quoting if spec.quoting is None else spec.quoting
+    delimiter = spec.delimiter or delimiter
     if delimiter in '"\r\n':
         raise DataError(Problem("data.delimiter", f"{delimiter!r} cannot separate fields"))
-    records = _records(lines, delimiter, quoting, name, problems)
-    names = spec.header if isinstance(spec.header, list) else _header(records, spec, name, problems)
+    records = _records(lines, delimiter, quoting, problems)
+    names = spec.header if isinstance(spec.header, list) else _header(records, spec, problems)
     for number, fields in records:
         if fields == [""] and len(names) > 1:  # a blank line; with one column it is a row
             continue
         if len(fields) < len(names) or (len(fields) > len(names) and spec.extra_fields == "error"):
             few = len(fields) < len(names)
             fix = "" if few else "quote fields that contain the delimiter, or set  data: {extra_fields: ignore}"
-            problems.add(f"{name}:{number}", f"{len(fields)} fields where {len(names)} are expected", fix)
+            problems.add(number, f"{len(fields)} fields where {len(names)} are expected", fix)
         elif fields == names and number == 1:
-            fix = "remove `header:`: the file has one"
-            problems.add(f"{name}:1", "the first row repeats the names of `header:`", fix)
+            problems.add(1, "the first row repeats the names of `header:`", "remove `header:`: the file has one")
         yield number, dict(zip(names, fields, strict=False))
 
 
-def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, name: str, problems: Problems) -> list[str]:
+def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: Problems) -> list[str]:
     if not spec.header:
         fix = "name the columns, e.g.  data: {header: [label, text]}"
-        raise DataError(Problem(name, "a file without a header needs the names of its columns", fix))
+        raise DataError(Problem(problems.name, "a file without a header needs the names of its columns", fix))
     number, fields = next(records, (0, []))
     problems.raise_if_any()
     if not number:
-        raise DataError(Problem(name, "the file is empty"))
+        raise DataError(Problem(problems.name, "the file is empty"))
     names = [field.strip().removeprefix("\ufeff").strip() for field in fields]
-    twice = sorted({n for n in names if n and names.count(n) > 1})
-    if twice:
-        raise DataError(Problem(f"{name}:{number}", f"duplicate columns in the header: {', '.join(twice)}"))
+    if twice := sorted({n for n in names if n and names.count(n) > 1}):
+        problems.add(number, f"duplicate columns in the header: {', '.join(twice)}")
+        problems.raise_if_any()
     return names
 
 
-def _records(
-    lines: Iterator[tuple[int, str]], delimiter: str, quoting: bool, name: str, problems: Problems
-) -> Iterator[tuple[int, list[str]]]:
+def _records(lines: Lines, delimiter: str, quoting: bool, problems: Problems) -> Iterator[tuple[int, list[str]]]:
     for number, line in lines:
         text = line.rstrip("\r\n")
         if not quoting or ('"' not in text and "\r" not in text):
@@ -232,32 +222,33 @@ def _records(
             fields = next(record)
         except csv.Error as error:
             what = next(text for start, text in _QUOTES if str(error).startswith(start))
-            fix = 'write a quote inside a quoted field twice (""), or set  data: {quoting: false}'
-            problems.add(f"{name}:{number}", what, fix)
+            problems.add(number, what, 'write a quote inside a quoted field twice (""), or set  data: {quoting: false}')
             continue
         finally:
             csv.field_size_limit(limit)
         yield number, fields
 
 
-def _jsonl(lines: Iterator[tuple[int, str]], name: str, problems: Problems) -> Iterator[NumberedRow]:
+def _not_json(error: ValueError | RecursionError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg} at column {error.colno}"
+    return f"not JSON that can be read: {error}"
+
+
+def _jsonl(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
     for number, line in lines:
         if not line.strip():
             continue
-        where = f"{name}:{number}"
         try:
             row = json.loads(line.rstrip())
-        except json.JSONDecodeError as error:
-            problems.add(where, f"not JSON: {error.msg} at column {error.colno}")
-            row = {}
         except (ValueError, RecursionError) as error:
-            problems.add(where, f"not JSON that can be read: {error}")
+            problems.add(number, _not_json(error))
             row = {}
-        _check_object(row, line, where, problems)
+        _check_object(row, line, number, problems)
         yield number, row
 
 
-def _check_object(row: Any, text: str, where: str, problems: Problems) -> None:
+def _check_object(row: Any, text: str, where: str | int, problems: Problems) -> None:
     if not isinstance(row, dict):
         kind = "a list" if isinstance(row, list) else json.dumps(row)[:20]
         problems.add(where, f'{kind}, where an object such as {{"text": "…"}} is expected')
@@ -268,31 +259,39 @@ def _check_object(row: Any, text: str, where: str, problems: Problems) -> None:
             problems.add(where, r"half of a surrogate pair (an escape such as \ud83d alone) is not text")
 
 
-def _json(stream: IO[bytes], name: str, problems: Problems) -> Iterator[NumberedRow]:
-    data = read_all(stream, name, "Write it as jsonl, one object per line, which is streamed.").removeprefix(
-        codecs.BOM_UTF8
-    )
+def _json(stream: IO[bytes], problems: Problems) -> Iterator[NumberedRow]:
+    name = problems.name
+    data = read_all(stream, name, "Write it as jsonl, one object per line, which is streamed.")
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         text = data.decode()
         content = json.loads(text)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise DataError(Problem(f"{name}:{line}", _bad_byte(data, error))) from error
-    except json.JSONDecodeError as error:
-        what = f"not JSON: {error.msg} at column {error.colno}" if data.strip() else "the file is empty"
-        fix = "if every line is an object, set  data: {format: jsonl}" if error.msg == "Extra data" else ""
-        raise DataError(Problem(f"{name}:{error.lineno}", what, fix)) from error
     except (ValueError, RecursionError) as error:
-        raise DataError(Problem(name, f"not JSON that can be read: {error}")) from error
+        what = _not_json(error) if data.strip() else "the file is empty"
+        fix = "if every line is an object, set  data: {format: jsonl}" if "Extra data" in what else ""
+        where = f"{name}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else name
+        raise DataError(Problem(where, what, fix)) from error
     lists = {k: v for k, v in content.items() if isinstance(v, list)} if isinstance(content, dict) else {}
     rows = content if isinstance(content, list) else lists.get("data")
     if rows is None and len(lists) == 1:
-        rows = next(iter(lists.values()))
+        (rows,) = lists.values()
     if rows is None:
         what = 'expected a list of objects, or an object with one such list, e.g. {"data": […]}'
         raise DataError(Problem(name, what))
     escapes = text if _SURROGATE.search(text) else ""
-    numbered = squad_rows(content, name, problems) if is_squad(content) else enumerate(rows, 1)
-    for number, row in numbered:
+    for number, row in squad_rows(content, problems) if is_squad(content) else enumerate(rows, 1):
         _check_object(row, escapes, f"{row_prefix(name, 'json')}{number}", problems)
         yield number, row
+
+
+_LINE_FORMATS: dict[str, Callable[[Lines, DataSpec, Problems], Iterator[NumberedRow]]] = {
+    "csv": partial(_delimited, ",", True),
+    "tsv": partial(_delimited, "\t", False),
+    "jsonl": _jsonl,
+    "conll": conll_rows,
+    "txt": _documents,
+    "lines": _texts,
+}

@@ -31,20 +31,17 @@ def is_squad(document: object) -> bool:
     return isinstance(articles, list) and any(isinstance(each, dict) and "paragraphs" in each for each in articles)
 
 
-def squad_rows(document: Any, name: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
+def squad_rows(document: Any, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
     """The questions of a SQuAD document as (number from 1, row), in the layout of the Hub's `squad`.
 
     A row has the texts `id`, `title`, `question` and `context`, and `answers`: {"text": [...], "answer_start":
     [...]}, both empty where `is_impossible` is true. `plausible_answers` are not read.
 
-    document: the parsed JSON of version 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).  name: what messages call it.
+    document: the parsed JSON of version 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).
     problems: gets the fields that are missing or hold something else, with their paths; they are empty in the row.
     """
-    read = _Reader(name, problems)
+    read = _Reader(problems)
     number = 0
-    if not isinstance(document, dict):
-        problems.add(name, f'is {short_repr(document)}, where an object with a list "data" is expected')
-        return
     for at_article, article in read.objects(document, "", "data"):
         title = read.field(article, at_article, "title", str)
         for at_paragraph, paragraph in read.objects(article, at_article, "paragraphs"):
@@ -107,7 +104,6 @@ def check_answers(context: str, answers: object) -> Located:
 class _Reader:
     """Reads fields of one document; errors go to `problems`. Paths end with a dot, or are ""."""
 
-    name: str
     problems: Problems
 
     def field(self, holder: dict[str, Any], path: str, key: str, kind: type[T]) -> T:
@@ -135,7 +131,7 @@ class _Reader:
         }
 
     def _note(self, path: str, what: str, there: bool = True) -> None:
-        self.problems.add(f"{self.name}, {path}", what if there else "missing")
+        self.problems.add(f"{self.problems.name}, {path}", what if there else "missing")
 
 
 def _read_answer(number: int, given: object) -> tuple[str, int | None]:

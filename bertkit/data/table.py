@@ -27,16 +27,20 @@ AT_A_TIME = 1000  # values of a column that are Python objects at the same time
 
 
 class Problems:
-    """Gathers problems with rows; raises a DataError when there are MAX_PROBLEMS, or on request."""
+    """Gathers problems with rows; raises a DataError when there are MAX_PROBLEMS, or on request.
 
-    def __init__(self) -> None:
-        self._found: list[Problem] = []
+    name: of the file that is read, for problems with its lines.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name, self._found = name, list[Problem]()
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def add(self, where: str, what: str, fix: str = "") -> None:
-        """Add a problem. A repeated fix is reported once. Raises DataError at MAX_PROBLEMS."""
+    def add(self, where: str | int, what: str, fix: str = "") -> None:
+        """where: a location, or a line. A repeated fix is reported once. Raises DataError at MAX_PROBLEMS."""
+        where = f"{self.name}:{where}" if isinstance(where, int) else where
         self._found.append(Problem(where, what, "" if any(p.fix == fix for p in self._found) else fix))
         if len(self._found) == MAX_PROBLEMS:
             raise DataError([*self._found, Problem("", f"… and perhaps more: {MAX_PROBLEMS} are reported")])
@@ -111,17 +115,20 @@ def each_row(
 ) -> Iterator[T]:
     """What `read` makes of the values of each row. where: the location of a row.
 
-    Raises DataError at the end, or at MAX_PROBLEMS, with the arguments of every ValueError of `read` after `prefix`.
+    Nothing is yielded after the first bad row. Raises DataError at the end, or at MAX_PROBLEMS, with the arguments of
+    every ValueError of `read`, after `prefix`.
     """
     problems = Problems()
     for row, values in enumerate(zip(*columns, strict=True)):
         try:
-            yield read(*values)
+            value = read(*values)
         except WrongColumn as error:
             raise DataError(Problem(where(row), f"{prefix}{error}")) from None
         except ValueError as error:
             for what in error.args:
                 problems.add(where(row), f"{prefix}{what}")
+        if not problems:
+            yield value
     problems.raise_if_any()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
 from bertkit.data.table import Table, each_row, locations
-from bertkit.data.tagging import Scheme, find_scheme, to_bio
+from bertkit.data.tagging import Scheme, check_prefixes, find_scheme, to_bio
 from bertkit.data.words import read_spans, spans_to_tags, words
 from bertkit.errors import DataError, Problem
 
@@ -43,12 +43,13 @@ def tag_words(table: Table, split: str, scheme: Scheme | None) -> tuple[Table, l
 
     Raises DataError with the location and the number of every tag that its scheme does not allow.
     """
-    values = table.values["tags"]
-    try:
-        known = scheme or find_scheme(tags for tags in values if tags is not None)
-    except ValueError as error:
-        raise DataError(_unknown_scheme(table, str(error))) from error
-    repaired = array("q")
+    values, where, repaired = table.values["tags"], table.origin.__getitem__, array("q")
+
+    def checked(tags: Sequence[str] | None) -> Sequence[str]:
+        check_prefixes(tags or (), "BIOES")
+        return tags or ()
+
+    known = scheme or find_scheme(each_row(checked, where, values))
 
     def convert(row: int, tags: Sequence[str] | None, tokens: Sequence[Any]) -> list[str] | None:
         if tags is None:
@@ -60,7 +61,7 @@ def tag_words(table: Table, split: str, scheme: Scheme | None) -> tuple[Table, l
         return bio
 
     texts = table.values["tokens"] if "tokens" in table.values else map(words, table.values["text"])
-    bio = DiskList(each_row(convert, table.origin.__getitem__, range(len(table)), values, texts))
+    bio = DiskList(each_row(convert, where, range(len(table)), values, texts))
     findings = [] if known == "BIO" else [note(f"{split}: its tags are {known}; read as BIO")]
     if repaired:
         what = f"{split}: {len(repaired):,} sentences have an entity that begins with I-; read as B-"
@@ -107,12 +108,3 @@ def sentences(rows: Dataset) -> tuple[list[str], list[list[tuple[int, int]]]]:
 def words_of(rows: Dataset) -> list[list[str]]:
     """The words of each row."""
     return [[text[a:b] for a, b in offsets] for text, offsets in zip(*sentences(rows), strict=True)]
-
-
-def _unknown_scheme(table: Table, what: str) -> list[Problem]:
-    for row, tags in enumerate(table.values["tags"]):
-        try:
-            find_scheme([tags or []])
-        except ValueError as error:
-            return [Problem(table.origin[row], str(error), "Tags are O, or such as B-LOC.")]
-    return [Problem("", what)]

@@ -25,11 +25,8 @@ def find_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
     entity of its type. Raises ValueError for a tag that no scheme has.
     """
     ends, begun_by_i, needless_b = False, False, False
-    for number, tags in enumerate(sentences, 1):
-        try:
-            _check_prefixes(tags, "BIOES")
-        except ValueError as error:
-            raise ValueError(f"sentence {number}, {error}") from None
+    for tags in sentences:
+        check_prefixes(tags, "BIOES")
         for before, tag in pairwise(["O", *tags]):
             ends |= tag[0] in "ESLU"
             begun_by_i |= tag[0] == "I" and not _joined(before, tag)
@@ -46,7 +43,7 @@ def to_bio(tags: Sequence[str], scheme: Scheme, *, repair: bool = False) -> tupl
     Raises ValueError, with the tag's number from 1: a tag that the scheme does not have; one that continues an
     entity that did not begin; in BIOES, an entity that does not end.
     """
-    _check_prefixes(tags, scheme)
+    check_prefixes(tags, scheme)
     repaired = 0
     if scheme == "BIOES":
         tags = [tag[0].translate(_BILOU) + tag[1:] for tag in tags]
@@ -128,7 +125,8 @@ def _allowed(before: str, tag: str, scheme: Scheme) -> bool:
     return _joined(before, tag) or (tag[0] not in "IE" and (scheme == "BIO" or before[0] not in "BI"))
 
 
-def _check_prefixes(tags: Sequence[str], scheme: Scheme) -> None:
+def check_prefixes(tags: Sequence[str], scheme: Scheme) -> None:
+    """Raises ValueError, with its number from 1, for a tag that the scheme does not have."""
     for number, tag in enumerate(tags, 1):
         prefix, hyphen, name = tag.partition("-")
         if tag != "O" and not (len(prefix) == 1 and prefix in _PREFIXES[scheme] and hyphen and name):
