@@ -192,7 +192,7 @@ def test_the_scheme_is_found_in_tags_of_every_scheme():
 
 
 def test_tags_of_no_scheme():
-    with pytest.raises(ValueError, match="sentence 2, tag 1, 'LABEL_0': unknown scheme"):
+    with pytest.raises(ValueError, match="tag 1, 'LABEL_0': unknown scheme"):
         find_scheme([["O"], ["LABEL_0"]])
 
 

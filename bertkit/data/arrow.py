@@ -65,7 +65,7 @@ def named_rows(
             raise ValueError(*faults)
         return row
 
-    return enumerate(each_row(named, lambda index: f"{prefix}{index + 1}", rows), 1)
+    return enumerate(each_row(named, lambda index: f"{prefix}{index + 1}", rows) if names else rows, 1)
 
 
 def _schema_names(name: str, schema: pa.Schema) -> dict[str, list[str]]:

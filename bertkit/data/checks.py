@@ -6,9 +6,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from bertkit.data.schema import Column, Finding, in_train_too, note, warn
 from bertkit.data.splits import names_of
@@ -16,9 +14,11 @@ from bertkit.data.table import Data, Origin, column_values, locations, numbers
 from bertkit.text import counted, share
 
 if TYPE_CHECKING:
+    import numpy as np
     from datasets import Dataset
 
-Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+    Ints = np.ndarray[Any, np.dtype[np.int64]]
+
 FEW_ROWS = 10  # of a label in train: fewer can hardly be learned
 MANY_LABELS = 10  # a longer list is cut short in messages
 
@@ -113,6 +113,8 @@ class _Seen:
     @classmethod
     def of(cls, rows: Dataset, names: Sequence[str]) -> _Seen:
         """Rows without any text, which `_empty` reports, are left out."""
+        import numpy as np
+
         hashes, with_text = array("q"), array("q")
         for row, texts in enumerate(zip(*(column_values(rows, name) for name in names), strict=True)):
             normal = tuple(_joined(text).strip().casefold() for text in texts)
@@ -125,6 +127,8 @@ class _Seen:
 
 
 def _duplicates(seen: _Seen, rows: Dataset, target: str | None, split: str, origin: Origin) -> list[Finding]:
+    import numpy as np
+
     repeated = np.flatnonzero(seen.first != seen.rows)
     pairs = np.stack([seen.first[repeated], seen.rows[repeated]], axis=1)
     if target is None or not len(pairs):
@@ -142,6 +146,8 @@ def _duplicates(seen: _Seen, rows: Dataset, target: str | None, split: str, orig
 
 
 def _shared(seen: _Seen, trained: _Seen, split: str, data: Data) -> list[Finding]:
+    import numpy as np
+
     common = np.flatnonzero(np.isin(seen.keys, trained.keys))
     if not len(common):
         return []

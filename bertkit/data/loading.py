@@ -7,7 +7,6 @@ from sys import intern
 from typing import Any, TypeAlias
 
 from bertkit.data.columns import choose_columns
-from bertkit.data.corpus import read_corpus
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Column, Finding, Schema, note, warn
 from bertkit.data.sources import Part, open_source
@@ -51,6 +50,8 @@ def load(
     wanted = [split for split in SPLITS if splits is None or split in splits]
     target: str | None = "text"
     if schema.corpus:
+        from bertkit.data.corpus import read_corpus
+
         documents, notes = read_corpus(parts, mapped, spec, share)
         loaded = {split: documents[split] for split in wanted if split in documents}
     else:

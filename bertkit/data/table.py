@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-import numpy as np
-
 from bertkit.data.disk_list import DiskList, close, disk_full_as_error
 from bertkit.data.schema import Column, Finding
 from bertkit.errors import DataError, Problem
 
 if TYPE_CHECKING:
+    import numpy as np
     from datasets import Dataset, Features
 
 T = TypeVar("T")
