@@ -45,7 +45,8 @@ def choose_columns(
             what = f"{_either([sorted(mapped)])} do not go together; map {_either(group)}"
             raise DataError(Problem("data.columns", what))
         if len(complete) > 1:
-            raise DataError(_several(complete, where))
+            fix = "map the intended one, e.g.  data: {columns: {" + ", ".join(f"{n}: {n}" for n in complete[0]) + "}}"
+            raise DataError(Problem(where, f"has {_either(complete)}: only one of these can be used", fix))
         if complete:
             chosen += complete[0]
         elif needed and group:
@@ -77,11 +78,6 @@ def _check_mapping(
             what = f"no column `{theirs}`, which `data.columns` names for `{ours}`; found: {', '.join(found)}"
             problems.add(where, what, _fix(ours, nearest(theirs, found) or nearest(ours, found)))
     problems.raise_if_any()
-
-
-def _several(complete: Sequence[Sequence[str]], where: str) -> Problem:
-    fix = "map the intended one, e.g.  data: {columns: {" + ", ".join(f"{n}: {n}" for n in complete[0]) + "}}"
-    return Problem(where, f"has {_either(complete)}: only one of these can be used", fix)
 
 
 def _either(alternatives: Iterable[Sequence[str]]) -> str:

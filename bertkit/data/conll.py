@@ -36,7 +36,7 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Num
         if text.strip() and not text.startswith(DOCUMENT):
             begun = True
             fields = _fields(text, spec.delimiter)
-            names = names or _names(len(fields))
+            names = names or ["tokens", *(f"column{n}" for n in range(2, len(fields))), "tags"][: len(fields)]
             if fault := _fault(text, fields, len(names), spec.delimiter):
                 problems.add(number, *fault)
                 continue
@@ -70,11 +70,6 @@ def _given_names(spec: DataSpec) -> list[str]:
         what = f"names a column twice: {', '.join(twice)}" if twice else "names no column"
         raise DataError(Problem("data.header", what, "name every column once, e.g.  data: {header: [tokens, tags]}"))
     return spec.header
-
-
-def _names(count: int) -> list[str]:
-    """The names of so many columns by position."""
-    return ["tokens", *(f"column{n}" for n in range(2, count)), "tags"] if count > 1 else ["tokens"]
 
 
 def _fields(text: str, delimiter: str | None) -> list[str]:

@@ -92,29 +92,28 @@ def _read(
     prefixes = [part.prefix for part in parts]
     empty = Origin(prefixes)
     with ExitStack() as stack:
-        writer = stack.enter_context(_Writer(folder / split, prefixes))
-        held_out = stack.enter_context(_Writer(folder / "validation", prefixes)) if share is not None else None
+        splits = [split] if share is None else [split, "validation"]
+        writers = {each: _Writer(folder / each, prefixes, stack) for each in splits}
         for count, (file, number, text) in enumerate(_texts(parts, columns, empty)):
             if count == limits.get(split):
-                writer.findings.append(note(f"{split}: limited to the first {count:,} documents"))
+                writers[split].findings.append(note(f"{split}: limited to the first {count:,} documents"))
                 break
             digest = hashlib.blake2b(text.strip().casefold().encode(), digest_size=8).digest()
-            if held_out is None or not _is_held_out(digest, share or 0, spec.seed):
-                writer.add(text, digest, file, number)
-            elif len(held_out.origin) != limits.get("validation"):
-                held_out.add(text, digest, file, number)
+            each = "validation" if share is not None and _is_held_out(digest, share, spec.seed) else split
+            if each == split or len(writers[each].origin) != limits.get(each):
+                writers[each].add(text, digest, file, number)
         if empty:
             where, be = locations(empty, range(len(empty))), "is" if len(empty) == 1 else "are"
             left_out = f"{split}: {counted(len(empty), 'document')} without text {be} left out: {where}"
-            writer.findings.append(warn(left_out))
-        if held_out is not None and not (len(writer.origin) and len(held_out.origin)):
-            what = f"{share} of {len(writer.origin) + len(held_out.origin)} documents cannot be held out"
+            writers[split].findings.append(warn(left_out))
+        sizes = [len(writer.origin) for writer in writers.values()]
+        if share is not None and 0 in sizes:
+            what = f"{share} of {sum(sizes)} documents cannot be held out"
             raise DataError(Problem("data.validation", what, "add documents, or name a validation file"))
-        if not len(writer.origin):
+        if not any(sizes):
             raise DataError(Problem(parts[0].name, "holds no documents with text"))
-        writer.finish(split)
-        if held_out is not None:
-            held_out.finish("validation")
+        for each, writer in writers.items():
+            writer.finish(each)
 
 
 def _texts(parts: Sequence[Part], columns: Sequence[str], empty: Origin) -> Iterator[tuple[int, int, str]]:
@@ -140,24 +139,17 @@ def _is_held_out(digest: bytes, share: float, seed: int) -> bool:
 class _Writer:
     """Writes the documents of one split into a folder."""
 
-    def __init__(self, folder: Path, prefixes: Sequence[str]) -> None:
-        self.folder, self.origin, self.findings = folder, Origin(list(prefixes)), list[Finding]()
+    def __init__(self, folder: Path, prefixes: Sequence[str], stack: ExitStack) -> None:
+        import pyarrow as pa
+
+        folder.mkdir(parents=True)
+        self.folder, self.origin, self.findings = folder, Origin(prefixes), list[Finding]()
         self._hashes, self._texts = array("Q"), list[str]()
         self._size = self._characters = 0
         self._encode = json.JSONEncoder(ensure_ascii=False).encode
         self._sha256 = hashlib.sha256(self._encode(["text"]).encode())  # as `table.fingerprint` computes it
-
-    def __enter__(self) -> _Writer:
-        import pyarrow as pa
-
-        self.folder.mkdir(parents=True)
-        self._file = pa.OSFile(str(self.folder / "documents.arrow"), "wb")
-        self._stream = pa.ipc.new_stream(self._file, pa.schema({"text": pa.string()}))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stream.close()
-        self._file.close()
+        file = stack.enter_context(pa.OSFile(str(folder / "documents.arrow"), "wb"))
+        self._stream = stack.enter_context(pa.ipc.new_stream(file, pa.schema({"text": pa.string()})))
 
     def add(self, text: str, digest: bytes, file: int, number: int) -> None:
         self._texts.append(text)
@@ -200,8 +192,6 @@ def _open(folder: Path, prefixes: Sequence[str]) -> tuple[Loaded, Hashes, list[F
     facts = read_json(folder / "facts.json")
     table = MemoryMappedTable.from_file(str(folder / "documents.arrow"))
     hashes, file, number = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("hashes", "file", "number"))
-    origin = Origin(list(prefixes))
-    origin.file.frombytes(file.tobytes())
-    origin.number.frombytes(number.tobytes())
+    origin = Origin(prefixes, array("H", file.tobytes()), array("q", number.tobytes()))
     rows = Dataset(table, fingerprint=facts["fingerprint"][:32])
     return Loaded(rows, origin, facts["fingerprint"]), hashes, [Finding(*each) for each in facts["findings"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from sys import intern
 from typing import Any, TypeAlias
 
@@ -139,27 +139,21 @@ def _read(parts: Sequence[Part], mapped: Sequence[Mapping[str, str]], columns: M
     names = [name for name in columns if any(name in mapping for mapping in mapped)]
     read = {name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in names}
     origin = Origin([part.prefix for part in parts])
-    for block in in_blocks(_values(parts, mapped, names, origin)):
-        places = origin.select(range(len(origin) - len(block), len(origin)))
-        for name, values in zip(names, zip(*block, strict=True), strict=True):
-            if columns[name].holds == "label":  # converted once all values are read; equal ones are one object
-                read[name].extend(intern(value) if isinstance(value, str) else value for value in values)
-            else:
-                read[name].extend(convert(values, name, columns[name], places))
+    for index, (part, mapping) in enumerate(zip(parts, mapped, strict=True)):
+        for block in in_blocks(part.rows):
+            for number, _ in block:
+                origin.add(index, number)
+            places = origin.select(range(len(origin) - len(block), len(origin)))
+            for name in names:
+                source = mapping.get(name, "")
+                values = [row.get(source) for _, row in block]
+                if columns[name].holds == "label":  # converted once all values are read; equal ones are one object
+                    read[name].extend(intern(value) if isinstance(value, str) else value for value in values)
+                else:
+                    read[name].extend(convert(values, name, columns[name], places))
     for name in (name for name in names if columns[name].holds == "label"):
         read[name] = convert(read[name], name, columns[name], origin)
     return Table({**read}, origin)
-
-
-def _values(
-    parts: Sequence[Part], mapped: Sequence[Mapping[str, str]], names: Sequence[str], origin: Origin
-) -> Iterator[list[Any]]:
-    """The values of these columns, row by row; the location of each row is added to `origin`."""
-    for index, (part, mapping) in enumerate(zip(parts, mapped, strict=True)):
-        wanted = [mapping.get(name, "") for name in names]
-        for number, row in part.rows:
-            origin.add(index, number)
-            yield [row.get(source) for source in wanted]
 
 
 def _drop_unlabelled(table: Table, split: str, targets: Sequence[str]) -> list[Finding]:

@@ -84,7 +84,7 @@ class FirstSeen:
 class Origin:
     """The location of each row of a split, in ten bytes: `origin[i]` is text such as "train.csv:12"."""
 
-    files: list[str] = field(default_factory=list)  # "train.csv:", "train.json, row "
+    files: Sequence[str]  # "train.csv:", "train.json, row "
     file: array[int] = field(default_factory=lambda: array("H"))
     number: array[int] = field(default_factory=lambda: array("q"))
 
@@ -150,7 +150,7 @@ class Table:
         return Table(values, self.origin.select(indices))
 
 
-def in_blocks(values: Iterator[Any]) -> Iterator[list[Any]]:
+def in_blocks(values: Iterator[T]) -> Iterator[list[T]]:
     """Lists of AT_A_TIME of these values."""
     while block := list(islice(values, AT_A_TIME)):
         yield block

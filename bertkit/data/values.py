@@ -78,14 +78,11 @@ def replace_surrogates(text: str) -> str:
 def _refuse_fractions(values: Sequence[Any], name: str, origin: Origin) -> None:
     texts = all(isinstance(v, str) and _DECIMAL.fullmatch(v) for v in values)
     for index, value in enumerate(values):
-        if (texts or isinstance(value, float)) and _has_fraction(float(value)):
+        # NaN is how pandas writes a missing value
+        if (texts or isinstance(value, float)) and not (math.isnan(float(value)) or float(value).is_integer()):
             what = f"`{name}` holds numbers such as {short_repr(value)}"
             fix = "for regression map the column as the score, e.g.  data: {columns: {score: …}}"
             raise DataError(Problem(origin[index], what, fix))
-
-
-def _has_fraction(value: float) -> bool:
-    return not math.isnan(value) and not value.is_integer()  # NaN is how pandas writes a missing value
 
 
 def _text(value: Any) -> str:
