@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from bertkit.data.table import Problems
@@ -40,22 +39,21 @@ def squad_rows(document: Any, problems: Problems) -> Iterator[tuple[int, dict[st
     document: the parsed JSON of version 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).
     problems: gets the fields that are missing or hold something else, with their paths; they are empty in the row.
     """
-    read = _Reader(problems)
     number = 0
-    for at_article, article in read.objects(document, "", "data"):
-        title = read.field(article, at_article, "title", str)
-        for at_paragraph, paragraph in read.objects(article, at_article, "paragraphs"):
-            context = read.field(paragraph, at_paragraph, "context", str)
-            for at, question in read.objects(paragraph, at_paragraph, "qas"):
+    for at_article, article in _objects(problems, document, "", "data"):
+        title = _field(problems, article, at_article, "title", str)
+        for at_paragraph, paragraph in _objects(problems, article, at_article, "paragraphs"):
+            context = _field(problems, paragraph, at_paragraph, "context", str)
+            for at, question in _objects(problems, paragraph, at_paragraph, "qas"):
                 number += 1
-                row = {
-                    "id": read.field(question, at, "id", str),
-                    "title": title,
-                    "question": read.field(question, at, "question", str),
-                    "context": context,
-                    "answers": read.answers(question, at),
+                name, text = (_field(problems, question, at, key, str) for key in ("id", "question"))
+                impossible = "is_impossible" in question and _field(problems, question, at, "is_impossible", bool)
+                found = [] if impossible else list(_objects(problems, question, at, "answers"))
+                answers = {
+                    "text": [_field(problems, answer, where, "text", str) for where, answer in found],
+                    "answer_start": [_field(problems, answer, where, "answer_start", int) for where, answer in found],
                 }
-                yield number, row
+                yield number, {"id": name, "title": title, "question": text, "context": context, "answers": answers}
 
 
 def read_answers(value: object) -> list[tuple[str, int | None]]:
@@ -100,38 +98,24 @@ def check_answers(context: str, answers: object) -> Located:
     return Located(spans, moved, problems)
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Reads fields of one document; errors go to `problems`. Paths end with a dot, or are ""."""
+def _field(problems: Problems, holder: dict[str, Any], path: str, key: str, kind: type[T]) -> T:
+    """`holder[key]`; an empty value, and a problem, unless it is exactly of this kind. path: ends with a dot, or ""."""
+    value = holder.get(key)
+    if type(value) is kind:  # true and false are instances of int
+        return value
+    what = f"holds {short_repr(value)}, where {_EXPECTED[kind]} is expected" if key in holder else "missing"
+    problems.add(f"{problems.name}, {path}{key}", what)
+    return kind()
 
-    problems: Problems
 
-    def field(self, holder: dict[str, Any], path: str, key: str, kind: type[T]) -> T:
-        """`holder[key]`, or an empty value where that is missing or not exactly of this kind."""
-        value = holder.get(key)
-        if type(value) is kind:  # true and false are instances of int
-            return value
-        self._note(f"{path}{key}", f"holds {short_repr(value)}, where {_EXPECTED[kind]} is expected", key in holder)
-        return kind()
-
-    def objects(self, holder: dict[str, Any], path: str, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The objects in the list `holder[key]`, each with its path."""
-        for index, value in enumerate(self.field(holder, path, key, list)):
-            if isinstance(value, dict):
-                yield f"{path}{key}[{index}].", value
-            else:
-                self._note(f"{path}{key}[{index}]", f"holds {short_repr(value)}, where an object is expected")
-
-    def answers(self, question: dict[str, Any], path: str) -> dict[str, list[Any]]:
-        impossible = "is_impossible" in question and self.field(question, path, "is_impossible", bool)
-        found = [] if impossible else list(self.objects(question, path, "answers"))
-        return {
-            "text": [self.field(answer, at, "text", str) for at, answer in found],
-            "answer_start": [self.field(answer, at, "answer_start", int) for at, answer in found],
-        }
-
-    def _note(self, path: str, what: str, there: bool = True) -> None:
-        self.problems.add(f"{self.problems.name}, {path}", what if there else "missing")
+def _objects(problems: Problems, holder: dict[str, Any], path: str, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects in the list `holder[key]`, each with its path."""
+    for index, value in enumerate(_field(problems, holder, path, key, list)):
+        if isinstance(value, dict):
+            yield f"{path}{key}[{index}].", value
+        else:
+            where = f"{problems.name}, {path}{key}[{index}]"
+            problems.add(where, f"holds {short_repr(value)}, where an object is expected")
 
 
 def _read_answer(number: int, given: object) -> tuple[str, int | None]:
