@@ -23,7 +23,7 @@ from bertkit.explain.attention import attentions
 from bertkit.explain.explain import explain, explain_rows, rows_of, texts_of
 from bertkit.explain.gradients import integrated_gradients
 from bertkit.explain.text import lines
-from bertkit.explain.words import Merger, Text
+from bertkit.explain.words import Text, add_feature
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
@@ -212,42 +212,36 @@ def test_steps_are_doubled_until_the_sum_is_right_or_it_is_said(tiny_encoder: Pa
 # --- words
 
 
-def text_of(name: str, text: str) -> Text:
-    return Text(name, text, words(text))
-
-
 @pytest.mark.parametrize("text", ["the cats sat.", "[MASK] cat , [MASK] dog!", "xyz not", "good", "  two   dogs  "])
 def test_no_share_is_lost_on_the_way_to_words(text: str, tiny_encoder: Path) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
     ids = tokenizer(text)["input_ids"]
     scores = np.random.default_rng(0).normal(size=len(ids))
     scores[[0, -1]] = 0
-    merger = Merger(tokenizer, [text_of("text", text)])
-    merger.add(ids, scores.tolist(), [0])
-    shares = merger.shares()["text"]
-    assert sum(share.score or 0 for share in shares) == pytest.approx(scores.sum())
-    assert merger.rest == 0
-    assert "".join(text[share.start : share.end] for share in shares) == text.replace(" ", "")
+    read = Text(tokenizer, "text", text, words(text))
+    assert not any(add_feature(tokenizer, [read], ids, scores.tolist()))
+    assert sum(share.score or 0 for share in read.shares) == pytest.approx(scores.sum())
+    assert "".join(text[share.start : share.end] for share in read.shares) == text.replace(" ", "")
 
 
 def test_pieces_go_to_the_word_that_they_are_of(tiny_encoder: Path) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
-    merger = Merger(tokenizer, [text_of("text_a", "the cats sat"), text_of("text_b", "on the mat")])
+    texts = {"text_a": "the cats sat", "text_b": "on the mat"}
+    one, other = (Text(tokenizer, name, text, words(text)) for name, text in texts.items())
     ids = tokenizer("the cats sat", "on the mat")["input_ids"]
     assert tokenizer.convert_ids_to_tokens(ids)[2:4] == ["cat", "##s"]
-    merger.add(ids, [0, 1, 2, 4, 8, 0, 16, 32, 64, 0], [0, 1])
-    shares = merger.shares()
-    assert [share.score for share in shares["text_a"]] == [1, 6, 8]
-    assert [share.score for share in shares["text_b"]] == [16, 32, 64]
+    assert not any(add_feature(tokenizer, [one, other], ids, [0, 1, 2, 4, 8, 0, 16, 32, 64, 0]))
+    assert [share.score for share in one.shares] == [1, 6, 8]
+    assert [share.score for share in other.shares] == [16, 32, 64]
 
 
 def test_windows_add_up_and_what_was_cut_has_no_share(tiny_encoder: Path) -> None:
-    tokenizer = load_tokenizer(tiny_encoder)
-    merger = Merger(tokenizer, [text_of("text", "the cat sat on the mat up")])
+    tokenizer, text = load_tokenizer(tiny_encoder), "the cat sat on the mat up"
+    read = Text(tokenizer, "text", text, words(text))
     ids = tokenizer("the cat sat on the mat", add_special_tokens=False)["input_ids"]
-    merger.add(ids[:4], [1.0] * 4, [0])
-    merger.add(ids[2:], [1.0] * 4, [0])
-    assert [share.score for share in merger.shares()["text"]] == [1, 1, 2, 2, 1, 1, None]
+    assert not any(add_feature(tokenizer, [read], ids[:4], [1.0] * 4))
+    assert not any(add_feature(tokenizer, [read], ids[2:], [1.0] * 4))
+    assert [share.score for share in read.shares] == [1, 1, 2, 2, 1, 1, None]
 
 
 # --- attention

@@ -28,7 +28,6 @@ from bertkit.recipe.recipe import load_recipe
 from bertkit.report import comparison, examples, mistakes, pictures, rankings, sections, task_pictures
 from bertkit.report.card import write_card
 from bertkit.report.examples import neighbours, write_explanations
-from bertkit.report.explained import KINDS
 from bertkit.report.facts import Facts, read_facts
 from bertkit.report.html import compare, report, write_report
 from bertkit.report.table import number
@@ -154,7 +153,7 @@ def test_every_task_has_a_report(
     why = own.explanations["examples"]
     assert ("Explanations" in page.text) == bool(why)
     assert len(why) <= 2
-    assert all(f"{KINDS[each['kind']]}, row {each['row']}" in page.text for each in why)
+    assert all(f"{sections.KINDS[each['kind']]}, row {each['row']}" in page.text for each in why)
     assert sum(each["attention"] is not None for each in why) == bool(why)
     # An untrained tagger may find no entity that is there.
     assert why or own.task == "token-classification"

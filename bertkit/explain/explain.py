@@ -15,9 +15,9 @@ from bertkit.data.words import words
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, Problem
 from bertkit.explain.attention import Attention, attention
-from bertkit.explain.gradients import MAX_STEPS, integrated_gradients
+from bertkit.explain.gradients import MAX_STEPS, Integrated, integrated_gradients
 from bertkit.explain.targets import TARGETS, Read, Target
-from bertkit.explain.words import Merger, Share, Text
+from bertkit.explain.words import Share, Text, add_feature
 from bertkit.inference.predictor import Predictor
 from bertkit.sections import DataSpec
 from bertkit.tasks.base import Batch
@@ -72,11 +72,11 @@ def explain(
     collate = Collator.of(task.tokenizer, task.padding)
     columns = [collate(task.examples(features, [index])) for index in indices]
     batches = [{name: values.to(predictor.device) for name, values in each.items()} for each in columns]
-    texts, targets = texts_of(task, rows.select([row])), TARGETS[task.name](read)[:max_targets]
+    own, targets = rows.select([row]), TARGETS[task.name](read)[:max_targets]
     return Explanation(
-        texts={each.name: each.text for each in texts},
+        texts={each.name: each.text for each in texts_of(task, own)},
         answer=answer,
-        attributed=[_attributed(predictor, batches, texts, each, max_steps) for each in targets],
+        attributed=[_attributed(predictor, batches, texts_of(task, own), each, max_steps) for each in targets],
         attention=attention(predictor, batches[0]) if batches else None,
     )
 
@@ -85,11 +85,11 @@ def texts_of(task: Any, row: Dataset) -> list[Text]:
     """The texts of this one row, in the order in which the model reads them, with their prefixes."""
     if "tokens" in row.column_names:
         (text,), (spans,) = tagged.sentences(row)
-        return [Text("tokens", text, spans)]
+        return [Text(task.tokenizer, "tokens", text, spans)]
     texts = {name: str(row[name][0]) for name in SIDES if name in row.column_names}
     if isinstance(task, VectorTask):
         texts = {name: task.options.prefix(name) + text for name, text in texts.items()}
-    return [Text(name, text, words(text)) for name, text in texts.items()]
+    return [Text(task.tokenizer, name, text, words(text)) for name, text in texts.items()]
 
 
 def _attributed(
@@ -99,12 +99,12 @@ def _attributed(
     copies = size if isinstance(size, int) else max(1, size.tokens // task.max_length)
     if isinstance(task, VectorTask) and task.options.mini_batch:  # GradCache would split larger batches
         copies = min(copies, task.options.mini_batch)
-    merger, done = Merger(task.tokenizer, texts), []
+    done, rest = list[Integrated](), list[float]()
     for feature, score in target.parts.items():
         batch = batches[feature]
         done.append(integrated_gradients(task, predictor.model, batch, score, batch_size=copies, max_steps=max_steps))
-        which = [feature] if isinstance(task, VectorTask) else range(len(texts))
-        merger.add(batch["input_ids"][0].tolist(), done[-1].tokens.tolist(), which)
+        own = texts[feature : feature + 1] if isinstance(task, VectorTask) else texts
+        rest += add_feature(task.tokenizer, own, batch["input_ids"][0].tolist(), done[-1].tokens.tolist())
     side = f", by the words of {texts[next(iter(target.parts))].name}" if isinstance(task, VectorTask) else ""
     return Attributed(
         what=target.what + side,
@@ -114,8 +114,8 @@ def _attributed(
         error=sum(each.error for each in done),
         complete=all(each.complete for each in done),
         steps=max(each.steps for each in done),
-        words=merger.shares(),
-        rest=merger.rest,
+        words={each.name: each.shares for each in texts if any(share.score is not None for share in each.shares)},
+        rest=sum(rest),
     )
 
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from bertkit.errors import Problem, UserError
 from bertkit.files import write_text
-from bertkit.report import comparison, explained, pictures, sections
+from bertkit.report import comparison, pictures, sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.mistakes import mistakes
 from bertkit.report.table import teacher_table
@@ -46,7 +46,7 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
 def write_explanations_page(explanations: Sequence[Mapping[str, Any]], source: str, output: Path) -> Path:
     """Write explanations of the model at `source`, as `explain` returns them, as one page; returns its path."""
     name = Path(source).name if Path(source).is_dir() else source
-    write_text(output, _page("explanation.html", name=name, explained=explained.explained(explanations)))
+    write_text(output, _page("explanation.html", name=name, explained=sections.explained(explanations)))
     return output
 
 
@@ -61,8 +61,8 @@ def report(facts: Facts) -> str:
         reliability=reliability(facts),
         lengths=pictures.lengths(facts.lengths, facts.max_length) if facts.lengths else None,
         mistakes=mistakes(facts),
-        explained=explained.explained(facts.explanations.get("examples", [])),
-        nearest=explained.nearest(facts.explanations.get("neighbours", [])),
+        explained=sections.explained(facts.explanations.get("examples", [])),
+        nearest=sections.nearest(facts.explanations.get("neighbours", [])),
         findings=sorted(facts.data["findings"], key=lambda each: LEVELS[each["level"]]),
     )
 
