@@ -17,6 +17,7 @@ import pytest
 import small
 import torch
 from cases import CASES, DRAWN, Case, encoder
+from datasets import Dataset
 from finished import finished
 
 from bertkit.cli.main import main
@@ -218,8 +219,8 @@ def test_the_threshold_curve_is_the_f1_of_each_threshold() -> None:
     assert len(drawn) == len(rows) + 1
     for threshold, f1 in drawn:
         odds = [np.log(null) - np.log(best) for null, best, _ in chances]
-        given = ["" if own > threshold else "cat" for own in odds]
-        assert f1 == pytest.approx(squad.GradedAnswers([gold for _, _, gold in chances], given).scores["f1"])
+        given = [{"answer": "" if own > threshold else "cat"} for own in odds]
+        assert f1 == pytest.approx(squad.GradedAnswers(given, Dataset.from_list(rows), False, {}).scores["f1"])
 
 
 @pytest.mark.parametrize("name", ["retrieval", "ranking-binary"])

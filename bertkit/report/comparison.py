@@ -21,12 +21,11 @@ def lead(facts: Sequence[Facts], titles: Sequence[str]) -> str:
     metric, split = facts[0].headline, facts[0].split
     if any((each.headline, each.split) != (metric, split) for each in facts):
         return "These runs were not scored by the same metric on the same split, so none is called the best."
-    scored = [(each.scores["metrics"][metric], title) for each, title in zip(facts, titles, strict=True)]
-    known = [pair for pair in scored if pair[0] is not None]
-    if not known:
+    scores = [each.scores["metrics"][metric] for each in facts]
+    best = max((score for score in scores if score is not None), default=None)
+    if best is None:
         return f"None of these runs has a {metric} on {split}."
-    best = max(score for score, _ in known)
-    first = ", ".join(title for score, title in known if score == best)
+    first = ", ".join(title for title, score in zip(titles, scores, strict=True) if score == best)
     return f"The highest {metric} on {split} is {number(best)}: {first}."
 
 
