@@ -81,7 +81,11 @@ class Search:
                 logger.info("timeout after %d of %d trials", number, trials)
                 return
             else:
-                self._run_trial(self._next(number, known), known)
+                trial = self._next(number, known)
+                score, state, facts = self._result(trial, known)
+                for name, value in facts.items():
+                    trial.set_user_attr(name, value)
+                self.study.tell(trial, score, state)
                 self._delete_weights(number)
                 done = self.finished()[-1]
                 names = [f"{key.rpartition('.')[2]} {brief(value)}" for key, value in self.changes(done).items()]
@@ -116,35 +120,30 @@ class Search:
             return Trial(self.study, self.storage.get_trial_id_from_study_id_trial_number(study, number))
         return self.study.ask()
 
-    def _run_trial(self, trial: Trial, known: list[FrozenTrial]) -> None:
-        """Propose the trial's values, train it, and report its result to the study."""
+    def _result(self, trial: Trial, known: list[FrozenTrial]) -> tuple[float | None, TrialState, dict[str, Any]]:
+        """Propose the trial's values and train it; returns its score, its state, and what `outcome` says besides."""
         base = self._base_values()
         for key, dimension in self.space.items():
             if trial.number or key in base:  # so that the sampler learns from the base recipe too
                 dimension.suggest(trial, key)
         same = [t for t in known if t.state == TrialState.COMPLETE and t.params == trial.params]
         if same and trial.number:  # training it again would give the same score
-            trial.set_user_attr("same_as", same[0].number)
-            self.study.tell(trial, same[0].value)
-            return
+            return same[0].value, TrialState.COMPLETE, {"same_as": same[0].number}
         folder, callback = self._trial_folder(trial.number), PruningCallback(trial, self.metric)
         try:
             run = train_or_resume(self.recipe(self.changes(trial)), folder, callback)
         except TrialPruned:
-            self.study.tell(trial, state=TrialState.PRUNED)
-            return
+            return None, TrialState.PRUNED, {}
         except (DataError, ModelError):
             raise
         except (UserError, torch.OutOfMemoryError) as error:
             if not trial.number:
                 raise
-            trial.set_user_attr("why", str(error))
-            self.study.tell(trial, state=TrialState.FAIL)
-            return
+            return None, TrialState.FAIL, {"why": str(error)}
         score = run.results["seeds"][0]["headline"]
         if score is None:
-            trial.set_user_attr("why", f"its {self.metric} is undefined")
-        self.study.tell(trial, score, TrialState.FAIL if score is None else None)
+            return None, TrialState.FAIL, {"why": f"its {self.metric} is undefined"}
+        return score, TrialState.COMPLETE, {}
 
     def _base_values(self) -> dict[str, Any]:
         """The base recipe's value of each key, as optuna stores it, where it has one that is in the space."""

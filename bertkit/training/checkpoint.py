@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Trainer
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import rotate_checkpoints
 
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
@@ -61,7 +60,14 @@ class CheckpointTrainer(Trainer):
             for name, content in self.checkpoint_files().items():
                 write_json(aside / name, content)
             publish(aside, parent / f"checkpoint-{self.state.global_step}")
-            rotate_checkpoints(str(parent), self.args.save_total_limit, self.state.best_model_checkpoint)
+            self._remove_old(parent)
+
+    def _remove_old(self, parent: Path) -> None:  # transformers' own would take a copy, checkpoint-2.old, for one
+        present = checkpoints(parent)
+        removable = [p for p in present[:-1] if str(p) != self.state.best_model_checkpoint]
+        excess = len(present) - (self.args.save_total_limit or len(present))
+        for old in removable[: max(excess, 0)]:
+            shutil.rmtree(old)
 
     def _load_best_model(self) -> None:
         best = Path(str(self.state.best_model_checkpoint))
@@ -153,11 +159,10 @@ def load_random(folder: Path, rank: int) -> None:
 
 def publish(aside: Path, folder: Path) -> None:
     """Rename a folder that is completely written, after its files are listed in a manifest and flushed to disk."""
-    files = sorted(path for path in aside.rglob("*") if path.is_file())
-    facts = {str(path.relative_to(aside)): {"size": path.stat().st_size, "sha256": sha256(path)} for path in files}
-    write_json(aside / MANIFEST, facts)
-    for path in files:
-        with path.open("rb") as file:
+    files = _files(aside)
+    write_json(aside / MANIFEST, files)
+    for name in files:
+        with (aside / name).open("rb") as file:
             os.fsync(file.fileno())
     if folder.exists():
         shutil.rmtree(folder)
@@ -170,14 +175,15 @@ def is_intact(folder: Path) -> bool:
     An additional file is as bad as a missing one: Trainer would load a scaler.pt, which is a pickle.
     """
     try:
-        manifest = read_json(folder / MANIFEST)
-        present = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
-        return present == {*manifest, MANIFEST} and all(
-            (folder / name).stat().st_size == entry["size"] and sha256(folder / name) == entry["sha256"]
-            for name, entry in manifest.items()
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError):
+        return bool(read_json(folder / MANIFEST) == _files(folder))
+    except (OSError, UserError):
         return False
+
+
+def _files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Size and sha256 of each file in a checkpoint, except for the manifest, by its path there."""
+    files = sorted(path for path in folder.rglob("*") if not path.is_dir() and path != folder / MANIFEST)
+    return {str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": sha256(path)} for path in files}
 
 
 def step_of(folder: Path) -> int:
