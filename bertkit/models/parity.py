@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -57,24 +57,21 @@ class Way(NamedTuple):
 def parity() -> list[Check]:
     """Every path that this machine has."""
     reference = Way("eager", CPU, bf16=False)
-    alone, backwards = texts_alone(reference), gradients(reference)
-    runs: tuple[tuple[str, Callable[[Way], list[torch.Tensor]], list[torch.Tensor]], ...] = (
+    alone = texts_alone(reference)
+    runs = (
         ("texts alone", texts_alone, alone),
         ("texts in a padded batch", texts_in_a_batch, alone),
-        ("gradients", gradients, backwards),
+        ("gradients", gradients, gradients(reference)),
     )
     checks = []
-    for way in ways(best_device()):
-        limit = ROUNDED if way.bf16 else EXACT
-        for what, run, expected in runs:
-            try:
-                values = zip(run(way), expected, strict=True)
-                differences = torch.stack([(a - b).norm() / b.norm() for a, b in values])
-            except (ImportError, RuntimeError, ValueError, TypeError) as error:  # raised by kernels that do not fit
-                why = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
-                checks.append(Check(f"{way.title}: {what}", None, limit, why))
-            else:
-                checks.append(Check(f"{way.title}: {what}", differences.max().item(), limit))  # NaN, if one is
+    for way, (what, run, expected) in product(ways(best_device()), runs):
+        difference, why = None, ""
+        try:
+            differences = [(a - b).norm() / b.norm() for a, b in zip(run(way), expected, strict=True)]
+            difference = torch.stack(differences).max().item()  # NaN, if one is
+        except (ImportError, RuntimeError, ValueError, TypeError) as error:  # raised by kernels that do not fit
+            why = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        checks.append(Check(f"{way.title}: {what}", difference, ROUNDED if way.bf16 else EXACT, why))
     return checks
 
 
@@ -92,22 +89,20 @@ def ways(device: torch.device) -> list[Way]:
 def texts_alone(way: Way) -> list[torch.Tensor]:
     """The hidden states of each text, `(tokens, hidden)`, without padding and without a mask."""
     model = _model(way)
-    with torch.inference_mode(way.name != STEP), _running(way):
-        states = [model(input_ids=ids[None].to(way.device)).last_hidden_state[0] for ids in _texts()]
-    return [each.detach().float().cpu() for each in states]
+    with torch.inference_mode(way.name != STEP):
+        return [_states(way, model, [text])[0].detach().float().cpu() for text in _texts()]
 
 
 def texts_in_a_batch(way: Way) -> list[torch.Tensor]:
     """The hidden states of each text, `(tokens, hidden)`, all in one padded batch."""
-    with torch.inference_mode(way.name != STEP), _running(way):
-        return [states.detach().float().cpu() for states in _batched(way, _model(way))]
+    with torch.inference_mode(way.name != STEP):
+        return [states.detach().float().cpu() for states in _states(way, _model(way), _texts())]
 
 
 def gradients(way: Way) -> list[torch.Tensor]:
     """The gradients of all parameters, end to end, of a loss over all texts in one padded batch."""
     model = _model(way).train()
-    with _running(way):
-        states = torch.cat(_batched(way, model))
+    states = torch.cat(_states(way, model, _texts()))
     generator = torch.Generator().manual_seed(1)
     loss = (states.float() * torch.randn(states.shape, generator=generator).to(way.device)).sum()
     return [torch.cat([g.float().cpu().flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])]
@@ -138,16 +133,12 @@ def _model(way: Way) -> Any:
     return model.eval().to(way.device)
 
 
-def _batched(way: Way, model: Any) -> list[torch.Tensor]:
-    texts = _texts()
-    ids = pad_sequence(texts, batch_first=True)  # token 0 is padding: no text has it
-    states = model(input_ids=ids.to(way.device), attention_mask=(ids > 0).long().to(way.device)).last_hidden_state
-    return [states[row, : len(text)] for row, text in enumerate(texts)]
-
-
-@contextlib.contextmanager
-def _running(way: Way) -> Iterator[None]:
+def _states(way: Way, model: Any, texts: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The hidden states of each text, all in one batch; a single text has neither padding nor a mask."""
+    ids = pad_sequence(texts, batch_first=True).to(way.device)  # token 0 is padding: no text has it
+    mask = (ids > 0).long() if len(texts) > 1 else None
     step = FasterStep() if way.name == STEP else contextlib.nullcontext()
     with step, torch.autocast(way.device.type, torch.bfloat16, enabled=way.bf16), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # flash attention warns that the weights are fp32; autocast handles that
-        yield
+        states = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    return [states[row, : len(text)] for row, text in enumerate(texts)]
