@@ -7,7 +7,7 @@ fetched, and the cache must be verified offline too: the name of a file's blob i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import errors, snapshot_download
@@ -26,20 +26,12 @@ def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
     ModelError.
     """
     folder = _fetched(name, revision, patterns)
-    if not list(_damaged(folder)):
-        return folder
-    for link in _damaged(folder):  # otherwise the next call would use the cached file
-        link.resolve().unlink()
-        link.unlink()
-    folder = _fetched(name, folder.name, patterns)
-    damaged = list(_damaged(folder))
-    for link in damaged:
-        link.resolve().unlink()
-        link.unlink()
-    if damaged:
-        names = ", ".join(sorted(str(link.relative_to(folder)) for link in damaged))
-        what = f"{name!r} arrived damaged, twice: {names} (the hash differs)"
-        raise ModelError(Problem("model.name", what, "Nothing was stored. Try again later, or from another network."))
+    if _remove_damaged(folder):
+        folder = _fetched(name, folder.name, patterns)
+        if damaged := _remove_damaged(folder):
+            what = f"{name!r} arrived damaged, twice: {', '.join(damaged)} (the hash differs)"
+            fix = "Nothing was stored. Try again later, or from another network."
+            raise ModelError(Problem("model.name", what, fix))
     return folder
 
 
@@ -48,8 +40,7 @@ def _fetched(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
     try:
         return Path(persistently(lambda: snapshot_download(name, revision=revision, allow_patterns=wanted)))
     except errors.HFValidationError as error:
-        what = f"{name!r} is neither a folder nor a Hub id"
-        fix = "Write a folder with config.json, or owner/model."
+        what, fix = f"{name!r} is neither a folder nor a Hub id", "Write a folder with config.json, or owner/model."
         raise ModelError(Problem("model.name", what, fix)) from error
     except errors.RevisionNotFoundError:
         what, fix = f"{name!r} has no revision {revision!r}", "Name a commit, tag or branch of that model."
@@ -64,13 +55,17 @@ def _fetched(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
         refuse(error, "model.name", name)
 
 
-def _damaged(folder: Path) -> Iterator[Path]:
-    """The files of a snapshot whose hash is not the Hub's, which is the name of the blob in the cache."""
+def _remove_damaged(folder: Path) -> list[str]:
+    """Remove, and name, the files of a snapshot whose hash is not the Hub's: the name of the blob in the cache."""
+    removed = []
     for link in sorted(folder.rglob("*")):
         if link.is_symlink():  # where the system has no links, there is no hash to compare with
             stated = Path(os.readlink(link)).name
             if len(stated) in (40, 64) and stated != content_hash(link, large=len(stated) == 64):
-                yield link
+                link.resolve().unlink()
+                link.unlink()
+                removed.append(str(link.relative_to(folder)))
+    return removed
 
 
 def content_hash(file: Path, *, large: bool) -> str:

@@ -23,9 +23,17 @@ T = TypeVar("T")
 FAILURES = (HTTPError, OSError, RuntimeError, ValueError)  # what huggingface_hub raises
 WAITS = (1.0, 4.0)  # seconds before the second and the third try
 PATIENCE = 60.0  # seconds; the longest Retry-After that is followed
+BROKEN = (NetworkError, RemoteProtocolError, TimeoutException, json.JSONDecodeError)  # an answer that did not arrive
 TEMPORARY = (408, 409, 429, 500, 502, 503, 504)
 LOGIN = "Log in with `hf auth login`, or set HF_TOKEN."
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+OFFLINE = "Unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE."
+NO_ANSWER = (  # among the causes of an error, what it means, and what to do; the first that applies
+    (errors.OfflineModeIsEnabled, "{name!r} cannot be reached: offline mode is on", OFFLINE),
+    (errors.HFValidationError, "{name!r} is not a Hub id", "Write owner/model."),
+    (ConnectError, "{name!r}: {endpoint} cannot be reached", "Try again when there is a network."),
+    (HTTPError, "{name!r}: the connection to the Hub broke repeatedly", "Try again."),
+)
 
 
 def persistently(call: Callable[[], T]) -> T:
@@ -49,16 +57,12 @@ def wait(error: Exception, seconds: float) -> None:
 
 
 def _is_temporary(error: Exception) -> bool:
-    response = _answer(error)
-    if response:
+    if response := _answer(error):
         return response.response.status_code in TEMPORARY
     causes = list(_chain(error))
     if any(isinstance(cause, ConnectError) for cause in causes):
         return False  # there is no network: the cache answers at once
-    return any(
-        isinstance(cause, NetworkError | RemoteProtocolError | TimeoutException | json.JSONDecodeError)
-        for cause in causes
-    )
+    return any(isinstance(cause, BROKEN) for cause in causes)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -95,32 +99,22 @@ def refuse(error: Exception, where: str, name: str, after: str = "") -> NoReturn
 
 
 def _explained(error: Exception, name: str) -> tuple[str, str]:
-    response = _answer(error)
-    if response is not None:
+    if response := _answer(error):
         return _refusal(response, name)
     causes = list(_chain(error))
-    if any(isinstance(cause, errors.OfflineModeIsEnabled) for cause in causes):
-        what = f"{name!r} cannot be reached: offline mode is on"
-        return what, "Unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE."
-    if any(isinstance(cause, errors.HFValidationError) for cause in causes):
-        return f"{name!r} is not a Hub id", "Write owner/model."
-    if any(isinstance(cause, ConnectError) for cause in causes):
-        return f"{name!r}: {constants.ENDPOINT} cannot be reached", "Try again when there is a network."
-    if any(isinstance(cause, HTTPError) for cause in causes):
-        return f"{name!r}: the connection to the Hub broke repeatedly", "Try again."
-    full = next((cause for cause in causes if isinstance(cause, OSError) and cause.errno in FULL), None)
-    if full is not None:
-        return (
-            f"{name!r} does not fit on the disk: {full.strerror}",
-            "Free some space; HF_HOME sets the folder of the cache.",
-        )
+    for kind, what, fix in NO_ANSWER:
+        if any(isinstance(cause, kind) for cause in causes):
+            return what.format(name=name, endpoint=constants.ENDPOINT), fix
+    for cause in causes:
+        if isinstance(cause, OSError) and cause.errno in FULL:
+            what = f"{name!r} does not fit on the disk: {cause.strerror}"
+            return what, "Free some space; HF_HOME sets the folder of the cache."
     return f"{name!r}: {redacted(str(causes[-1]))}", ""
 
 
 def _refusal(error: errors.HfHubHTTPError, name: str) -> tuple[str, str]:
     """The meaning of the Hub's status code, and what to do about it."""
-    status = error.response.status_code
-    message = redacted(error.server_message or "")
+    status, headers = error.response.status_code, error.response.headers
     if isinstance(error, errors.GatedRepoError):
         return f"{name!r} requires its terms to be accepted", f"Accept them on the Hub's page of {name}, and log in."
     if isinstance(error, errors.RevisionNotFoundError):
@@ -135,8 +129,8 @@ def _refusal(error: errors.HfHubHTTPError, name: str) -> tuple[str, str]:
     if status in (409, 412):
         return f"another client is changing {name!r} at the same time ({status})", "Try again."
     if status == 429:
-        seconds = error.response.headers.get("Retry-After", "")
-        return "too many requests to the Hub (429)", f"Try again in {seconds or 'some'} seconds."
+        return "too many requests to the Hub (429)", f"Try again in {headers.get('Retry-After') or 'some'} seconds."
     if status >= 500:
         return f"the Hub is failing: it answered {status} repeatedly for {name!r}", "Try again later."
+    message = redacted(error.server_message or "")
     return f"the Hub refuses {name!r} ({status}){f': {message}' if message else ''}", ""
