@@ -27,10 +27,11 @@ ROUNDS = 8  # draws of candidates before a pair stays a real one: there may be a
 _UNUSED = re.compile(r"\[unused\d+\]")
 
 
-def token_id(tokenizer: PreTrainedTokenizerBase, token: str | None, name: str) -> int:
+def token_id(tokenizer: PreTrainedTokenizerBase, name: Literal["cls", "sep", "mask"]) -> int:
     """The id of a special token. Raises ModelError where there is none."""
+    token = tokenizer.special_tokens_map.get(f"{name}_token")
     if token is None:
-        what = f"the tokenizer has no {name} token, which pretraining needs"
+        what = f"the tokenizer has no {name.upper()} token, which pretraining needs"
         raise ModelError(Problem("model.name", what, "Take a tokenizer of the BERT family."))
     return int(tokenizer.get_vocab()[token])
 
@@ -73,9 +74,9 @@ class Drawing:
             nsp=nsp,
             mask_probability=mask_probability,
             whole_word=whole_word,
-            cls_id=token_id(tokenizer, tokenizer.cls_token, "CLS"),
-            sep_id=token_id(tokenizer, tokenizer.sep_token, "SEP"),
-            mask_id=token_id(tokenizer, tokenizer.mask_token, "MASK"),
+            cls_id=token_id(tokenizer, "cls"),
+            sep_id=token_id(tokenizer, "sep"),
+            mask_id=token_id(tokenizer, "mask"),
             token_types="token_type_ids" in tokenizer.model_input_names,
             special=special,
             continuation=continuation,

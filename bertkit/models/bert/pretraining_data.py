@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -84,7 +84,7 @@ class _Encoder:
 
         if max_length < 8:
             raise ValueError(f"max_length {max_length} leaves no room for words")
-        mask_id = token_id(tokenizer, tokenizer.mask_token, "MASK")
+        mask_id = token_id(tokenizer, "mask")
         copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())  # the tokenizer itself is unchanged
         copy.no_truncation()
         copy.no_padding()
@@ -95,35 +95,32 @@ class _Encoder:
     def __call__(self, texts: list[str], rows: list[int]) -> dict[str, list[Any]]:
         columns: dict[str, list[Any]] = {name: [] for name in ("row", "document", "input_ids", "sentences", "lost")}
         cut = [text.split(self.mask) if self.mask in text else sentences(text) for text in texts]
-        encoded = iter(
-            self.tokenizer.encode_batch_fast([part for parts in cut for part in parts], add_special_tokens=False)
-        )
+        every = [part for parts in cut for part in parts]
+        encoded = iter(self.tokenizer.encode_batch_fast(every, add_special_tokens=False))
         for text, parts, row in zip(texts, cut, rows, strict=True):
             own = [next(encoded).ids for _ in parts]
             document = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), signed=True)
-            cloze = self.mask in text
-            chunks = self._cloze(own) if cloze else self._chunks(own, document)
+            if self.mask in text:  # a cloze
+                joined = [token for ids in own for token in (self.mask_id, *ids)][1:]
+                ids = joined[: self.cloze]
+                chunks, lost = [(ids, [len(ids)])], len(joined) - len(ids)
+            else:
+                chunks, lost = self._chunks(own, document), 0
             for ids, lengths in chunks:
-                lost = sum(map(len, own)) + len(own) - 1 - len(ids) if cloze else 0
                 for name, value in zip(columns, (row, document, ids, lengths, lost), strict=True):
                     columns[name].append(value)
         special = [3 if self.pairs and len(lengths) > 1 else 2 for lengths in columns["sentences"]]
         columns["length"] = [len(ids) + more for ids, more in zip(columns["input_ids"], special, strict=True)]
         return columns
 
-    def _cloze(self, parts: list[list[int]]) -> Iterator[tuple[list[int], list[int]]]:
-        ids = [token for part in parts for token in (self.mask_id, *part)][1 : self.cloze + 1]
-        yield ids, [len(ids)]
-
-    def _chunks(self, parts: list[list[int]], document: int) -> Iterator[tuple[list[int], list[int]]]:
-        ids = [token for part in parts for token in part]
+    def _chunks(self, parts: list[list[int]], document: int) -> list[tuple[list[int], list[int]]]:
+        """The ids of each chunk, and the tokens of each of its sentences; none for fewer than two tokens."""
+        ids = iter([token for part in parts for token in part])
         lengths = [len(part) for part in parts if part]
-        start = 0
-        if len(ids) > 1:
-            for chunk in pack(lengths, self.limit, self.pairs, self.short_sequences, document):
-                end = start + sum(chunk)
-                yield ids[start:end], chunk
-                start = end
+        if sum(lengths) < 2:
+            return []
+        packed = pack(lengths, self.limit, self.pairs, self.short_sequences, document)
+        return [(list(islice(ids, sum(chunk))), chunk) for chunk in packed]
 
 
 def _schema() -> Features:
@@ -135,17 +132,12 @@ def _schema() -> Features:
 
 
 def _in_memory(rows: Dataset, encoder: _Encoder) -> Dataset:
-    import pyarrow as pa
-    from datasets import Dataset
-    from datasets.table import InMemoryTable
+    from datasets import Dataset, concatenate_datasets
 
-    schema = _schema().arrow_schema
-    tables = [pa.table({name: [] for name in schema.names}, schema=schema)]
-    for start in range(0, len(rows), DOCUMENTS):
-        texts = rows[start : start + DOCUMENTS]["text"]
-        columns = encoder(texts, list(range(start, start + len(texts))))
-        tables.append(pa.table({name: columns[name] for name in schema.names}, schema=schema))
-    return Dataset(InMemoryTable(pa.concat_tables(tables)))
+    starts = range(0, len(rows) or 1, DOCUMENTS)
+    texts = (rows[start : start + DOCUMENTS]["text"] for start in starts)
+    columns = (encoder(part, list(range(start, start + len(part)))) for start, part in zip(starts, texts, strict=True))
+    return concatenate_datasets([Dataset.from_dict(part, features=_schema()) for part in columns])
 
 
 def _write(rows: Dataset, encoder: _Encoder, folder: Path, processes: int) -> None:
