@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from bertkit.data.tagging import entities
 from bertkit.errors import ModelError, Problem, require_finite
+from bertkit.models.heads import posteriors
 
 if TYPE_CHECKING:
-    import numpy as np
     from datasets import Dataset
 
 
@@ -59,8 +61,6 @@ def words_of_rows(
     items: Sequence[Emissions], features: Dataset, rows: int, tags: int
 ) -> tuple[list[list[int]], list[np.ndarray]]:
     """For each sentence the words that windows read, in order, and their scores `(words, tags)`. Raises ModelError."""
-    import numpy as np
-
     read: list[list[int]] = [[] for _ in range(rows)]
     parts: list[list[np.ndarray]] = [[np.empty((0, tags), dtype=np.float32)] for _ in range(rows)]
     for row, words, window in zip(features["row"][:], features["words"][:], items, strict=True):
@@ -83,10 +83,6 @@ def decode_tags(
     """
     if chain is None:
         return [_each_word(own, tags, temperature) for own in scores]
-    import numpy as np
-
-    from bertkit.models.heads import posteriors
-
     tagged = [Tagged([], [], [])] * len(scores)
     continues = np.array([[_continues(a, b) for b in tags] for a in tags])
     for rows, emissions, lengths, joint in _blocks(scores, chain, tags, temperature):
@@ -107,7 +103,6 @@ def decode_tags(
 
 def _each_word(scores: np.ndarray, tags: Sequence[str], temperature: float) -> Tagged:
     """The best tag of each word by itself."""
-    import numpy as np
     from scipy.special import softmax
 
     posterior = softmax(scores.astype(np.float64) / temperature, axis=1)
@@ -146,10 +141,7 @@ def tag_log_likelihood(
     temperature: float,
 ) -> float:
     """The mean, over words, of the log posterior of the gold tag."""
-    import numpy as np
     from scipy.special import log_softmax
-
-    from bertkit.models.heads import posteriors
 
     if chain is None:
         logs = log_softmax(np.concatenate(scores).astype(np.float64) / temperature, axis=1)
@@ -167,8 +159,6 @@ def tag_log_likelihood(
 
 def _at(table: np.ndarray, tags: np.ndarray) -> np.ndarray:
     """The values of `(batch, words, tags)` at these tags, `(batch, words)`."""
-    import numpy as np
-
     return np.take_along_axis(table, tags[..., None], 2)[..., 0]
 
 
@@ -181,11 +171,7 @@ def _blocks(
     scores: Sequence[np.ndarray], chain: Sequence[np.ndarray], tags: Sequence[str], temperature: float
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray, tuple[np.ndarray, ...]]]:
     """Sentences of similar length together: rows, emissions, lengths, chain; fp64. Empty ones are left out."""
-    import numpy as np
-
-    from bertkit.models.heads.posteriors import constrained
-
-    joint = constrained(chain, tags, temperature)
+    joint = posteriors.constrained(chain, tags, temperature)
     order = sorted((row for row, each in enumerate(scores) if len(each)), key=lambda row: len(scores[row]))
     while order:
         size = max(1, BLOCK // len(scores[order[-1]]))
