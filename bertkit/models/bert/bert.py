@@ -28,22 +28,10 @@ from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import read_json
-from bertkit.models.bert.bert_config import BertConfig, PreNormBertConfig, config, read_config
-from bertkit.models.bert.presets import MODEL_TYPES, PRESETS
+from bertkit.models.bert.bert_config import MODEL_TYPES, PRESETS, BertConfig, config, read_config
 from bertkit.models.encoder import Encoder, load_model
 
-__all__ = [
-    "PRESETS",
-    "BertConfig",
-    "BertForMaskedLM",
-    "BertForPreTraining",
-    "BertModel",
-    "PreNormBertConfig",
-    "config",
-    "load",
-    "load_for_pretraining",
-    "read_config",
-]
+__all__ = ["PRESETS", "BertForMaskedLM", "BertForPreTraining", "BertModel", "config", "load", "load_for_pretraining"]
 
 IGNORED = -100  # the label of a token that is not predicted
 
@@ -57,11 +45,9 @@ class BertEmbeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
-        self.position_embeddings: nn.Embedding | Sinusoids
-        if config.positions == "sinusoidal":
-            self.position_embeddings = Sinusoids(config)
-        else:
-            self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        learned = config.positions == "learned"
+        positions = nn.Embedding(config.max_position_embeddings, config.hidden_size) if learned else Sinusoids(config)
+        self.position_embeddings: nn.Embedding | Sinusoids = positions
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
@@ -214,9 +200,8 @@ class BertEncoder(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.layer = nn.ModuleList(BertLayer(config) for _ in range(config.num_hidden_layers))
-        self.LayerNorm: nn.LayerNorm | None = None
-        if config.norm == "pre":
-            self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        pre = config.norm == "pre"
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre else None
 
     def forward(self, x: Tensor, mask: Tensor | None, with_weights: bool) -> tuple[list[Tensor], list[Tensor]]:
         """What goes into each layer and comes out of the last, `(batch, length, hidden)`; each layer's weights."""
@@ -437,8 +422,6 @@ def load_for_pretraining(encoder: Encoder, *, pairs: bool, new_head: bool) -> tr
 
 def load(folder: Path) -> BertForPreTraining:
     """The model in a folder, pre-norm or not, in fp32. Raises ModelError where it is no BERT with both heads."""
-    encoder = Encoder(str(folder), folder, "folder")
-    return cast(
-        BertForPreTraining,
-        load_model(encoder, BertForPreTraining, {}, new_head=False, own_config=read_config(folder)),
-    )
+    encoder, own_config = Encoder(str(folder), folder, "folder"), read_config(folder)
+    model = load_model(encoder, BertForPreTraining, {}, new_head=False, own_config=own_config)
+    return cast(BertForPreTraining, model)

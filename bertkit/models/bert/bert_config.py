@@ -1,17 +1,85 @@
-"""The configs of bertkit's BERT: transformers' own, with two more options."""
+"""The configs of bertkit's BERT: presets, the validation of new ones, and transformers' own with two more options."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import transformers
 from huggingface_hub.dataclasses import strict
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import read_json
-from bertkit.models.bert.presets import PRE_NORM, architecture
+from bertkit.validation import did_you_mean, validate
+
+WHERE = "model.config"  # its place in a recipe
+PRE_NORM = "bertkit-pre-norm-bert"  # a model type that transformers does not have
+MODEL_TYPES = ("bert", PRE_NORM)  # of the models in `bert.py`
+Size = Annotated[int, Field(ge=1)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+# Those of transformers' ACT2FN that have been used between the two layers of a feed-forward network.
+Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2", "silu", "mish", "tanh"]
+
+# Layers and hidden size. base and large: Devlin et al. 2019, section 3. The others: Turc et al. 2019 (arXiv
+# 1908.08962), table 1; section 3 has 64 numbers a head, and a feed-forward network four times as wide.
+_SIZES = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
+PRESETS: Mapping[str, Mapping[str, int]] = {
+    name: {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden // 64,
+        "intermediate_size": 4 * hidden,
+    }
+    for name, (layers, hidden) in _SIZES.items()
+}
+
+
+class Architecture(BaseModel):
+    """The architecture of a new BERT; names are `transformers.BertConfig`'s, except for `positions` and `norm`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    hidden_size: Size = Field(description="Numbers per token.")
+    num_hidden_layers: Size
+    num_attention_heads: Size = Field(description="Divides hidden_size.")
+    intermediate_size: Size = Field(description="Width inside the feed-forward network.")
+    hidden_act: Activation = Field("gelu", description="Activation of the feed-forward network and of the MLM head.")
+    hidden_dropout_prob: Probability = 0.1
+    attention_probs_dropout_prob: Probability = 0.1
+    max_position_embeddings: Size = Field(512, description="Tokens of the longest input.")
+    type_vocab_size: Size = Field(2, description="Segments.")
+    initializer_range: float = Field(0.02, gt=0, description="Standard deviation of new weights.")
+    layer_norm_eps: float = Field(1e-12, gt=0)
+    positions: Literal["learned", "sinusoidal"] = Field(
+        "learned", description="sinusoidal: a fixed table, Vaswani et al. 2017, section 3.5."
+    )
+    norm: Literal["post", "pre"] = Field(
+        "post", description="pre: layer norm before each sublayer. Only bertkit opens such a model."
+    )
+
+    @field_validator("num_attention_heads")
+    @classmethod
+    def _divides(cls, heads: int, info: ValidationInfo) -> int:
+        hidden = info.data.get("hidden_size", heads)
+        if hidden % heads:
+            raise ValueError(f"hidden_size {hidden} is not a multiple of {heads} heads")
+        return heads
+
+    @field_validator("positions")
+    @classmethod
+    def _pairs(cls, positions: str, info: ValidationInfo) -> str:
+        if positions == "sinusoidal" and info.data.get("hidden_size", 2) % 2:
+            raise ValueError("sinusoidal positions are pairs of sine and cosine: hidden_size must be even")
+        return positions
 
 
 @strict
@@ -51,16 +119,34 @@ def config(
     pad_token_id: int = 0,
     max_position_embeddings: int = 512,
 ) -> BertConfig:
-    """The config of a preset, such as `mini`, or of `{preset: mini, norm: pre, …}`: see `presets.Architecture`.
+    """The config of a preset, such as `mini`, or of `{preset: mini, norm: pre, …}`: see `Architecture`.
 
     max_position_embeddings: where the fields leave it out. Raises ModelError with everything that is wrong.
     """
-    fields = architecture(preset_or_fields, max_position_embeddings).model_dump()
+    given = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else dict(preset_or_fields)
+    presets = f"presets: {', '.join(PRESETS)}"
+    problems = [
+        Problem(f"{WHERE}.{name}", "is given by the tokenizer", "remove it")
+        for name in ("vocab_size", "pad_token_id")
+        if given.pop(name, None) is not None
+    ]
     if not 0 <= pad_token_id < vocab_size:
         what = f"the padding token has id {pad_token_id}, the vocabulary {vocab_size} tokens"
-        raise ModelError(Problem("tokenizer", what))
-    kind = PreNormBertConfig if fields["norm"] == "pre" else BertConfig
-    return kind(**fields, vocab_size=vocab_size, pad_token_id=pad_token_id)
+        problems.append(Problem("tokenizer", what))
+    preset = given.pop("preset", None)
+    if preset is not None and not (isinstance(preset, str) and preset in PRESETS):
+        meant = did_you_mean(preset, PRESETS) if isinstance(preset, str) else ""
+        problems.append(Problem(f"{WHERE}.preset", f"no preset {preset!r}{meant}", presets))
+        preset = next(iter(PRESETS))  # so that the other fields are checked too
+    fields = {"max_position_embeddings": max_position_embeddings, **PRESETS.get(preset or "", {}), **given}
+    for path, what, fix in validate(Architecture, fields):
+        hint = f"write it, or name a preset; {presets}" if what == "missing" else fix
+        problems.append(Problem(".".join([WHERE, *map(str, path)]), what.removeprefix("Value error, "), hint))
+    if problems:
+        raise ModelError(problems)
+    found = Architecture.model_validate(fields)
+    kind = PreNormBertConfig if found.norm == "pre" else BertConfig
+    return kind(**found.model_dump(), vocab_size=vocab_size, pad_token_id=pad_token_id)
 
 
 def read_config(folder: Path) -> BertConfig:
@@ -69,8 +155,7 @@ def read_config(folder: Path) -> BertConfig:
     if not file.is_file():
         raise ModelError(Problem(str(file), "no such file", "Name a model folder."))
     found = read_json(file).get("model_type")
-    own: type[BertConfig] | None = {kind.model_type: kind for kind in (BertConfig, PreNormBertConfig)}.get(found)
-    if own is None:
-        fix = f"Take a BERT: {BertConfig.model_type} or {PreNormBertConfig.model_type}."
-        raise ModelError(Problem(str(file), f"model_type is {found!r}", fix))
-    return own.from_pretrained(folder, local_files_only=True)
+    if found not in MODEL_TYPES:
+        raise ModelError(Problem(str(file), f"model_type is {found!r}", f"Take a BERT: {' or '.join(MODEL_TYPES)}."))
+    kind = PreNormBertConfig if found == PRE_NORM else BertConfig
+    return kind.from_pretrained(folder, local_files_only=True)
