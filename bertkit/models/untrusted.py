@@ -24,16 +24,9 @@ ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_a
 
 def vet(folder: Path) -> None:
     """Raises ModelError with everything that is wrong: files of other folders, sizes that no weights explain, code."""
-    if problems := list(_special(folder)):  # opening one may wait without end
-        raise ModelError(problems)
-    problems = [*_large(folder), *_outside(folder)]
-    if (folder / "adapter_config.json").is_file():
-        fix = "Merge it into its model once: PeftModel.from_pretrained(…).merge_and_unload().save_pretrained(…)."
-        problems.append(Problem(str(folder), "an adapter, which names another model to load", fix))
-    if problems:
-        raise ModelError(problems)
-    if (folder / "config.json").is_file() and (problems := list(_implausible(folder))):
-        raise ModelError(problems)
+    for check in (_irregular, _unsuitable, _implausible):  # each opens only what passed the ones before
+        if problems := list(check(folder)):
+            raise ModelError(problems)
 
 
 def read_object(file: Path) -> dict[str, Any]:
@@ -49,21 +42,18 @@ def read_object(file: Path) -> dict[str, Any]:
     return content
 
 
-def _special(folder: Path) -> Iterator[Problem]:
-    """Pipes, sockets and devices, which an archive may hold."""
+def _irregular(folder: Path) -> Iterator[Problem]:
+    """Pipes, sockets and devices, which an archive may hold; opening one may wait without end."""
     for file in sorted(folder.glob("*")):
         if file.exists() and not (file.is_file() or file.is_dir()):
             yield Problem(str(file), "is not a regular file", "Remove it.")
 
 
-def _large(folder: Path) -> Iterator[Problem]:
+def _unsuitable(folder: Path) -> Iterator[Problem]:
+    """Files that are too large, or name others: transformers would open what an index names, wherever it is."""
     for file in sorted(folder.glob("*.json")) + sorted(folder.glob("*.txt")):
         if file.is_file() and (size := file.stat().st_size) > LARGEST_VOCABULARY:
             yield Problem(str(file), f"{size / 1e6:,.0f} MB, larger than any tokenizer or config")
-
-
-def _outside(folder: Path) -> Iterator[Problem]:
-    """An index names files of weights; transformers would open what it names, wherever it is."""
     for index in sorted(folder.glob("*.index.json")):
         files = read_object(index).get("weight_map")
         if not isinstance(files, dict):
@@ -74,37 +64,38 @@ def _outside(folder: Path) -> Iterator[Problem]:
                 yield Problem(str(index), f"names {name!r:.100}, not a safetensors file in this folder")
             elif not (folder / name).is_file():
                 yield Problem(str(index), f"names {name!r:.100}, which does not exist")
+    if (folder / "adapter_config.json").is_file():
+        fix = "Merge it into its model once: PeftModel.from_pretrained(…).merge_and_unload().save_pretrained(…)."
+        yield Problem(str(folder), "an adapter, which names another model to load", fix)
 
 
 def _implausible(folder: Path) -> Iterator[Problem]:
+    """A config that names code, or sizes that the tensors do not have."""
     file = folder / "config.json"
+    if not file.is_file():
+        return
     config = read_object(file)
     for name in ("attn_implementation", "_attn_implementation"):
-        if config.get(name) not in (None, *ATTENTIONS):
-            yield Problem(
-                str(file), f"{name} is {config[name]!r:.60}, but bertkit does not fetch code that a model names"
-            )
+        if (code := config.get(name)) not in (None, *ATTENTIONS):
+            yield Problem(str(file), f"{name} is {code!r:.60}, but bertkit does not fetch code that a model names")
     if config.get("quantization_config"):
         fix = "Save it once in fp32 or bf16, where you trust it."
         yield Problem(str(file), "its weights are quantised; bertkit neither trains nor loads those", fix)
     shapes = [shape for weights in sorted(folder.glob("*.safetensors")) for shape in _shapes(weights)]
-    if not shapes:
-        return
     widest = max((size for shape in shapes for size in shape), default=0)
-    for name, number in config.items():
-        integer = isinstance(number, int) and not isinstance(number, bool)
-        if "layers" in name and not integer and number is not None and not isinstance(number, bool | list | dict):
+    for name, number in config.items() if shapes else ():
+        if "layers" in name and isinstance(number, str | float):
             yield Problem(str(file), f"{name} is {number!r:.60}, not a whole number")
-        if not integer or name.endswith(("_id", "_index")):
+        if type(number) is not int or name.endswith(("_id", "_index")):
             continue
-        most = max(SMALL, widest)
+        least, most = -math.inf, max(SMALL, widest)
         if "layers" in name:
-            most = max(100, len(shapes))  # layers may share their weights, as in ALBERT
+            least, most = 0, max(100, len(shapes))  # layers may share their weights, as in ALBERT
         elif "position" in name:
             most = POSITIONS
         elif name == "num_labels":
             most = LABELS
-        if not (0 if "layers" in name else -math.inf) <= number <= most:
+        if not least <= number <= most:
             what = f"{name} is {number:,}, but the weights are {len(shapes):,} tensors of dimensions up to {widest:,}"
             yield Problem(str(file), what, "The file is damaged, or was made to exhaust memory.")
 

@@ -64,10 +64,7 @@ class CRF(nn.Module):
 
 
 def forbidden(tags: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
-    """Which transitions `(tags, tags)`, starts `(tags,)` and ends `(tags,)` the scheme of these tags rules out.
-
-    The scheme is BIOES if a tag begins with `E-` or `S-`, else BIO, also called IOB2. Raises ValueError for other tags.
-    """
+    """The tensors of `posteriors.forbidden`: which transitions, starts and ends the scheme of these tags rules out."""
     transitions, starts, ends = map(torch.from_numpy, posteriors.forbidden(tags))
     return transitions, starts, ends
 
@@ -140,7 +137,11 @@ def _log_partition(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
 
 def _score(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     count = emissions.shape[2]
-    path = _path(tags.to(mask.device), mask, count)
+    if tags.shape != mask.shape:
+        raise ValueError(f"tags must be {tuple(mask.shape)}, not {tuple(tags.shape)}")
+    path = tags.to(mask.device).where(mask, 0)  # 0 at padding
+    if path.min() < 0 or path.max() >= count:
+        raise ValueError(f"tags must be 0 to {count - 1} at each word of the mask")
     own = emissions.gather(2, path.to(emissions.device)[..., None])[..., 0].to(mask.device).double()
     moves = (path[:, :-1] * count + path[:, 1:]).flatten()
     steps = chain.transitions.flatten().index_select(0, moves).view(len(path), -1)
@@ -160,16 +161,6 @@ def _checked(emissions: Tensor, mask: Tensor, chain: Chain) -> tuple[Tensor, Cha
         raise ValueError("mask must be True from the first word of each sentence on, without gaps")
     device = emissions.device if emissions.is_cuda else torch.device("cpu")
     return mask.to(device), Chain(*(x.to(device).double() for x in chain))
-
-
-def _path(tags: Tensor, mask: Tensor, count: int) -> Tensor:
-    """The tags, 0 at padding."""
-    if tags.shape != mask.shape:
-        raise ValueError(f"tags must be {tuple(mask.shape)}, not {tuple(tags.shape)}")
-    path = tags.where(mask, 0)
-    if path.min() < 0 or path.max() >= count:
-        raise ValueError(f"tags must be 0 to {count - 1} at each word of the mask")
-    return path
 
 
 def _wider(x: Tensor) -> Tensor:

@@ -85,7 +85,8 @@ def _loop(gains: Tensor, lengths: Tensor, scaled: Chain, steps: int) -> tuple[Te
 
     Sums after a word are those of the reversed sentences, in the same loop. NumPy's calls cost a fifth of torch's.
     """
-    outer = _both_ways(gains, lengths).numpy()  # in the loop, sums with the word itself take the place of gains
+    words = gains.transpose(0, 1)  # in the loop, sums with the word itself take the place of gains
+    outer = torch.stack([words, _reversed(words, lengths)], 1).numpy()  # (words, 2, batch, tags)
     inner = np.empty_like(outer)  # sums without it
     weights = np.stack([scaled.transitions.numpy(), scaled.transitions.numpy().T])
     counts, logs = lengths.numpy(), np.zeros(len(gains))
@@ -141,24 +142,25 @@ def _log_posterior(emissions: Tensor, mask: Tensor, chain: Chain) -> Posterior:
         scores = emissions.detach().cpu().clone().requires_grad_()
         transitions, start, end = (part.detach().cpu().clone() for part in chain)
         transitions = transitions.repeat(len(scores), 1, 1).requires_grad_()
-        there = mask.cpu()[..., None]
-        words = scores.where(there, 0).unbind(1)
-        before = start + words[0]  # all paths up to and with a word, (batch, tags)
-        for t in range(1, len(words)):
-            before = ((before[:, :, None] + transitions).logsumexp(1) + words[t]).where(there[:, t], before)
-        log_partition = (before + end).logsumexp(1)
+        real = mask.cpu()
+        before = log_sums_before(scores.where(real[..., None], 0), real, Chain(transitions, start, end))
+        log_partition = (before[-1] + end).logsumexp(1)
         gradients = torch.autograd.grad(log_partition.sum(), (scores, transitions), materialize_grads=True)
     return Posterior(*(each.detach().to(emissions.device) for each in (log_partition, *gradients)))
 
 
-def _both_ways(values: Tensor, lengths: Tensor) -> Tensor:
-    """The sentences of `(batch, words, tags)`, forwards and reversed: `(words, 2, batch, tags)`."""
-    forth = values.transpose(0, 1)
-    return torch.stack([forth, _reversed(forth, lengths)], 1)
+def log_sums_before(scores: Tensor, mask: Tensor, chain: Chain) -> list[Tensor]:
+    """For each word, logarithms of the sums over all paths up to and with it, `(batch, tags)`; at padding the last."""
+    words = scores.unbind(1)
+    before = [chain.start + words[0]]
+    for word, real in zip(words[1:], mask.unbind(1)[1:], strict=True):
+        reached = (before[-1][:, :, None] + chain.transitions).logsumexp(1) + word
+        before.append(reached.where(real[:, None], before[-1]))
+    return before
 
 
 def _in_order(both: Tensor, lengths: Tensor) -> list[Tensor]:
-    """The two parts of `_both_ways`, `(batch, words, tags)` each, both in the order of the words."""
+    """`(words, 2, batch, tags)`, forwards and reversed: `(batch, words, tags)` each, both in the order of the words."""
     return [both[:, 0].transpose(0, 1), _reversed(both[:, 1], lengths).transpose(0, 1)]
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertkit.models.heads.forward_backward import Chain
+from bertkit.models.heads.forward_backward import Chain, log_sums_before
 
 
 def kl(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -36,16 +36,12 @@ def log_marginals(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     Differentiable by emissions and chain: sums of logarithms, word by word, to and from each word (Rabiner 1989).
     """
     scores = emissions.double()
-    transitions, start, end = (part.double() for part in chain)
-    real = mask[..., None]
-    before = [start + scores[:, 0]]  # all paths up to and with a word, (batch, tags)
-    for t in range(1, scores.shape[1]):
-        reached = (before[-1][:, :, None] + transitions).logsumexp(1) + scores[:, t]
-        before.append(reached.where(real[:, t], before[-1]))
-    after = [end.expand_as(scores[:, 0])]  # all paths from a word on, without it
+    wide = Chain(*(part.double() for part in chain))
+    before = log_sums_before(scores, mask, wide)
+    after = [wide.end.expand_as(scores[:, 0])]  # all paths from a word on, without it
     for t in range(scores.shape[1] - 1, 0, -1):
-        onward = (transitions + (scores[:, t] + after[-1])[:, None]).logsumexp(2)
-        after.append(onward.where(real[:, t], after[-1]))
+        onward = (wide.transitions + (scores[:, t] + after[-1])[:, None]).logsumexp(2)
+        after.append(onward.where(mask[:, t, None], after[-1]))
     return (torch.stack(before, 1) + torch.stack(after[::-1], 1)).log_softmax(-1)
 
 
