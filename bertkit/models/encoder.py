@@ -247,22 +247,20 @@ def _first_line(error: Exception) -> str:
 
 def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
     """Stop gradients of the embeddings and of the first layers. Raises UserError where there are not so many layers."""
-    base: Any = model.base_model
-    layers = _layers(model)
-    if spec.layers > len(layers):
-        raise UserError(Problem("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {len(layers)}"))
-    embeddings = [base.get_input_embeddings(), *(m for name, m in base.named_children() if name == "embeddings")]
-    for module in [*layers[: spec.layers], *(embeddings if spec.embeddings else [])]:
-        module.requires_grad_(False)
-    return model
-
-
-def _layers(model: PreTrainedModel) -> list[Any]:
     from torch.nn import ModuleList
 
+    base: Any = model.base_model
     count = model.config.num_hidden_layers
-    stacks: Iterator[ModuleList] = (m for m in model.base_model.modules() if isinstance(m, ModuleList))
-    return next((list(stack) for stack in stacks if len(stack) == count), [])
+    stacks = (module for module in base.modules() if isinstance(module, ModuleList) and len(module) == count)
+    layers: list[Any] = list(next(stacks, []))
+    if spec.layers > len(layers):
+        raise UserError(Problem("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {len(layers)}"))
+    frozen = layers[: spec.layers]
+    if spec.embeddings:
+        frozen += [base.get_input_embeddings(), *(m for name, m in base.named_children() if name == "embeddings")]
+    for module in frozen:
+        module.requires_grad_(False)
+    return model
 
 
 def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Module]) -> Any:

@@ -37,7 +37,8 @@ def in_batch(anchors: Tensor, positives: Tensor, negatives: Tensor, texts: Tenso
     candidates = torch.cat([across_processes(positives), across_processes(negatives)])
     known = torch.cat([across_processes(positive), across_processes(other)])
     queries = torch.cat([across_processes(query), across_processes(torch.full_like(other, -1))])
-    own = torch.arange(rows, device=anchors.device) + _before(rows, anchors.device)
+    sizes, rank = _sizes(rows, anchors.device)
+    own = torch.arange(rows, device=anchors.device) + sum(sizes[:rank])  # after the rows of the processes before
     scores = scale * F.normalize(anchors, dim=-1) @ F.normalize(candidates, dim=-1).T
     twins = (positive[:, None] == known[None, :]) | (query[:, None] == queries[None, :])
     twins[torch.arange(rows, device=own.device), own] = False
@@ -46,7 +47,7 @@ def in_batch(anchors: Tensor, positives: Tensor, negatives: Tensor, texts: Tenso
 
 def across_processes(part: Tensor) -> Tensor:
     """The rows of all processes in their order, `(any, …)`; gradients flow back to the process that owns them."""
-    sizes = _sizes(len(part), part.device)
+    sizes, _ = _sizes(len(part), part.device)
     if len(sizes) == 1:
         return part
     from torch.distributed.nn.functional import all_gather
@@ -63,15 +64,10 @@ def _gathered(padded: Tensor, world: int) -> list[Tensor]:
     return parts
 
 
-def _sizes(rows: int, device: torch.device) -> list[int]:
-    """How many rows each process has."""
+def _sizes(rows: int, device: torch.device) -> tuple[list[int], int]:
+    """How many rows each process has, and which of them this one is."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return [rows]
+        return [rows], 0
     mine = torch.tensor([rows], device=device)
-    return [int(size) for size in _gathered(mine, torch.distributed.get_world_size())]
-
-
-def _before(rows: int, device: torch.device) -> int:
-    """How many rows the processes before this one have."""
-    sizes = _sizes(rows, device)
-    return sum(sizes[: torch.distributed.get_rank()]) if len(sizes) > 1 else 0
+    sizes = [int(size) for size in _gathered(mine, torch.distributed.get_world_size())]
+    return sizes, torch.distributed.get_rank()
