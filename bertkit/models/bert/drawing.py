@@ -96,7 +96,8 @@ class Drawing:
         chunks = _Chunks.take(arrow, indices)
         bounds = [self._bound(chunks, i, rng) for i, rng in enumerate(rngs)]
         turned = [bound > 0 and rng.random() < 0.5 for bound, rng in zip(bounds, rngs, strict=True)]
-        rooms = {i: chunks.size(i) - bounds[i] for i, other in enumerate(turned) if other}
+        sizes = np.diff(chunks.bounds).tolist()
+        rooms = {i: sizes[i] - bounds[i] for i, other in enumerate(turned) if other}
         unrelated = _unrelated(arrow, chunks, rooms, rngs, self.mask_id) if self.nsp == "nsp" else {}
         segments, labels = [], []
         for i, bound in enumerate(bounds):
@@ -191,9 +192,6 @@ class _Chunks:
         ends = np.concatenate([[0], np.cumsum(sentences.flatten().to_numpy())])
         bounds, first = (lists.offsets.to_numpy() - lists.offsets[0].as_py() for lists in (ids, sentences))
         return cls(ids.flatten().to_numpy(), bounds, ends, first, rows, documents)
-
-    def size(self, index: int) -> int:
-        return int(self.bounds[index + 1] - self.bounds[index])
 
 
 def _unrelated(

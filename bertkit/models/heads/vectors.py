@@ -177,14 +177,14 @@ def _pooling(file: Path) -> Pooling:
     config = read_object(file)
     old = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
     chosen = config.get("pooling_mode") or [way for name, way in old.items() if config.get(name)]
-    unknown = [name for name, on in config.items() if name.startswith("pooling_mode_") and on and name not in old]
-    chosen = [chosen] if isinstance(chosen, str) else chosen
-    ways: list[Pooling] = [way for way in ("mean", "cls", "max") if isinstance(chosen, list) and way in chosen]
-    if len(ways) != 1 or len(chosen) != 1 or unknown:
+    ways = [chosen] if isinstance(chosen, str) else chosen
+    unknown = any(on for name, on in config.items() if name.startswith("pooling_mode_") and name not in old)
+    if unknown or ways not in (["mean"], ["cls"], ["max"]):
         raise ModelError(Problem(str(file), "bertkit pools by exactly one of mean, cls and max"))
     if config.get("include_prompt") is False:
         raise ModelError(Problem(str(file), "leaves the prompt out of the pooling; bertkit pools over it"))
-    return ways[0]
+    only: Pooling = ways[0]
+    return only
 
 
 def files(layout: Layout, size: int, longest: int) -> dict[str, Any]:
