@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer, models, trainers
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
-from transformers import BertTokenizer
+from transformers import BertTokenizer, PreTrainedTokenizerBase
 
 from bertkit.data.readers import format_of, read_rows, row_prefix, text_a_row
 from bertkit.data.table import Problems
@@ -24,9 +23,6 @@ from bertkit.files import write_text
 from bertkit.models.encoder import load_tokenizer
 from bertkit.sections import DataSpec
 from bertkit.text import short_repr
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 BERT_LAYOUT = (  # ids 0 to 998 of BERT's published vocabulary, whose characters and words begin at 999

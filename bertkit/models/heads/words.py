@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +11,7 @@ from torch import Tensor, nn
 from bertkit.models.encoder import Encoder, load_extra_module
 from bertkit.models.heads.crf import CRF, Chain, nll
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    Batch = Mapping[str, Tensor]
+Batch: TypeAlias = Mapping[str, Tensor]
 
 
 def word_logits(logits: Tensor, batch: Batch) -> Tensor:
