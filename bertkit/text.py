@@ -39,6 +39,12 @@ def short_repr(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:60]}...{text[-15:]}"
 
 
+def first_line(error: object) -> str:
+    """The first line of a library's error; the name of its class where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:800] if lines else type(error).__name__
+
+
 def escape_controls(text: str) -> str:
     """The text with control characters, changes of direction and surrogates escaped: it must not move the cursor."""
     return re.sub(_CONTROLS, lambda match: repr(match[0])[1:-1], text)

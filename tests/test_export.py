@@ -33,10 +33,10 @@ from bertkit.export.quantize import search
 from bertkit.export.viterbi import viterbi
 from bertkit.files import sha256
 from bertkit.inference.evaluate import score
-from bertkit.inference.onnx_session import first_line
 from bertkit.inference.predictor import Predictor, load
 from bertkit.models.heads import crf
 from bertkit.models.heads.crf import Chain
+from bertkit.text import first_line
 from bertkit.training.train import train
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -18,7 +18,7 @@ from bertkit.encoding.padding import fills, pad
 from bertkit.errors import ModelError, Problem, UserError, extras_required
 from bertkit.export.extra_outputs import EXTRA_OUTPUTS
 from bertkit.export.viterbi import append, viterbi
-from bertkit.inference.onnx_session import first_line
+from bertkit.text import first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset

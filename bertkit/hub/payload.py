@@ -13,6 +13,7 @@ from bertkit.files import read_json, sha256
 from bertkit.report.card import write_card
 from bertkit.report.facts import local_paths
 from bertkit.run import Run
+from bertkit.text import first_line
 
 # safetensors, JSON, the card, and the vocabularies of tokenizers
 PUSHED = ("*.safetensors", "*.json", "README.md", "vocab.txt", "merges.txt", "*.model")
@@ -101,7 +102,7 @@ def _card(file: Path) -> Iterator[Problem]:
         stated: Any = ModelCardData(**YAML(typ="safe", pure=True).load(front[1] if front else "{}"))
         data = stated.to_dict()
     except (ValueError, TypeError, YAMLError) as error:
-        yield Problem(str(file), f"the card's metadata are not valid: {str(error).strip().splitlines()[0]}")
+        yield Problem(str(file), f"the card's metadata are not valid: {first_line(error)}")
         return
     for key in ("library_name", "pipeline_tag"):
         if not isinstance(data.get(key), str):

@@ -6,10 +6,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.errors import ModelError, Problem
 from bertkit.models.encoder import load_config
+from bertkit.text import first_line
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -54,7 +55,8 @@ def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> On
     if not file.is_file():
         raise ModelError(Problem(str(folder), f"was exported, but has no {GRAPH}", "Export the run again."))
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads()
+    count = os.environ.get("OMP_NUM_THREADS", "")  # as for torch
+    options.intra_op_num_threads = int(count) if count.isdecimal() else 0  # 0: ONNX Runtime's default
     options.log_severity_level = 3
     try:
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
@@ -69,15 +71,3 @@ def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> On
         what = f"it has no output {', '.join(lacking)}" if lacking else f"it needs {', '.join(unknown)}"
         raise ModelError(Problem(str(file), f"is not the graph that config.json describes: {what}"))
     return OnnxModel(session, load_config(folder), inputs, outputs)
-
-
-def threads() -> int:
-    """OMP_NUM_THREADS, as for torch; 0, ONNX Runtime's default, where it is not set."""
-    count = os.environ.get("OMP_NUM_THREADS", "")
-    return int(count) if count.isdecimal() else 0
-
-
-def first_line(error: Any) -> str:
-    """The first line of a library's error."""
-    lines = str(error).strip().splitlines()
-    return lines[0][:800] if lines else type(error).__name__

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import ModelError, Problem, UserError, extras_required
 from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.untrusted import read_object, vet
+from bertkit.text import first_line
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -237,12 +238,7 @@ def _one_problem(where: str, what: str, fix: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ModelError(Problem(where, f"{what}: {_first_line(error)}", fix)) from error
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__
+        raise ModelError(Problem(where, f"{what}: {first_line(error)}", fix)) from error
 
 
 def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
@@ -291,4 +287,4 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
             return get_peft_model(model, config)
     except ValueError as error:
         fix = "Name the encoder's linear layers, such as peft: {target_modules: [query, value]}."
-        raise UserError(Problem("peft.target_modules", _first_line(error), fix)) from error
+        raise UserError(Problem("peft.target_modules", first_line(error), fix)) from error

@@ -19,6 +19,7 @@ from transformers.utils.import_utils import is_flash_attn_2_available, is_flash_
 
 from bertkit.models.cpu_kernels import FasterStep
 from bertkit.models.device import best_device
+from bertkit.text import first_line
 
 SIZES = (40, 1, 17, 3, 64)  # tokens of the texts
 EXACT = 1e-5  # sums of fp32, in another order
@@ -70,7 +71,7 @@ def parity() -> list[Check]:
             differences = [(a - b).norm() / b.norm() for a, b in zip(run(way), expected, strict=True)]
             difference = torch.stack(differences).max().item()  # NaN, if one is
         except (ImportError, RuntimeError, ValueError, TypeError) as error:  # raised by kernels that do not fit
-            why = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            why = f"{type(error).__name__}: {first_line(error)}"
         checks.append(Check(f"{way.title}: {what}", difference, ROUNDED if way.bf16 else EXACT, why))
     return checks
 

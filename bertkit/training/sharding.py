@@ -20,6 +20,7 @@ from bertkit.encoding.padding import Arrays
 from bertkit.errors import Problem, UserError
 from bertkit.inference.runner import Mapper
 from bertkit.models.encoder import quiet_logger
+from bertkit.text import first_line
 
 DONE, FAILED = -1, -2  # sent in place of a number of batches
 EXPECTED = (UserError, OSError, ModuleNotFoundError)  # errors that the command line reports without a traceback
@@ -40,7 +41,7 @@ def distributed_inference() -> Iterator[Mapper]:
         distributed.init_process_group("gloo")
     except (ValueError, distributed.DistError) as error:  # WORLD_SIZE alone; a port in use
         fix = "Start several processes with torchrun, or unset WORLD_SIZE."
-        raise UserError(Problem("WORLD_SIZE", str(error).strip().splitlines()[0], fix)) from error
+        raise UserError(Problem("WORLD_SIZE", first_line(error), fix)) from error
     first = distributed.get_rank() == 0
     # torchrun terminates the others when one ends; temporary files are then removed.
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -127,5 +128,5 @@ def _all_gather(into: list[torch.Tensor], values: torch.Tensor) -> None:
     try:
         distributed.all_gather(into, values)
     except RuntimeError as error:
-        what = f"another process is gone ({str(error).strip().splitlines()[0]})"
+        what = f"another process is gone ({first_line(error)})"
         raise RemoteError(Problem("", what, "See the messages above; it may have run out of memory.")) from error
