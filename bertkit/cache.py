@@ -30,26 +30,26 @@ def cache_root() -> Path:
     return Path(os.environ.get("BERTKIT_CACHE") or "~/.cache/bertkit/vectors").expanduser()
 
 
-def model_key(folder: Path, root: Path | None = None) -> dict[str, str]:
+def model_key(folder: Path) -> dict[str, str]:
     """What determines the outputs of a model folder besides options: its files, and the libraries that run it."""
-    return {"model": fingerprint(folder, root), "torch": version("torch"), "transformers": version("transformers")}
+    return {"model": fingerprint(folder), "torch": version("torch"), "transformers": version("transformers")}
 
 
-def fingerprint(folder: Path, root: Path | None = None) -> str:
+def fingerprint(folder: Path) -> str:
     """sha256 over the names and contents of a model's weights, configs and tokenizer, those of its modules included."""
     paths = [*folder.glob("*"), *folder.glob("*/*")]
     files = sorted(p for p in paths if p.is_file() and any(fnmatch(p.name, pattern) for pattern in MODEL_FILES))
-    parts = {str(file.relative_to(folder)): file_digest(file, root or cache_root()) for file in files}
+    parts = {str(file.relative_to(folder)): file_digest(file) for file in files}
     return sha256_of_json(parts)
 
 
-def file_digest(file: Path, root: Path) -> str:
-    """sha256 (hex) of a file; that of a big file is cached under `root` by its path, size, inode and times."""
+def file_digest(file: Path) -> str:
+    """sha256 (hex) of a file; that of a big file is cached by its path, size, inode and times."""
     stat = file.stat()
     if stat.st_size < _BIG:
         return sha256(file)
     identity = [os.path.realpath(file), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
-    cached = root / "digests" / sha256_of_json(identity)
+    cached = cache_root() / "digests" / sha256_of_json(identity)
     with suppress(OSError, UnicodeDecodeError):
         return cached.read_text(encoding="ascii")
     digest = sha256(file)

@@ -9,16 +9,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TextIO
 
-from bertkit.errors import Problem, UserError
+from bertkit.errors import DataError, Problem, UserError
 
 LARGEST_JSON = 64_000_000  # bytes
 MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # patterns of what is downloaded: no pickles, no code
 
 
 @contextmanager
-def written_aside(path: Path) -> Iterator[IO[str]]:
+def written_aside(path: Path) -> Iterator[TextIO]:
     """A text file that gets its name only when the block ends without an error; a link stays a link."""
     path = Path(os.path.realpath(path))
     if path.is_dir():
@@ -56,6 +56,13 @@ def read_json(path: Path) -> Any:
         raise UserError(Problem(str(path), f"is damaged: it is not JSON ({error})")) from error
     except RecursionError as error:
         raise UserError(Problem(str(path), "is damaged: its values are nested too deeply")) from error
+
+
+def require_suffix(output: Path, *suffixes: str) -> None:
+    """Raises DataError where the name of an output file ends with none of these suffixes."""
+    if output.suffix not in suffixes:
+        kind = output.suffix or "a file without a suffix"
+        raise DataError(Problem(str(output), f"cannot write {kind}", f"Name a {' or '.join(suffixes)}."))
 
 
 def sha256(path: Path) -> str:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertkit import cache
-from bertkit.cache import fingerprint
+from bertkit.cache import fingerprint, sha256_of_json
 from bertkit.errors import UserError
 from bertkit.inference import vector_cache
-from bertkit.inference.embed import cache_table, clear_cache
-from bertkit.inference.vector_cache import VectorCache, cached, clear, stores
+from bertkit.inference.vector_cache import cache_table, cached, clear_cache, stores
 
 KEY = {"model": "m", "layers": [1]}
 
@@ -44,10 +42,16 @@ class Encoder:
         return np.asarray([[len(text), number(text)] for text in texts], dtype=np.float32).reshape(-1, 2)
 
 
-def through(root: Path, texts: list[str], key: dict[str, Any] | None = None) -> tuple[np.ndarray, list[str]]:
+@pytest.fixture(autouse=True)
+def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the cache, for child processes too."""
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
+
+
+def through(texts: list[str], key: dict[str, Any] | None = None) -> tuple[np.ndarray, list[str]]:
     """The vectors, and the texts that were encoded for them."""
     encoder = Encoder()
-    return cached(texts, encoder, name="m", key=key or KEY, root=root), encoder.seen
+    return cached(texts, encoder, name="m", key=key or KEY), encoder.seen
 
 
 def right(texts: list[str]) -> list[list[float]]:
@@ -58,26 +62,26 @@ def segments(root: Path) -> list[Path]:
     return sorted(root.glob("*/segments/[!.]*"))
 
 
-def test_a_text_is_encoded_once(tmp_path: Path) -> None:
-    vectors, seen = through(tmp_path, ["a", "bb", "a"])
+def test_a_text_is_encoded_once() -> None:
+    vectors, seen = through(["a", "bb", "a"])
     assert (vectors.tolist(), seen, vectors.dtype) == (right(["a", "bb", "a"]), ["a", "bb"], np.float32)
-    vectors, seen = through(tmp_path, ["ccc", "bb", "ccc", "a"])
+    vectors, seen = through(["ccc", "bb", "ccc", "a"])
     assert (vectors.tolist(), seen) == (right(["ccc", "bb", "ccc", "a"]), ["ccc"])
-    vectors, seen = through(tmp_path, ["a", "ccc"])
+    vectors, seen = through(["a", "ccc"])
     assert (vectors.tolist(), seen) == (right(["a", "ccc"]), [])
 
 
-def test_no_texts(tmp_path: Path) -> None:
-    assert through(tmp_path, [])[0].shape == (0, 2)
+def test_no_texts() -> None:
+    assert through([])[0].shape == (0, 2)
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=st.lists(st.lists(st.text(st.characters(codec=None), max_size=3), max_size=8), max_size=8))
-def test_any_texts_in_any_order(tmp_path: Path, calls: list[list[str]]) -> None:
+def test_any_texts_in_any_order(calls: list[list[str]]) -> None:
     """Lone surrogates, NUL and texts that end in zero bytes among them."""
-    root, known = tmp_path / str(time.perf_counter_ns()), set()
+    key, known = {"example": time.perf_counter_ns()}, set()
     for texts in calls:
-        vectors, seen = through(root, texts)
+        vectors, seen = through(texts, key)
         assert vectors.tolist() == right(texts)
         assert sorted(seen) == sorted(set(texts) - known)
         known |= set(texts)
@@ -99,19 +103,18 @@ options = st.fixed_dictionaries(
 @settings(max_examples=50)
 @given(one=options, other=options)
 def test_options_share_a_store_only_where_all_are_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
-    folders = [VectorCache(Path("root"), "name", key).folder for key in (one, other)]
-    assert (folders[0] == folders[1]) == (one == other)
+    assert (sha256_of_json(one) == sha256_of_json(other)) == (one == other)
 
 
 @pytest.mark.parametrize("change", ["key", "model"])
-def test_a_change_never_hits_what_was_kept_before(tmp_path: Path, change: str) -> None:
-    through(tmp_path, ["a"])
-    assert through(tmp_path, ["a"], KEY | ({"layers": [2]} if change == "key" else {"model": "n"}))[1] == ["a"]
+def test_a_change_never_hits_what_was_kept_before(change: str) -> None:
+    through(["a"])
+    assert through(["a"], KEY | ({"layers": [2]} if change == "key" else {"model": "n"}))[1] == ["a"]
 
 
-def test_the_order_of_options_means_nothing(tmp_path: Path) -> None:
-    through(tmp_path, ["a"], {"x": 1, "y": [2]})
-    assert through(tmp_path, ["a"], {"y": [2], "x": 1})[1] == []
+def test_the_order_of_options_means_nothing() -> None:
+    through(["a"], {"x": 1, "y": [2]})
+    assert through(["a"], {"y": [2], "x": 1})[1] == []
 
 
 # --- the model's files
@@ -129,14 +132,14 @@ def model(folder: Path) -> Path:
 )
 def test_every_file_that_decides_vectors_is_in_the_fingerprint(tmp_path: Path, name: str) -> None:
     folder = model(tmp_path / "model")
-    before = fingerprint(folder, tmp_path / "root")
+    before = fingerprint(folder)
     (folder / "README.md").write_text("says nothing about vectors")
-    assert fingerprint(folder, tmp_path / "root") == before
-    assert fingerprint(shutil.copytree(folder, tmp_path / "copy"), tmp_path / "root") == before
+    assert fingerprint(folder) == before
+    assert fingerprint(shutil.copytree(folder, tmp_path / "copy")) == before
     (folder / name).write_text(f"OF {name}")  # of the same size
-    assert fingerprint(folder, tmp_path / "root") != before
+    assert fingerprint(folder) != before
     (folder / name).unlink()
-    assert fingerprint(folder, tmp_path / "root") != before
+    assert fingerprint(folder) != before
 
 
 def test_a_big_file_is_hashed_once_and_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,49 +147,49 @@ def test_a_big_file_is_hashed_once_and_again_when_it_changes(tmp_path: Path, mon
     monkeypatch.setattr(cache, "sha256", lambda file, real=cache.sha256: hashed.append(file.name) or real(file))
     monkeypatch.setattr(cache, "_BIG", 1)
     monkeypatch.setattr(cache, "_SETTLED", -1.0)
-    first = fingerprint(folder, tmp_path / "root")
+    first = fingerprint(folder)
     assert len(hashed) == 5
-    assert fingerprint(folder, tmp_path / "root") == first
+    assert fingerprint(folder) == first
     assert len(hashed) == 5
     (folder / "model.safetensors").write_text("OF model.safetensors")
     os.utime(folder / "model.safetensors", (1, 1))
-    assert fingerprint(folder, tmp_path / "root") != first
+    assert fingerprint(folder) != first
     assert hashed[5:] == ["model.safetensors"]
 
 
 def test_a_file_that_was_written_just_now_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its next change could come within the same tick of the file system's clock."""
     monkeypatch.setattr(cache, "_BIG", 1)
-    fingerprint(model(tmp_path / "model"), tmp_path / "root")
-    assert not (tmp_path / "root").exists()
+    fingerprint(model(tmp_path / "model"))
+    assert not (tmp_path / "digests").exists()
 
 
 # --- several processes, crashes, damage, full disks
 
 
-def write(root: Path, first: int) -> None:
+def write(first: int) -> None:
     for start in range(first, first + 60, 6):
         texts = [f"text {n}" for n in range(start, start + 12)]
-        assert cached(texts, Encoder(), name="m", key=KEY, root=root).tolist() == right(texts)
+        assert cached(texts, Encoder(), name="m", key=KEY).tolist() == right(texts)
 
 
 def test_concurrent_writers_give_a_whole_store(tmp_path: Path) -> None:
     """Four at once, who write the same texts in part, and merge each other's segments."""
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=write, args=(tmp_path, first)) for first in (0, 0, 30, 60)]
+    workers = [context.Process(target=write, args=(first,)) for first in (0, 0, 30, 60)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
     assert [worker.exitcode for worker in workers] == [0] * 4
     texts = [f"text {n}" for n in range(126)]
-    vectors, seen = through(tmp_path, texts)
+    vectors, seen = through(texts)
     assert vectors.tolist() == right(texts)
     assert seen == []
     assert not list(tmp_path.glob("*/segments/.*"))
 
 
-def die(root: Path) -> None:
+def die() -> None:
     """Be killed when the vectors are half written."""
     real = np.save
 
@@ -196,17 +199,17 @@ def die(root: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     np.save = save  # type: ignore[assignment]
-    cached(["b", "c"], Encoder(), name="m", key=KEY, root=root)
+    cached(["b", "c"], Encoder(), name="m", key=KEY)
 
 
 def test_a_killed_writer_leaves_nothing_half_read(tmp_path: Path) -> None:
-    through(tmp_path, ["a"])
-    worker = multiprocessing.get_context("spawn").Process(target=die, args=(tmp_path,))
+    through(["a"])
+    worker = multiprocessing.get_context("spawn").Process(target=die)
     worker.start()
     worker.join()
     assert worker.exitcode == -signal.SIGKILL
     assert list(tmp_path.glob("*/segments/.*"))  # what it left aside
-    vectors, seen = through(tmp_path, ["a", "b", "c"])
+    vectors, seen = through(["a", "b", "c"])
     assert (vectors.tolist(), seen) == (right(["a", "b", "c"]), ["b", "c"])
 
 
@@ -214,41 +217,60 @@ def shorten(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-3])
 
 
+def cut_after_the_digests(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: 128 + 2 * 16])
+
+
 def unclosed(file: Path) -> None:
     """A header that never ends, which numpy's reader does not call a ValueError."""
     file.write_bytes(file.read_bytes().replace(b"}", b" ", 1))
 
 
-@pytest.mark.parametrize("name", ["vectors.npy", "digests.npy"])
+def second_unclosed(file: Path) -> None:
+    before, _, vectors = file.read_bytes().rpartition(b"}")
+    file.write_bytes(before + b" " + vectors)
+
+
 @pytest.mark.parametrize(
-    "spoil", [shorten, unclosed, lambda file: file.write_bytes(b""), lambda file: file.write_bytes(b"xyz" * 99)]
+    "spoil",
+    [
+        shorten,
+        cut_after_the_digests,
+        unclosed,
+        second_unclosed,
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(b"xyz" * 99),
+    ],
 )
-def test_a_damaged_segment_is_left_out_and_encoded_again(
-    tmp_path: Path, name: str, spoil: Callable[[Path], Any]
-) -> None:
-    through(tmp_path, ["a", "bb"])
-    through(tmp_path, ["ccc"])
-    damaged = next(folder for folder in segments(tmp_path) if len(np.load(folder / "digests.npy")) == 2)
-    spoil(damaged / name)
+def test_a_damaged_segment_is_left_out_and_encoded_again(tmp_path: Path, spoil: Callable[[Path], Any]) -> None:
+    through(["a", "bb"])
+    through(["ccc"])
+    damaged = next(file for file in segments(tmp_path) if len(np.load(file)) == 2)
+    spoil(damaged)
     with pytest.warns(UserWarning, match=f"{damaged.name} is damaged"):
-        vectors, seen = through(tmp_path, ["a", "bb", "ccc"])
+        vectors, seen = through(["a", "bb", "ccc"])
     assert (vectors.tolist(), seen) == (right(["a", "bb", "ccc"]), ["a", "bb"])
-    assert through(tmp_path, ["a", "bb", "ccc"])[1] == []  # and without a warning
+    assert through(["a", "bb", "ccc"])[1] == []  # and without a warning
 
 
 def test_digests_and_vectors_must_be_as_many(tmp_path: Path) -> None:
-    through(tmp_path, ["a", "bb"])
-    (folder,) = segments(tmp_path)
-    np.save(folder / "vectors.npy", np.zeros((1, 2), dtype=np.float32))
+    through(["a", "bb"])
+    (segment,) = segments(tmp_path)
+    digests = np.load(segment)
+    with segment.open("wb") as file:
+        np.save(file, digests)
+        np.save(file, np.zeros((1, 2), dtype=np.float32))
     with pytest.warns(UserWarning, match="2 texts, but vectors of shape"):
-        assert through(tmp_path, ["a"])[1] == ["a"]
+        assert through(["a"])[1] == ["a"]
 
 
 def test_a_segment_that_vanishes_is_a_miss(tmp_path: Path) -> None:
     """As one does that another process has just merged."""
-    through(tmp_path, ["a"])
-    (segments(tmp_path)[0] / "vectors.npy").unlink()
-    assert through(tmp_path, ["a"])[1] == ["a"]
+    through(["a"])
+    (segment,) = segments(tmp_path)
+    segment.unlink()
+    segment.symlink_to(tmp_path / "nowhere")  # listed, but gone when it is opened
+    assert through(["a"])[1] == ["a"]
 
 
 def test_a_full_disk_costs_nothing_but_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,26 +278,27 @@ def test_a_full_disk_costs_nothing_but_one_warning(tmp_path: Path, monkeypatch: 
         file.write(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    through(tmp_path, ["a"])
-    monkeypatch.setattr(vector_cache, "CHUNK", 2)
-    monkeypatch.setattr(np, "save", full)
+    through(["a"])
     texts = ["a", "b", "c", "d", "e", "f"]
-    with pytest.warns(UserWarning, match="No space left on device") as told:
-        vectors, _ = through(tmp_path, texts)
+    with monkeypatch.context() as patch:
+        patch.setattr(vector_cache, "CHUNK", 2)
+        patch.setattr(np, "save", full)
+        with pytest.warns(UserWarning, match="No space left on device") as told:
+            vectors, _ = through(texts)
     assert len(told) == 1
     assert vectors.tolist() == right(texts)
     assert not list(tmp_path.glob("*/segments/.*"))
-    monkeypatch.undo()
-    assert through(tmp_path, texts)[1] == texts[1:]
+    assert through(texts)[1] == texts[1:]
 
 
-def test_a_root_that_is_no_folder(tmp_path: Path) -> None:
+def test_a_root_that_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file"))
     with pytest.warns(UserWarning, match="BERTKIT_CACHE"):
-        assert through(tmp_path / "file", ["a"])[0].tolist() == right(["a"])
+        assert through(["a"])[0].tolist() == right(["a"])
 
 
-def test_what_was_encoded_is_kept_after_every_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_encoded_is_kept_after_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vector_cache, "CHUNK", 2)
 
     def fail(texts: list[str]) -> np.ndarray:
@@ -284,25 +307,24 @@ def test_what_was_encoded_is_kept_after_every_chunk(tmp_path: Path, monkeypatch:
         return Encoder()(texts)
 
     with pytest.raises(RuntimeError):
-        cached(list("abcdef"), fail, name="m", key=KEY, root=tmp_path)
-    assert through(tmp_path, list("abcdef"))[1] == ["e", "f"]
+        cached(list("abcdef"), fail, name="m", key=KEY)
+    assert through(list("abcdef"))[1] == ["e", "f"]
 
 
 def test_many_small_calls_leave_few_segments(tmp_path: Path) -> None:
     texts = [f"text {n}" for n in range(40)]
     for text in texts:
-        through(tmp_path, [text])
+        through([text])
     assert len(segments(tmp_path)) == 2 + 8  # 40 in base 16
-    vectors, seen = through(tmp_path, texts)
+    vectors, seen = through(texts)
     assert (vectors.tolist(), seen) == (right(texts), [])
-    assert stores(tmp_path)[0].texts == 40
+    assert stores()[0].texts == 40
 
 
 # --- to see and to clear
 
 
-def test_stores_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
+def test_stores_and_clear(tmp_path: Path) -> None:
     assert "no vectors" in cache_table()
     cached(["a", "bb"], Encoder(), name="old", key=KEY)
     cached(["a"], Encoder(), name="new", key=KEY | {"pool": "cls"})
@@ -318,31 +340,27 @@ def test_stores_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert lines[2].split()[0] == "new"
     assert lines[3].split()[0] == "old"
     assert "3 vectors" in lines[-1]
-    assert clear(timedelta(days=1)) == 1
+    assert clear_cache(1.0).startswith("1 store removed")
     assert [store.name for store in stores()] == ["new"]
     assert clear_cache().startswith("1 store removed")
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '"x"', '{"name": "m", "key": []}', "{"])
-def test_a_damaged_card_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
-    through(tmp_path, ["a"])
-    (stores(tmp_path)[0].folder / "store.json").write_text(content)
+def test_a_damaged_card_is_named(content: str) -> None:
+    through(["a"])
+    (stores()[0].folder / "store.json").write_text(content)
     with pytest.raises(UserError, match=r"store\.json: is damaged"):
         cache_table()
     assert clear_cache().startswith("1 store removed")
 
 
 @pytest.mark.parametrize("days", [-1.0, float("nan"), float("inf"), 1e300])
-def test_days_that_can_not_be_counted_clear_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: float
-) -> None:
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
-    through(tmp_path, ["a"])
+def test_days_that_can_not_be_counted_clear_nothing(days: float) -> None:
+    through(["a"])
     with pytest.raises(UserError, match=r"--days: .*, where a number from 0 on"):
         clear_cache(days)
-    assert len(stores(tmp_path)) == 1
+    assert len(stores()) == 1
     assert clear_cache(0.0).startswith("1 store removed")
 
 
@@ -351,24 +369,24 @@ def test_a_remembered_digest_that_is_damaged_is_computed_again(tmp_path: Path) -
     weights.parent.mkdir()
     weights.write_bytes(b"x" * (1 << 20))
     os.utime(weights, (1e9, 1e9))
-    before = fingerprint(weights.parent, tmp_path / "root")
-    for memory in (tmp_path / "root").glob("digests/*"):
+    before = fingerprint(weights.parent)
+    for memory in tmp_path.glob("digests/*"):
         memory.write_bytes(b"\xff\xfe")
-    assert fingerprint(weights.parent, tmp_path / "root") == before
+    assert fingerprint(weights.parent) == before
 
 
-def test_use_is_noted(tmp_path: Path) -> None:
-    through(tmp_path, ["a"])
-    card = stores(tmp_path)[0].folder / "store.json"
+def test_use_is_noted() -> None:
+    through(["a"])
+    card = stores()[0].folder / "store.json"
     os.utime(card, (1e9, 1e9))
-    through(tmp_path, ["b"])
+    through(["b"])
     assert card.stat().st_mtime == 1e9  # nothing of it was used
-    through(tmp_path, ["a"])
+    through(["a"])
     assert card.stat().st_mtime > 1e9
 
 
-def test_a_store_without_its_card_is_still_read(tmp_path: Path) -> None:
+def test_a_store_without_its_card_is_still_read() -> None:
     """Cleared by another process at this moment."""
-    through(tmp_path, ["a"])
-    (stores(tmp_path)[0].folder / "store.json").unlink()
-    assert through(tmp_path, ["a"])[1] == []
+    through(["a"])
+    (stores()[0].folder / "store.json").unlink()
+    assert through(["a"])[1] == []

@@ -68,7 +68,7 @@ def mine(source: str, data: Path, split: str, output: Path, **options: Any) -> N
     argument("--days", "clear: only what has not been used for N days", type=float, metavar="N"),
 )
 def cache(action: str, days: float | None) -> None:
-    from bertkit.inference.embed import cache_table, clear_cache
+    from bertkit.inference.vector_cache import cache_table, clear_cache
 
     if action == "show" and days is not None:
         raise UserError("--days works only with clear")

@@ -68,7 +68,7 @@ def read_corpus(
 def _cached(parts: Sequence[Part], columns: Sequence[str], spec: DataSpec, split: str, share: float | None) -> Path:
     """The folder with the documents of these parts; they are read unless an earlier load has done so."""
     root = cache_root()
-    files = [[part.name, part.fingerprint or file_digest(Path(part.name), root)] for part in parts]
+    files = [[part.name, part.fingerprint or file_digest(Path(part.name))] for part in parts]
     key = [RULES, split, share, files, spec.model_dump(mode="json", exclude={"source"})]
 
     def write(folder: Path) -> None:
