@@ -5,21 +5,22 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from itertools import chain, tee
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from bertkit.data.readers import COMPRESSIONS, FORMATS, read_rows, read_stream, text_a_row
 from bertkit.data.schema import Answer
 from bertkit.errors import DataError, Problem
-from bertkit.files import written_aside
+from bertkit.files import require_suffix, written_aside
 from bertkit.inference.predictor import Predictor
 from bertkit.recipe.recipe import load_recipe
 from bertkit.sections import DataSpec
+
+Pairs: TypeAlias = Iterable[tuple[Answer, Mapping[str, Any]]]  # answers and their rows
 
 
 def predict_file(predictor: Predictor, source: str, file: str, output: Path | None, columns: Mapping[str, str]) -> int:
@@ -29,36 +30,32 @@ def predict_file(predictor: Predictor, source: str, file: str, output: Path | No
     output: .jsonl, or .csv with columns such as `answer.label`; None: jsonl to stdout.
     columns: canonical column -> column of the file. Raises DataError, and then leaves no output.
     """
-    suffix = output.suffix if output else ".jsonl"
-    if suffix not in (".jsonl", ".csv"):
-        kind = suffix or "a file without a suffix"
-        raise DataError(Problem(str(output), f"cannot write {kind}", "Name a .jsonl or .csv."))
-    known = [*(name for names in predictor.task.inputs for name in names), *predictor.task.schema.context]
+    if output:
+        require_suffix(output, ".jsonl", ".csv")
+    as_csv, schema, count = bool(output and output.suffix == ".csv"), predictor.task.schema, 0
+    known = {*chain.from_iterable(predictor.task.inputs), *schema.context}
     unknown = [name for name in columns if name not in known]
     if unknown:
         what = f"this model reads no column {', '.join(map(repr, unknown))}"
         raise DataError(Problem("--column", what, f"It reads {', '.join(sorted(known))}."))
-    predictor = replace(predictor, columns={**predictor.columns, **columns})
-    pending: deque[dict[str, Any]] = deque()
 
     def checked() -> Iterator[dict[str, Any]]:
-        for number, row in _rows(source, file, predictor.task.schema.corpus):
-            taken = [n for n in row if n == "answer" or (suffix == ".csv" and str(n).startswith("answer."))]
+        nonlocal count
+        for number, row in _rows(source, file, schema.corpus):
+            taken = [name for name in row if name == "answer" or (as_csv and str(name).startswith("answer."))]
             if taken:
                 raise DataError(Problem(file, f"the rows have a column `{taken[0]}` already", "Rename it."))
             absent = [name for name in columns.values() if name not in row]
             if absent:
                 what = f"no column {', '.join(map(repr, absent))}; found {', '.join(map(str, row))}"
                 raise DataError(Problem(f"{file}, row {number}", what))
-            pending.append(row)
+            count += 1
             yield row
 
-    count = 0
+    rows, read = tee(checked())
+    answers = replace(predictor, columns={**predictor.columns, **columns}).stream(read)
     with written_aside(output) if output else nullcontext(sys.stdout) as out:
-        write = _csv_writer(out) if suffix == ".csv" else partial(_write_jsonl, out)
-        for answer in predictor.stream(checked()):
-            write(pending.popleft(), answer)
-            count += 1
+        (_write_csv if as_csv else _write_jsonl)(out, zip(answers, rows, strict=True))
     return count
 
 
@@ -75,16 +72,15 @@ def _rows(source: str, file: str, documents: bool) -> Iterator[tuple[int, dict[s
     return read_rows(Path(file), spec if documents else text_a_row(Path(file), spec))
 
 
-def _write_jsonl(file: IO[str], row: Mapping[str, Any], answer: Answer) -> None:
-    file.write(json.dumps({**row, "answer": answer}, ensure_ascii=False, default=str) + "\n")
+def _write_jsonl(file: IO[str], pairs: Pairs) -> None:
+    for answer, row in pairs:
+        file.write(json.dumps({**row, "answer": answer}, ensure_ascii=False, default=str) + "\n")
 
 
-def _csv_writer(file: IO[str]) -> Callable[[Mapping[str, Any], Answer], None]:
-    """Writes a row and its answer; the first row decides the columns."""
+def _write_csv(file: IO[str], pairs: Pairs) -> None:
+    """The first row decides the columns."""
     writer: csv.DictWriter[str] | None = None
-
-    def write(row: Mapping[str, Any], answer: Answer) -> None:
-        nonlocal writer
+    for answer, row in pairs:
         flat = {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()}
         flat |= dict(_flat("answer", answer))
         if writer is None:
@@ -95,8 +91,6 @@ def _csv_writer(file: IO[str]) -> Callable[[Mapping[str, Any], Answer], None]:
             what = f"a row has columns that the first row does not have: {', '.join(sorted(unknown))}"
             raise DataError(Problem("csv output", what, "Write .jsonl, where rows may differ."))
         writer.writerow(flat)
-
-    return write
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:

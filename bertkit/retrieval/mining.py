@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from bertkit.data.beir import Beir, read_beir
 from bertkit.errors import DataError, Problem
-from bertkit.files import written_aside
+from bertkit.files import require_suffix, written_aside
 
 if TYPE_CHECKING:
     from bertkit.retrieval.models import DualEncoder
@@ -32,10 +33,7 @@ def mine_file(
     1 or 0, in one `group`. skip: number of nearest others to skip, as they may be unjudged answers.
     Raises DataError.
     """
-    if output.suffix != ".jsonl":
-        raise DataError(
-            Problem(str(output), f"cannot write {output.suffix or 'without a suffix'}", "Name a .jsonl file.")
-        )
+    require_suffix(output, ".jsonl")
     if count < 1 or skip < 0:
         raise DataError(Problem("", f"--count {count} --skip {skip}: at least 1 and 0 are required"))
     beir = read_beir(folder)
@@ -86,14 +84,11 @@ def nearest(model: DualEncoder, queries: Sequence[str], documents: Mapping[str, 
 def _rows(
     beir: Beir, query: str, grades: Mapping[str, int], others: Sequence[str], form: Form
 ) -> Iterator[dict[str, Any]]:
-    text = beir.queries[query]
-    relevant = [name for name, grade in grades.items() if grade]
+    text, relevant = beir.queries[query], [name for name, grade in grades.items() if grade]
     if form == "candidates":
         for name in [*relevant, *others]:
-            label = int(name in relevant)
-            yield {"group": query, "query": text, "document": beir.corpus[name], "label": label}
+            yield {"group": query, "query": text, "document": beir.corpus[name], "label": int(name in relevant)}
         return
-    for name in relevant:
-        for other in others:
-            pair = {"query_id": query, "query": text, "document_id": name, "document": beir.corpus[name]}
-            yield {**pair, "grade": grades[name], "negative": beir.corpus[other]}
+    for name, other in product(relevant, others):
+        pair = {"query_id": query, "query": text, "document_id": name, "document": beir.corpus[name]}
+        yield {**pair, "grade": grades[name], "negative": beir.corpus[other]}
