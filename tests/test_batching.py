@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.encoding.padding import Collator, Tokens, batches_by_length
+from bertkit.encoding.padding import Collator, batches_by_length
+from bertkit.sections import Batching
 from bertkit.training.batching import LengthBatches, TokenBatches
 
 sizes = st.integers(1, 4)
@@ -162,7 +163,7 @@ def test_the_heaviest_batch_has_the_longest_rows(windows: int) -> None:
 @given(st.lists(st.integers(1, 200), max_size=60), st.integers(8, 400))
 def test_answers_by_tokens(lengths: list[int], tokens: int) -> None:
     """Every feature once, longest first, and no more slots than the budget, but of one feature alone."""
-    batches = [batch.tolist() for batch in batches_by_length(lengths, Tokens(tokens))]
+    batches = [batch.tolist() for batch in batches_by_length(lengths, Batching(tokens=tokens))]
     flat = [feature for batch in batches for feature in batch]
     assert sorted(flat) == list(range(len(lengths)))
     assert [lengths[f] for f in flat] == sorted(lengths, reverse=True)

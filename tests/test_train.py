@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline, set_seed
 
 from bertkit import data as sources
-from bertkit.encoding.padding import Tokens
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256
 from bertkit.inference.evaluate import evaluate
@@ -26,6 +25,7 @@ from bertkit.inference.predictor import load
 from bertkit.models.encoder import resolve_encoder
 from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
+from bertkit.sections import Batching
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import finish as program
 from bertkit.training.preflight import prepare
@@ -642,7 +642,7 @@ def test_answers_come_in_batches_of_the_same_tokens(tiny_encoder: Path, tmp_path
     given = ["batching={tokens: 60}", *(f"~training.per_device_{use}_batch_size" for use in ("train", "eval"))]
     run = train(small.recipe(tmp_path, tiny_encoder, *given), tmp_path / "run")
     predictor = load(run.folder)
-    assert predictor.batch_size == Tokens(60)
+    assert predictor.batch_size == Batching(tokens=60)
     texts = [small.text(number, number % 2) for number in range(30)]
     by_rows = load(run.folder, batch_size=4)(texts)
     assert [a["label"] for a in predictor(texts)] == [a["label"] for a in by_rows]

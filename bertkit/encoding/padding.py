@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+
+from bertkit.sections import Batching
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
 
-class Tokens(NamedTuple):
-    """A batch by its slots: features x the tokens of the longest."""
-
-    tokens: int
-
-
-BatchSize: TypeAlias = int | Tokens  # features, or slots
+BatchSize: TypeAlias = int | Batching  # features, or slots
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
 
@@ -53,7 +49,7 @@ def _padded(values: Sequence[Any], fill: float | None) -> np.ndarray[Any, Any]:
 def batches_by_length(lengths: Sequence[int], batch_size: BatchSize) -> list[np.ndarray[Any, Any]]:
     """Feature indices in batches of nearly one length, longest first, for prediction."""
     order = np.argsort(-np.asarray(lengths), kind="stable")
-    if isinstance(batch_size, Tokens):
+    if isinstance(batch_size, Batching):
         batches, start = [], 0
         while start < len(order):
             end = start + max(batch_size.tokens // max(int(lengths[order[start]]), 1), 1)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bertkit.encoding.padding import Tokens
 from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
 from bertkit.export import quantize
 from bertkit.export.agreement import CLOSE, Agreement, agreement, compared, output_difference
@@ -23,6 +22,7 @@ from bertkit.files import sha256, write_json, write_text
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
 from bertkit.inference.predictor import Predictor, load, model_folder
+from bertkit.sections import Batching
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -134,7 +134,7 @@ def _write_folder(predictor: Predictor, graph: Graph, folder: Path) -> None:
     config.bertkit = {
         "version": version("bertkit"),
         "precision": "fp32",
-        "batch_size": rows._asdict() if isinstance(rows := predictor.batch_size, Tokens) else rows,
+        "batch_size": rows.model_dump() if isinstance(rows := predictor.batch_size, Batching) else rows,
         "columns": dict(predictor.columns),
         "max_length": task.max_length,
         "task": task.options.model_dump(mode="json"),

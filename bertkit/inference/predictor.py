@@ -17,14 +17,14 @@ from pydantic import ValidationError
 
 from bertkit.data.schema import Answer
 from bertkit.data.values import read_inputs, replace_surrogates
-from bertkit.encoding.padding import BatchSize, Tokens
+from bertkit.encoding.padding import BatchSize
 from bertkit.errors import DataError, ModelError, Problem, RowsError, UserError
-from bertkit.files import read_json
 from bertkit.inference.onnx_session import OnnxModel, open_model
 from bertkit.inference.runner import Mapper, Runner
-from bertkit.inference.settings import TokenBudget, damaged_settings, read_settings, resolve_max_length
+from bertkit.inference.settings import damaged_settings, read_settings, resolve_max_length
 from bertkit.models.device import Precision, best_device, resolve_precision
 from bertkit.models.encoder import Encoder, load_config, load_tokenizer, resolve_encoder
+from bertkit.models.untrusted import read_object
 from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
@@ -64,13 +64,10 @@ class Predictor:
 
     def __call__(self, rows: Row | Sequence[Row] | None = None, /, **row: Any) -> Answer | list[Answer]:
         """The answer to one text or row, or the list of answers to several; or to `question=…, context=…`."""
-        if row or rows is None:
-            if rows is not None:
-                raise DataError(Problem("", f"give rows, or the columns of one row ({', '.join(row)}), not both"))
-            rows = row
-        if isinstance(rows, str | Mapping):
-            return next(self.stream([rows]))
-        return list(self.stream(rows))
+        if row and rows is not None:
+            raise DataError(Problem("", f"give rows, or the columns of one row ({', '.join(row)}), not both"))
+        rows = row if rows is None else rows
+        return next(self.stream([rows])) if isinstance(rows, str | Mapping) else list(self.stream(rows))
 
     def encode(self, texts: Sequence[str], side: Literal["text", "query", "document"] = "text") -> np.ndarray:
         """The vectors of these texts, `(texts, size)` fp32, with the model's own prefix for queries or documents.
@@ -150,16 +147,14 @@ def load(
     limit = resolve_max_length(encoder, tokenizer, settings.max_length)
     if settings.version is None:
         options, longest = kind.from_config(load_config(folder), tokenizer)
+        limit = min(limit, longest or limit)
     else:
-        options, longest = settings.task, None
+        options = settings.task
     try:
-        restored = kind(
-            kind.Options.model_validate({**options, "name": kind.name}), tokenizer, min(limit, longest or limit)
-        )
+        restored = kind(kind.Options.model_validate({**options, "name": kind.name}), tokenizer, limit)
     except ValidationError as error:
         raise damaged_settings(folder, error, "bertkit.task") from error
-    saved = settings.batch_size
-    size = batch_size or (Tokens(saved.tokens) if isinstance(saved, TokenBudget) else saved)
+    size = batch_size or settings.batch_size
     if settings.onnx is not None:
         if precision not in (None, "fp32"):
             fix = "It has the precision that it was exported with."
@@ -176,7 +171,7 @@ def load_as(
     task: str, source: str | Path, *, revision: str | None = None, precision: Precision | None = None
 ) -> Predictor:
     """`load`, where a model not trained by bertkit gets `task`; one trained by bertkit keeps its own."""
-    known = read_json(model_folder(source, revision) / "config.json").get("bertkit")
+    known = read_object(model_folder(source, revision) / "config.json").get("bertkit")
     return load(source, revision=revision, task=None if known else task, precision=precision)
 
 

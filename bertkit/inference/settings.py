@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bertkit.errors import ModelError, Problem, UserError
-from bertkit.files import read_json
+from bertkit.errors import ModelError, Problem
+from bertkit.models.untrusted import read_object
+from bertkit.sections import Batching
 from bertkit.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
 MIN_LENGTH = 8  # tokens of a window
 
 
-class TokenBudget(BaseModel):
-    """Batches by their slots, as in the recipe's `batching`."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
-    tokens: Annotated[int, Field(ge=8)]
-
-
 class Settings(BaseModel):
     """The section `bertkit` of a model's config.json. version: None for a model not trained by bertkit."""
 
@@ -34,20 +28,14 @@ class Settings(BaseModel):
     task: dict[str, Any]
     max_length: Annotated[int, Field(ge=MIN_LENGTH)] | None = None
     precision: Literal["auto", "fp32"] = "auto"
-    batch_size: Annotated[int, Field(gt=0)] | TokenBudget = 32
+    batch_size: Annotated[int, Field(gt=0)] | Batching = 32
     columns: dict[str, str] = {}
     onnx: Annotated[list[str], Field(min_length=1)] | None = None  # an exported model: the outputs the task reads
 
 
 def read_settings(folder: Path, task: str | None) -> Settings:
     """The settings of a model folder; for a model not trained by bertkit, the defaults of `task`. Raises ModelError."""
-    where = f"{folder}/config.json"
-    try:
-        section = read_json(folder / "config.json").get("bertkit")
-    except UserError as error:
-        raise ModelError(error.problems) from error
-    except AttributeError as error:
-        raise ModelError(Problem(where, f"not a JSON object: {error}")) from error
+    section = read_object(folder / "config.json").get("bertkit")
     if section is None and task is None:
         fix = f"Name its task: --task NAME, or load(…, task=NAME). Known: {', '.join(t.name for t in TASKS)}."
         raise ModelError(Problem(str(folder), "was not trained by bertkit", fix))
@@ -60,7 +48,7 @@ def read_settings(folder: Path, task: str | None) -> Settings:
     name = settings.task.get("name")
     if not isinstance(name, str) or settings.version is None:
         missing = "task" if settings.version else "version"
-        raise ModelError(Problem(where, f"its section `bertkit` has no {missing}"))
+        raise ModelError(Problem(f"{folder}/config.json", f"its section `bertkit` has no {missing}"))
     if task is not None and task != name:
         raise ModelError(Problem(str(folder), f"this model was trained for {name}, not {task}"))
     return settings
@@ -80,7 +68,7 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
     Raises ModelError, also where the tokenizer has tokens for which the model has no embeddings.
     """
     folder = str(encoder.folder)
-    config = encoder.config.to_dict() if encoder.config else read_json(encoder.folder / "config.json")
+    config = encoder.config.to_dict() if encoder.config else read_object(encoder.folder / "config.json")
     rows, last = config.get("vocab_size"), max(tokenizer.get_vocab().values())
     if isinstance(rows, int) and last >= rows:
         what = f"its tokenizer has token ids up to {last:,}, but the model has embeddings for {rows:,}"

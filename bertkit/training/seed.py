@@ -16,7 +16,6 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments, set_seed
 
-from bertkit.encoding.padding import Tokens
 from bertkit.errors import ModelError, Problem, RecipeError
 from bertkit.files import read_json, write_json
 from bertkit.inference.runner import Runner
@@ -52,7 +51,7 @@ def train_seed(
     args = arguments(recipe, job.task, job.data, folder, seed)
     headline = str(args.metric_for_best_model or job.task.metrics[0])
     settings = model_settings(recipe, args)
-    batch_size = Tokens(recipe.batching.tokens) if recipe.batching else args.per_device_eval_batch_size
+    batch_size = recipe.batching or args.per_device_eval_batch_size
     runner = Runner(job.task, model, args.device, resolve_precision(settings["precision"], args.device), batch_size)
     title = f"seed {seed}" if len(recipe.seeds) > 1 else "training"
     built_in: list[TrainerCallback] = [Progress(title, headline), MetricsLog(run.folder / "metrics.jsonl", seed)]
