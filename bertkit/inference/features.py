@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from bertkit.cache import fingerprint, model_key
@@ -21,7 +21,7 @@ from bertkit.encoding.padding import Collator, batches_by_length
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.words import encode_words
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.inference.settings import resolve_max_length
+from bertkit.inference.settings import MIN_LENGTH, resolve_max_length
 from bertkit.inference.vector_cache import CHUNK, cached
 from bertkit.models.device import Precision, best_device, best_precision
 from bertkit.models.encoder import Encoder, load_config, load_model, load_tokenizer, resolve_encoder
@@ -42,6 +42,7 @@ Pool = Literal["mean", "cls", "max", "none"]
 _STRIDE = 64  # tokens shared by the windows of a long text with pool="none", as in token classification
 
 
+@dataclass(repr=False, eq=False)  # scikit-learn's own repr, and identity
 class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Texts -> vectors of a frozen encoder, as a scikit-learn transformer. Nothing is trained.
 
@@ -61,27 +62,15 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         revision: The commit, tag or branch of a Hub id.
     """
 
-    def __init__(
-        self,
-        model: str | Path,
-        layers: Sequence[int] = (-1,),
-        combine: Combine = "concat",
-        pool: Pool = "mean",
-        max_length: int | None = None,
-        batch_size: int = 32,
-        cache: bool = True,
-        precision: Precision | None = None,
-        revision: str | None = None,
-    ) -> None:
-        self.model = model
-        self.layers = layers
-        self.combine = combine
-        self.pool = pool
-        self.max_length = max_length
-        self.batch_size = batch_size
-        self.cache = cache
-        self.precision = precision
-        self.revision = revision
+    model: str | Path
+    layers: Sequence[int] = (-1,)
+    combine: Combine = "concat"
+    pool: Pool = "mean"
+    max_length: int | None = None
+    batch_size: int = 32
+    cache: bool = True
+    precision: Precision | None = None
+    revision: str | None = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Check the parameters and the texts; the weights are loaded when the first text is encoded.
@@ -95,19 +84,10 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         encoder = resolve_encoder(ModelSpec(name=name, revision=self.revision))
         config, tokenizer = load_config(encoder.folder), load_tokenizer(encoder.folder)
         device, layers = best_device(), _layers(self.layers, config.num_hidden_layers)
-        self.reader_ = _Reader(
-            encoder,
-            tokenizer,
-            layers,
-            config.hidden_size * (len(layers) if self.combine == "concat" else 1),
-            self.combine,
-            self.pool,
-            resolve_max_length(encoder, tokenizer, self.max_length),
-            self.batch_size,
-            device,
-            self.precision or best_precision(device),
-            self.cache,
-        )
+        size = config.hidden_size * (len(layers) if self.combine == "concat" else 1)
+        limit = resolve_max_length(encoder, tokenizer, self.max_length)
+        precision = self.precision or best_precision(device)
+        self.reader_ = _Reader(clone(self), encoder, tokenizer, layers, size, limit, device, precision)
         self.n_features_in_ = 1
         return self
 
@@ -118,7 +98,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         tokens, such as a zero-width character, has zeros. Raises DataError with the rows that are not text.
         """
         check_is_fitted(self)
-        if self.reader_.pool == "none":
+        if self.reader_.params.pool == "none":
             return [each for texts in _chunks(_texts(X)) for each in self.reader_.words(texts)]
         vectors, lost = self.vectors(X)
         if lost.any():
@@ -133,11 +113,11 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         reader, texts = self.reader_, _texts(X)
-        if reader.pool == "none":
+        if reader.params.pool == "none":
             raise ModelError(Problem("pool", "'none' gives vectors of words, not of texts", "Write mean, cls or max."))
         if not texts:
             return np.zeros((0, reader.size), dtype=np.float32), np.zeros(0, dtype=np.int64)
-        if reader.cache:
+        if reader.params.cache:
             both = cached(texts, reader.vectors, name=reader.encoder.name, key=reader.key)
         else:
             both = np.concatenate([reader.vectors(part) for part in _chunks(texts)])
@@ -146,8 +126,8 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray[Any, Any]:
         """Names `(size,)` such as layer12_0; for summed or averaged layers, sum_0 or mean_0."""
         check_is_fitted(self)
-        reader = self.reader_
-        blocks = [f"layer{layer}" for layer in reader.layers] if reader.combine == "concat" else [reader.combine]
+        reader, combine = self.reader_, self.reader_.params.combine
+        blocks = [f"layer{layer}" for layer in reader.layers] if combine == "concat" else [combine]
         return np.asarray([f"{block}_{n}" for block in blocks for n in range(reader.size // len(blocks))], dtype=object)
 
 
@@ -163,30 +143,28 @@ def cut_texts(cut: int, texts: int, tokens: int, max_length: int) -> str:
 
 def _check(features: Features) -> None:
     """Raise ModelError with all invalid parameters; scikit-learn's own constraints would name only the first."""
+
+    def is_integer(value: Any) -> bool:
+        return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
     layers, longest, size = features.layers, features.max_length, features.batch_size
     choices = {"combine": get_args(Combine), "pool": get_args(Pool), "precision": (None, *get_args(Precision))}
-    checks = [
-        (name, getattr(features, name) in allowed, f"one of {', '.join(map(repr, allowed))}")
+    wrong = {
+        name: f"one of {', '.join(map(repr, allowed))}"
         for name, allowed in choices.items()
-    ]
-    integers = isinstance(layers, Sequence | np.ndarray) and len(layers) > 0 and all(map(_is_integer, layers))
-    checks += [
-        ("max_length", longest is None or (_is_integer(longest) and longest >= 8), "an integer from 8 on"),
-        ("batch_size", _is_integer(size) and size >= 1, "an integer from 1 on"),
-        ("layers", integers, "a list of integers, such as [-1] or [-4, -3, -2, -1],"),
-        ("model", isinstance(features.model, str | Path) and bool(str(features.model)), "a folder or a Hub id"),
-    ]
-    problems = [
-        Problem(name, f"{short_repr(getattr(features, name))}, where {expected} is expected")
-        for name, valid, expected in checks
-        if not valid
-    ]
-    if problems:
-        raise ModelError(problems)
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if getattr(features, name) not in allowed
+    }
+    if longest is not None and not (is_integer(longest) and longest >= MIN_LENGTH):
+        wrong["max_length"] = f"an integer from {MIN_LENGTH} on"
+    if not (is_integer(size) and size >= 1):
+        wrong["batch_size"] = "an integer from 1 on"
+    if not (isinstance(layers, Sequence | np.ndarray) and len(layers) and all(map(is_integer, layers))):
+        wrong["layers"] = "a list of integers, such as [-1] or [-4, -3, -2, -1],"
+    if not (isinstance(features.model, str | Path) and str(features.model)):
+        wrong["model"] = "a folder or a Hub id"
+    if wrong:
+        values = {name: short_repr(getattr(features, name)) for name in wrong}
+        raise ModelError(Problem(name, f"{values[name]}, where {what} is expected") for name, what in wrong.items())
 
 
 def _layers(wanted: Sequence[int], count: int) -> tuple[int, ...]:
@@ -224,19 +202,16 @@ def _texts(X: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """An encoder and its options. It is pickled without its weights, which are loaded on first use."""
+    """An encoder and how it is used. It is pickled without its weights, which are loaded on first use."""
 
+    params: Features  # as they were when it was fitted
     encoder: Encoder
     tokenizer: PreTrainedTokenizerBase
-    layers: tuple[int, ...]
+    layers: tuple[int, ...]  # counted from the embeddings
     size: int  # of a vector
-    combine: Combine
-    pool: Any  # a Pool; "none" goes to `words`, the others to `vectors`
     max_length: int
-    batch_size: int
     device: torch.device
     precision: Precision
-    cache: bool
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("model", "key")}
@@ -245,7 +220,7 @@ class _Reader:
     def model(self) -> Any:
         from transformers import AutoModel
 
-        key = self.key if self.cache else None  # computed before the files are read
+        key = self.key if self.params.cache else None  # computed before the files are read
         model: Any = load_model(self.encoder, AutoModel, {}, new_head=True)
         if key and key["model"] != fingerprint(self.encoder.folder):
             raise ModelError(Problem(self.encoder.name, "its files have changed since it was fitted", "Fit again."))
@@ -254,8 +229,9 @@ class _Reader:
     @cached_property
     def key(self) -> dict[str, Any]:
         """All that determines the vector of a text."""
-        options = ("layers", "combine", "pool", "max_length", "precision")
-        return model_key(self.encoder.folder) | {"device": self.device.type} | {n: getattr(self, n) for n in options}
+        options = {name: getattr(self, name) for name in ("layers", "max_length", "precision")}
+        options |= {"combine": self.params.combine, "pool": self.params.pool, "device": self.device.type}
+        return model_key(self.encoder.folder) | options
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
         """`(texts, size + 1)`: the last column is the number of dropped tokens, so that it is cached too."""
@@ -264,8 +240,9 @@ class _Reader:
         columns = encode_texts(self.tokenizer, [texts], max_length=self.max_length, overflow="truncate", stride=0)
         rows = np.empty((len(texts), self.size + 1), dtype=np.float32)
         rows[:, -1] = columns["lost"]
+        pooling: Any = self.params.pool  # not "none", which goes to `words`
         for indices, hidden, mask in self._hidden(columns):
-            rows[indices, :-1] = pool(hidden, mask, self.pool).cpu().numpy()
+            rows[indices, :-1] = pool(hidden, mask, pooling).cpu().numpy()
         return rows
 
     def words(self, texts: Sequence[str]) -> list[Vectors]:
@@ -284,7 +261,7 @@ class _Reader:
 
         collate = Collator.of(self.tokenizer, {})
         inputs = {name: columns[name] for name in self.tokenizer.model_input_names if name in columns}
-        for indices in batches_by_length(columns["length"], self.batch_size):
+        for indices in batches_by_length(columns["length"], self.params.batch_size):
             batch = collate({name: [values[index] for index in indices] for name, values in inputs.items()})
             batch = {name: values.to(self.device) for name, values in batch.items()}
             with (
@@ -294,8 +271,8 @@ class _Reader:
                 states = self.model(**batch, output_hidden_states=True).hidden_states
             # Outside the block, which would otherwise stay active for the caller between batches.
             chosen = [states[layer].float() for layer in self.layers]
-            if self.combine == "concat":
+            if self.params.combine == "concat":
                 hidden = torch.cat(chosen, dim=-1)
             else:
-                hidden = torch.stack(chosen).sum(0) / (len(chosen) if self.combine == "mean" else 1)
+                hidden = torch.stack(chosen).sum(0) / (len(chosen) if self.params.combine == "mean" else 1)
             yield indices, hidden, batch["attention_mask"]
