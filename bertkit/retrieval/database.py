@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from bertkit.errors import DataError, Problem, extras_required
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+ARROW_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 _CONSISTENCY = timedelta(seconds=5)  # after which an open table checks for updates by other processes
 _DISK_FULL = ("os error 27)", "os error 28)", "os error 122)")  # file too large, disk full, quota exceeded
 
@@ -32,14 +32,6 @@ def connect(uri: str) -> Any:
     with extras_required():
         import lancedb
     return lancedb.connect(uri, read_consistency_interval=_CONSISTENCY)
-
-
-def arrow_schema(columns: Mapping[str, type]) -> pa.Schema:
-    """Column -> bool, int, float or str, as Arrow's schema."""
-    import pyarrow as pa
-
-    types = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
-    return pa.schema([pa.field(name, types[kind]) for name, kind in columns.items()])
 
 
 @contextmanager

@@ -71,9 +71,7 @@ def _lengths(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], prefix: s
     """Tokens of each text with the prefix, including special tokens."""
     if not texts:  # transformers cannot tokenize an empty list
         return []
-    encoded = tokenizer(
-        [prefix + text for text in texts], return_attention_mask=False, return_token_type_ids=False, verbose=False
-    )
+    encoded = tokenizer([prefix + text for text in texts], return_attention_mask=False, verbose=False)
     return [len(ids) for ids in encoded["input_ids"]]
 
 
@@ -112,16 +110,18 @@ def _spans(tokens: Tokenized, text: str, room: int, stride: int) -> Iterator[tup
     words = borders[[_begins_a_word(text, starts[i]) for i in borders]]
     low = previous = 0  # previous: where the previous passage ends
     while low + room < length:
-        high = _last(words, max(low + room // 2, previous + 1), low + room) or _last(borders, previous + 1, low + room)
-        if high is None and low < previous:  # nothing new fits after the overlap
+        ends = _between(words, max(low + room // 2, previous + 1), low + room)
+        ends = ends or _between(borders, previous + 1, low + room)
+        if not ends and low < previous:  # nothing new fits after the overlap
             low = previous
             continue
-        high = high or _first(borders, low + room, length)
-        if high is None:  # the rest is a single character
+        ends = ends or _between(borders, low + room, length)[:1]
+        if not ends:  # the rest is a single character
             break
+        high = ends[-1]
         yield starts[low] if low else 0, starts[high]
         least = max(high - stride, low + 1)
-        low, previous = _first(words, least, high) or _first(borders, least, high) or high, high
+        low, previous = (_between(words, least, high) or _between(borders, least, high) or [high])[0], high
     yield starts[low] if low else 0, len(text)
 
 
@@ -129,13 +129,8 @@ def _begins_a_word(text: str, start: int) -> bool:
     return any(character.isspace() for character in text[max(start - 1, 0) : start + 1])
 
 
-def _last(positions: np.ndarray, low: int, high: int) -> int | None:
-    """The greatest of the sorted positions from `low` to `high`, both inclusive."""
-    index = int(np.searchsorted(positions, high, side="right")) - 1
-    return int(positions[index]) if index >= 0 and positions[index] >= low else None
-
-
-def _first(positions: np.ndarray, low: int, high: int) -> int | None:
-    """The least of the sorted positions from `low` to `high`, both inclusive."""
-    index = int(np.searchsorted(positions, low))
-    return int(positions[index]) if index < len(positions) and positions[index] <= high else None
+def _between(positions: np.ndarray, low: int, high: int) -> list[int]:
+    """The sorted positions from `low` to `high`, both inclusive."""
+    first, end = np.searchsorted(positions, [low, high + 1])
+    inside: list[int] = positions[first:end].tolist()
+    return inside

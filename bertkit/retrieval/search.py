@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -67,11 +68,10 @@ def search(
     unit = _checked(store, query, vector, top_k, candidates)
     wide = max(top_k, candidates) if hybrid or rerank else top_k
     passages = _Passages(store, unit, filter, exact or not store.approximate)
-    nearest = _documents(passages.nearest, wide, len(store))
-    relevance = {row["id"]: row["_cosine"] for row in nearest}
+    rows = _documents(passages.nearest, wide, len(store))
     if hybrid:
-        nearest, relevance = _fused(nearest, _documents(partial(passages.matching, query), wide, len(store)))
-    hits = [_hit(row, relevance[row["id"]]) for row in nearest]
+        rows = _fused(rows, _documents(partial(passages.matching, query), wide, len(store)))
+    hits = [_hit(row) for row in rows]
     if rerank and hits:
         hits = _reranked(query, hits[:wide], rerank)
     return hits[:top_k]
@@ -88,24 +88,21 @@ class _Passages:
 
     def nearest(self, limit: int) -> list[_Row]:
         """The nearest passages, nearest first."""
-        rows = self._nearest(limit, self.exact)
-        if len(rows) < limit and not self.exact:  # the approximate search can miss passages under a narrow filter
-            rows = self._nearest(limit, True)
-        return sorted(rows, key=lambda row: (-row["_cosine"], row["id"], row["passage"]))
 
-    def _nearest(self, limit: int, exact: bool) -> list[_Row]:
-        def build() -> Any:
+        def near(exact: bool) -> Any:
             query = self.store.table.search(self.vector, vector_column_name="vector").distance_type("cosine")
             return query.bypass_vector_index() if exact else query.refine_factor(REFINE).ef(REFINE * limit)
 
-        return self._rows(build, limit, "_distance")
+        rows = self._rows(partial(near, self.exact), limit, "_distance")
+        if len(rows) < limit and not self.exact:  # the approximate search can miss passages under a narrow filter
+            rows = self._rows(partial(near, True), limit, "_distance")
+        return sorted(rows, key=lambda row: (-row["_cosine"], row["id"], row["passage"]))
 
     def matching(self, words: str, limit: int) -> list[_Row]:
         """The best passages by BM25 with at least one of these words, best first."""
         from lancedb.query import FullTextOperator, MultiMatchQuery
 
         either = MultiMatchQuery(words, ["text", "title"], boosts=None, operator=FullTextOperator.OR)
-
         rows = self._rows(lambda: self.store.table.search(either, query_type="fts"), limit, "_score")
         return sorted(rows, key=lambda row: (-row["_score"], row["id"], row["passage"]))
 
@@ -163,33 +160,33 @@ def _documents(run: Callable[[int], list[_Row]], count: int, passages: int) -> l
         limit = min(4 * limit, passages)
 
 
-def _fused(nearest: Sequence[_Row], matching: Sequence[_Row]) -> tuple[list[_Row], dict[str, float]]:
+def _fused(nearest: Sequence[_Row], matching: Sequence[_Row]) -> list[_Row]:
     """Documents of both lists by the sum of 1 / (60 + rank), each by the passage with the greater cosine."""
-    fused: dict[str, float] = {}
-    best: dict[str, _Row] = {}
+    fused, best = defaultdict[str, float](float), dict[str, _Row]()
     for rows in (nearest, matching):
         for rank, row in enumerate(rows, 1):
-            fused[row["id"]] = fused.get(row["id"], 0.0) + 1 / (FUSION + rank)
+            fused[row["id"]] += 1 / (FUSION + rank)
             best[row["id"]] = max(best.get(row["id"], row), row, key=lambda each: float(each["_cosine"]))
-    return sorted(best.values(), key=lambda row: (-fused[row["id"]], -row["_cosine"], row["id"])), fused
+    ranked = [row | {"_relevance": fused[name]} for name, row in best.items()]
+    return sorted(ranked, key=lambda row: (-row["_relevance"], -row["_cosine"], row["id"]))
 
 
 def _reranked(query: str, hits: Sequence[Hit], rerank: Rerank) -> list[Hit]:
     scores = np.asarray(rerank(query, [joined(hit.title, hit.text) for hit in hits]), dtype=np.float64)
     if scores.shape != (len(hits),) or not np.isfinite(scores).all():
         what = f"gave scores of shape {scores.shape} for {len(hits)} texts, or not finite ones"
-        raise ModelError(
-            Problem("the re-ranker", what, "It must give one score per pair: use a cross-encoder for ranking.")
-        )
+        fix = "It must give one score per pair: use a cross-encoder for ranking."
+        raise ModelError(Problem("the re-ranker", what, fix))
     order = np.argsort(-scores, kind="stable")
     return [replace(hits[index], relevance=float(scores[index])) for index in order]
 
 
-def _hit(row: _Row, relevance: float) -> Hit:
+def _hit(row: _Row) -> Hit:
     fields = {name: row[name] for name in ("id", "passage", "start", "end", "text")}
     # Names with a leading _ are reserved, for LanceDB and `_cosine`.
     metadata = {name: v for name, v in row.items() if name not in RESERVED and name[0] != "_" and v is not None}
-    return Hit(**fields, score=row["_cosine"], relevance=relevance, title=row["title"] or "", metadata=metadata)
+    scores = {"score": row["_cosine"], "relevance": row.get("_relevance", row["_cosine"])}
+    return Hit(**fields, **scores, title=row["title"] or "", metadata=metadata)
 
 
 def _bad_filter(store: Store, condition: str, error: Exception) -> Problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from bertkit.data.table import FirstSeen
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.retrieval.database import arrow_schema, connect, database_errors, resolve_uri
+from bertkit.retrieval.database import ARROW_TYPES, connect, database_errors, resolve_uri
 from bertkit.retrieval.documents import RESERVED, Document, LocatedRow, batches, infer_column_types, read_documents
 from bertkit.retrieval.passages import Passage, Window, passages
 from bertkit.text import short_repr
@@ -60,12 +62,12 @@ class NoStore(DataError):
 class Indexed(NamedTuple):
     """Numbers of documents of one call, and of the passages written for them."""
 
-    added: int
-    replaced: int
-    unchanged: int
-    repeated: int  # rows equal to an earlier one
-    empty: int  # without text: skipped
-    passages: int
+    added: int = 0
+    replaced: int = 0
+    unchanged: int = 0
+    repeated: int = 0  # rows equal to an earlier one
+    empty: int = 0  # without text: skipped
+    passages: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,6 @@ class Store:
     @classmethod
     def create(cls, uri: str | Path, identity: ModelIdentity) -> Store:
         """A new, empty store. Raises DataError for an existing store and for a folder with other files."""
-        import pyarrow as pa
-
         uri, local = resolve_uri(uri)
         if local and not _free(local):
             what = "is already a store" if (local / f"{TABLE}.lance").is_dir() else "exists, and is not a store"
@@ -137,8 +137,8 @@ class Store:
     @property
     def columns(self) -> dict[str, type]:
         """Column of the metadata, without `title` -> the type of its values."""
-        kinds: dict[str, type] = {"bool": bool, "int64": int, "double": float, "string": str}
-        return {field.name: kinds[str(field.type)] for field in self.table.schema if field.name not in RESERVED}
+        kinds = {arrow: kind for kind, arrow in ARROW_TYPES.items()}
+        return {field.name: kinds[field.type] for field in self.table.schema if field.name not in RESERVED}
 
     @property
     def approximate(self) -> bool:
@@ -171,25 +171,25 @@ class Store:
         self, rows: Iterable[LocatedRow], encode: Encode, tokenizer: PreTrainedTokenizerBase, ann_from: int = ANN_FROM
     ) -> Indexed:
         """As `index`, for rows with their locations, which messages name."""
-        seen, columns, done = FirstSeen(), self.columns, Indexed(0, 0, 0, 0, 0, 0)
+        seen, columns, counts = FirstSeen(), self.columns, Counter[str]()
         for batch in batches(read_documents(rows, seen)):
             new = infer_column_types(batch, columns)
             if new:
                 with database_errors(self.uri):
-                    self.table.add_columns(arrow_schema(new))
+                    self.table.add_columns(pa.schema({name: ARROW_TYPES[kind] for name, kind in new.items()}))
                 columns |= new
             known = self.hashes([document.id for document in batch])
             changed = [d for d in batch if known.get(d.id) != d.hash and (d.id in known or not d.empty)]
-            split = passages(tokenizer, [(d.id, d.title, d.text) for d in changed if not d.empty], self.identity.window)
-            written = sum(map(len, split))
+            full = [d for d in changed if not d.empty]
+            split = passages(tokenizer, [(d.id, d.title, d.text) for d in full], self.identity.window)
             if changed:
                 self._replace(changed, [p for each in split for p in each], encode)
-            fresh = [d.id in known for d in changed if not d.empty]
-            unchanged = sum(known.get(d.id) == d.hash for d in batch)
-            counts = (fresh.count(False), fresh.count(True), unchanged, 0, sum(d.empty for d in batch), written)
-            done = Indexed(*map(sum, zip(done, counts, strict=True)))
+            counts.update("replaced" if d.id in known else "added" for d in full)
+            counts["unchanged"] += sum(known.get(d.id) == d.hash for d in batch)
+            counts["empty"] += sum(d.empty for d in batch)
+            counts["passages"] += sum(map(len, split))
         self._refresh(ann_from)
-        return done._replace(repeated=seen.repeats)
+        return Indexed(**counts, repeated=seen.repeats)
 
     def delete(self, ids: Sequence[str]) -> list[str]:
         """Delete the documents with these ids, in one step. Returns the ids that were in the store."""
@@ -214,21 +214,17 @@ class Store:
 
     def _replace(self, documents: Sequence[Document], split: Sequence[Passage], encode: Encode) -> None:
         """Replace all passages of these documents by these, in one step."""
-        import pyarrow as pa
         from lancedb.expr import col
 
-        by_id = {document.id: document for document in documents}
-        vectors = self._encode(split, encode)
-        owners = [by_id[passage.document] for passage in split]
-        values: dict[str, Any] = {name: [d.metadata.get(name) for d in owners] for name in self.columns}
-        values |= {"id": [d.id for d in owners], "hash": [d.hash for d in owners], "title": [d.title for d in owners]}
-        values |= {name: [getattr(p, name) for p in split] for name in ("text", "start", "end")}
-        values["passage"] = [p.number for p in split]
+        vectors, schema = self._encode(split, encode), self.table.schema
+        of_documents = {d.id: {**d.metadata, "id": d.id, "hash": d.hash, "title": d.title} for d in documents}
+        rows = [{**asdict(p), "passage": p.number, **of_documents[p.document]} for p in split]
+        values: dict[str, Any] = {name: [row.get(name) for row in rows] for name in schema.names}
         values["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), self.identity.size)
         with database_errors(self.uri):
             merge = self.table.merge_insert(["id", "passage"]).when_matched_update_all().when_not_matched_insert_all()
-            merge = merge.when_not_matched_by_source_delete(col("id").isin(list(by_id)))
-            merge.execute(pa.Table.from_pydict(values, schema=self.table.schema))
+            merge = merge.when_not_matched_by_source_delete(col("id").isin(list(of_documents)))
+            merge.execute(pa.Table.from_pydict(values, schema=schema))
 
     def _encode(self, split: Sequence[Passage], encode: Encode) -> Vectors:
         """Vectors (passages, size). Raises ModelError where one is 0 or not finite."""
