@@ -16,6 +16,7 @@ from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.evaluation.hf_metrics import compute_user_metric
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.inference.runner import Mapper
+from bertkit.inference.two_stage import evaluate_two_stages
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 
 
@@ -116,7 +117,5 @@ def evaluate(
     split, rows = rows_of_split(source, predictor, file, split, ("test", "validation"), overrides)
     if rerank is None:
         return {"split": split, **score(predictor, rows, metrics)[1]}
-    from bertkit.inference.two_stage import evaluate_two_stages
-
     ranker = replace(load_as("text-ranking", rerank), mapper=mapper)
     return {"split": split, **evaluate_two_stages(predictor, ranker, rows, depth)}

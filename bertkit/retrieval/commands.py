@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, tee
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,15 @@ def index_file(model: str, store: str, *, documents: Path | None = None, delete:
             raise DataError(Problem("", "nothing to do", "Add --documents FILE, or --delete ID."))
         return _delete(Store.open(store), delete)
     spec = DataSpec(source=str(documents))
-    prefix = row_prefix(str(documents), format_of(documents, spec))
-    rows = ((f"{prefix}{number}", row) for number, row in read_rows(documents, spec))
-    first = next(rows)
+    prefix, numbered = row_prefix(str(documents), format_of(documents, spec)), read_rows(documents, spec)
+    numbers, rows = tee(chain([next(numbered)], numbered))
     if delete:
         Store.open(store)
     loaded = dual_encoder(model)
     opened = Store.open_or_create(store, loaded.identity)
     lines = [_delete(opened, delete)] if delete else []
-    done = opened.index_located(chain([first], rows), loaded.encode_documents, loaded.tokenizer)
+    locations, contents = (f"{prefix}{number}" for number, _ in numbers), (row for _, row in rows)
+    done = opened.index(contents, loaded.encode_documents, loaded.tokenizer, locations=locations)
     counts = [f"{done.added:,} documents added", f"{done.replaced:,} replaced", f"{done.unchanged:,} unchanged"]
     counts += [f"{done.repeated:,} repeated rows"] if done.repeated else []
     counts += [f"{done.empty:,} without text, skipped"] if done.empty else []

@@ -14,7 +14,6 @@ from bertkit.data.values import replace_surrogates
 from bertkit.text import short_repr
 
 Scalar: TypeAlias = bool | int | float | str
-LocatedRow: TypeAlias = tuple[str, Mapping[str, Any]]  # location of a row, such as "corpus.jsonl:12", and the row
 
 RESERVED = ("id", "passage", "start", "end", "text", "title", "hash", "vector")  # columns of the store itself
 BATCH_DOCUMENTS, BATCH_CHARACTERS = 512, 1_000_000  # limits of a batch, which is encoded and then written in one step
@@ -38,8 +37,8 @@ class Document:
         return not (self.title.strip() or self.text.strip())
 
 
-def read_documents(rows: Iterable[LocatedRow], seen: FirstSeen) -> Iterator[Document]:
-    """The documents, without repeated ones. seen: to fill with the ids, some 300 bytes each.
+def read_documents(rows: Iterable[tuple[str, Mapping[str, Any]]], seen: FirstSeen) -> Iterator[Document]:
+    """The documents, without repeated ones. rows: with their locations. seen: to fill with the ids, 300 bytes each.
 
     Nothing is yielded after the first bad row, but the rest is still checked.
     Raises DataError: no id, no text, values of unsupported types, an id with two contents.
@@ -81,10 +80,11 @@ def infer_column_types(batch: Sequence[Document], known: Mapping[str, type]) -> 
     problems, new = Problems(), dict[str, type]()
     for document in batch:
         for name, value in document.metadata.items():
-            if name not in known and {new.get(name), type(value)} == {int, float}:
+            kind = type(value)
+            if {new.get(name), kind} == {int, float}:
                 new[name] = float
-            expected = known.get(name) or new.setdefault(name, type(value))
-            if type(value) is not expected and (expected, type(value)) != (float, int):
+            expected = known.get(name) or new.setdefault(name, kind)
+            if kind is not expected and (expected, kind) != (float, int):
                 what = f"`{name}` holds {short_repr(value)}, but earlier rows hold {TYPE_NAMES[expected]}"
                 problems.add(document.where, what, "Write the column in one type, or rename it.")
     problems.raise_if_any()

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -17,7 +18,7 @@ from bertkit.data.table import FirstSeen
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.retrieval.database import ARROW_TYPES, connect, database_errors, resolve_uri
-from bertkit.retrieval.documents import RESERVED, Document, LocatedRow, batches, infer_column_types, read_documents
+from bertkit.retrieval.documents import RESERVED, Document, batches, infer_column_types, read_documents
 from bertkit.retrieval.passages import Passage, Window, passages
 from bertkit.text import short_repr
 
@@ -156,22 +157,18 @@ class Store:
         encode: Encode,
         tokenizer: PreTrainedTokenizerBase,
         ann_from: int = ANN_FROM,
+        locations: Iterable[str] | None = None,
     ) -> Indexed:
         """Add documents, and replace those with a known id and other contents; unchanged ones are not encoded again.
 
         documents: `{"id" or "_id", "text", optional "title", further columns of text, numbers, true or false}`.
         Each batch is written in one step with all its passages, so that a killed call loses at most one batch: repeat
         it with the same documents. ann_from: minimum number of passages for an approximate index.
+        locations: of the documents, for messages; their numbers where it is left out.
         Raises DataError on bad rows and a full disk, ModelError on bad vectors; earlier batches are in the store.
         """
-        located = ((f"row {n}", row) for n, row in enumerate(documents, 1))
-        return self.index_located(located, encode, tokenizer, ann_from)
-
-    def index_located(
-        self, rows: Iterable[LocatedRow], encode: Encode, tokenizer: PreTrainedTokenizerBase, ann_from: int = ANN_FROM
-    ) -> Indexed:
-        """As `index`, for rows with their locations, which messages name."""
         seen, columns, counts = FirstSeen(), self.columns, Counter[str]()
+        rows = zip(locations or (f"row {n}" for n in count(1)), documents, strict=False)
         for batch in batches(read_documents(rows, seen)):
             new = infer_column_types(batch, columns)
             if new:
