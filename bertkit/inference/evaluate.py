@@ -32,12 +32,7 @@ def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> t
     scores = dict(graded.scores)
     for metric in metrics:
         scores |= compute_user_metric(metric, *graded.pairs())
-    return answers, {
-        "rows": len(rows),
-        "metrics": scores,
-        "intervals": dict(graded.intervals()),
-        **graded.details(),
-    }
+    return answers, {"rows": len(rows), "metrics": scores, "intervals": dict(graded.intervals()), **graded.details()}
 
 
 def rows_of_split(
@@ -59,18 +54,14 @@ def rows_of_split(
         raise DataError(Problem(str(source), "has no data: it is not a run", "Name labelled rows: --data FILE"))
     else:
         spec = parse_data_spec({"source": {"test": str(file)}, "columns": dict(predictor.columns)}, overrides)
+    task, splits, known_labels = predictor.task, None, None
     if file is not None:
         rows_source = str(file) if Path(file).is_dir() else {"test": str(file)}
         spec = spec.model_copy(update={"source": rows_source, "validation": None, "limit": None, "splits": None})
         split = split or "test"
-    task = predictor.task
-    data = sources.load(
-        spec,
-        task.schema,
-        partial(task.refine, task.options),
-        splits=None if file is None else {str(split)},
-        known_labels=None if file is None else task.known_labels,
-    )
+        splits, known_labels = {split}, task.known_labels
+    refine = partial(task.refine, task.options)
+    data = sources.load(spec, task.schema, refine, splits=splits, known_labels=known_labels)
     labelled = [name for name, rows in data.rows.items() if data.target in rows.column_names]
     split = split or next((name for name in preferred if name in labelled), "train")
     if split not in data.rows:
