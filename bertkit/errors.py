@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 EXTRAS = {
     **dict.fromkeys(("accelerate", "captum", "evaluate", "peft", "torch"), "torch"),  # training, and models as trained
     **{"ir_measures": "retrieval", "lancedb": "retrieval", "onnx": "onnx", "onnxscript": "onnx", "optuna": "sweep"},
+    "onnxruntime": "onnx-runtime",
     **dict.fromkeys(("fastapi", "prometheus_client", "starlette", "uvicorn"), "serve"),
 }  # library -> the extra that brings it
 

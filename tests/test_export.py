@@ -479,7 +479,7 @@ def test_damaged_folders(exported: Path, tmp_path: Path) -> None:
 
 def test_a_missing_runtime_is_named(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ModelError, match=r"pip install \"bertkit\[onnx-runtime\]\""):
+    with pytest.raises(UserError, match=r"pip install \"bertkit\[onnx-runtime\]\""):
         load(exported)
 
 

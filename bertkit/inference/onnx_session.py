@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertkit.errors import ModelError, Problem
+from bertkit.errors import ModelError, Problem, extras_required
 from bertkit.models.encoder import load_config
 from bertkit.text import first_line
 
@@ -43,14 +43,11 @@ class OnnxModel:
 def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> OnnxModel:
     """The model of an exported folder. It runs in OMP_NUM_THREADS threads, or as many as there are cores.
 
-    outputs: those that the task reads. known: the columns of its batches. Raises ModelError where ONNX Runtime is not
-    installed or rejects the file.
+    outputs: those that the task reads. known: the columns of its batches. Raises ModelError where ONNX Runtime
+    rejects the file, and UserError where it is not installed.
     """
-    try:
+    with extras_required():
         import onnxruntime
-    except ImportError as error:
-        what = "an exported model runs in ONNX Runtime, which is not installed"
-        raise ModelError(Problem(str(folder), what, 'pip install "bertkit[onnx-runtime]"')) from error
     file = folder / GRAPH
     if not file.is_file():
         raise ModelError(Problem(str(folder), f"was exported, but has no {GRAPH}", "Export the run again."))
