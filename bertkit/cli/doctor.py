@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.cli.shared import JSON, command
 from bertkit.text import columns
-
-if TYPE_CHECKING:
-    import torch
 
 VARIABLES = ("BERTKIT_CACHE", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS")
 
@@ -30,20 +28,20 @@ def examine() -> dict[str, Any]:
 
     device, precision, why, checks = "cpu", "fp32", "torch is not installed", list[dict[str, Any]]()
     if find_spec("torch"):
-        from bertkit.models.device import best_device
+        from bertkit.models.device import best_device, best_precision
         from bertkit.models.parity import parity
 
-        best = best_device()
-        device, (precision, why) = best.type, _precision(best)
+        device, precision = best_device().type, best_precision(best_device())
+        why = _reason(device, precision)
         checks = [{**check._asdict(), "ok": check.ok} for check in parity()]
-    for check in checks:  # JSON has no NaN
-        if check["difference"] is not None and check["difference"] != check["difference"]:
+    for check in checks:
+        if check["difference"] != check["difference"]:  # NaN, which JSON does not have
             check.update(difference=None, why="not a number")
     return {
         "environment": environment(device, precision),
         "devices": list(_devices()),
         "precision": {"used": precision, "why": why},
-        "extras": _extras(),
+        "extras": list(_extras()),
         "caches": list(_caches()),
         "variables": {name: os.environ.get(name) for name in VARIABLES},
         "hub_token": get_token() is not None,
@@ -110,29 +108,25 @@ def _devices() -> Iterator[str]:
     yield "cpu"
 
 
-def _precision(device: torch.device) -> tuple[str, str]:
-    from bertkit.models.device import best_precision
-
-    precision = best_precision(device)
+def _reason(device: str, precision: str) -> str:
+    """Why this precision is used on this type of device."""
     if precision == "bf16":
-        return precision, f"this {device.type} has it in hardware; weights, losses and stored logits stay fp32"
-    needed = {"cuda": "a GPU from Ampere on", "cpu": "AVX512-BF16 or AMX"}.get(device.type)
-    return precision, f"bf16 is faster with {needed} only" if needed else f"bf16 is not used on {device.type}"
+        return f"this {device} has it in hardware; weights, losses and stored logits stay fp32"
+    needed = {"cuda": "a GPU from Ampere on", "cpu": "AVX512-BF16 or AMX"}.get(device)
+    return f"bf16 is faster with {needed} only" if needed else f"bf16 is not used on {device}"
 
 
-def _extras() -> list[dict[str, str]]:
+def _extras() -> Iterator[dict[str, str]]:
     """Each extra of bertkit: what is missing or too old, and the command that installs it."""
     from packaging.requirements import Requirement
 
-    extras = []
     requirements = [Requirement(text) for text in metadata.requires("bertkit") or []]
     for extra in metadata.metadata("bertkit").get_all("Provides-Extra") or []:
         needed = [each for each in requirements if each.marker and each.marker.evaluate({"extra": extra})]
-        needed = [each for each in needed if each.name != "bertkit"]  # extras that name other extras
-        missing = [text for text in map(_missing, needed) if text]
+        # an extra may name others of bertkit
+        missing = [text for each in needed if each.name != "bertkit" and (text := _missing(each))]
         fix = f'pip install "bertkit[{extra}]"' if missing else ""
-        extras.append({"name": extra, "state": ", ".join(missing) or "installed", "fix": fix})
-    return extras
+        yield {"name": extra, "state": ", ".join(missing) or "installed", "fix": fix}
 
 
 def _missing(needed: Any) -> str:
@@ -163,10 +157,8 @@ def _sizes(folder: Path) -> Iterator[int]:
     """The sizes of all files below a folder, in bytes; links, as in the Hub's cache, are not followed."""
     for parent, _, names in os.walk(folder):
         for name in names:
-            try:
+            with suppress(OSError):  # deleted meanwhile
                 yield os.lstat(os.path.join(parent, name)).st_size
-            except OSError:  # deleted meanwhile
-                continue
 
 
 @command("show devices, versions and extras, and check the fast paths numerically", JSON)

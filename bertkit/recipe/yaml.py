@@ -62,11 +62,10 @@ class Document(NamedTuple):
 
 def parse(content: bytes | str) -> Document:
     """Read one YAML 1.2 document. Raises nothing: what is wrong is in `faults`."""
-    reader = _Reader()
+    reader, data = _Reader(), None
     try:
         data = reader.document(content.encode(errors="surrogatepass") if isinstance(content, str) else content)
     except _Stop:
-        data = None
         reader.spoilt.add(())
     return Document(data, reader.lines, reader.faults, reader.spoilt)
 
