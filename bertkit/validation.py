@@ -40,7 +40,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near!r}?" if near else ""
 
 
-def unknown_key(path: KeyPath, known: Iterable[str], homes: Mapping[str, str]) -> KeyProblem:
+def unknown_key(path: KeyPath, known: Iterable[str], homes: Mapping[str, str] = {}) -> KeyProblem:
     """A key that its section does not have. homes: key -> the section it belongs to, for misplaced keys."""
     names, key = sorted(known), str(path[-1])
     if key in homes:
@@ -115,22 +115,19 @@ def validate(
 
     sections: key -> type of the section there, whose keys are named where one is unknown. homes: as for unknown_key.
     """
+    by_path: dict[KeyPath, list[ErrorDetails]] = {}
     try:
         model.model_validate(data)
     except ValidationError as error:
-        details = error.errors(include_url=False, include_input=False)
-    else:
-        return []
-    by_path: dict[KeyPath, list[ErrorDetails]] = {}
-    for detail in details:
-        by_path.setdefault(_key_path(detail, data), []).append(detail)
+        for detail in error.errors(include_url=False, include_input=False):
+            by_path.setdefault(_key_path(detail, data), []).append(detail)
     inner = {path[:n] for path in by_path for n in range(len(path))}
     problems = []
     for path, details in by_path.items():
-        kinds = {detail["type"] for detail in details}
         if path in inner:
             # of alternatives such as `text or a mapping`, errors inside the mapping are more specific than `not text`
             continue
+        kinds = {detail["type"] for detail in details}
         if "missing" in kinds:
             problems.append(KeyProblem(path, "missing", "write it; it has no default"))
         elif "extra_forbidden" in kinds:
@@ -145,9 +142,10 @@ def _explain_value(path: KeyPath, details: list[ErrorDetails], value: Any) -> Ke
     bounds = [_BOUNDS[d["type"]].format(**d.get("ctx", {})) for d in details if d["type"] in _BOUNDS]
     if bounds:
         return KeyProblem(path, f"{bounds[0]}, found {short_repr(value)}")
-    choices = [name for d in details for name in _choices(d)]
+    literals = [d["ctx"]["expected"] for d in details if d["type"] == "literal_error"]
+    choices = [name for literal in literals for name in re.findall(r"'([^']*)'", literal)]
     if any(d["loc"][-1] == "[key]" for d in details):
-        return unknown_key(path, choices, {})
+        return unknown_key(path, choices)
     expected = [_EXPECTED[d["type"]] for d in details if d["type"] in _EXPECTED]
     if not expected and not choices:
         return KeyProblem(path, details[0]["msg"])
@@ -160,10 +158,6 @@ def _explain_value(path: KeyPath, details: list[ErrorDetails], value: Any) -> Ke
         f"expected {listed}, found {describe(value)}{near}",
         f"known here: {', '.join(choices)}" if many else spelling_hint(value, expected),
     )
-
-
-def _choices(detail: ErrorDetails) -> list[str]:
-    return re.findall(r"'([^']*)'", detail["ctx"]["expected"]) if detail["type"] == "literal_error" else []
 
 
 def _key_path(detail: ErrorDetails, data: Any) -> KeyPath:
