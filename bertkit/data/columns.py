@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from bertkit.data.schema import Column
+from bertkit.data.schema import Schema
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
@@ -19,25 +19,20 @@ _WHOLE = re.compile(r"-?\d+")
 
 
 def choose_columns(
-    found: Sequence[str],
-    spec: DataSpec,
-    columns: Mapping[str, Column],
-    inputs: Sequence[Sequence[str]],
-    targets: Sequence[str],
-    where: str,
-    needs_target: bool,
+    found: Sequence[str], spec: DataSpec, schema: Schema, where: str, needs_target: bool
 ) -> dict[str, str]:
     """Canonical column -> column of the source, for one source whose columns are `found`.
 
-    Columns that the recipe maps precede those that have the canonical name. Of `inputs`, alternatives such as
-    (("text",), ("text_a", "text_b")), one is required in full; of `targets`, one, if `needs_target`.
+    Columns that the recipe maps precede those that have the canonical name. Of the schema's inputs one alternative is
+    required in full; of its targets, one, if `needs_target`.
     Raises DataError, with the line that fixes it: columns that are missing, or several that could be meant.
     """
-    _check_mapping(found, spec, columns, targets if not needs_target else (), where)
-    alternatives = [*inputs, *([name] for name in targets)]
-    grouped = {name for alternative in alternatives for name in alternative}
+    columns, targets = schema.columns, [[name] for name in schema.targets]
+    inputs = [[name for name in columns if name in alternative] for alternative in schema.inputs]
+    _check_mapping(found, spec, columns, schema.targets if not needs_target else (), where)
+    grouped = {name for alternative in (*inputs, *targets) for name in alternative}
     chosen = [name for name in columns if name not in grouped and spec.columns.get(name, name) in found]
-    for group, needed in ((inputs, True), ([[name] for name in targets], needs_target)):
+    for group, needed in ((inputs, True), (targets, needs_target)):
         names = {name for alternative in group for name in alternative}
         mapped = names & spec.columns.keys()
         complete = [a for a in group if mapped <= set(a) and all(spec.columns.get(n, n) in found for n in a)]
@@ -67,7 +62,7 @@ def label_names(values: Iterable[str], class_names: Sequence[str] = ()) -> list[
 
 
 def _check_mapping(
-    found: Sequence[str], spec: DataSpec, columns: Mapping[str, Column], optional: Collection[str], where: str
+    found: Sequence[str], spec: DataSpec, columns: Collection[str], optional: Collection[str], where: str
 ) -> None:
     problems = Problems()
     for ours, theirs in spec.columns.items():
@@ -85,11 +80,7 @@ def _either(alternatives: Iterable[Sequence[str]]) -> str:
 
 
 def _missing(
-    group: Sequence[Sequence[str]],
-    found: Sequence[str],
-    spec: DataSpec,
-    columns: Mapping[str, Column],
-    where: str,
+    group: Sequence[Sequence[str]], found: Sequence[str], spec: DataSpec, columns: Collection[str], where: str
 ) -> Problem:
     what = f"needs a column {_either(group)}; found: {', '.join(map(short_repr, found))}"
     if len(found) == 1 and (others := [d for d in "\t;,|" if d in found[0]]):

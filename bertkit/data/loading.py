@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from sys import intern
 from typing import Any, TypeAlias
 
@@ -73,23 +75,22 @@ def load(
 def _map_columns(opened: Mapping[str, Sequence[Part]], spec: DataSpec, schema: Schema) -> Mapped:
     """Split -> for each part, canonical column -> column there. All parts get the same inputs and target."""
     mapped: dict[str, list[dict[str, str]]] = {split: [] for split in opened}
-    inputs = [[name for name in schema.columns if name in alternative] for alternative in schema.inputs]
-    targets = list(schema.targets)
-    alternatives = {*targets, *(name for alternative in inputs for name in alternative)}
+    alternatives = {*schema.targets, *chain.from_iterable(schema.inputs)}
+    common = schema  # with the alternatives that all parts have
     problems: list[Problem] = []
     for split, part in [(split, part) for split, parts in opened.items() for part in parts]:
         needs_target = split != "test" and not schema.corpus
         try:
-            chosen = choose_columns(part.columns, spec, schema.columns, inputs, targets, part.name, needs_target)
+            chosen = choose_columns(part.columns, spec, common, part.name, needs_target)
         except DataError as error:
             problems += [problem for problem in error.problems if problem not in problems]
             continue
         # what an earlier part ruled out is no column of this one, though it has one of that name
-        ruled_out = alternatives.difference(targets, *inputs)
+        ruled_out = alternatives.difference(common.targets, *common.inputs)
         chosen = {name: source for name, source in chosen.items() if name not in ruled_out}
         mapped[split].append(chosen)
-        inputs = [alternative for alternative in inputs if chosen.keys() >= set(alternative)]
-        targets = [name for name in targets if name in chosen]
+        inputs = [alternative for alternative in common.inputs if alternative <= chosen.keys()]
+        common = replace(common, inputs=inputs, targets=[name for name in common.targets if name in chosen])
     if problems:
         raise DataError(problems)
     return mapped
