@@ -34,16 +34,13 @@ CHARACTERS = 1 << 20  # of documents that are written at a time
 
 
 def read_corpus(
-    parts: Mapping[str, Sequence[Part]],
-    mapped: Mapping[str, Sequence[Mapping[str, str]]],
-    spec: DataSpec,
-    share: float | None,
+    parts: Mapping[str, Sequence[Part]], spec: DataSpec, share: float | None
 ) -> tuple[dict[str, Loaded], list[Finding]]:
     """The documents of each split, memory-mapped: some 30 bytes of memory per document; and the findings.
 
-    mapped: as `loading.load` maps columns.  share: of train, held out by a hash of the text, so that equal documents
-    stay together. Documents without text are left out and counted. `data.limit` takes the first documents of each
-    split's source. Raises DataError: a source without documents, values that are not text, with their locations.
+    share: of train, held out by a hash of the text, so that equal documents stay together. Documents without text are
+    left out and counted. `data.limit` takes the first documents of each split's source.
+    Raises DataError: a source without documents, values that are not text, with their locations.
     """
     for part in (part for own in parts.values() for part in own):
         if not part.fingerprint and not Path(part.name).is_file():
@@ -51,8 +48,7 @@ def read_corpus(
             raise DataError(Problem(part.name, "holds judged pairs, not documents", fix))
     loaded, hashes, findings = dict[str, Loaded](), dict[str, Hashes](), dict[str, list[Finding]]()
     for split, own in parts.items():
-        columns = [columns["text"] for columns in mapped[split]]
-        folder = _cached(own, columns, spec, split, share if split == "train" else None)
+        folder = _cached(own, spec, split, share if split == "train" else None)
         for each in SPLITS:
             if (folder / each).is_dir():
                 loaded[each], hashes[each], findings[each] = _open(folder / each, [part.prefix for part in own])
@@ -65,7 +61,7 @@ def read_corpus(
     return loaded, notes
 
 
-def _cached(parts: Sequence[Part], columns: Sequence[str], spec: DataSpec, split: str, share: float | None) -> Path:
+def _cached(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None) -> Path:
     """The folder with the documents of these parts; they are read unless an earlier load has done so."""
     root = cache_root()
     files = [[part.name, part.fingerprint or file_digest(Path(part.name))] for part in parts]
@@ -73,7 +69,7 @@ def _cached(parts: Sequence[Part], columns: Sequence[str], spec: DataSpec, split
 
     def write(folder: Path) -> None:
         logger.info("reading the corpus of %s once, into %s", split, root)
-        _read(parts, columns, spec, split, share, folder)
+        _read(parts, spec, split, share, folder)
 
     try:
         names = ", ".join(Path(part.name).name for part in parts)
@@ -84,9 +80,7 @@ def _cached(parts: Sequence[Part], columns: Sequence[str], spec: DataSpec, split
         raise DataError(Problem(str(root), what, fix)) from error
 
 
-def _read(
-    parts: Sequence[Part], columns: Sequence[str], spec: DataSpec, split: str, share: float | None, folder: Path
-) -> None:
+def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None, folder: Path) -> None:
     given = spec.limit or {}
     limits: Mapping[Any, int] = {split: given} if isinstance(given, int) else given
     prefixes = [part.prefix for part in parts]
@@ -94,7 +88,7 @@ def _read(
     with ExitStack() as stack:
         splits = [split] if share is None else [split, "validation"]
         writers = {each: _Writer(folder / each, prefixes, stack) for each in splits}
-        for count, (file, number, text) in enumerate(_texts(parts, columns, empty)):
+        for count, (file, number, text) in enumerate(_texts(parts, empty)):
             if count == limits.get(split):
                 writers[split].findings.append(note(f"{split}: limited to the first {count:,} documents"))
                 break
@@ -116,12 +110,12 @@ def _read(
             writer.finish(each)
 
 
-def _texts(parts: Sequence[Part], columns: Sequence[str], empty: Origin) -> Iterator[tuple[int, int, str]]:
+def _texts(parts: Sequence[Part], empty: Origin) -> Iterator[tuple[int, int, str]]:
     """(part, row number, text) of each document that has text; the origins of all others are added to `empty`."""
     problems = Problems()
-    for index, (part, column) in enumerate(zip(parts, columns, strict=True)):
+    for index, part in enumerate(parts):
         for number, row in part.rows:
-            text = row.get(column)
+            text = row.get(part.mapping["text"])
             if text is None or (isinstance(text, str) and not text.strip()):
                 empty.add(index, number)
             elif not isinstance(text, str):

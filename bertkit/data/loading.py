@@ -19,7 +19,7 @@ from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 
 Refine: TypeAlias = Callable[[Table, str], tuple[Table, list[Finding]]]
-Mapped: TypeAlias = Mapping[str, Sequence[Mapping[str, str]]]  # split -> for each part, canonical column -> column
+Parts: TypeAlias = Mapping[str, Sequence[Part]]  # by split
 
 
 def load(
@@ -44,27 +44,27 @@ def load(
     needs_train = splits is None or not {"train", "validation"}.isdisjoint(splits)
     share = spec.validation if needs_train else None
     opened = splits if splits is None or share is None else {*splits, "train"} - {"validation"}
-    parts = open_source(spec, opened, {spec.columns.get(name, name) for name in schema.columns})
-    if splits is None and "train" not in parts:
-        raise DataError(Problem(str(spec.source), f"no train split; available: {', '.join(parts)}"))
-    mapped = _map_columns(parts, spec, schema)
+    unmapped = open_source(spec, opened, {spec.columns.get(name, name) for name in schema.columns})
+    if splits is None and "train" not in unmapped:
+        raise DataError(Problem(str(spec.source), f"no train split; available: {', '.join(unmapped)}"))
+    parts = _map_columns(unmapped, spec, schema)
     findings = list(dict.fromkeys(finding for each in parts.values() for part in each for finding in part.findings))
     wanted = [split for split in SPLITS if splits is None or split in splits]
     target: str | None = "text"
     if schema.corpus:
         from bertkit.data.corpus import read_corpus
 
-        documents, notes = read_corpus(parts, mapped, spec, share)
+        documents, notes = read_corpus(parts, spec, share)
         loaded = {split: documents[split] for split in wanted if split in documents}
     else:
-        tables, target, notes = _read_tables(parts, mapped, spec, schema, refine, share, known_labels)
+        tables, target, notes = _read_tables(parts, spec, schema, refine, share, known_labels)
         loaded = {split: _loaded(tables.pop(split), schema) for split in wanted if split in tables}
     present = {name for each in loaded.values() for name in each.rows.column_names}
     return Data(
         rows={split: each.rows for split, each in loaded.items()},
         columns={name: column for name, column in schema.columns.items() if name in present},
         target=target,
-        class_names=_class_names(parts, mapped, target),
+        class_names=_class_names(parts, target),
         fingerprints={split: each.fingerprint for split, each in loaded.items()},
         findings=findings + notes,
         origins={split: each.origin for split, each in loaded.items()},
@@ -72,9 +72,9 @@ def load(
     )
 
 
-def _map_columns(opened: Mapping[str, Sequence[Part]], spec: DataSpec, schema: Schema) -> Mapped:
-    """Split -> for each part, canonical column -> column there. All parts get the same inputs and target."""
-    mapped: dict[str, list[dict[str, str]]] = {split: [] for split in opened}
+def _map_columns(opened: Parts, spec: DataSpec, schema: Schema) -> Parts:
+    """The parts with their mapping of columns. All parts get the same inputs and target."""
+    mapped: dict[str, list[Part]] = {split: [] for split in opened}
     alternatives = {*schema.targets, *chain.from_iterable(schema.inputs)}
     common = schema  # with the alternatives that all parts have
     problems: list[Problem] = []
@@ -88,7 +88,7 @@ def _map_columns(opened: Mapping[str, Sequence[Part]], spec: DataSpec, schema: S
         # what an earlier part ruled out is no column of this one, though it has one of that name
         ruled_out = alternatives.difference(common.targets, *common.inputs)
         chosen = {name: source for name, source in chosen.items() if name not in ruled_out}
-        mapped[split].append(chosen)
+        mapped[split].append(replace(part, mapping=chosen))
         inputs = [alternative for alternative in common.inputs if alternative <= chosen.keys()]
         common = replace(common, inputs=inputs, targets=[name for name in common.targets if name in chosen])
     if problems:
@@ -97,8 +97,7 @@ def _map_columns(opened: Mapping[str, Sequence[Part]], spec: DataSpec, schema: S
 
 
 def _read_tables(
-    parts: Mapping[str, Sequence[Part]],
-    mapped: Mapped,
+    parts: Parts,
     spec: DataSpec,
     schema: Schema,
     refine: Refine,
@@ -108,7 +107,7 @@ def _read_tables(
     """The rows of all splits that were opened or held out, their target, and what was noticed."""
     tables, findings = dict[str, Table](), list[Finding]()
     for split in parts:
-        tables[split], notes = refine(_read(parts[split], mapped[split], schema.columns), split)
+        tables[split], notes = refine(_read(parts[split], schema.columns), split)
         findings += notes
     findings += [each for split, table in tables.items() for each in _drop_unlabelled(table, split, schema.targets)]
     target = next((name for name in schema.targets if any(name in t.values for t in tables.values())), None)
@@ -135,18 +134,18 @@ def _read_tables(
     return tables, target, findings
 
 
-def _read(parts: Sequence[Part], mapped: Sequence[Mapping[str, str]], columns: Mapping[str, Column]) -> Table:
+def _read(parts: Sequence[Part], columns: Mapping[str, Column]) -> Table:
     """The rows of a split: labels and numbers in memory, everything else on disk."""
-    names = [name for name in columns if any(name in mapping for mapping in mapped)]
+    names = [name for name in columns if any(name in part.mapping for part in parts)]
     read = {name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in names}
     origin = Origin([part.prefix for part in parts])
-    for index, (part, mapping) in enumerate(zip(parts, mapped, strict=True)):
+    for index, part in enumerate(parts):
         for block in in_blocks(part.rows):
             for number, _ in block:
                 origin.add(index, number)
             places = origin.select(range(len(origin) - len(block), len(origin)))
             for name in names:
-                source = mapping.get(name, "")
+                source = part.mapping.get(name, "")
                 values = [row.get(source) for _, row in block]
                 if columns[name].holds == "label":  # converted once all values are read; equal ones are one object
                     read[name].extend(intern(value) if isinstance(value, str) else value for value in values)
@@ -175,12 +174,8 @@ def _drop_unlabelled(table: Table, split: str, targets: Sequence[str]) -> list[F
     return notes
 
 
-def _class_names(opened: Mapping[str, Sequence[Part]], mapped: Mapped, target: str | None) -> list[str]:
-    names = (
-        part.class_names.get(mapping.get(target or "", ""))
-        for split, parts in opened.items()
-        for part, mapping in zip(parts, mapped[split], strict=True)
-    )
+def _class_names(parts: Parts, target: str | None) -> list[str]:
+    names = (part.class_names.get(part.mapping.get(target or "", "")) for own in parts.values() for part in own)
     return next((each for each in names if each), [])
 
 

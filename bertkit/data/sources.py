@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
 from itertools import chain
@@ -39,6 +39,7 @@ class Part:
     rows: Iterator[tuple[int, dict[str, Any]]]
     class_names: dict[str, list[str]]
     findings: tuple[Finding, ...] = ()  # of the whole source: its parts have the same
+    mapping: Mapping[str, str] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
     fingerprint: str = ""  # that `datasets` gives the content of a Hub data set
 
 
