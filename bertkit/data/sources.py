@@ -49,10 +49,11 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     splits: those to open; None: all that the source has.  wanted: columns to read, where columns can be read
     separately. Raises DataError: a source that does not exist, is ambiguous, or lacks one of `splits`.
     """
-    if spec.splits and (isinstance(spec.source, dict) or Path(spec.source).expanduser().is_file()):
+    path = None if isinstance(spec.source, dict) else _path(spec.source)
+    if spec.splits and (path is None or path.is_file()):
         fix = "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}"
         raise DataError(Problem("data.splits", "this source names its splits itself", fix))
-    folder = _beir_folder(spec)
+    folder = path if path is not None and (path / "qrels").is_dir() else None  # of judgements, as BEIR lays them out
     files = None if folder is not None else find_files(spec)
     hub: Mapping[str, Dataset] = {}
     opens: dict[str, Callable[[], list[Part]]]
@@ -75,15 +76,6 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     return {split: opens[split]() for split in SPLITS if split in opens and (splits is None or split in splits)}
 
 
-def _beir_folder(spec: DataSpec) -> Path | None:
-    """The folder of a source that holds judgements, as BEIR lays them out; None for every other source."""
-    if not isinstance(spec.source, str):
-        return None
-    name = spec.source.removeprefix(SAMPLE)
-    folder = samples_folder() / name if name != spec.source else Path(name).expanduser()
-    return folder if (folder / "qrels").is_dir() else None
-
-
 def _beir_parts(beir: Beir, split: str, name: str) -> list[Part]:
     """The judged pairs of a split and, except for train, the other documents with an empty query."""
     rows = pairs(beir, split)
@@ -98,9 +90,7 @@ def find_files(spec: DataSpec) -> dict[str, list[Path]] | None:
     """Split -> files of a local source; None for a Hub data set. Raises DataError with all that is wrong."""
     if isinstance(spec.source, dict):
         return _named_files(spec.source)
-    if spec.source.startswith(SAMPLE):
-        return _folder(_sample(spec.source.removeprefix(SAMPLE)), spec)
-    path = Path(spec.source).expanduser()
+    path = _path(spec.source)
     if path.is_dir():
         return _folder(path, spec)
     if path.exists():
@@ -133,12 +123,15 @@ def _named_files(source: Mapping[str, str | list[str]]) -> dict[str, list[Path]]
     return found
 
 
-def _sample(name: str) -> Path:
-    root = samples_folder()
+def _path(source: str) -> Path:
+    """Where a source would be on this machine. Raises DataError for an unknown sample."""
+    if not source.startswith(SAMPLE):
+        return Path(source).expanduser()
+    root, name = samples_folder(), source.removeprefix(SAMPLE)
     known = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(("_", ".")))
     if name not in known:
         what = f"no such sample{did_you_mean(name, known)}"
-        raise DataError(Problem(f"{SAMPLE}{name}", what, f"samples: {', '.join(known)}"))
+        raise DataError(Problem(source, what, f"samples: {', '.join(known)}"))
     return root / name
 
 
