@@ -9,8 +9,7 @@ import sys
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from bertkit.data.tagging import Entity, tags_of
 from bertkit.text import short_repr
@@ -22,11 +21,9 @@ _NAMES = {key: key for key in _KEYS} | {"start_offset": "start", "end_offset": "
 _LISTS = ("entities", "ents", "spans", "labels", "label")  # keys under which tools put the spans of a row
 
 
-@dataclass(frozen=True)
-class Aligned:
-    """A text as words with tags, and what was done to its spans."""
+class Aligned(NamedTuple):
+    """The tags of a text's words, and what was done to its spans."""
 
-    words: list[tuple[int, int]]  # offsets in the text, end exclusive
     tags: list[str]  # BIO, one per word
     counts: dict[str, int]  # trimmed, empty, misaligned, lost, overlapping: see `spans_to_tags`
     problems: list[str]  # spans that cannot be used, by their numbers from 1
@@ -81,7 +78,7 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
         aligned.append((end - start, (span["label"], first, stop)))
     disjoint = _disjoint(aligned)
     counts["overlapping"] = len(aligned) - len(disjoint)
-    return Aligned(offsets, tags_of(disjoint, len(offsets), "BIO"), counts, problems)
+    return Aligned(tags_of(disjoint, len(offsets), "BIO"), counts, problems)
 
 
 def read_spans(value: object) -> list[dict[str, Any]]:
