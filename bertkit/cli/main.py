@@ -89,7 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _set_up_output() -> None:
-    """Log to stderr as plain text, without other libraries; escape what a terminal cannot show instead of failing."""
+    """Log to stderr as plain text, with other libraries silent; escape what a terminal cannot show."""
     os.environ.update(QUIET)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -103,20 +103,16 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
         fix = "give the text that the questions are about with --context FILE; or: " if "context" in reads[0] else ""
         what = f"this model reads {names} together, not a single text"
         raise UserError(what, fix + example(source, predictor.task, reads))
-    passage = _text(context) if context else ""
+    try:
+        passage = context.read_text(encoding="utf-8") if context else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(Problem(str(context), f"cannot be read as UTF-8 text: {error}")) from error
     for name in filter(os.path.isfile, texts if processes.first() else ()):
         print(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
     rows = [{"question": text, "context": passage} if context else text for text in texts]
     for text, answer in zip(texts, predictor.stream(rows), strict=True):
         both = {"text": text, "answer": answer}
         print(json.dumps(both, ensure_ascii=False) if as_json else escape_controls(answer_line(answer, text)))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(Problem(str(path), f"cannot be read as UTF-8 text: {error}")) from error
 
 
 @command(

@@ -11,6 +11,7 @@ from bertkit import processes
 from bertkit.cli.shared import COLUMN, OVERRIDES, RECIPE, argument, command, flag, path
 from bertkit.errors import Problem, UserError
 from bertkit.recipe.shipped import shipped_recipes
+from bertkit.text import columns
 
 
 @command("list the shipped recipes: task, encoder, expected score")
@@ -18,7 +19,6 @@ def recipes() -> None:
     shipped = sorted(shipped_recipes().items(), key=lambda item: (item[1].parent.name, item[0]))
     try:
         from bertkit.recipe.recipe import load_recipe
-        from bertkit.text import columns
     except ModuleNotFoundError as error:  # installed without dependencies: names are still an answer
         print("\n".join(f"{name}  ({file.parent.name})" for name, file in shipped))
         print(f"\nEncoders and scores need {error.name}: pip install bertkit", file=sys.stderr)

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-
-class Argument(NamedTuple):
-    """What `add_argument` of argparse takes."""
-
-    name: str
-    options: dict[str, Any]
+Argument: TypeAlias = tuple[str, dict[str, Any]]  # what `add_argument` of argparse takes
 
 
 class Command(NamedTuple):
@@ -36,7 +31,7 @@ def argument(name: str, help: str, **options: Any) -> Argument:
         options = {"type": type(default), "metavar": "N", **options}
     if isinstance(default, int | float | str) and "default: " not in help:
         help = f"{help}; default: {default}"
-    return Argument(name, {"help": help, **options})
+    return name, {"help": help, **options}
 
 
 def flag(name: str, help: str, **options: Any) -> Argument:
