@@ -20,7 +20,6 @@ from bertkit.errors import ModelError, Problem, RecipeError
 from bertkit.files import read_json, write_json
 from bertkit.inference.runner import Runner
 from bertkit.models.device import resolve_precision
-from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run
 from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.training.callbacks import MetricsLog, Profile, Progress, Shutdown
@@ -50,7 +49,12 @@ def train_seed(
     model = build(recipe, job.encoder, job.task)
     args = arguments(recipe, job.task, job.data, folder, seed)
     headline = str(args.metric_for_best_model or job.task.metrics[0])
-    settings = model_settings(recipe, args)
+    settings: dict[str, Any] = {  # what the predictor needs besides the task
+        "version": version("bertkit"),
+        "precision": "fp32" if recipe.training.get("bf16") is False else "auto",
+        "batch_size": recipe.batching.model_dump() if recipe.batching else args.per_device_eval_batch_size,
+        "columns": dict(recipe.data.columns),
+    }
     batch_size = recipe.batching or args.per_device_eval_batch_size
     runner = Runner(job.task, model, args.device, resolve_precision(settings["precision"], args.device), batch_size)
     title = f"seed {seed}" if len(recipe.seeds) > 1 else "training"
@@ -155,16 +159,6 @@ def merge_and_calibrate(
     if len(recipe.seeds) == 1:
         return {}
     return {split: evaluate(task, data.rows[split], runner) for split in scored_splits(data)}
-
-
-def model_settings(recipe: Recipe, args: TrainingArguments) -> dict[str, Any]:
-    """What the predictor needs besides the task; it is saved in the model's config.json."""
-    return {
-        "version": version("bertkit"),
-        "precision": "fp32" if recipe.training.get("bf16") is False else "auto",
-        "batch_size": recipe.batching.model_dump() if recipe.batching else args.per_device_eval_batch_size,
-        "columns": dict(recipe.data.columns),
-    }
 
 
 def save(model: Any, task: Task, folder: Path, settings: dict[str, Any]) -> None:

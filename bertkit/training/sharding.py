@@ -23,7 +23,6 @@ from bertkit.models.encoder import quiet_logger
 from bertkit.text import first_line
 
 DONE, FAILED = -1, -2  # sent in place of a number of batches
-EXPECTED = (UserError, OSError, ModuleNotFoundError)  # errors that the command line reports without a traceback
 
 
 class RemoteError(UserError):
@@ -59,7 +58,7 @@ def distributed_inference() -> Iterator[Mapper]:
                 _exchange(json.dumps(_problems(error)).encode(), FAILED)
         if first:
             raise
-        if isinstance(error, EXPECTED):
+        if isinstance(error, UserError | OSError | ModuleNotFoundError):  # reported without a traceback
             code = 2 if _problems(error) else 0
         else:
             code = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +23,6 @@ from bertkit.tasks.text_ranking import TextRanking
 from bertkit.tasks.token_classification import TokenClassification
 from bertkit.tasks.vectors import VectorTask
 
-Options: TypeAlias = Mapping[str, Any]
-
 
 class SoftTargets(NamedTuple):
     """How the models of a task learn from a teacher.
@@ -38,7 +36,7 @@ class SoftTargets(NamedTuple):
 
     outputs: Callable[[Any, Any, Batch], Tensor]
     loss: Callable[[Any, Any, Batch, float], Tensor]
-    must_match: Callable[[Any], Options] = lambda task: {}
+    must_match: Callable[[Any], Mapping[str, Any]] = lambda task: {}
     online: bool = False
 
 
