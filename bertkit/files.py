@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from bertkit.errors import DataError, Problem, UserError
+from bertkit.errors import DataError, ModelError, Problem
 
 LARGEST_JSON = 64_000_000  # bytes
 MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # patterns of what is downloaded: no pickles, no code
@@ -47,15 +47,15 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file. Raises UserError if it is not JSON, or larger than LARGEST_JSON."""
+    """The value of a JSON file. Raises ModelError if it is not JSON, or larger than LARGEST_JSON."""
     if (size := path.stat().st_size) > LARGEST_JSON:
-        raise UserError(Problem(str(path), f"{size / 1e6:,.0f} MB of JSON, but a few kB are expected"))
+        raise ModelError(Problem(str(path), f"{size / 1e6:,.0f} MB of JSON, but a few kB are expected"))
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(Problem(str(path), f"is damaged: it is not JSON ({error})")) from error
+        raise ModelError(Problem(str(path), f"is damaged: it is not JSON ({error})")) from error
     except RecursionError as error:
-        raise UserError(Problem(str(path), "is damaged: its values are nested too deeply")) from error
+        raise ModelError(Problem(str(path), "is damaged: its values are nested too deeply")) from error
 
 
 def require_suffix(output: Path, *suffixes: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import ModelError, Problem, UserError
+from bertkit.errors import ModelError, Problem
 from bertkit.files import read_json
 
 LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
@@ -33,8 +33,6 @@ def read_object(file: Path) -> dict[str, Any]:
     """The JSON object in a model's file. Raises ModelError where there is none."""
     try:
         content = read_json(file)
-    except UserError as error:
-        raise ModelError(error.problems) from error
     except OSError as error:
         raise ModelError(Problem(str(file), f"cannot be read: {error.strerror or error}")) from error
     if not isinstance(content, dict):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertkit.errors import ModelError, Problem, UserError
+from bertkit.errors import ModelError, Problem
 from bertkit.files import read_json
 from bertkit.models.encoder import Encoder, load_extra_module
 from bertkit.models.untrusted import read_object
@@ -137,10 +137,7 @@ def _is_integer(value: Any, least: int, most: float = float("inf")) -> bool:
 def _modules(folder: Path) -> dict[str, Path]:
     """Kind -> folder, in order; a module of another library by its full name. Raises ModelError."""
     file = folder / "modules.json"
-    try:
-        listed = read_json(file)
-    except UserError as error:
-        raise ModelError(error.problems) from error
+    listed = read_json(file)
     if not isinstance(listed, list) or not all(isinstance(module, dict) for module in listed):
         raise ModelError(Problem(str(file), "not a list of modules"))
     folders: dict[str, Path] = {}
