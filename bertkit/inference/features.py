@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
+from transformers import PreTrainedTokenizerBase
 
 from bertkit.cache import fingerprint, model_key
 from bertkit.data.table import Problems
@@ -22,7 +23,7 @@ from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.words import encode_words
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.inference.settings import MIN_LENGTH, resolve_max_length
-from bertkit.inference.vector_cache import CHUNK, cached
+from bertkit.inference.vector_cache import CHUNK, Vectors, cached
 from bertkit.models.device import Precision, best_device, best_precision
 from bertkit.models.encoder import Encoder, load_config, load_model, load_tokenizer, resolve_encoder
 from bertkit.sections import ModelSpec
@@ -30,12 +31,8 @@ from bertkit.text import short_repr
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
-    from transformers import PreTrainedTokenizerBase
 
-    Vectors = np.ndarray[Any, np.dtype[np.float32]]
-    Ints = np.ndarray[Any, np.dtype[np.int64]]
-
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 Combine = Literal["concat", "sum", "mean"]
 Pool = Literal["mean", "cls", "max", "none"]
 
@@ -255,7 +252,7 @@ class _Reader:
                 results[columns["row"][index]][columns["words"][index]] = states[columns["heads"][index]]
         return results
 
-    def _hidden(self, columns: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Ints, Tensor, Tensor]]:
+    def _hidden(self, columns: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Ints, torch.Tensor, torch.Tensor]]:
         """By batch: indices of features, their combined layers `(features, tokens, size)`, and the attention mask."""
         import torch
 

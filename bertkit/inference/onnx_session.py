@@ -6,17 +6,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from bertkit.encoding.padding import Arrays
 from bertkit.errors import ModelError, Problem, extras_required
 from bertkit.models.encoder import load_config
 from bertkit.text import first_line
-
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
-    from transformers import PretrainedConfig
-
-    from bertkit.encoding.padding import Arrays
 
 GRAPH = "model.onnx"
 
@@ -25,8 +20,8 @@ GRAPH = "model.onnx"
 class OnnxModel:
     """A task's reduced arrays for a batch, by ONNX Runtime on the CPU."""
 
-    session: InferenceSession
-    config: PretrainedConfig
+    session: Any  # onnxruntime.InferenceSession
+    config: Any  # transformers' PretrainedConfig
     inputs: Sequence[str]
     outputs: Sequence[str]  # those of `reduce`; the graph may have more, for other programs
 

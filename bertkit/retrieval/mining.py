@@ -7,16 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from bertkit.data.beir import Beir, read_beir
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
-
-if TYPE_CHECKING:
-    from bertkit.retrieval.models import DualEncoder
+from bertkit.retrieval.models import DualEncoder
 
 DOCUMENT_BLOCK = 4096  # documents whose vectors are in memory at a time
 QUERY_BLOCK = 1024  # queries compared with a block at a time

@@ -263,10 +263,8 @@ class Store:
 
 def _free(folder: Path) -> bool:
     """True if a store can be created here, including over one whose creation was interrupted."""
-    if not folder.exists():
-        return True
     if not folder.is_dir():
-        return False
+        return not folder.exists()
     table = folder / f"{TABLE}.lance"
     others = [entry for entry in folder.iterdir() if entry != table]
     return not others and not any(file for kind in ("_versions", "data") for file in table.glob(f"{kind}/[!.]*"))
