@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 from bertkit import processes
 from bertkit.errors import Problem, RecipeError, UserError
 from bertkit.files import read_json
-from bertkit.recipe.recipe import load_recipe, to_yaml
+from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 
 if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor
-    from bertkit.recipe.recipe import Recipe
 
 ANYWAY = "continue anyway with --resume --changed"
 LIBRARIES = "bertkit torch transformers tokenizers datasets accelerate peft numpy scikit-learn".split()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from bertkit.cache import fingerprint, model_key
 from bertkit.errors import ModelError, Problem
@@ -16,9 +17,6 @@ from bertkit.inference.vector_cache import cached
 from bertkit.models.device import best_device, best_precision
 from bertkit.retrieval.store import Encode, ModelIdentity, Vectors
 from bertkit.tasks.vectors import VectorTask
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 OVERLAP = 8  # neighbouring passages share an eighth of their tokens
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from bertkit.encoding.pieces import Tokenized, tokenize
 from bertkit.errors import ModelError, Problem
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 MIN_TOKENS = 8  # of the text in a passage
 

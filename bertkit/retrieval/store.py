@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from transformers import PreTrainedTokenizerBase
 
 from bertkit.data.table import FirstSeen
 from bertkit.data.values import replace_surrogates
@@ -21,9 +22,6 @@ from bertkit.retrieval.database import ARROW_TYPES, connect, database_errors, re
 from bertkit.retrieval.documents import RESERVED, Document, batches, infer_column_types, read_documents
 from bertkit.retrieval.passages import Passage, Window, passages
 from bertkit.text import short_repr
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 Vectors: TypeAlias = "np.ndarray[Any, np.dtype[np.float32]]"
 Encode: TypeAlias = Callable[[Sequence[str]], Vectors]
