@@ -213,7 +213,7 @@ class Store:
 
         vectors, schema = self._encode(split, encode), self.table.schema
         of_documents = {d.id: {**d.metadata, "id": d.id, "hash": d.hash, "title": d.title} for d in documents}
-        rows = [{**asdict(p), "passage": p.number, **of_documents[p.document]} for p in split]
+        rows = [{**vars(p), "passage": p.number, **of_documents[p.document]} for p in split]
         values: dict[str, Any] = {name: [row.get(name) for row in rows] for name in schema.names}
         values["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), self.identity.size)
         with database_errors(self.uri):
