@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -107,10 +106,10 @@ def test_resamples_of_many_rows_are_taken_some_at_a_time(monkeypatch: pytest.Mon
     """To rounding: sums over more columns may be made in another order."""
     rng = np.random.default_rng(4)
     truth, groups = rng.integers(0, 2, 60).astype(float), np.sort(rng.integers(0, 9, 60))
-    ranked = reranking.RankedRows.of(truth, rng.random(60), groups, True, False)
-    whole = ranked.intervals()
+    given = truth, rng.random(60), groups, True, False
+    whole = reranking.RankedRows(*given).intervals()
     monkeypatch.setattr(reranking, "CHUNK", 1)
-    parts = dataclasses.replace(ranked).intervals()
+    parts = reranking.RankedRows(*given).intervals()
     assert list(parts) == list(whole)
     for name, interval in whole.items():
         assert parts[name] == pytest.approx(interval, abs=1e-12)

@@ -237,10 +237,10 @@ def test_ndcg_of_each_query_has_the_mean_that_was_scored(name: str, tiny_encoder
 def test_ndcg_is_that_of_trec_eval() -> None:
     pytest.importorskip("ir_measures", reason="ir-measures is not installed")
     grades, order = {"a": 2, "b": 0, "c": 1, "d": 3, "e": 1}, "bdxaxxxxxxxcxe"
-    run = {"q": {name + str(place) * (name == "x"): -float(place) for place, name in enumerate(order)}}
+    found = {"q": [name + str(place) * (name == "x") for place, name in enumerate(order)]}
     ranks = {name: {"rank": order.index(name) + 1, "found": []} for name in grades}
     rows = [{"query": "q", "grade": grade, "answer": ranks[name]} for name, grade in grades.items()]
-    expected = ranking.measures(run, {"q": grades})["ndcg@10"]["q"]
+    expected = ranking.measures(found, {"q": grades})["ndcg@10"]["q"]
     assert rankings.query_of(1, rows, {}).ndcg == pytest.approx(expected)
 
 

@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from bertkit.data.schema import Answer
-from bertkit.data.table import FirstSeen, column_values
-from bertkit.errors import DataError, ModelError, Problem, extras_required
+from bertkit.data.table import FirstSeen, column_values, required
+from bertkit.errors import DataError, Problem, extras_required
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats
 
@@ -25,45 +24,36 @@ KS = (1, 5, 10, 100)  # of recall@k
 QUERIES = 256  # measured at a time
 WORST = 20  # queries that `details` lists
 
-Run: TypeAlias = Mapping[str, Mapping[str, float]]
-"""Query id -> {document id: score}, higher is better."""
-Judgements: TypeAlias = Mapping[str, Mapping[str, int]]
+Judgements: TypeAlias = dict[str, dict[str, int]]
 """Query id -> {document id: grade}, 0 is not relevant; a document that is not named is not relevant either."""
 PerQuery: TypeAlias = dict[str, dict[str, float]]
 """Score name -> {query id: value}, the queries in the order of the judgements."""
 
 
-def measures(run: Run, qrels: Judgements, ks: Sequence[int] = (1, 5, 10, 100)) -> PerQuery:
-    """`ndcg@10`, `mrr@10`, `map` and, for each k of `ks`, `recall@k` of every query that has judgements.
+def measures(found: Mapping[str, Sequence[str]], judged: Judgements) -> PerQuery:
+    """`ndcg@10`, `mrr@10`, `map` and, for each k of KS, `recall@k` of every judged query.
+
+    found: query -> documents, best first.
 
     - `ndcg@10` (Järvelin & Kekäläinen 2002, as trec_eval computes it): a document gains its grade, divided by
       log2(rank + 1); divided by the same sum in the best order.
     - `mrr@10`: 1 / rank of the first relevant document; 0 if that is not among the first 10.
-    - `map`: mean, over the relevant documents, of the precision at their ranks, in all that the run holds.
+    - `map`: mean, over the relevant documents, of the precision at their ranks, in all that were found.
     - `recall@k`: share of the relevant documents among the first k.
 
-    Relevant is a grade of 1 or more. Documents of equal score are ranked by their ids, ascending. A query
-    for which the run has nothing, and one without a relevant document, scores 0. Queries without judgements
-    are left out.
-
-    Raises:
-        DataError: There are no judgements, or none is for a query of a run that has queries.
-        ModelError: A score is not a number.
-        UserError: ir-measures is not installed.
-        ValueError: A k is not positive.
+    Relevant is a grade of 1 or more. A query without a relevant document, or for which nothing was found, scores 0.
+    Raises UserError: ir-measures is not installed.
     """
-    if any(k < 1 for k in ks):
-        raise ValueError(f"ks must be positive, not {list(ks)}")
-    _check(run, qrels)
     with extras_required():
         import ir_measures
         from ir_measures import AP, RR, R, nDCG
 
-    names = {nDCG @ 10: "ndcg@10", RR @ 10: "mrr@10", AP: "map", **{R @ k: f"recall@{k}" for k in ks}}
-    grades = {query: dict(judged) for query, judged in qrels.items()}
-    ranked = {query: _descending(run[query]) for query in qrels if run.get(query)}
-    values = {name: dict.fromkeys(qrels, 0.0) for name in names.values()}
-    for metric in ir_measures.iter_calc(list(names), grades, ranked):
+    names = {nDCG @ 10: "ndcg@10", RR @ 10: "mrr@10", AP: "map", **{R @ k: f"recall@{k}" for k in KS}}
+    run = {
+        query: {name: -rank for rank, name in enumerate(documents)} for query, documents in found.items() if documents
+    }
+    values = {name: dict.fromkeys(judged, 0.0) for name in names.values()}
+    for metric in ir_measures.iter_calc(list(names), judged, run):
         values[names[metric.measure]][metric.query_id] = float(metric.value)
     return values
 
@@ -77,27 +67,6 @@ def scored(per_query: PerQuery) -> Scored:
 
     means = {name: math.fsum(values.values()) / len(values) for name, values in per_query.items()}
     return Scored(weighted, table.shape[1], means)
-
-
-def _check(run: Run, qrels: Judgements) -> None:
-    if not qrels:
-        raise DataError("there are no judgements to score a ranking by")
-    if run and not any(query in qrels for query in run):
-        some, other = next(iter(run)), next(iter(qrels))
-        what = f"no query of the run has judgements: the run has {some!r}, the judgements have {other!r}"
-        raise DataError(Problem("", what, "use the same query ids in both; ids are text"))
-    for query, scores in run.items():
-        for document, score in scores.items():
-            if math.isnan(score):
-                what = f"the score of document {document!r} for query {query!r} is not a number"
-                fix = "The model has diverged, or its weights are broken: check it with `bertkit predict`."
-                raise ModelError(Problem("", what, fix))
-
-
-def _descending(scores: Mapping[str, float]) -> dict[str, int]:
-    """The same order as integers without ties: trec_eval reads scores as 32-bit floats, with its own order of ties."""
-    order = sorted(scores, key=lambda document: (-scores[document], document))
-    return {document: len(order) - place for place, document in enumerate(order)}
 
 
 @dataclass(frozen=True)
@@ -114,14 +83,14 @@ class GradedSearches(Graded):
     def per_query(self) -> PerQuery:
         """The scores of each query; some queries are measured at a time, which bounds memory."""
         rows_of = rows_by_query(self.rows)
+        if not rows_of:
+            raise DataError("there are no judgements to score a ranking by")
         names, measured = list(rows_of), dict[str, dict[str, float]]()
-        for start in range(0, max(len(names), 1), QUERIES):
+        for start in range(0, len(names), QUERIES):
             some = names[start : start + QUERIES]
-            hits = {name: self.answers[int(rows_of[name][0])]["found"] for name in some}
-            # Scores of the order: documents of equal scores stay in the order of the answer.
-            run = {name: {hit["id"]: -float(place) for place, hit in enumerate(each)} for name, each in hits.items()}
+            found = {name: [hit["id"] for hit in self.answers[int(rows_of[name][0])]["found"]] for name in some}
             judged = judgements(self.rows.select([row for name in some for row in rows_of[name].tolist()]))
-            for metric, values in measures(run, judged, KS).items():
+            for metric, values in measures(found, judged).items():
                 measured.setdefault(metric, {}).update(values)
         return measured
 
@@ -198,16 +167,15 @@ def rows_by_query(rows: Dataset) -> dict[str, np.ndarray]:
     known = (numbers.setdefault(name, len(numbers)) if name else -1 for name in _ids(rows, "query"))
     query = np.fromiter(known, np.int64, len(rows))
     order = np.argsort(query, kind="stable")
-    cuts = np.searchsorted(query[order], np.arange(len(numbers) + 1))
-    return {name: order[start:end] for name, (start, end) in zip(numbers, pairwise(cuts), strict=True)}
+    starts = np.searchsorted(query[order], np.arange(len(numbers) + 1))
+    return dict(zip(numbers, np.split(order, starts)[1:-1], strict=True))
 
 
-def judgements(rows: Dataset) -> dict[str, dict[str, int]]:
-    """Query -> document -> grade."""
-    if "grade" not in rows.column_names:
-        raise DataError(Problem("column `grade`", f"not in the rows, which have {', '.join(rows.column_names)}"))
-    grades: dict[str, dict[str, int]] = {}
-    named = zip(_ids(rows, "query"), _ids(rows, "document"), column_values(rows, "grade"), strict=True)
+def judgements(rows: Dataset) -> Judgements:
+    """The grades of these rows. Raises DataError: they have none."""
+    grades: Judgements = {}
+    values = column_values(rows, required(rows, "grade"))
+    named = zip(_ids(rows, "query"), _ids(rows, "document"), values, strict=True)
     for query, document, grade in named:
         if query:
             grades.setdefault(query, {})[document] = int(grade)

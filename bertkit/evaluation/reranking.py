@@ -6,7 +6,6 @@ For rankings of a whole corpus against judgements see `ranking`: trec_eval reads
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
@@ -41,40 +40,28 @@ def metric_names(grouped: bool, graded: bool) -> list[str]:
     return [*ranks, *(similarity.GRADED if graded else ["average_precision"])]
 
 
-@dataclass(frozen=True)
 class RankedRows(Graded):
     """Documents' targets and scores, and the number of each one's query, from 0: `(rows,)` each.
 
-    grouped: whether the order within a query counts. graded: whether there are targets other than 0 and 1. queries:
-    each row's query, for `details`.
+    grouped: whether the order within a query counts, else every row stands alone. graded: whether there are targets
+    other than 0 and 1. What is None is inferred from the rows. queries: each row's query, for `details`.
     Relevant is a target above 0; a document's gain is its target, and never below 0. Of equal scores the less
     relevant document comes first: a tie is no gain, whatever the order of the rows.
     """
 
-    truth: Floats
-    given: Floats
-    groups: Ints
-    grouped: bool
-    graded: bool
-    queries: Sequence[str] = ()
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         truth: Floats,
         given: ArrayLike,
         groups: Ints,
         grouped: bool | None,
         graded: bool | None,
         queries: Sequence[str] = (),
-    ) -> RankedRows:
-        """What is None is inferred from the rows; without `grouped` every row stands alone."""
-        if grouped is None:
-            grouped = len(np.unique(groups)) < len(groups)
-        if graded is None:
-            graded = not np.isin(truth, (0, 1)).all()
-        numbers = groups if grouped else np.arange(len(groups))
-        return cls(truth, np.asarray(given, dtype=np.float64), numbers, grouped, graded, queries)
+    ) -> None:
+        self.truth, self.given, self.queries = truth, np.asarray(given, dtype=np.float64), queries
+        self.grouped = len(np.unique(groups)) < len(groups) if grouped is None else grouped
+        self.graded = not np.isin(truth, (0, 1)).all() if graded is None else graded
+        self.groups = groups if self.grouped else np.arange(len(groups))
 
     @cached_property
     def per_query(self) -> tuple[Floats, Floats, Ints]:
