@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,25 +25,8 @@ CLOSE = 1e-4  # of outputs and scores in fp32
 RANKED = ("n_best", "found")  # lists in which items of equal score may change places
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """An exported model compared with the torch model, on the same rows."""
-
-    rows: int
-    output_difference: float  # the largest, over all outputs of floating point
-    answers_differ: int  # rows
-    metrics: dict[str, dict[str, float | None]]  # "torch" and "onnx" -> metric -> value
-
-    def drop(self, headline: str) -> float:
-        """By how much the headline metric fell; NaN if only one of the models has it."""
-        before, after = (self.metrics[name].get(headline) for name in ("torch", "onnx"))
-        if before is None or after is None:
-            return 0.0 if before is after else math.nan
-        return before - after
-
-
-def agreement(ours: Predictor, exported: OnnxModel, rows: Dataset) -> tuple[Agreement, list[Answer]]:
-    """The agreement on these rows, on the same batches; and the torch model's answers."""
+def agreement(ours: Predictor, exported: OnnxModel, rows: Dataset) -> tuple[dict[str, Any], list[Answer]]:
+    """Figures as in `compared` on these rows, in the same batches; and the torch model's answers."""
     task, worst = ours.task, [0.0]
     reduced = Reduced(task, ours.model, extra=False)
 
@@ -65,14 +48,24 @@ def compared(
     expected: Sequence[Answer],
     difference: float,
     close: float = CLOSE,
-) -> Agreement:
-    """The exported model compared with the expected answers. close: difference up to which numbers are equal."""
+) -> dict[str, Any]:
+    """The exported model compared with the expected answers. close: difference up to which numbers are equal.
+
+    `output_difference` is the largest over all outputs of floating point, `answers_differ` a number of rows, `drop` by
+    how much the headline metric fell: NaN if only one of the models has it.
+    """
     task = ours.task
-    theirs = replace(ours, model=exported, device=None)
-    answers = list(task.answer(rows, theirs.predict_features))
-    differ = sum(not same(*pair, close) for pair in zip(expected, answers, strict=True))
+    answers = list(task.answer(rows, replace(ours, model=exported, device=None).predict_features))
     metrics = {"torch": task.grade(expected, rows).scores, "onnx": task.grade(answers, rows).scores}
-    return Agreement(len(rows), difference, differ, metrics)
+    before, after = (scores.get(task.metrics[0]) for scores in metrics.values())
+    undefined = 0.0 if before is after else math.nan
+    return {
+        "rows": len(rows),
+        "output_difference": difference,
+        "answers_differ": sum(not same(*pair, close) for pair in zip(expected, answers, strict=True)),
+        "metrics": metrics,
+        "drop": undefined if before is None or after is None else before - after,
+    }
 
 
 def output_difference(ours: Arrays, theirs: Arrays) -> float:

@@ -7,16 +7,16 @@ import math
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
 from bertkit.export import quantize
-from bertkit.export.agreement import CLOSE, Agreement, agreement, compared, output_difference
+from bertkit.export.agreement import CLOSE, agreement, compared, output_difference
 from bertkit.export.graph import OPSET, Graph, batch_of, build, described
 from bertkit.files import sha256, write_json, write_text
 from bertkit.inference.evaluate import rows_of_split
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from bertkit.data.schema import Answer
+    from bertkit.encoding.padding import Arrays
 
 logger = logging.getLogger(__name__)
 
@@ -35,28 +36,12 @@ SAMPLE = 32  # features by which layers are ranked
 MAX_ROWS = 100_000  # on which models are compared
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """A torch model, and the rows on which its exports are compared with it."""
 
     predictor: Predictor
     split: str
     rows: Dataset
-
-    @property
-    def headline(self) -> str:
-        """The metric that selects checkpoints."""
-        return self.predictor.task.metrics[0]
-
-    def open(self, folder: Path, graph: Graph) -> OnnxModel:
-        """The exported model in this folder."""
-        task = self.predictor.task
-        return open_model(folder, graph.reduced, [*task.tokenizer.model_input_names, *task.reduce_inputs])
-
-    def figures(self, agreement: Agreement, file: Path) -> dict[str, Any]:
-        """The figures of an export in export.json."""
-        megabytes = file.stat().st_size / 1e6
-        return {**asdict(agreement), "drop": agreement.drop(self.headline), "megabytes": megabytes}
 
 
 def export(
@@ -78,22 +63,23 @@ def export(
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(Problem(str(output), "already exists", "Name a new folder with --output."))
     reference = _reference(source, data)
-    task, rows = reference.predictor.task, reference.rows
+    predictor, _, rows = reference
     started = time.monotonic()
-    features = task.encode(rows.select(range(min(len(rows), SAMPLE))))
-    sample = batch_of(task, features, range(min(len(features), SAMPLE)))
-    graph = build(reference.predictor, sample, opset)
+    features = predictor.task.encode(rows.select(range(min(len(rows), SAMPLE))))
+    sample = batch_of(predictor.task, features, range(min(len(features), SAMPLE)))
+    graph = build(predictor, sample, opset)
     aside = output.with_name(f".{output.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        _write_folder(reference.predictor, graph, aside)
-        graph.write(aside / GRAPH)
-        exact, expected = agreement(reference.predictor, reference.open(aside, graph), rows)
-        _require_agreement(reference, exact)
-        figures = {"fp32": reference.figures(exact, aside / GRAPH)}
+        _write_folder(predictor, graph, aside)
+        exported = _opened(predictor, graph, aside)
+        figures, expected = agreement(predictor, exported, rows)
+        _require_agreement(reference, figures)
+        exports = {"fp32": figures | {"megabytes": _megabytes(aside)}}
         if int8:
-            figures["int8"] = _quantize(reference, graph, aside, expected, sample, max_drop)
-        facts = _facts(reference, graph, aside, figures, time.monotonic() - started)
+            exact = exported(sample)
+            exports["int8"] = _quantize(reference, graph, aside, expected, sample, exact, max_drop)
+        facts = _facts(reference, graph, aside, exports, time.monotonic() - started)
         write_json(aside / "export.json", facts)
         write_text(aside / "README.md", card(model_folder(source), facts))
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -143,30 +129,44 @@ def _write_folder(predictor: Predictor, graph: Graph, folder: Path) -> None:
     config.save_pretrained(folder)
 
 
-def _require_agreement(reference: Reference, found: Agreement) -> None:
+def _opened(predictor: Predictor, graph: Graph, folder: Path) -> OnnxModel:
+    """Write the graph into the folder, and open it."""
+    task = predictor.task
+    graph.write(folder / GRAPH)
+    return open_model(folder, graph.reduced, [*task.tokenizer.model_input_names, *task.reduce_inputs])
+
+
+def _megabytes(folder: Path) -> float:
+    return (folder / GRAPH).stat().st_size / 1e6
+
+
+def _require_agreement(reference: Reference, figures: dict[str, Any]) -> None:
     """Raises ModelError if an export in fp32 differs from its model."""
-    moved = {
-        name: (value, found.metrics["onnx"][name])
-        for name, value in found.metrics["torch"].items()
-        if abs((value or 0.0) - (found.metrics["onnx"][name] or 0.0)) > CLOSE
-    }
-    if found.output_difference > CLOSE or found.answers_differ or moved:
-        what = f"on {found.rows:,} rows ({reference.split}) outputs differ by up to {found.output_difference:.2g}"
-        what += f", {found.answers_differ:,} answers differ"
-        what += "".join(f", {name} changed from {before} to {after}" for name, (before, after) in moved.items())
+    before, after = figures["metrics"].values()
+    moved = [name for name, value in before.items() if abs((value or 0.0) - (after[name] or 0.0)) > CLOSE]
+    if figures["output_difference"] > CLOSE or figures["answers_differ"] or moved:
+        what = f"on {figures['rows']:,} rows ({reference.split}) outputs differ by up to "
+        what += f"{figures['output_difference']:.2g}, {figures['answers_differ']:,} answers differ"
+        what += "".join(f", {name} changed from {before[name]} to {after[name]}" for name in moved)
         raise ModelError(Problem("the exported graph", what, "Nothing was written. Please report it with the recipe."))
 
 
 def _quantize(
-    reference: Reference, graph: Graph, folder: Path, expected: Sequence[Answer], sample: Any, max_drop: float
+    reference: Reference,
+    graph: Graph,
+    folder: Path,
+    expected: Sequence[Answer],
+    sample: Arrays,
+    exact: Arrays,
+    max_drop: float,
 ) -> dict[str, Any]:
-    """Write model.onnx in int8; returns its figures."""
-    predictor, last = reference.predictor, dict[str, Agreement]()
-    exact = reference.open(folder, graph)(sample)
+    """Write model.onnx in int8; returns its figures. exact: what the sample gives in fp32."""
+    predictor, _, rows = reference
+    figures = dict[str, Any]()
 
     def quantized(**nodes: Any) -> OnnxModel:
-        replace(graph, proto=quantize.quantized(graph.proto, folder / GRAPH, **nodes)).write(folder / GRAPH)
-        return reference.open(folder, graph)
+        proto = quantize.quantized(graph.proto, folder / GRAPH, **nodes)
+        return _opened(predictor, replace(graph, proto=proto), folder)
 
     def harm(nodes: list[str]) -> float:
         return output_difference(exact, quantized(only=nodes)(sample))
@@ -174,28 +174,29 @@ def _quantize(
     def drop(nodes: list[str]) -> float:
         model = quantized(but=nodes)
         difference = output_difference(exact, model(sample))
-        last["int8"] = compared(predictor, model, reference.rows, expected, difference, math.inf)
-        change = -last["int8"].drop(reference.headline)
-        logger.info("int8, except for %d nodes: %s changes by %+.4f", len(nodes), reference.headline, change)
-        return -change
+        figures.update(compared(predictor, model, rows, expected, difference, math.inf))
+        headline = predictor.task.metrics[0]
+        logger.info("int8, except for %d nodes: %s changes by %+.4f", len(nodes), headline, -figures["drop"])
+        return float(figures["drop"])
 
     excluded, steps = quantize.search(quantize.layers(graph.proto), harm, drop, max_drop)
-    figures = reference.figures(last["int8"], folder / GRAPH)
-    return {**figures, "max_drop": max_drop, "fp32_layers": excluded, "steps": steps}
+    figures |= {"megabytes": _megabytes(folder), "max_drop": max_drop}
+    return figures | {"fp32_layers": excluded, "steps": steps}
 
 
-def _facts(reference: Reference, graph: Graph, folder: Path, figures: dict[str, Any], seconds: float) -> dict[str, Any]:
-    weights = sum(each.numel() * each.element_size() for each in reference.predictor.model.state_dict().values())
+def _facts(reference: Reference, graph: Graph, folder: Path, exports: dict[str, Any], seconds: float) -> dict[str, Any]:
+    predictor = reference.predictor
+    weights = sum(each.numel() * each.element_size() for each in predictor.model.state_dict().values())
     libraries = ("bertkit", "torch", "onnx", "onnxscript", "onnxruntime")
     return {
-        "task": reference.predictor.task.name,
-        "headline": reference.headline,
-        "precision": "int8" if "int8" in figures else "fp32",
+        "task": predictor.task.name,
+        "headline": predictor.task.metrics[0],
+        "precision": list(exports)[-1],
         "split": reference.split,
         "inputs": described(graph.proto.graph.input),
         "outputs": described(graph.outputs),
         "torch_megabytes": weights / 1e6,
-        **figures,
+        **exports,
         "opset": graph.opset,
         "sha256": sha256(folder / GRAPH),
         "seconds": seconds,
