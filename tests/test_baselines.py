@@ -28,10 +28,12 @@ def test_single_label_is_scikit_learns():
     texts, targets = ["lovely food", "awful day", "unknown"], [1, 0, 0]
     found = baselines("single-label", TEXTS, IDS, texts, targets, LABELS)
     dummy = DummyClassifier(strategy="prior").fit(TEXTS, IDS)
-    assert found["majority"] == metrics.single_label(targets, dummy.predict_proba(texts), LABELS).scores
+    assert found["majority"] == metrics.scored("single-label", targets, dummy.predict_proba(texts), LABELS).scores
     assert found["majority"]["accuracy"] == np.mean(dummy.predict(texts) == targets)
     linear = LogisticRegression(max_iter=1000).fit(features(TEXTS), IDS)
-    assert found["tfidf"] == metrics.single_label(targets, linear.predict_proba(features(texts)), LABELS).scores
+    assert (
+        found["tfidf"] == metrics.scored("single-label", targets, linear.predict_proba(features(texts)), LABELS).scores
+    )
     assert found["tfidf"]["roc_auc"] == 1
     assert baselines("single-label", TEXTS, IDS, texts, targets, LABELS) == found
 
@@ -43,7 +45,7 @@ def test_multi_label_is_scikit_learns():
     found = baselines("multi-label", TEXTS, train, texts, targets, labels)
     linear = OneVsRestClassifier(LogisticRegression(max_iter=1000)).fit(features(TEXTS), train)
     probabilities = linear.predict_proba(features(texts))
-    expected = metrics.multi_label(targets, probabilities, probabilities >= 0.5, labels).scores
+    expected = metrics.scored("multi-label", targets, probabilities, labels).scores
     assert found["tfidf"] == pytest.approx(expected, nan_ok=True)
     assert found["majority"]["subset_accuracy"] == 0
     assert found["majority"]["f1/good"] == pytest.approx(2 / 3)

@@ -47,8 +47,8 @@ def test_single_label_weights_are_repeated_rows(block):
         truth = rng.choice(rng.integers(0, count, rng.integers(1, count + 1)), rows)  # some labels absent
         given = softmax_rows(rng, rows, count)
         chosen = given.argmax(axis=1) if rng.random() < 0.8 else rng.integers(0, count, rows)
-        score = partial(metrics.single_label, labels=labels)
-        check(lambda t, g, c, score=score: score(t, g, predictions=c), [truth, given, chosen], draw(rng, rows))
+        score = partial(metrics.scored, "single-label", labels=labels)
+        check(lambda t, g, c, score=score: score(t, g, decisions=c), [truth, given, chosen], draw(rng, rows))
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -60,7 +60,8 @@ def test_multi_label_weights_are_repeated_rows(block):
         truth = (rng.random((rows, count)) < rng.choice([0, 0.3, 1], count, p=[0.1, 0.8, 0.1])).astype(int)
         given = np.round(rng.random((rows, count)), int(rng.integers(0, 3)))
         chosen = (given >= rng.random(count)).astype(int)
-        check(partial(metrics.multi_label, labels=labels), [truth, given, chosen], draw(rng, rows))
+        score = partial(metrics.scored, "multi-label", labels=labels)
+        check(lambda t, g, c, score=score: score(t, g, decisions=c), [truth, given, chosen], draw(rng, rows))
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -82,7 +83,7 @@ def test_intervals_contain_the_point_and_narrow_with_rows():
         truth = rng.integers(0, 3, rows)
         given = np.exp(rng.normal(size=(rows, 3)) + 2 * np.eye(3)[truth])
         given /= given.sum(axis=1, keepdims=True)
-        scored = metrics.single_label(truth, given, ["a", "b", "c"])
+        scored = metrics.scored("single-label", truth, given, ["a", "b", "c"])
         point, found = scored.scores, scored.intervals()
         for name in set(found) - {"ece"}:  # a resample's ece is biased upwards
             low, high = found[name]
@@ -119,13 +120,13 @@ def test_seed_and_chunks(monkeypatch):
 
 def test_mostly_undefined_is_none():
     assert metrics.regression([1, 2, 3], [1, 1, 1]).intervals()["pearson"] is None
-    one_class = metrics.single_label([0, 0], [[0.9, 0.1], [0.6, 0.4]], ["a", "b"]).intervals()
+    one_class = metrics.scored("single-label", [0, 0], [[0.9, 0.1], [0.6, 0.4]], ["a", "b"]).intervals()
     assert one_class["roc_auc"] is None
     assert one_class["accuracy"] == (1.0, 1.0)
     rare = np.zeros(100, dtype=int)
     rare[0] = 1  # a resample lacks it with probability 0.37: enough resamples are left
     probabilities = np.column_stack([1 - rare * 0.8, rare * 0.8])
-    assert metrics.single_label(rare, probabilities, ["a", "b"]).intervals()["roc_auc"] == (1.0, 1.0)
+    assert metrics.scored("single-label", rare, probabilities, ["a", "b"]).intervals()["roc_auc"] == (1.0, 1.0)
 
 
 def test_multi_label_intervals():
@@ -133,7 +134,7 @@ def test_multi_label_intervals():
     truth = rng.integers(0, 2, (100, 3))
     given = np.clip(truth * 0.5 + rng.random((100, 3)) * 0.5, 0, 1)
     chosen = (given > 0.5).astype(int)
-    scored = metrics.multi_label(truth, given, chosen, ["a", "b", "c"])
+    scored = metrics.scored("multi-label", truth, given, ["a", "b", "c"], chosen)
     found = scored.intervals(resamples=100)
     assert found["f1/b"][0] <= scored.scores["f1/b"] <= found["f1/b"][1]
 
@@ -142,5 +143,5 @@ def test_large_data_is_quick():
     rng = np.random.default_rng(0)
     truth, scores = rng.integers(0, 2, 70_000), rng.random(70_000)
     start = time.process_time()
-    metrics.single_label(truth, np.column_stack([1 - scores, scores]), ["a", "b"]).intervals(resamples=100)
+    metrics.scored("single-label", truth, np.column_stack([1 - scores, scores]), ["a", "b"]).intervals(resamples=100)
     assert time.process_time() - start < 5  # a tenth of the resamples, and slack for slow machines

@@ -34,7 +34,7 @@ def test_single_label_is_scikit_learns(count):
     rng = np.random.default_rng(count)
     probabilities, truth = softmax_rows(rng, 200, count), rng.integers(0, count, 200)
     labels, chosen = [f"l{i}" for i in range(count)], probabilities.argmax(axis=1)
-    scores = metrics.single_label(truth, probabilities, labels).scores
+    scores = metrics.scored("single-label", truth, probabilities, labels).scores
     assert list(scores) == metrics.metric_names("single-label", labels)
     assert json_ready(scores)
     area = sk.roc_auc_score(truth, probabilities[:, 1] if count == 2 else probabilities, multi_class="ovr")
@@ -61,7 +61,7 @@ def test_multi_label_is_scikit_learns(count):
     rng = np.random.default_rng(count)
     probabilities, truth = rng.random((150, count)), rng.integers(0, 2, (150, count))
     chosen, labels = (probabilities > 0.4).astype(int), [f"l{i}" for i in range(count)]
-    scores = metrics.multi_label(truth, probabilities, chosen, labels).scores
+    scores = metrics.scored("multi-label", truth, probabilities, labels, chosen).scores
     assert list(scores) == metrics.metric_names("multi-label", labels)
     assert json_ready(scores)
     columns = range(count)
@@ -112,7 +112,7 @@ def test_correlation_of_rounding_noise_is_none_and_two_rows_correlate():
 
 
 def test_a_label_without_rows_counts_as_zero():
-    scores = metrics.single_label([0, 0, 1], np.eye(3)[[0, 0, 1]], LABELS).scores
+    scores = metrics.scored("single-label", [0, 0, 1], np.eye(3)[[0, 0, 1]], LABELS).scores
     assert scores["accuracy"] == 1
     assert scores["f1_macro"] == pytest.approx(2 / 3)
     assert scores["support/c"] == 0
@@ -121,7 +121,7 @@ def test_a_label_without_rows_counts_as_zero():
 
 @pytest.mark.parametrize("labels", [["a"], ["a", "b"], LABELS])
 def test_one_class_only(labels):
-    scores = metrics.single_label([0, 0], np.eye(len(labels))[[0, 0]], labels).scores
+    scores = metrics.scored("single-label", [0, 0], np.eye(len(labels))[[0, 0]], labels).scores
     assert scores["roc_auc"] is None
     assert scores["matthews_correlation"] == 0
     assert scores["accuracy"] == scores["recall/a"] == 1
@@ -130,15 +130,17 @@ def test_one_class_only(labels):
 
 def test_multi_label_without_any_positive():
     nothing = np.zeros((3, 2), dtype=int)
-    scores = metrics.multi_label(nothing, nothing, nothing, ["a", "b"]).scores
+    scores = metrics.scored("multi-label", nothing, nothing, ["a", "b"], nothing).scores
     assert scores["subset_accuracy"] == 1
     assert scores["f1_micro"] == scores["f1_macro"] == scores["f1_weighted"] == scores["ece"] == 0
     assert scores["roc_auc"] is None
 
 
 def test_ece_is_of_the_decision():
-    assert metrics.single_label([0, 1], [[0.7, 0.3], [0.7, 0.3]], ["a", "b"]).scores["ece"] == pytest.approx(0.2)
-    multi = metrics.multi_label([[0], [0]], [[0.1], [0.3]], [[0], [0]], ["a"]).scores
+    assert metrics.scored("single-label", [0, 1], [[0.7, 0.3], [0.7, 0.3]], ["a", "b"]).scores["ece"] == pytest.approx(
+        0.2
+    )
+    multi = metrics.scored("multi-label", [[0], [0]], [[0.1], [0.3]], ["a"], [[0], [0]]).scores
     assert multi["ece"] == pytest.approx((0.1 + 0.3) / 2)
 
 
@@ -153,13 +155,13 @@ def test_confusion():
 
 def test_misuse_is_refused():
     with pytest.raises(ValueError, match="are they logits"):
-        metrics.single_label([0, 1], [[3.0, -1], [0, 2]], ["a", "b"])
+        metrics.scored("single-label", [0, 1], [[3.0, -1], [0, 2]], ["a", "b"])
     with pytest.raises(ValueError, match=r"0\.\.1, not 0\.\.2"):
-        metrics.single_label([0, 2], np.eye(2), ["a", "b"])
+        metrics.scored("single-label", [0, 2], np.eye(2), ["a", "b"])
     with pytest.raises(ValueError, match="expected label ids"):
-        metrics.single_label([0], np.eye(2), ["a", "b"])
+        metrics.scored("single-label", [0], np.eye(2), ["a", "b"])
     with pytest.raises(ValueError, match="expected probabilities"):
-        metrics.single_label([], np.zeros((0, 2)), ["a", "b"])
+        metrics.scored("single-label", [], np.zeros((0, 2)), ["a", "b"])
     with pytest.raises(ValueError, match="rows"):
         metrics.regression([], [])
     with pytest.raises(ValueError, match="not finite"):
@@ -168,7 +170,7 @@ def test_misuse_is_refused():
 
 def test_a_diverged_model_is_named():
     with pytest.raises(ModelError, match=r"row 1.*\n.*diverged"):
-        metrics.single_label([0, 1], [[1, 0], [np.nan, np.nan]], ["a", "b"])
+        metrics.scored("single-label", [0, 1], [[1, 0], [np.nan, np.nan]], ["a", "b"])
     with pytest.raises(ModelError, match="predictions"):
         metrics.regression([1, 2], [1, np.inf])
 
@@ -185,7 +187,7 @@ def test_evaluate_metrics_say_the_same(evaluate):
     rng = np.random.default_rng(0)
     probabilities, truth = softmax_rows(rng, 60, 3), rng.integers(0, 3, 60)
     chosen = probabilities.argmax(axis=1)
-    scores = metrics.single_label(truth, probabilities, LABELS).scores
+    scores = metrics.scored("single-label", truth, probabilities, LABELS).scores
     hard = ["accuracy", "f1_macro", "matthews_correlation", "f1/b", "support/c"]
     combined = evaluate.combine([hf_metrics.as_evaluate_metric(name, LABELS) for name in hard])
     assert combined.compute(predictions=chosen, references=truth) == {name: scores[name] for name in hard}
@@ -204,7 +206,7 @@ def test_evaluate_metrics_of_the_other_kinds(evaluate):
     assert pearson.compute(predictions=[1, 1], references=[1, 2]) == {"pearson": None}
     truth, given = [[1, 0], [1, 1]], [[0.9, 0.6], [0.2, 0.8]]
     chosen = [[1, 1], [0, 1]]
-    scores = metrics.multi_label(truth, given, chosen, ["a", "b"]).scores
+    scores = metrics.scored("multi-label", truth, given, ["a", "b"], chosen).scores
     for name in ["subset_accuracy", "f1_micro", "ece", "neg_log_loss"]:
         metric = hf_metrics.as_evaluate_metric(name, kind="multi-label")
         predictions = given if name in metrics.PROBABILISTIC else chosen

@@ -45,7 +45,7 @@ _NAMES: dict[Kind, tuple[str, ...]] = {
 
 
 def metric_names(kind: Kind, labels: Sequence[str] = ()) -> list[str]:
-    """The names of the scores of `single_label`, `multi_label` or `regression`, in their order."""
+    """The names of the scores of `scored`, in their order."""
     per_label = [f"{score}/{label}" for label in labels for score in _PER_LABEL]
     return [*_NAMES[kind], *(per_label if kind != "regression" else [])]
 
@@ -62,70 +62,42 @@ SELECTING = frozenset([*PER_LABEL, *(name for kind in _NAMES for name in selecti
 
 
 def scored(
-    kind: Kind, references: ArrayLike, table: Floats, labels: Sequence[str], decisions: ArrayLike | None = None
+    kind: Kind, references: ArrayLike, table: ArrayLike, labels: Sequence[str], decisions: ArrayLike | None = None
 ) -> Scored:
-    """The metrics of this kind, as the functions below define them.
+    """The metrics of this kind, those of `metric_names`.
 
-    table: probabilities `(rows, labels)`, or for regression the predictions `(rows, 1)`. decisions: for regression
-    ignored; by default the most probable label, or all labels from 0.5 on.
-    """
-    if kind == "regression":
-        return regression(references, table[:, 0])
-    if kind == "single-label":
-        return single_label(references, table, labels, decisions)
-    return multi_label(references, table, table >= 0.5 if decisions is None else decisions, labels)
+    references, decisions: label ids (rows,); multi-label: 0 and 1 (rows, labels). table: probabilities (rows, labels).
+    labels: names, by id. Without decisions, the most probable label, or all labels from 0.5 on. Regression: references
+    are numbers (rows,), the table holds the predictions (rows, 1).
 
-
-def single_label(
-    references: ArrayLike, probabilities: ArrayLike, labels: Sequence[str], predictions: ArrayLike | None = None
-) -> Scored:
-    """Metrics of one label per row.
-
-    references, predictions: label ids (rows,); without predictions, the most probable label. probabilities:
-    (rows, labels), each row summing to 1. labels: names, by id.
-
-    Averages go over all labels, also those that no row has: such a label has precision, recall and F1 of 0,
-    as has any with 0 / 0 (scikit-learn's `labels=range(n), zero_division=0`). `roc_auc` is that of label 1
-    where there are two labels, else the mean one-vs-rest over the labels that some rows have and some have
-    not. `ece` is taken over 15 bins of the prediction's probability (Guo et al. 2017). `neg_log_loss` is in
-    nats. `matthews_correlation` is 0 where truth or predictions are constant, as in scikit-learn.
+    Averages go over all labels, also those that no row has: such a label has precision, recall and F1 of 0, as has any
+    with 0 / 0 (scikit-learn's `labels=range(n), zero_division=0`). `roc_auc` is the mean, one-vs-rest, over the labels
+    that some rows have and some have not; for one of two labels, that of label 1. `neg_log_loss` is in nats: of the
+    true label, or for multi-label the negated binary cross-entropy, mean over (row, label). `ece` is taken over 15 bins
+    of the decision's probability (Guo et al. 2017). In multi-label each (row, label) is a decision, over which
+    `f1_micro` and `ece` go, and `subset_accuracy` is the share of rows with exactly the right labels.
+    `matthews_correlation` is 0 where truth or predictions are constant, as in scikit-learn.
 
     Raises ValueError: there is no row, a shape does not fit, or an id or probability is out of range; ModelError: a
-    probability is not a finite number.
+    probability or prediction is not a finite number.
     """
-    given = _checked_probabilities(probabilities, labels)
-    predicted = given.argmax(axis=1) if predictions is None else predictions
-    ids = (_checked_ids(each, given.shape[:1], len(labels)) for each in (references, predicted))
-    truth, chosen = (each[:, None] == np.arange(len(labels)) for each in ids)
-    return _classification("single-label", labels, given, truth, chosen)
-
-
-def multi_label(
-    references: ArrayLike, probabilities: ArrayLike, predictions: ArrayLike, labels: Sequence[str]
-) -> Scored:
-    """Metrics of any number of labels per row.
-
-    references, predictions (after the thresholds): 0 and 1, (rows, labels). probabilities: (rows, labels) in [0, 1].
-    labels: names, by column.
-
-    `subset_accuracy` is the share of rows with exactly the right labels. Averages are over all labels, 0 / 0
-    counting as 0; `f1_micro` is over all (row, label) decisions. `roc_auc` is the mean over the labels that
-    some rows have and some have not. `neg_log_loss` is the negated binary cross-entropy in nats, mean over
-    (row, label). `ece` is over all (row, label) decisions, in 15 bins: p is the confidence of giving a label,
-    1 - p of not giving it.
-
-    Raises ValueError: there is no row, a shape does not fit, or a value is out of range; ModelError: a probability is
-    not a finite number.
-    """
-    given = _checked_probabilities(probabilities, labels)
-    truth, chosen = (_checked_ids(each, given.shape, 2) == 1 for each in (references, predictions))
-    return _classification("multi-label", labels, given, truth, chosen)
+    if kind == "regression":
+        return regression(references, np.asarray(table)[:, 0])
+    given, count, single = _checked_probabilities(table, labels), len(labels), kind == "single-label"
+    if decisions is None:
+        decisions = given.argmax(axis=1) if single else given >= 0.5
+    if single:
+        ids = (_checked_ids(each, given.shape[:1], count) for each in (references, decisions))
+        truth, chosen = (each[:, None] == np.arange(count) for each in ids)
+    else:
+        truth, chosen = (_checked_ids(each, given.shape, 2) == 1 for each in (references, decisions))
+    return _classification(kind, labels, given, truth, chosen)
 
 
 def _classification(kind: Kind, labels: Sequence[str], given: Floats, truth: Bools, chosen: Bools) -> Scored:
     """Metrics from probabilities, true and chosen labels, `(rows, labels)` each.
 
-    A row is one decision if it has one label, else each (row, label) is one.
+    Single-label, a row is one decision; multi-label, each (row, label) is one.
     """
     from scipy.sparse import csr_array
 
