@@ -11,8 +11,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from bertkit.data.schema import Answer
 from bertkit.errors import UserError
@@ -42,18 +43,15 @@ class Job:
 
     rows: Rows
     key: Hashable | None
-    result: asyncio.Future[list[Answer] | Exception]  # as a value: asyncio logs exceptions that nobody retrieves
-    sizes: list[int]
+    sizes: list[int]  # estimated tokens of each row
+    finished: asyncio.Future[None]
     taken: int = 0  # rows already given to the model
     answers: list[Answer] = field(default_factory=list)
+    error: Exception | None = None  # in place of the answers
 
 
-class Part(NamedTuple):
-    """Consecutive rows of a job that are answered in one call."""
-
-    job: Job
-    rows: Rows
-    tokens: int
+Part: TypeAlias = tuple[Job, slice]
+"""Consecutive rows of a job that are answered in one call."""
 
 
 class Batcher:
@@ -95,25 +93,25 @@ class Batcher:
         """
         if not rows:
             return []
-        job = Job(rows, key, asyncio.get_running_loop().create_future(), [estimated_tokens(row) for row in rows])
+        job = Job(rows, key, [estimated_tokens(row) for row in rows], asyncio.get_running_loop().create_future())
         self._queue.append(job)
         self._metrics.waiting.inc()
         self._arrived.set()
         try:
             async with asyncio.timeout(self._limits.timeout):
-                result = await job.result
+                await job.finished
         except TimeoutError:
             limit = f"{self._limits.timeout:g} seconds"
             if job.taken:
                 raise Refused(504, f"not answered within {limit}", "Backend") from None
             raise Refused(503, f"still queued after {limit}", "Overloaded", retry_after=1) from None
         finally:
-            job.result.cancel()  # so that rows are not answered for a client that has left
-        if isinstance(result, Exception):
-            raise result
-        self._metrics.rows.inc(len(result))
-        self._metrics.truncated.inc(sum(bool(answer.get("truncated")) for answer in result))
-        return result
+            job.finished.cancel()  # so that rows are not answered for a client that has left
+        if job.error:
+            raise job.error
+        self._metrics.rows.inc(len(rows))
+        self._metrics.truncated.inc(sum(bool(answer.get("truncated")) for answer in job.answers))
+        return job.answers
 
     async def call(self, function: Callable[[], T]) -> T:
         """Call a function in the model's thread: tokenizers are not thread-safe."""
@@ -121,11 +119,11 @@ class Batcher:
 
     async def _run(self) -> None:
         while True:
-            batch = self._next_batch()
-            if batch:
-                results = await self.call(partial(self._results, batch))
-                for part, result in zip(batch, results, strict=True):
-                    _deliver(part, result)
+            if batch := self._next_batch():
+                await self.call(partial(self._answer, batch))
+                for job, _ in batch:
+                    if not job.finished.done() and (job.error or len(job.answers) == len(job.rows)):
+                        job.finished.set_result(None)
             elif self._closing:
                 return
             else:
@@ -137,10 +135,10 @@ class Batcher:
         batch, later, room = list[Part](), list[Job](), self._limits.max_batch_tokens
         while self._queue and room > 0:
             job = self._queue.popleft()
-            if job.result.done():
+            if job.finished.done():
                 self._metrics.waiting.dec(not job.taken)
                 continue
-            if batch and (job.key is None or job.key != batch[0].job.key):
+            if batch and (job.key is None or job.key != batch[0][0].key):
                 later.append(job)
                 continue
             stop = job.taken
@@ -151,7 +149,7 @@ class Batcher:
                 stop, room = len(job.rows), 0
             if stop > job.taken:
                 self._metrics.waiting.dec(not job.taken)
-                batch.append(Part(job, job.rows[job.taken : stop], sum(job.sizes[job.taken : stop])))
+                batch.append((job, slice(job.taken, stop)))
                 job.taken = stop
             if stop < len(job.rows):
                 later.append(job)
@@ -159,46 +157,36 @@ class Batcher:
         self._queue.extendleft(reversed(later))
         return batch
 
-    def _results(self, batch: list[Part]) -> list[list[Answer] | Exception]:
-        """The answers of each part. If the call fails: all answers of the part's job, or its own error."""
-        rows = [row for part in batch for row in part.rows]
+    def _answer(self, batch: list[Part]) -> None:
+        """Give each job the answers to its part, or if the call fails, all its answers or its own error."""
+        rows = [row for job, part in batch for row in job.rows[part]]
         self._metrics.batch_rows.observe(len(rows))
-        self._metrics.batch_tokens.observe(sum(part.tokens for part in batch))
-        result = self._call_model(rows)
-        if isinstance(result, list):
-            answers = iter(result)
-            return [[next(answers) for _ in part.rows] for part in batch]
-        if len(batch) == 1 and len(rows) == len(batch[0].job.rows):
-            return [result]
-        # One job at a time, so that a bad request fails alone; all its rows, so that its message counts them.
-        return [self._call_model(part.job.rows) for part in batch]
+        self._metrics.batch_tokens.observe(sum(size for job, part in batch for size in job.sizes[part]))
+        answers, error = self._call_model(rows)
+        if not error:
+            rest = iter(answers)
+            for job, part in batch:
+                job.answers += islice(rest, part.stop - part.start)
+        elif len(batch) == 1 and len(rows) == len(batch[0][0].rows):
+            batch[0][0].error = error
+        else:  # one job at a time, so that a bad request fails alone; all its rows, so that its message counts them
+            for job, _ in batch:
+                job.answers, job.error = self._call_model(job.rows)
 
-    def _call_model(self, rows: Rows) -> list[Answer] | Exception:
+    def _call_model(self, rows: Rows) -> tuple[list[Answer], Exception | None]:
         started = time.perf_counter()
         try:
             answers = self._model(rows)
             if len(answers) != len(rows):
                 raise RuntimeError(f"{len(answers)} answers to {len(rows)} rows")
         except UserError as error:
-            return error
+            return [], error
         except Exception as error:  # one failed batch must not stop the server
             logger.error("the model failed\n%s", traceback_without_message(error))
-            return Refused(500, "the model failed; see the server's log", "Backend")
+            return [], Refused(500, "the model failed; see the server's log", "Backend")
         finally:
             self._metrics.model_seconds.observe(time.perf_counter() - started)
-        return answers
-
-
-def _deliver(part: Part, result: list[Answer] | Exception) -> None:
-    job = part.job
-    if job.result.done():  # the client has left
-        return
-    if isinstance(result, Exception):
-        job.result.set_result(result)
-        return
-    job.answers = [*job.answers, *result] if len(result) == len(part.rows) < len(job.rows) else result
-    if len(job.answers) == len(job.rows):
-        job.result.set_result(job.answers)
+        return answers, None
 
 
 def traceback_without_message(error: BaseException) -> str:
