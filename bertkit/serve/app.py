@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from bertkit.errors import DataError, UserError
 from bertkit.inference.predictor import Predictor
@@ -30,10 +31,7 @@ from bertkit.tasks.vectors import VectorTask
 
 Handler = Callable[[Any], Awaitable[Callable[[], Any]]]  # body -> a function that builds the response
 
-SERVICE_PATHS = ("/health", "/info", "/metrics", "/docs", "/openapi.json", "/predict")
-TEI_PATHS = {"/embed": "gives no vectors", "/v1/embeddings": "gives no vectors", "/rerank": "does not rank texts"}
 NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
-
 
 Error = schema("Error", "An error response.", error=str, error_type=str)
 
@@ -67,7 +65,8 @@ def make_app(predictor: Predictor, name: str, limits: Limits) -> FastAPI:
         app.add_exception_handler(kind, _error)
     _add_service_paths(app, service, metrics)
     _add_answer_paths(app, service)
-    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics, paths=frozenset([*SERVICE_PATHS, *TEI_PATHS]))
+    paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
+    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics, paths=paths)
     return app
 
 
@@ -95,26 +94,25 @@ def _add_service_paths(app: FastAPI, service: Service, metrics: Metrics) -> None
 
 
 def _add_answer_paths(app: FastAPI, service: Service) -> None:
-    name, vectors = service.task.name, isinstance(service.task, VectorTask)
-    ranking = name == "text-ranking"
-    request, response = service.predict_types()
-    _add(app, "/predict", service.predict, request, response, "Answers to rows, in their order")
-    if vectors:
+    name = service.task.name
+    _add(app, "/predict", service.predict, *service.predict_types(), "Answers to rows, in their order")
+    if isinstance(service.task, VectorTask):
         _add(app, "/embed", service.embed, tei.EmbedRequest, list[list[float]], "Vectors of texts")
         summary = "Vectors of texts, for OpenAI clients"
         _add(app, "/v1/embeddings", service.openai, tei.OpenAIRequest, tei.OpenAIResponse, summary)
-    if ranking:
+    else:
+        _refuse(app, "/embed", f"a model for {name} gives no vectors")
+        _refuse(app, "/v1/embeddings", f"a model for {name} gives no vectors")
+    if name == "text-ranking":
         _add(app, "/rerank", service.rerank, tei.RerankRequest, list_of(tei.Rank), "Texts, best first")
-    for path in TEI_PATHS:
-        if not (ranking if path == "/rerank" else vectors):
-            app.add_api_route(path, _unsupported(name, path), methods=["POST"], include_in_schema=False)
+    else:
+        _refuse(app, "/rerank", f"a model for {name} does not rank texts")
 
 
-def _unsupported(name: str, path: str) -> Callable[[], Awaitable[None]]:
+def _refuse(app: FastAPI, path: str, message: str) -> None:
+    @app.post(path, include_in_schema=False)
     async def refuse() -> None:
-        raise Refused(424, f"a model for {name} {TEI_PATHS[path]}", "Backend")  # text-embeddings-inference's status
-
-    return refuse
+        raise Refused(424, message, "Backend")  # text-embeddings-inference's status
 
 
 def _add(app: FastAPI, path: str, handler: Handler, request_type: Any, response_type: Any, summary: str) -> None:

@@ -11,7 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+from scipy.special import expit, logit
 
 from bertkit.data.schema import Answer
 from bertkit.serve.answers import described, list_of, schema
@@ -106,8 +108,6 @@ def embed_rows(task: Task, texts: Sequence[str], prompt: str | None) -> list[Row
 
 def vectors(answers: Sequence[Answer], normalize: bool) -> Any:
     """`(texts, size)` fp32."""
-    import numpy as np
-
     table = np.array([answer["vector"] for answer in answers], dtype=np.float32)
     return table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12) if normalize else table
 
@@ -124,8 +124,6 @@ def openai_response(answers: Sequence[Answer], request: OpenAIRequest, model: st
 
 def ranks(answers: Sequence[Answer], request: RerankRequest, activation: str) -> list[dict[str, Any]]:
     """Texts by descending score; ties in the order of the request. activation: of the model, applied to its logits."""
-    from scipy.special import expit, logit
-
     scores = [answer["score"] for answer in answers]
     if request.raw_scores and activation == "sigmoid":
         low, high = math.ulp(0.0), 1 - math.ulp(0.5)  # 0 and 1 have no logit
