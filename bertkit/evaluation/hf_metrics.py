@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Protocol, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -20,13 +20,6 @@ from bertkit.text import short_repr
 
 if TYPE_CHECKING:
     import evaluate
-
-
-class UserMetric(Protocol):
-    """An `evaluate.Metric`, or anything else that computes named numbers from predictions and references."""
-
-    def compute(self, *, predictions: Any, references: Any) -> Mapping[str, Any] | None:
-        """Named numbers, from one prediction and one reference per row."""
 
 
 def as_evaluate_metric(name: str, labels: Sequence[str] | None = None, *, kind: Kind | None = None) -> evaluate.Metric:
@@ -70,9 +63,10 @@ def as_evaluate_metric(name: str, labels: Sequence[str] | None = None, *, kind: 
     return type(re.sub(r"\W", "_", name), (evaluate.Metric,), members)()
 
 
-def compute_user_metric(metric: UserMetric, predictions: Any, references: Any) -> Scores:
+def compute_user_metric(metric: Any, predictions: Any, references: Any) -> Scores:
     """The numbers of a user's own metric: {name: float}, None for one that is not finite.
 
+    metric: an `evaluate.Metric`, or anything whose `compute(predictions=…, references=…)` returns named numbers.
     predictions, references: one per row, as the metric expects them. Raises UserError: what `compute` returned is not a
     dictionary of names and numbers.
     """
