@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,51 +10,43 @@ import numpy as np
 
 from bertkit.evaluation import calibration, metrics
 from bertkit.evaluation.graded import Graded, Scored
+from bertkit.evaluation.intervals import Floats
 from bertkit.evaluation.metrics import Kind
 
 
-@dataclass(frozen=True)
 class GradedLabels(Graded):
-    """One kind of target, and as many answers as references.
+    """Answers as they are written, with `label`, `labels` or `score`, and `scores`; only their numbers are held.
 
-    references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. given: the answers' decisions,
-    in the same form. table: their probabilities `(rows, labels)`; for regression the numbers `(rows, 1)`. temperature,
-    thresholds: what the answers were given with; None where no option fixes them yet.
+    references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. given: decisions in the same form.
+    table: probabilities `(rows, labels)`; for regression the numbers `(rows, 1)`. temperature, thresholds: what the
+    answers were given with; None where no option fixes them yet.
     """
 
-    kind: Kind
-    names: list[str]
-    references: Any
-    given: Any
-    table: Any
-    temperature: float | None = None
-    thresholds: Mapping[str, float] | float | None = None
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         kind: Kind,
         names: list[str],
         references: Any,
         answers: Sequence[dict[str, Any]],
         temperature: float | None = None,
         thresholds: Mapping[str, float] | float | None = None,
-    ) -> GradedLabels:
-        """From answers as they are written: `label`, `labels` or `score`, and `scores`; only their numbers are held."""
-        rows = len(answers)
+    ) -> None:
+        self.kind, self.names, self.references = kind, names, references
+        self.temperature, self.thresholds = temperature, thresholds
+        rows, single = len(answers), kind == "single-label"
         if kind == "regression":
-            numbers = np.fromiter((answer["score"] for answer in answers), np.float64, rows)
-            return cls(kind, names, references, numbers, numbers[:, None])
-        table = np.empty((rows, len(names)))
-        given = np.zeros(rows if kind == "single-label" else table.shape, dtype=np.int64)
+            self.given: Any = np.fromiter((answer["score"] for answer in answers), np.float64, rows)
+            self.table = self.given[:, None]
+            return
+        self.table = np.empty((rows, len(names)))
+        self.given = np.zeros(rows if single else self.table.shape, dtype=np.int64)
         ids = {name: index for index, name in enumerate(names)}
         for row, answer in enumerate(answers):
-            table[row] = [answer["scores"][name] for name in names]
-            if kind == "single-label":
-                given[row] = ids[answer["label"]]
+            self.table[row] = [answer["scores"][name] for name in names]
+            if single:
+                self.given[row] = ids[answer["label"]]
             else:
-                given[row, [ids[name] for name in answer["labels"]]] = 1
-        return cls(kind, names, references, given, table, temperature, thresholds)
+                self.given[row, [ids[name] for name in answer["labels"]]] = 1
 
     @cached_property
     def scored(self) -> Scored:
@@ -74,7 +65,8 @@ class GradedLabels(Graded):
             columns = zip(self.references.T, self.given.T, strict=True)
             confusion = [confusion_matrix(*column, labels=[0, 1]).tolist() for column in columns]
         temperature = self.temperature or 1.0
-        ece = {"ece_before": self.tempered(1 / temperature).scores["ece"], "ece_after": self.scores["ece"]}
+        before = metrics.scored(self.kind, self.references, self.tempered(1 / temperature), self.names, self.given)
+        ece = {"ece_before": before.scores["ece"], "ece_after": self.scores["ece"]}
         calibrated = {"temperature": temperature, **ece, "thresholds": self.thresholds}
         return {"labels": self.names, "confusion_matrix": confusion, "calibration": calibrated}
 
@@ -82,22 +74,22 @@ class GradedLabels(Graded):
         """Decisions and references, each as `references` is."""
         return self.given, self.references
 
-    def tempered(self, temperature: float) -> GradedLabels:
-        """The same decisions with probabilities at `temperature` times the one in use."""
+    def tempered(self, temperature: float) -> Floats:
+        """The probabilities at `temperature` times the one in use, `(rows, labels)`."""
         exclusive = self.kind == "single-label"
         logits = calibration.logits_of(self.table, exclusive=exclusive)
-        return replace(self, table=calibration.apply_temperature(logits, temperature, exclusive=exclusive))
+        return calibration.apply_temperature(logits, temperature, exclusive=exclusive)
 
     def calibrated(self) -> dict[str, Any]:
         """Fitted values of the options that are not set: `temperature`, then `thresholds` of best F1 per label."""
-        found, graded = dict[str, Any](), self
+        found, table = dict[str, Any](), self.table
         if self.kind == "regression":
             return found
         if self.temperature is None:
             exclusive = self.kind == "single-label"
-            found["temperature"] = calibration.fit_temperature(self.table, self.references, exclusive=exclusive)
-            graded = self.tempered(found["temperature"])
+            found["temperature"] = calibration.fit_temperature(table, self.references, exclusive=exclusive)
+            table = self.tempered(found["temperature"])
         if self.thresholds is None and self.kind == "multi-label":
-            best = calibration.fit_thresholds(graded.table, self.references)
+            best = calibration.fit_thresholds(table, self.references)
             found["thresholds"] = dict(zip(self.names, best, strict=True))
         return found

@@ -130,15 +130,14 @@ def _labels(facts: Facts) -> Decisions:
     else:
         labels = ({label_of(facts, value) for value in row["labels"]} for row in facts.rows)
         gold = [[name in own for name in names] for own in labels]
-    after = GradedLabels.of(kind, names, np.array(gold), answers)
-    before = after.tempered(1 / (facts.options.get("temperature") or 1.0))
-    return {"before": _of_labels(before), "after": _of_labels(after)}
+    graded = GradedLabels(kind, names, np.array(gold), answers)
+    before = graded.tempered(1 / (facts.options.get("temperature") or 1.0))
 
+    def decisions(table: Any) -> Any:
+        confidence = table.max(axis=1) if kind == "single-label" else np.where(graded.given, table, 1 - table)
+        return np.stack([confidence.ravel(), (graded.given == graded.references).ravel()], axis=1)
 
-def _of_labels(graded: GradedLabels) -> Any:
-    table, given = graded.table, graded.given
-    confidence = table.max(axis=1) if graded.kind == "single-label" else np.where(given, table, 1 - table)
-    return np.stack([confidence.ravel(), (given == graded.references).ravel()], axis=1)
+    return {"before": decisions(before), "after": decisions(graded.table)}
 
 
 DECISIONS: Mapping[str, Callable[[Facts], Decisions]] = {

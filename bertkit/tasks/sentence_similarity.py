@@ -234,7 +234,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         if "score" in rows.column_names or "positive" in rows.column_names:
             return similarity.of_rows(answers, rows)
         if self.options.loss == "softmax":
-            return GradedLabels.of("single-label", self.options.labels or [], self._numbers(rows, "label"), answers)
+            return GradedLabels("single-label", self.options.labels or [], self._numbers(rows, "label"), answers)
         if not self.options.labels:
             raise DataError(Problem("column `label`", "this model learned no labels, only cosines", "Map a `score`."))
         return similarity.labelled(self._numbers(rows, "label"), similarity.of(answers, "score"), self._threshold)
