@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from types import GenericAlias
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
-
-from bertkit.tasks.base import Task
+from pydantic import ConfigDict, Field, create_model
 
 
 def schema(name: str, about: str, **fields: Any) -> Any:
@@ -86,9 +84,3 @@ ANSWERS: Mapping[str, Callable[[Any], Any]] = {
     "text-ranking": lambda task: Number,
     "pretraining": lambda task: Filled | MaskedLoss,
 }
-
-
-def predict_types(row_list: Any, task: Task) -> tuple[type[BaseModel], type[BaseModel]]:
-    """Request and response of /predict: rows and their answers, in order. row_list: the annotation of the rows."""
-    answers = described(list_of(ANSWERS[task.name](task)), "one per row, in the order of the rows")
-    return schema("PredictRequest", "Rows.", rows=row_list), schema("PredictResponse", "Answers.", answers=answers)

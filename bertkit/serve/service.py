@@ -12,7 +12,7 @@ from pydantic import BaseModel, Discriminator, Tag
 from bertkit.data.schema import Answer
 from bertkit.inference.predictor import Predictor
 from bertkit.serve import tei
-from bertkit.serve.answers import list_of, predict_types
+from bertkit.serve.answers import ANSWERS, described, list_of, schema
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.rows import Row, RowReader
@@ -30,7 +30,9 @@ class Service:
 
     def predict_types(self) -> tuple[Any, Any]:
         """Request and response of /predict. A text classifier also accepts text-embeddings-inference's `inputs`."""
-        request, response = predict_types(self.reader.annotation, self.task)
+        answers = described(list_of(ANSWERS[self.task.name](self.task)), "one per row, in the order of the rows")
+        request = schema("PredictRequest", "Rows.", rows=self.reader.annotation)
+        response = schema("PredictResponse", "Answers.", answers=answers)
         if self.task.name != "text-classification":
             return request, response
         rows: Any = Annotated[request, Tag("rows")]
