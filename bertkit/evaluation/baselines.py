@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ FEATURES = 100_000  # the most frequent 1- and 2-grams: bounds time and memory f
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from sklearn.feature_extraction.text import TfidfVectorizer
 
 
 def enough(train: Dataset) -> Dataset:
@@ -65,32 +65,29 @@ def baselines(
         raise ValueError(f"{len(train_texts)} train texts but {len(train)} targets")
     share = train.mean(axis=0)
     answers = {"majority": np.tile(share, (len(texts), 1))}
-    features = _tfidf(train_texts, texts) if (train != train[0]).any() else None
-    if features is not None:
-        answers["tfidf"] = _linear(kind, features[0], train, features[1])
+    if (train != train[0]).any() and (fitted := _tfidf(train_texts)):
+        vectorizer, features = fitted
+        answers["tfidf"] = _linear(kind, features, train, vectorizer.transform(texts))
     return {name: scored(kind, targets, answer, labels).scores for name, answer in answers.items()}
 
 
-def _tfidf(train_texts: Sequence[str], texts: Sequence[str]) -> tuple[Any, Any] | None:
-    """Sparse features (train rows, n-grams) and (rows, n-grams); None where no train text has a word."""
+def _tfidf(train_texts: Sequence[str]) -> tuple[TfidfVectorizer, Any] | None:
+    """A fitted vectorizer and the sparse features (train rows, n-grams); None where no train text has a word."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=FEATURES)
     words = vectorizer.build_analyzer()
     if not any(words(text) for text in train_texts):
         return None
-    return vectorizer.fit_transform(train_texts), vectorizer.transform(texts)
+    return vectorizer, vectorizer.fit_transform(train_texts)
 
 
 def tfidf_vectors(train: Sequence[str], sides: Sequence[Sequence[str]]) -> list[Any] | None:
     """Sparse unit vectors of the texts of each side, `(texts, n-grams)`; None where no train text has a word."""
-    features = _tfidf(train, [text for side in sides for text in side])
-    if features is None:
-        return None
     from scipy.sparse import csr_array
 
-    starts = [sum(map(len, sides[:index])) for index in range(len(sides) + 1)]
-    return [csr_array(features[1][start:end]) for start, end in pairwise(starts)]
+    fitted = _tfidf(train)
+    return [csr_array(fitted[0].transform(side)) for side in sides] if fitted else None
 
 
 def _linear(kind: Kind, train_features: Any, train: Floats, features: Any) -> Floats:
