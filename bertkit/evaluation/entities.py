@@ -197,7 +197,7 @@ class GradedEntities(Graded):
             words.update(zip(*tags, strict=True))
         pairs: Counter[tuple[str, str]] = Counter()
         for (gold, predicted), count in words.items():
-            pairs[_type(gold), _type(predicted)] += count
+            pairs[gold[2:] or "O", predicted[2:] or "O"] += count
         return {"labels": labels, "matrix": [[pairs[row, column] for column in labels] for row in labels]}
 
     def _counts(self, read: Callable[[Sequence[str]], Sequence[Entity]]) -> Any:
@@ -227,10 +227,6 @@ def lookup_baseline(train_tokens: Tags, train_tags: Tags, tokens: Tags) -> list[
             seen[word][tag] += 1
     best = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
     return [[best.get(word, "O") for word in words] for words in tokens]
-
-
-def _type(tag: str) -> str:
-    return tag if tag == "O" else tag[2:]
 
 
 def _by_word(entities: Sequence[Entity]) -> dict[int, Entity]:

@@ -25,8 +25,13 @@ SELECTING = (*GRADED, *LABELLED, *RANKED, *selecting("single-label"), *PER_LABEL
 
 def graded(targets: ArrayLike, cosines: ArrayLike) -> Scored:
     """Spearman's and Pearson's correlation of cosines with grades."""
-    weighted = regression(targets, cosines).weighted
-    return Scored(lambda weights: {name: weighted(weights)[name] for name in GRADED}, len(np.asarray(targets)))
+    scored = regression(targets, cosines)
+
+    def weighted(weights: Floats) -> dict[str, Floats]:
+        values = scored.weighted(weights)
+        return {name: values[name] for name in GRADED}
+
+    return Scored(weighted, scored.rows)
 
 
 def labelled(similar: ArrayLike, cosines: ArrayLike, threshold: float) -> Scored:
