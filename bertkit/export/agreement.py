@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 
+from bertkit.data.schema import Answer
+from bertkit.encoding.padding import Arrays
 from bertkit.export.graph import Reduced
+from bertkit.inference.onnx_session import OnnxModel
 from bertkit.inference.predictor import Predictor
 from bertkit.inference.runner import Runner
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-    from bertkit.data.schema import Answer
-    from bertkit.encoding.padding import Arrays
-    from bertkit.inference.onnx_session import OnnxModel
 
 CLOSE = 1e-4  # of outputs and scores in fp32
 RANKED = ("n_best", "found")  # lists in which items of equal score may change places

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from torch import Tensor
 
 
 def _text_classification(task: Any, reduced: Mapping[str, Tensor]) -> dict[str, Tensor]:

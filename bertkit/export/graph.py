@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 
-from bertkit.encoding.padding import fills, pad
+from bertkit.encoding.padding import Arrays, fills, pad
 from bertkit.errors import ModelError, Problem, UserError, extras_required
 from bertkit.export.extra_outputs import EXTRA_OUTPUTS
 from bertkit.export.viterbi import append, viterbi
+from bertkit.inference.predictor import Predictor
+from bertkit.tasks.base import Task
 from bertkit.text import first_line
 
 if TYPE_CHECKING:
-    from datasets import Dataset
     from onnx import ModelProto
-
-    from bertkit.encoding.padding import Arrays
-    from bertkit.inference.predictor import Predictor
-    from bertkit.tasks.base import Task
 
 OPSET = 20  # Gelu is an operator since then
 OPSETS = range(18, 25)  # what torch.onnx writes and ONNX Runtime 1.31 reads

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from datasets import Dataset
 
+from bertkit.data.schema import Answer
+from bertkit.encoding.padding import Arrays
 from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserError
 from bertkit.export import quantize
 from bertkit.export.agreement import CLOSE, agreement, compared, output_difference
@@ -23,12 +26,6 @@ from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
 from bertkit.inference.predictor import Predictor, load, model_folder
 from bertkit.sections import Batching
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-    from bertkit.data.schema import Answer
-    from bertkit.encoding.padding import Arrays
 
 logger = logging.getLogger(__name__)
 
