@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,9 +108,8 @@ def window_labels(
     read: list[list[int]] = [[] for _ in gold]
     for row, words in zip(columns["row"], columns["words"], strict=True):
         read[row] += words
-    # The windows of a sentence share its words out in order, and so its tags.
-    known = [iter(ids(*pair)) for pair in zip(gold, read, strict=True)]
-    return [list(islice(known[row], len(words))) for row, words in zip(columns["row"], columns["words"], strict=True)]
+    known = chain.from_iterable(map(ids, gold, read))  # the windows of a sentence share its words out in order
+    return [list(islice(known, len(words))) for words in columns["words"]]
 
 
 def as_answer(text: str, words: Sequence[tuple[int, int]], read: Sequence[int], best: Tagged) -> Answer:
