@@ -19,10 +19,10 @@ from safetensors.numpy import save
 from safetensors.torch import load_file
 
 from bertkit import processes
-from bertkit.cli.main import main
+from bertkit.cli.main import QUIET, main
 from bertkit.encoding.padding import Arrays
 
-QUIET = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+ENVIRONMENT = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def done(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the program tests/sharded.py leaves."""
     folder = tmp_path_factory.mktemp("sharded")
     program = [sys.executable, str(Path(sharded.__file__)), str(tiny_encoder), str(folder)]
-    ended = subprocess.run(program, capture_output=True, text=True, check=False, env=QUIET)
+    ended = subprocess.run(program, capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert ended.returncode == 0, ended.stderr[-3000:]
     return folder
 
@@ -130,7 +130,7 @@ def test_under_torchrun(done: Path, tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
     model, rows = done / "models" / "qa" / "model", done / "models" / "qa" / "rows.jsonl"
     command = ["-m", "bertkit", "predict", str(model), "--input", str(rows), "--output", str(tmp_path / "made.jsonl")]
-    ended = subprocess.run([*launcher, *command], capture_output=True, text=True, check=False, env=QUIET)
+    ended = subprocess.run([*launcher, *command], capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert ended.stderr.count("8 rows in") == 1
     assert (tmp_path / "made.jsonl").read_text().count("\n") == 8
