@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from datasets import Dataset
 
 from bertkit.explain.explain import explain
 from bertkit.files import write_json
@@ -68,6 +67,8 @@ def write_explanations(folder: Path) -> Path:
 
 def _explained(predictor: Predictor, examples: Iterable[Example], kind: str) -> Iterator[dict[str, Any]]:
     """The explanations of examples that are short enough, and have something to explain."""
+    from datasets import Dataset
+
     answered = 0
     for example in islice(examples, MAX_SEARCHED):
         rows = Dataset.from_list(example.rows)

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from jinja2 import TemplateError
 from pydantic import ValidationError
 from safetensors.numpy import load_file
-from tokenizers import Tokenizer
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import read_json
@@ -180,6 +179,8 @@ def _lines(path: Path) -> Iterator[Row]:
 
 def _lengths(file: Path, rows: tuple[Row, ...], separate: bool) -> tuple[int, ...]:
     """Counted again with the model's own tokenizer. separate: whether each text of a row is read by itself."""
+    from tokenizers import Tokenizer
+
     texts = [texts for row in rows[:MAX_MEASURED] if (texts := texts_of(row))]
     if not file.is_file() or not texts:
         return ()
