@@ -9,9 +9,12 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
+from itertools import islice
 from typing import IO, Any, overload
 
 from bertkit.errors import DataError, Problem
+
+AT_A_TIME = 1000  # values that are written at a time
 
 
 class DiskList(Sequence[Any]):
@@ -32,18 +35,21 @@ class DiskList(Sequence[Any]):
     def extend(self, values: Iterable[Any]) -> None:
         """Add these values at the end."""
         encode = json.JSONEncoder(default=repr, ensure_ascii=False).encode
-        self._file.seek(self._size)
-        for value in values:
-            line = f"{encode(value)}\n".encode(errors="surrogatepass")
+        rest = iter(values)
+        while lines := [f"{encode(value)}\n".encode(errors="surrogatepass") for value in islice(rest, AT_A_TIME)]:
             with disk_full_as_error():
-                self._file.write(line)
-            self._starts.append(self._size)
-            self._size += len(line)
-        with disk_full_as_error():
-            self._file.flush()
+                self._file.seek(self._size)
+                self._file.writelines(lines)
+                self._file.flush()
+            for line in lines:
+                self._starts.append(self._size)
+                self._size += len(line)
 
     def __len__(self) -> int:
         return len(self._starts)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._read, self._starts)
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -52,8 +58,7 @@ class DiskList(Sequence[Any]):
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return [self[each] for each in range(len(self))[index]]
-        self._file.seek(self._starts[index])
-        return json.loads(self._file.readline())
+        return self._read(self._starts[index])
 
     def select(self, indices: Iterable[int]) -> DiskList:
         """These values, in this order, in the same file."""
@@ -61,6 +66,10 @@ class DiskList(Sequence[Any]):
         part._starts = array("q", (self._starts[index] for index in indices))
         part._whole = self
         return part
+
+    def _read(self, start: int) -> Any:
+        self._file.seek(start)
+        return json.loads(self._file.readline().decode(errors="surrogatepass"))
 
 
 @contextmanager
