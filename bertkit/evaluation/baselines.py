@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,6 +88,14 @@ def tfidf_vectors(train: Sequence[str], sides: Sequence[Sequence[str]]) -> list[
 
     fitted = _tfidf(train)
     return [csr_array(fitted[0].transform(side)) for side in sides] if fitted else None
+
+
+def tfidf_chunks(train: Dataset, rows: Dataset, names: Sequence[str], size: int) -> Iterator[list[Any]]:
+    """`tfidf_vectors` of the columns `names` of `rows`, in chunks as a model answers them; none where no train text has a word."""
+    train = enough(train)
+    sides = tfidf_vectors([text for name in names for text in train[name]], [rows[name][:] for name in names])
+    for start in range(0, len(rows), size) if sides else ():
+        yield [side[start : start + size] for side in sides or ()]
 
 
 def _linear(kind: Kind, train_features: Any, train: Floats, features: Any) -> Floats:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bertkit.data.schema import Answer
 from bertkit.data.table import column_values
 from bertkit.evaluation.graded import Scored
 from bertkit.evaluation.intervals import Floats
@@ -23,6 +24,42 @@ RANKED = ("mrr", "accuracy_at_1", "triplet_accuracy")
 SELECTING = (*GRADED, *LABELLED, *RANKED, *selecting("single-label"), *PER_LABEL)
 
 
+MIDDLE = 0.5  # the threshold where nothing fitted one
+
+
+def by_classifier(u: Floats, v: Floats, weight: ArrayLike, bias: ArrayLike) -> Floats:
+    """Probabilities `(pairs, classes)` of pairs of vectors `(pairs, size)`, by a linear layer over (u, v, |u - v|)."""
+    from scipy.special import softmax
+
+    inputs = np.concatenate([u, v, np.abs(u - v)], axis=1)
+    logits = inputs @ np.asarray(weight, np.float64).T + np.asarray(bias, np.float64)
+    return np.asarray(softmax(logits, axis=1))
+
+
+def by_cosine(sides: Sequence[Any], rows: Dataset, labels: Sequence[str], threshold: float | None) -> list[Answer]:
+    """Answers from the unit vectors of each side of a pair, `(rows, size)` each, dense or sparse: `score`, the cosine.
+
+    With two labels also `label`, the second from the threshold on; where rows have a `positive`, its `rank` among all of
+    these; with a third side `negative_score`.
+    """
+
+    def rowwise(a: Any, b: Any) -> list[float]:
+        return np.asarray(np.clip((a * b).sum(axis=1), -1, 1)).ravel().tolist()
+
+    answers: list[Answer] = [{"score": score} for score in rowwise(sides[0], sides[1])]
+    if len(labels) == 2:
+        limit = MIDDLE if threshold is None else threshold
+        answers = [answer | {"label": labels[answer["score"] >= limit]} for answer in answers]
+    if "positive" in rows.column_names:
+        table = sides[0] @ sides[1].T
+        ranks = places(table if isinstance(table, np.ndarray) else table.toarray())
+        answers = [answer | {"rank": rank} for answer, rank in zip(answers, ranks, strict=True)]
+    if len(sides) > 2:
+        worse = rowwise(sides[0], sides[2])
+        answers = [answer | {"negative_score": score} for answer, score in zip(answers, worse, strict=True)]
+    return answers
+
+
 def graded(targets: ArrayLike, cosines: ArrayLike) -> Scored:
     """Spearman's and Pearson's correlation of cosines with grades."""
     scored = regression(targets, cosines)
@@ -34,13 +71,13 @@ def graded(targets: ArrayLike, cosines: ArrayLike) -> Scored:
     return Scored(weighted, scored.rows)
 
 
-def labelled(similar: ArrayLike, cosines: ArrayLike, threshold: float) -> Scored:
-    """Accuracy of `cosine >= threshold`, and average precision: the mean precision at each similar pair.
+def labelled(similar: ArrayLike, cosines: ArrayLike, threshold: float | None) -> Scored:
+    """Accuracy of `cosine >= threshold` (null: 0.5), and average precision: the mean precision at each similar pair.
 
     Average precision is scikit-learn's: pairs of one cosine are one step.
     """
     truth, given = np.asarray(similar, dtype=bool), np.asarray(cosines, dtype=np.float64)
-    right = ((given >= threshold) == truth).astype(np.float64)
+    right = ((given >= (MIDDLE if threshold is None else threshold)) == truth).astype(np.float64)
     order = np.argsort(-given, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(given[order])), len(order) - 1)
 

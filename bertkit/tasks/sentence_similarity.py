@@ -32,7 +32,6 @@ LOSSES = {  # target -> the losses it can be learned with, the default first
     "label": ("softmax", "cosent", "cosine-mse"),
     "positive": ("multiple-negatives-ranking",),
 }
-MIDDLE = 0.5  # the threshold where nothing fitted one
 
 
 class SentenceSimilarityOptions(VectorOptions):
@@ -59,10 +58,9 @@ class SentenceSimilarityOptions(VectorOptions):
 class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
     """One vector per text, compared by cosine (Reimers & Gurevych 2019).
 
-    Learns from graded pairs (`text_a`, `text_b`, `score`), labelled pairs (`label`), or anchors with a
-    `positive` and, where there is one, a `negative`. The model is transformers' own AutoModel, in the layout
-    of sentence-transformers, which loads it too. With `loss: softmax` the labels come from a classifier over
-    (u, v, |u - v|), saved as `classifier.safetensors`.
+    Learns from graded pairs (`text_a`, `text_b`, `score`), labelled pairs (`label`), or anchors with a `positive` and,
+    where there is one, a `negative`. With `loss: softmax` the labels come from a classifier over (u, v, |u - v|), saved
+    as `classifier.safetensors`. The rest is a sentence-transformers model.
     """
 
     Options = SentenceSimilarityOptions
@@ -143,10 +141,8 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
             return [0] * len(rows)
         if target == "label":
             names = self.options.labels or []
-            known = dict(zip(names, names, strict=True))
-            known |= {str(index): name for index, name in enumerate(names) if str(index) not in known}
-            ids: list[int] = as_targets(rows, "label", known).tolist()
-            return ids
+            known = {str(index): name for index, name in enumerate(names)} | dict(zip(names, names, strict=True))
+            return [int(index) for index in as_targets(rows, "label", known)]
         low, high = self.options.score_range or (0.0, 1.0)
         return [(score - low) / ((high - low) or 1.0) for score in column_values(rows, "score")]
 
@@ -161,9 +157,6 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """`vectors` are `(texts, size)`: the sides of a row one after the other, rows in order."""
-        import torch
-        from torch.nn import functional as F
-
         from bertkit.models.heads import vector_losses
 
         if self.options.loss == "multiple-negatives-ranking":
@@ -171,12 +164,10 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         a, b = (outputs["vectors"][batch["side"] == side] for side in (0, 1))
         targets = batch["labels"][batch["side"] == 0]
         if self.options.loss == "softmax":
-            logits = F.linear(torch.cat([a, b, (a - b).abs()], dim=-1), outputs["weight"], outputs["bias"])
-            return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=label_smoothing)
-        cosines = vector_losses.cosines(a, b)
+            return vector_losses.classified(a, b, outputs["weight"], outputs["bias"], targets, label_smoothing)
         if self.options.loss == "cosine-mse":
-            return F.mse_loss(cosines, targets.float(), reduction="sum")
-        return vector_losses.cosent(cosines, targets.float(), self.options.scale) * len(a)
+            return vector_losses.cosine_mse(a, b, targets.float())
+        return vector_losses.cosent(vector_losses.cosines(a, b), targets.float(), self.options.scale) * len(a)
 
     def decode(self, items: Sequence[TextVector], features: Dataset, rows: Dataset) -> list[Answer]:
         """`vector` of a text; `score` (cosine) of a pair, with `label` and `scores` where it learned labels; of an
@@ -185,42 +176,16 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
             return super().decode(items, features, rows)
         sides = stacked(items).astype(np.float64).reshape(len(rows), -1, len(items[0].vector))
         if items[0].classifier is not None:
-            answers = self._classified(sides[:, 0], sides[:, 1], *items[0].classifier)
+            table = similarity.by_classifier(sides[:, 0], sides[:, 1], *items[0].classifier)
+            answers = [best_label(self.options.labels or [], row) for row in table.tolist()]
         else:
             unit = sides / np.maximum(np.linalg.norm(sides, axis=-1, keepdims=True), 1e-12)
-            answers = self._by_cosine(unit.transpose(1, 0, 2), ranked="positive" in rows.column_names)
+            answers = self._by_cosine(unit.transpose(1, 0, 2), rows)
         cut = (numbers(features, "lost").reshape(len(rows), -1).sum(axis=1) > 0).tolist()
         return [answer | {"truncated": t} for answer, t in zip(answers, cut, strict=True)]
 
-    def _classified(self, u: np.ndarray, v: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> list[Answer]:
-        """The classifier's probabilities for each pair of vectors, `(pairs, size)` each."""
-        from scipy.special import softmax
-
-        logits = np.concatenate([u, v, np.abs(u - v)], axis=1) @ weight.astype(np.float64).T + bias.astype(np.float64)
-        return [best_label(self.options.labels or [], row) for row in softmax(logits, axis=1).tolist()]
-
-    def _by_cosine(self, sides: Sequence[Any], *, ranked: bool) -> list[Answer]:
-        """Answers from the unit vectors of each side, `(rows, size)` each, dense or sparse."""
-
-        def rowwise(a: Any, b: Any) -> list[float]:
-            return np.asarray(np.clip((a * b).sum(axis=1), -1, 1)).ravel().tolist()
-
-        answers: list[Answer] = [{"score": score} for score in rowwise(sides[0], sides[1])]
-        if self.options.labels and len(self.options.labels) == 2:
-            labels, limit = self.options.labels, self._threshold
-            answers = [answer | {"label": labels[answer["score"] >= limit]} for answer in answers]
-        if ranked:
-            table = sides[0] @ sides[1].T
-            places = similarity.places(table if isinstance(table, np.ndarray) else table.toarray())
-            answers = [answer | {"rank": place} for answer, place in zip(answers, places, strict=True)]
-        if len(sides) > 2:
-            worse = rowwise(sides[0], sides[2])
-            answers = [answer | {"negative_score": score} for answer, score in zip(answers, worse, strict=True)]
-        return answers
-
-    @property
-    def _threshold(self) -> float:
-        return MIDDLE if self.options.threshold is None else self.options.threshold
+    def _by_cosine(self, sides: Sequence[Any], rows: Dataset) -> list[Answer]:
+        return similarity.by_cosine(sides, rows, self.options.labels or (), self.options.threshold)
 
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
         """The threshold of best accuracy, where two labels come from cosines and the recipe left it open."""
@@ -233,24 +198,22 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         required(rows, "score", "label", "positive")
         if "score" in rows.column_names or "positive" in rows.column_names:
             return similarity.of_rows(answers, rows)
-        if self.options.loss == "softmax":
-            return GradedLabels("single-label", self.options.labels or [], self._numbers(rows, "label"), answers)
         if not self.options.labels:
             raise DataError(Problem("column `label`", "this model learned no labels, only cosines", "Map a `score`."))
-        return similarity.labelled(self._numbers(rows, "label"), similarity.of(answers, "score"), self._threshold)
+        truth = self._numbers(rows, "label")
+        if self.options.loss == "softmax":
+            return GradedLabels("single-label", self.options.labels, truth, answers)
+        return similarity.labelled(truth, similarity.of(answers, "score"), self.options.threshold)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """What the cosine of TF-IDF vectors, learned on the texts of train, scores."""
         if self.options.loss == "softmax":
             return {}
         names = [name for name in self.sides if name in rows.column_names and name != "text"]
-        train = simple.enough(train)
-        sides = simple.tfidf_vectors([text for name in names for text in train[name]], [rows[n][:] for n in names])
-        if sides is None:
+        chunks = simple.tfidf_chunks(train, rows, names, self.chunk_size)
+        answers = [answer for sides in chunks for answer in self._by_cosine(sides, rows)]
+        if not answers:
             return {}
-        starts = range(0, len(rows), self.chunk_size)  # ranks are among the rows of a chunk, as the model's are
-        chunks = ([side[start : start + self.chunk_size] for side in sides] for start in starts)
-        answers = [answer for chunk in chunks for answer in self._by_cosine(chunk, ranked="positive" in names)]
         if not self.options.labels:
             return {"tf-idf cosine": self.grade(answers, rows).scores}
         truth, cosines = self._numbers(rows, "label"), similarity.of(answers, "score")

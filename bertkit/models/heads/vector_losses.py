@@ -14,6 +14,17 @@ def cosines(a: Tensor, b: Tensor) -> Tensor:
     return F.cosine_similarity(a, b, dim=-1)
 
 
+def cosine_mse(a: Tensor, b: Tensor, targets: Tensor) -> Tensor:
+    """Squared differences of each pair's cosine and its target, summed, `()`."""
+    return F.mse_loss(cosines(a, b), targets, reduction="sum")
+
+
+def classified(a: Tensor, b: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
+    """Cross-entropy, summed, of a linear layer over (a, b, |a - b|) (Reimers & Gurevych 2019), `()`."""
+    logits = F.linear(torch.cat([a, b, (a - b).abs()], dim=-1), weight, bias)
+    return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=label_smoothing)
+
+
 def cosent(scores: Tensor, targets: Tensor, scale: float) -> Tensor:
     """CoSENT (Su 2022): log(1 + sum of exp(scale (score_i - score_j)) over pairs with target_i < target_j), `()`.
 
