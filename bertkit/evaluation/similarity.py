@@ -39,8 +39,8 @@ def by_classifier(u: Floats, v: Floats, weight: ArrayLike, bias: ArrayLike) -> F
 def by_cosine(sides: Sequence[Any], rows: Dataset, labels: Sequence[str], threshold: float | None) -> list[Answer]:
     """Answers from the unit vectors of each side of a pair, `(rows, size)` each, dense or sparse: `score`, the cosine.
 
-    With two labels also `label`, the second from the threshold on; where rows have a `positive`, its `rank` among all of
-    these; with a third side `negative_score`.
+    With two labels also `label`, the second from the threshold on; where rows have a `positive`, its `rank` among
+    all of these; with a third side `negative_score`.
     """
 
     def rowwise(a: Any, b: Any) -> list[float]:

@@ -95,8 +95,8 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
             raise DataError(Problem("task.loss", what, f"Write {' or '.join(LOSSES[target])}, or leave it out."))
         settled: dict[str, Any] = {"loss": loss}
         if target == "label":
-            known = settle_labels(options.labels, label_names(rows["label"][:], class_names))
-            settled["labels"] = list(dict.fromkeys(known.values()))
+            names = label_names(rows["label"][:], class_names)
+            settled["labels"] = list(dict.fromkeys(settle_labels(options.labels, names).values()))
             if loss != "softmax" and len(settled["labels"]) != 2:
                 what = f"{loss} learns from two labels, but train has {', '.join(settled['labels'])}"
                 raise DataError(Problem("task.loss", what, "Write loss: softmax."))
@@ -161,8 +161,8 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
 
         if self.options.loss == "multiple-negatives-ranking":
             return super().loss(outputs, batch)
-        a, b = (outputs["vectors"][batch["side"] == side] for side in (0, 1))
-        targets = batch["labels"][batch["side"] == 0]
+        first, second = (batch["side"] == side for side in (0, 1))
+        a, b, targets = outputs["vectors"][first], outputs["vectors"][second], batch["labels"][first]
         if self.options.loss == "softmax":
             return vector_losses.classified(a, b, outputs["weight"], outputs["bias"], targets, label_smoothing)
         if self.options.loss == "cosine-mse":
@@ -179,8 +179,8 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
             table = similarity.by_classifier(sides[:, 0], sides[:, 1], *items[0].classifier)
             answers = [best_label(self.options.labels or [], row) for row in table.tolist()]
         else:
-            unit = sides / np.maximum(np.linalg.norm(sides, axis=-1, keepdims=True), 1e-12)
-            answers = self._by_cosine(unit.transpose(1, 0, 2), rows)
+            sides /= np.maximum(np.linalg.norm(sides, axis=-1, keepdims=True), 1e-12)
+            answers = self._by_cosine(sides.transpose(1, 0, 2), rows)
         cut = (numbers(features, "lost").reshape(len(rows), -1).sum(axis=1) > 0).tolist()
         return [answer | {"truncated": t} for answer, t in zip(answers, cut, strict=True)]
 
@@ -209,8 +209,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         """What the cosine of TF-IDF vectors, learned on the texts of train, scores."""
         if self.options.loss == "softmax":
             return {}
-        names = [name for name in self.sides if name in rows.column_names and name != "text"]
-        chunks = simple.tfidf_chunks(train, rows, names, self.chunk_size)
+        chunks = simple.tfidf_chunks(train, rows, self.sides[1:], self.chunk_size)
         answers = [answer for sides in chunks for answer in self._by_cosine(sides, rows)]
         if not answers:
             return {}
