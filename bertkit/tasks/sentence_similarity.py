@@ -180,7 +180,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
             answers = [best_label(self.options.labels or [], row) for row in table.tolist()]
         else:
             sides /= np.maximum(np.linalg.norm(sides, axis=-1, keepdims=True), 1e-12)
-            answers = self._by_cosine(sides.transpose(1, 0, 2), rows)
+            answers = self._by_cosine([*sides.transpose(1, 0, 2)], rows)
         cut = (numbers(features, "lost").reshape(len(rows), -1).sum(axis=1) > 0).tolist()
         return [answer | {"truncated": t} for answer, t in zip(answers, cut, strict=True)]
 
