@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quiet_libraries() -> None:
-    """Bars off; one thread per worker, since the tests run in two processes."""
+    """Bars off; one thread per worker, since the tests run in several processes."""
     datasets.disable_progress_bars()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

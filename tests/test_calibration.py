@@ -10,6 +10,7 @@ from scipy.special import expit, logit, softmax
 from sklearn import metrics as sk
 
 from bertkit.evaluation import calibration
+from bertkit.tasks.labels import assigned_labels
 
 
 def softmax_loss(logits, truth, temperature):
@@ -134,3 +135,9 @@ def test_reliability_of_empty_bins():
     ]
     with pytest.raises(ValueError, match="decisions"):
         calibration.expected_calibration_error([], [])
+
+
+def test_a_threshold_of_zero_gives_every_label():
+    scores = {"a": 0.0, "b": 0.3}
+    assert assigned_labels(["a", "b"], [0.0, 0.3], 0.0) == {"labels": ["a", "b"], "scores": scores}
+    assert assigned_labels(["a", "b"], [0.0, 0.3], None) == {"labels": [], "scores": scores}

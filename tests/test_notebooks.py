@@ -29,7 +29,7 @@ nbformat.write(notebook, file)
 # What takes time and is tested elsewhere is left out: most rows, the explanations, the proof by a fresh process.
 SHORTER = {
     r"^epochs = \d+$": "epochs = 0.2",
-    r'f"training\.num_train_epochs=\{epochs\}"': r'\g<0>, "data.limit=60", "explain=false", "verify=false"',
+    r'f"training\.num_train_epochs=\{epochs\}"': r'\g<0>, "data.limit=24", "explain=false", "verify=false"',
     r"lines=True\)$": r"\g<0>.groupby('label').head(30)",
     r"\(others \* 100\)\[:100\]": "others[:10]",
 }

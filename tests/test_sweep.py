@@ -7,7 +7,7 @@ import re
 import shlex
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
-from math import log10
+from math import isfinite, log10, nan
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,7 +88,8 @@ class Trainer:
                 state = SimpleNamespace(log_history=[{"eval_accuracy": value}] * number)
                 watch.on_evaluate(None, state, None, metrics={"eval_accuracy": value})
                 self.pass_moment()
-        outcomes = [{"headline": self.score(recipe.model_copy(update={"seeds": [seed]}))} for seed in recipe.seeds]
+        scores = [self.score(recipe.model_copy(update={"seeds": [seed]})) for seed in recipe.seeds]
+        outcomes = [{"headline": score if isfinite(score) else None} for score in scores]
         (folder / "model").mkdir(exist_ok=True)
         write_json(folder / "results.json", {"seeds": outcomes})
         self.trained.append(folder.name)
@@ -336,6 +337,12 @@ def test_a_trial_that_fails_is_told_and_the_sweep_goes_on(trainer: Trainer, room
     assert failed
     assert all(trial["outcome"] == "failed: training: the loss is nan at step 3" for trial in failed)
     assert {trial["changes"]["training.per_device_train_batch_size"] for trial in failed} == {8}
+
+
+def test_a_sweep_without_any_score_is_reported(trainer: Trainer, room: Path, tmp_path: Path) -> None:
+    trainer.score = lambda _: nan
+    with pytest.raises(UserError, match="accuracy is undefined in all of them"):
+        sweep(recipe_of(room), room / "space.yaml", tmp_path / "s", trials=2, confirm=1)
 
 
 @pytest.mark.parametrize("kind", [DataError, ModelError])

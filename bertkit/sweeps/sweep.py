@@ -146,6 +146,9 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> dic
     """Train the winner and the base recipe on fresh seeds; write best.yaml; returns the content of sweep.json."""
     from bertkit.sweeps.search import outcome, train_or_resume
 
+    if all(trial.value is None for trial in search.finished()):
+        what = f"no trial has a score: {search.metric} is undefined in all of them"
+        raise UserError(Problem(str(search.folder), what, "Choose another metric: training.metric_for_best_model=NAME"))
     folder, winner = search.folder, search.study.best_trial
     seeds = [(recipe.seeds[0] + 1 + number) % 2**32 for number in range(confirm)]
     changes = search.changes(winner)

@@ -158,7 +158,9 @@ def best_label(names: Sequence[str], probabilities: list[float], thresholds: Any
 def assigned_labels(names: Sequence[str], probabilities: list[float], thresholds: Any) -> Answer:
     """The labels whose probability reaches the threshold (for all, by label, or 0.5), and the `scores` of all."""
     scores = dict(zip(names, probabilities, strict=True))
-    limits = thresholds if isinstance(thresholds, dict) else dict.fromkeys(names, thresholds or 0.5)
+    limits = (
+        thresholds if isinstance(thresholds, dict) else {} if thresholds is None else dict.fromkeys(names, thresholds)
+    )
     return {"labels": [name for name, p in scores.items() if p >= limits.get(name, 0.5)], "scores": scores}
 
 

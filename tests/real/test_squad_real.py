@@ -10,6 +10,7 @@ import string
 from itertools import groupby
 
 import pytest
+from datasets import Dataset
 
 from bertkit.data import read_rows
 from bertkit.data.squad import check_answers
@@ -117,7 +118,8 @@ def test_scores_of_a_fixed_rule(real_data, name):
     folder, _, kind = name.partition(" ")
     rows, rule = rows_of(real_data, f"{folder}/dev.json"), first_words if kind == "first words" else mixed
     gold, predicted = [row["answers"]["text"] for row in rows], [rule(row) for row in rows]
-    scores = GradedAnswers(gold, predicted).scores
+    answers = [{"answer": text} for text in predicted]
+    scores = GradedAnswers(answers, Dataset.from_list([{"answers": row["answers"]} for row in rows]), False, {}).scores
     naive = list(map(naive_scores, predicted, gold))
     groups = {"": naive}
     if not all(gold):
