@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy.special import expit, logit, softmax
-from sklearn import metrics as sk
+from scipy.special import expit, logit, logsumexp, softmax
 
 from bertkit.evaluation import calibration
 from bertkit.tasks.labels import assigned_labels
 
 
-def softmax_loss(logits, truth, temperature):
-    return sk.log_loss(truth, softmax(logits / temperature, axis=1), labels=range(logits.shape[1]))
+def smoothed_loss(logits, truth, temperature):
+    """Of each row the gold label has the target (n + 1) / (n + 2), all others together the rest."""
+    scaled, target = logits / temperature, (len(truth) + 1) / (len(truth) + 2)
+    others = np.where(np.arange(logits.shape[1]) == np.asarray(truth)[:, None], -np.inf, scaled)
+    total = logsumexp(scaled, axis=1)
+    gold = scaled[np.arange(len(truth)), truth] - total
+    return -np.mean(target * gold + (1 - target) * (logsumexp(others, axis=1) - total))
+
+
+def confidence(logits, temperature):
+    return softmax(logits / temperature, axis=1).max(axis=1).mean()
 
 
 @pytest.mark.parametrize("true_temperature", [0.3, 1.0, 2.5])
@@ -25,9 +34,6 @@ def test_softmax_temperature_is_found(true_temperature):
     probabilities = softmax(logits * true_temperature, axis=1)  # so much too sure
     found = calibration.fit_temperature(probabilities, drawn, exclusive=True)
     assert found == pytest.approx(true_temperature, rel=0.05)
-    grid = np.geomspace(0.05, 20, 100)
-    best = min(softmax_loss(np.log(probabilities), drawn, t) for t in grid)
-    assert softmax_loss(np.log(probabilities), drawn, found) <= best
     calibrated = calibration.apply_temperature(np.log(probabilities), found, exclusive=True)
     after = calibration.expected_calibration_error(calibrated.max(axis=1), calibrated.argmax(axis=1) == drawn)
     assert after < 0.03
@@ -42,27 +48,65 @@ def test_sigmoid_temperature_is_found():
     np.testing.assert_allclose(calibration.apply_temperature(logits * 2, 2.0, exclusive=False), expit(logits))
 
 
-def test_temperature_never_makes_it_worse():
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_temperature_is_the_best_that_the_errors_allow(exclusive):
+    """By brute force over temperatures; below 1 only those whose mean confidence the errors support."""
+    colder, flawless = 0, 0
     for seed in range(50):
         rng = np.random.default_rng(seed)
-        rows, labels = int(rng.integers(1, 8)), int(rng.integers(1, 4))
-        probabilities = softmax(rng.normal(size=(rows, labels)) * 5, axis=1)
-        truth = rng.integers(0, labels, rows)
-        found = calibration.fit_temperature(probabilities, truth, exclusive=True)
-        assert 0.05 <= found <= 20
-        if labels > 1:
-            logits = np.log(probabilities)
-            assert softmax_loss(logits, truth, found) <= softmax_loss(logits, truth, 1.0) + 1e-15
+        rows, labels = int(rng.integers(2, 40)), int(rng.integers(2, 5)) if exclusive else 2
+        logits = rng.normal(size=(rows, labels)) * rng.uniform(0.1, 3)
+        best, drawn = logits.argmax(axis=1), rng.integers(0, labels, rows)
+        truth = np.where(rng.random(rows) < rng.choice([0.5, 0.9, 1.0]), best, drawn)
+        sigmoid = expit(logits[:, 1] - logits[:, 0])[:, None], truth[:, None]
+        given = (softmax(logits, axis=1), truth) if exclusive else sigmoid
+        found = calibration.fit_temperature(*given, exclusive=exclusive)
+        errors = int((best != truth).sum())
+        most = (rows - errors + 1) / (rows + 2)
+        grid = [1.0, *np.geomspace(0.05, 19.99, 200)]
+        allowed = [t for t in grid if t >= 1 or (errors and confidence(logits, t) <= most)]
+        assert smoothed_loss(logits, truth, found) <= min(smoothed_loss(logits, truth, t) for t in allowed) + 1e-8
+        if found < 1:
+            assert errors
+            assert confidence(logits, found) <= most + 1e-9
+        colder, flawless = colder + (found < 1), flawless + (not errors)
+    assert min(colder, flawless) > 5
+
+
+@pytest.mark.parametrize("margin", [2, 6, 10, 14, 20])
+def test_rows_that_are_all_right_support_only_so_much_confidence(margin):
+    """100 of them: 101 / 102, and never more than the model itself has."""
+    probabilities = softmax([[margin, 0.0]] * 100, axis=1)
+    expected = pytest.approx(max(1.0, margin / math.log(101)), rel=1e-3)
+    assert calibration.fit_temperature(probabilities, [0] * 100, exclusive=True) == expected
+    assert calibration.fit_temperature(probabilities[:, :1], [[1]] * 100, exclusive=False) == expected
+    assert calibration.fit_temperature(probabilities[:50], [[1, 0]] * 50, exclusive=False) == expected
+
+
+@pytest.mark.parametrize("margin", [0.3, 6, 15])
+def test_one_error_in_five_rows(margin):
+    probabilities = softmax([[margin, 0.0]] * 5, axis=1)
+    found = calibration.fit_temperature(probabilities, [0, 0, 0, 0, 1], exclusive=True)
+    assert found == pytest.approx(margin / math.log(5 / 2), rel=1e-3)  # confidence 5 / 7
+
+
+def test_confidence_beyond_the_share_of_right_rows_is_not_raised():
+    """The loss asks for a temperature below 1, the number of errors does not allow it."""
+    logits = np.array([[3.0, 0.0]] * 60 + [[0.01, 0.0]] * 40)
+    truth = [0] * 60 + [1] * 40
+    assert smoothed_loss(logits, truth, 0.8) < smoothed_loss(logits, truth, 1.0)
+    assert confidence(logits, 1.0) > 61 / 102
+    assert calibration.fit_temperature(softmax(logits, axis=1), truth, exclusive=True) == 1.0
 
 
 def test_temperature_of_extremes():
     sure = np.eye(2)[[0, 1, 1]]
-    assert calibration.fit_temperature(sure, [0, 1, 1], exclusive=True) == 1.0  # right and sure: nothing to gain
+    assert calibration.fit_temperature(sure, [0, 1, 1], exclusive=True) == pytest.approx(20, rel=1e-3)
     assert calibration.fit_temperature(sure, [1, 0, 0], exclusive=True) == pytest.approx(20, rel=1e-3)
-    assert calibration.fit_temperature([[0.6, 0.4]], [0], exclusive=True) == 1.0  # separable: nothing to learn
+    assert calibration.fit_temperature([[0.6, 0.4]], [0], exclusive=True) == 1.0  # no row is wrong
     assert calibration.fit_temperature([[1.0], [1.0]], [0, 0], exclusive=True) == 1.0  # one label
     assert calibration.fit_temperature([[1.0], [0.0]], [[0], [1]], exclusive=False) == pytest.approx(20, rel=1e-3)
-    assert calibration.fit_temperature([[0.9], [0.2]], [[1], [0]], exclusive=False) == 1.0
+    assert calibration.fit_temperature([[0.7], [0.3]], [[1], [0]], exclusive=False) == 1.0
     assert calibration.fit_temperature([[0.5]], [[1]], exclusive=False) == 1.0  # logit 0 has no temperature
 
 

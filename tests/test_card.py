@@ -134,6 +134,9 @@ def test_what_the_text_says(facts: Facts, trained: Run) -> None:
     assert f"{sum(row['answer']['truncated'] for row in facts.rows)} of 7 rows of test were longer." in text
     assert "whose scores say little: bad (2), good (5)." in text
     assert f"temperature {facts.options['temperature']:.4f}" in text
+    validation = facts.results["splits"]["validation"]
+    wrong = round((1 - validation["metrics"]["accuracy"]) * validation["rows"])
+    assert f"(fitted on {validation['rows']} decisions of validation, {wrong} of them wrong)" in text
     assert f"```yaml\n{facts.recipe_text}```" in text
     assert re.search(rf"^versions.torch +{re.escape(facts.environment['versions']['torch'])}$", text, re.MULTILINE)
 

@@ -512,6 +512,22 @@ def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(shift
     assert calibrate(certain, rows, lambda _: kept).options.null_threshold is None
 
 
+@pytest.mark.parametrize("wrong", [0, 20])
+def test_scores_are_no_surer_than_the_share_of_right_answers(wrong: int, kinds: dict[str, Any]) -> None:
+    contexts = ["cat sat on the mat", "dog ran down the mat"] * 30
+    answers = [{"text": [context[:3]], "answer_start": [0]} for context in contexts]
+    rows = rows_of(contexts).add_column("answers", answers)
+    task = qa(kinds["wordpiece"], unanswerable=False, max_answer_length=1)
+    logits = [np.full((2, length), -10, np.float32) for length in task.encode(rows)["length"]]
+    for row, each in enumerate(logits):
+        each[:, 6 if row < wrong else 5] = 0.0
+    fitted = calibrate(task, rows, lambda given: keep(task, given, logits))
+    found = list(fitted.answer(rows, lambda given: keep(task, given, logits)))
+    assert np.mean([answer["score"] for answer in found]) == pytest.approx((61 - wrong) / 62, abs=1e-3)
+    calibration = fitted.grade(found, rows).details()["calibration"]
+    assert (calibration["decisions"], calibration["errors"]) == (60, wrong)
+
+
 def test_a_temperature_is_fitted_where_answers_are_too_sure(kinds: dict[str, Any]) -> None:
     """Scores of the fitted task are nearer to the truth, by the loss that scikit-learn would compute."""
     from sklearn.metrics import log_loss

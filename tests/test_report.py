@@ -146,6 +146,8 @@ def test_every_task_has_a_report(
         assert [each.measure for each in wrong.top] == sorted((each.measure for each in wrong.top), reverse=True)
         assert all(any(each.texts) or each.lines for each in wrong.top)
     ece = scores.get("calibration", {})
+    if ece and own.options.get("temperature") is not None:
+        assert f"decisions of validation, {ece['errors']} of them wrong." in page.text
     picture = task_pictures.reliability(own)
     after = next((ece[name] for name in ("ece_after", "ece", "ece_entities") if ece.get(name) is not None), None)
     assert (picture is None) == (after is None)
@@ -365,7 +367,7 @@ def test_text_of_the_data_is_text(facts: Facts) -> None:
 def test_labels_are_escaped_and_never_drawn(facts: Facts) -> None:
     metrics = {**facts.scores["metrics"], f"f1/{EVIL}": 0.5, f"support/{EVIL}": 3.0}
     own = {**facts.scores, "labels": [EVIL, "b"], "confusion_matrix": [[1, 2], [3, 4]], "metrics": metrics}
-    evil = replace(facts, rows=(), results={**facts.results, "splits": {facts.split: own}})
+    evil = replace(facts, rows=(), results={**facts.results, "splits": {**facts.results["splits"], facts.split: own}})
     page = well_formed(report(evil))
     assert page.text.count(EVIL) >= 3
     assert "3 few" in page.text
@@ -384,7 +386,7 @@ def test_many_labels_become_a_list_of_confusions(facts: Facts) -> None:
     matrix = np.eye(len(names), dtype=int) * 9
     matrix[3, 5], matrix[2, 1] = 7, 8
     own = {**facts.scores, "labels": names, "confusion_matrix": matrix.tolist()}
-    many = replace(facts, rows=(), results={**facts.results, "splits": {facts.split: own}})
+    many = replace(facts, rows=(), results={**facts.results, "splits": {**facts.results["splits"], facts.split: own}})
     assert sections.confusion(many) is None
     assert sections.confused(many) == [("label 2", "label 1", 8), ("label 3", "label 5", 7)]
     assert "The most frequent confusions" in well_formed(report(many)).text

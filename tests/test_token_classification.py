@@ -27,7 +27,7 @@ from bertkit.models.encoder import load_tokenizer
 from bertkit.models.heads.tagger import Emissions
 from bertkit.recipe.recipe import load_recipe
 from bertkit.sections import DataSpec
-from bertkit.tasks.base import prepare
+from bertkit.tasks.base import calibrate, prepare
 from bertkit.tasks.token_classification import TokenClassification, TokenClassificationOptions
 from bertkit.training.train import train
 
@@ -279,6 +279,28 @@ def test_a_softmax_takes_each_words_best_tag(tiny_encoder: Path) -> None:
         table = model(**inputs).logits[0, 1:-1].softmax(-1)
     assert [word["tag"] for word in answer["words"]] == [task.tags[i] for i in table.argmax(-1).tolist()]
     assert [word["score"] for word in answer["words"]] == pytest.approx(table.amax(-1).tolist(), rel=1e-5)
+
+
+def test_a_flawless_validation_makes_no_answer_surer_than_its_size_supports(tiny_encoder: Path) -> None:
+    task, model = made("crf", tiny_encoder)
+
+    def sure(features: Dataset) -> list[Emissions]:
+        found = ask(task, model).predict_features(features)
+        return [Emissions(5 * each.scores, tuple(5 * part for part in each.chain or ())) for each in found]
+
+    tokens = [["the", "cat", "was", "very", "bad"] * 3, ["good", "dog"], ["it", "sat", "on", "the", "mat"]]
+    answers = task.answer(Dataset.from_dict({"tokens": tokens}), sure)
+    tags = [[word["tag"] for word in answer["words"]] for answer in answers]
+    rows = Dataset.from_dict({"tokens": tokens, "tags": tags})
+    fitted = calibrate(task, rows, sure)
+    found = list(fitted.answer(rows, sure))
+    scores = [word["score"] for answer in found for word in answer["words"]]
+    assert 0.8 < np.mean(scores) < 23 / 24
+    assert [[word["tag"] for word in answer["words"]] for answer in found] == tags
+    calibration = fitted.grade(found, rows).details()["calibration"]
+    assert (calibration["decisions"], calibration["errors"]) == (22, 0)
+    wrong = Dataset.from_dict({"tokens": tokens, "tags": [*tags[:2], [*tags[2][:4], "B-ANIMAL"]]})
+    assert fitted.grade(found, wrong).details()["calibration"]["errors"] == (tags[2][4] != "B-ANIMAL")
 
 
 def test_context_changes_scores_and_never_the_words(tiny_encoder: Path) -> None:

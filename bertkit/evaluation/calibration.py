@@ -6,17 +6,36 @@ The temperature and the calibration error follow Guo et al. 2017, "On Calibratio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TypedDict
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bertkit.evaluation.intervals import Floats, Ints
+from bertkit.evaluation.intervals import Bools, Floats, Ints
 
 BINS = 15  # as in Guo et al.
-COLDEST, HOTTEST = 0.05, 20.0  # bounds of a fitted temperature: separable data has no finite minimum
+COLDEST, HOTTEST, STEPS = 0.05, 20.0, 16  # bounds of a fitted temperature, and how many are tried before the search
 TINY, BELOW_1 = np.finfo(np.float64).tiny, np.nextafter(1, 0)  # the probabilities nearest to 0 and 1 with finite logits
+
+
+class Decisions(NamedTuple):
+    """What a model decided at some temperature, next to the gold outcomes; each `(decisions,)`."""
+
+    confidence: Floats  # probability of the outcome that it chose
+    right: Bools  # whether that is the gold outcome
+    gold: Floats  # probability of the gold outcome
+    rest: Floats  # of all other outcomes together
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[Floats, Ints]]) -> Decisions:
+        """Each part: probabilities `(decisions, outcomes)`, of which the greatest is chosen, and gold ids."""
+        columns = []
+        for table, truth in parts:
+            gold = np.arange(table.shape[1]) == truth[:, None]
+            sums = (table.sum(axis=1, where=which) for which in (gold, ~gold))  # 1 - gold would lose the digits of rest
+            columns.append(cls(table.max(axis=1), table.argmax(axis=1) == truth, *sums))
+        return cls(*map(np.concatenate, zip(*columns, strict=True)))
 
 
 class Bin(TypedDict):
@@ -83,25 +102,19 @@ def logits_of(probabilities: ArrayLike, *, exclusive: bool) -> Floats:
 
 
 def fit_temperature(probabilities: ArrayLike, references: ArrayLike, *, exclusive: bool) -> float:
-    """The temperature that minimises the negative log likelihood, one for all labels; see `best_temperature`.
+    """The temperature that fits these rows, one for all labels; see `best_temperature`.
 
     probabilities: (rows, labels) at the temperature in use, which the result multiplies. references: label ids (rows,)
-    if labels are exclusive, else 0 and 1 (rows, labels). Raises ValueError: there is no row, or the shapes do not fit.
+    if labels are exclusive, else 0 and 1 (rows, labels), each of them a decision of its own. Raises ValueError: there
+    is no row, or the shapes do not fit.
     """
-    from scipy.special import logsumexp
-
     given, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.int64)
     if given.ndim != 2 or not given.size or truth.shape != given.shape[: 1 if exclusive else 2]:
         raise ValueError(f"expected (rows, labels) and one reference each, not {given.shape} and {truth.shape}")
-    logits, rows = logits_of(given, exclusive=exclusive), np.arange(len(given))
-
-    def loss(temperature: float) -> float:
-        scaled = logits / temperature
-        if exclusive:
-            return float(np.mean(logsumexp(scaled, axis=1) - scaled[rows, truth]))
-        return float(np.mean(np.logaddexp(0, scaled) - truth * scaled))
-
-    return best_temperature(loss)
+    logits = logits_of(given, exclusive=exclusive)
+    if not exclusive:  # a sigmoid is the softmax of its logit and 0
+        logits = np.stack([np.zeros(given.size), logits.ravel()], axis=1)
+    return best_temperature(lambda t: Decisions.of([(apply_temperature(logits, t, exclusive=True), truth.ravel())]))
 
 
 def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[float]:
@@ -134,23 +147,39 @@ def _best_threshold(scores: Floats, truth: Floats) -> float:
     return float(best[np.argmin(np.abs(best - 0.5))])
 
 
-def best_temperature(loss: Callable[[float], float]) -> float:
-    """The temperature of least `loss`, in [0.05, 20].
+def best_temperature(decide: Callable[[float], Decisions]) -> float:
+    """The temperature in [0.05, 20] of least log loss, with the smoothed targets of Platt 1999, section 2.2.
 
-    1.0 where none is better than leaving the probabilities as they are, or where ever lower temperatures are better
-    because no row is wrong.
+    decide: temperature -> the decisions of validation. Of n decisions each gold outcome has the target (n + 1) /
+    (n + 2), so that ever surer answers are not ever better. A temperature below 1, which makes answers surer, needs
+    evidence of how often they are wrong: there is none without an error, and with e errors the mean confidence does not
+    exceed (n - e + 1) / (n + 2) (Laplace's rule of succession). 1.0 where no other temperature is better.
+
+    Platt, "Probabilistic Outputs for Support Vector Machines and Comparisons to Regularized Likelihood Methods".
     """
-    from scipy.optimize import minimize_scalar
+    from scipy.optimize import brentq, minimize_scalar
 
-    # A softmax's loss is convex in 1 / T, so it has a single minimum in log T too, which a bounded search finds; for
-    # the posteriors of a chain, and for answers that were summed, it finds a local minimum.
-    minimum = minimize_scalar(
-        lambda log_t: loss(math.exp(log_t)), bounds=(math.log(COLDEST), math.log(HOTTEST)), method="bounded"
-    )
-    temperature = math.exp(float(minimum.x))
-    if temperature < COLDEST * 1.01:
-        return 1.0  # the loss falls without end, and says nothing about confidence
-    return temperature if loss(temperature) < loss(1.0) - 1e-12 else 1.0  # a smaller gain is rounding
+    right = decide(1.0).right
+    n, errors = len(right), int((~right).sum())
+
+    def loss(log_t: float) -> float:
+        _, _, *chances = decide(math.exp(log_t))
+        gold, rest = (float(np.log(np.maximum(each, TINY)).sum()) for each in chances)
+        return -((n + 1) * gold + rest) / (n + 2) / max(n, 1)
+
+    def excess(log_t: float) -> float:
+        return float(decide(math.exp(log_t)).confidence.mean()) - (n - errors + 1) / (n + 2)
+
+    # Not convex in general (posteriors of a chain, answers whose scores are summed): the best of a grid comes first.
+    grid = np.linspace(math.log(COLDEST) if errors else 0.0, math.log(HOTTEST), STEPS).tolist()
+    place = int(np.argmin([loss(log_t) for log_t in grid]))
+    around = grid[max(place - 1, 0)], grid[min(place + 1, STEPS - 1)]
+    log_t = float(minimize_scalar(loss, bounds=around, method="bounded").x)
+    if loss(log_t) > loss(0.0) - 1e-12:  # a smaller gain is rounding
+        return 1.0
+    if log_t < 0 < excess(log_t):
+        return math.exp(brentq(excess, log_t, 0.0)) if excess(0.0) < 0 else 1.0
+    return math.exp(log_t)
 
 
 def _decisions(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:

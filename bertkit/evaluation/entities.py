@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from operator import eq
+from operator import eq, ne
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -158,16 +158,18 @@ class GradedEntities(Graded):
 
     def details(self) -> dict[str, Any]:
         """Kinds of errors, which types are taken for which, and how well the entities' scores are calibrated."""
-        right = array("b")
+        right, words, errors = array("b"), 0, 0
         for gold, predicted in zip(self.gold, self.predicted, strict=True):
             correct = set(entities(gold))
             right.extend([entity in correct for entity in entities(predicted)])
+            words, errors = words + len(gold), errors + sum(map(ne, gold, predicted))
         ece = expected_calibration_error(self.confidences, right) if self.confidences else None
+        counts = {"decisions": words, "errors": errors}
         return {
             "labels": self.types,
             "errors": self.errors(),
             "confusion": self.confusion(),
-            "calibration": {"temperature": self.temperature, "ece_entities": ece},
+            "calibration": {"temperature": self.temperature, **counts, "ece_entities": ece},
         }
 
     def pairs(self) -> tuple[list[Sequence[str]], list[Sequence[str]]]:

@@ -67,7 +67,9 @@ class GradedLabels(Graded):
         temperature = self.temperature or 1.0
         before = metrics.scored(self.kind, self.references, self.tempered(1 / temperature), self.names, self.given)
         ece = {"ece_before": before.scores["ece"], "ece_after": self.scores["ece"]}
-        calibrated = {"temperature": temperature, **ece, "thresholds": self.thresholds}
+        right = self.given == self.references if self.kind == "single-label" else (self.table > 0.5) == self.references
+        counts = {"decisions": right.size, "errors": int((~right).sum())}
+        calibrated = {"temperature": temperature, **counts, **ece, "thresholds": self.thresholds}
         return {"labels": self.names, "confusion_matrix": confusion, "calibration": calibrated}
 
     def pairs(self) -> tuple[Any, Any]:

@@ -6,7 +6,6 @@ is nothing but articles and punctuation, this is the script of 2.0: such an answ
 
 from __future__ import annotations
 
-import math
 import re
 import string
 from collections import Counter
@@ -100,9 +99,15 @@ class GradedAnswers(Graded):
         return scores
 
     def details(self) -> dict[str, Any]:
-        """The threshold, the temperature, and how far the answers' scores are from their chance of being right."""
+        """The threshold, the temperature, and how far the answers' scores are from their chance of being right.
+
+        decisions: questions with an answer and a candidate. errors: those whose best candidate is no exact match.
+        """
+        pairs = zip(self.answers, self._gold(), strict=True)
+        right = [question_scores(a["n_best"][0]["answer"], gold)[0] for a, gold in pairs if gold and a["n_best"]]
+        counts = {"decisions": len(right), "errors": right.count(0.0)}
         ece = expected_calibration_error(self._column("score"), self.values[0])
-        return {"calibration": {**self.fitted, "ece": ece}}
+        return {"calibration": {**self.fitted, **counts, "ece": ece}}
 
     def pairs(self) -> tuple[list[str], list[list[str]]]:
         """Predicted texts, and lists of gold texts."""
@@ -150,22 +155,21 @@ def _f1(given: list[str], wanted: list[str]) -> float:
 
 
 def best_temperature(
-    answers: Callable[[float], Iterable[tuple[int, str, float]]], gold: Sequence[Sequence[str]]
+    answers: Callable[[float], Iterable[tuple[int, str, float, float]]], gold: Sequence[Sequence[str]]
 ) -> float:
-    """The temperature at which scores fit whether their answers are exact matches: least log loss.
+    """The temperature at which scores fit whether their answers are exact matches; see `calibration`.
 
-    answers: temperature -> question, best answer and its score. gold: (questions, answers) texts.
+    answers: temperature -> question, best answer, its score, and that of everything else. gold: (questions, answers).
     """
 
     @cache  # few of a question's candidates become the best at any temperature
-    def right(question: int, answer: str) -> float:
+    def matches(question: int, answer: str) -> float:
         return question_scores(answer, gold[question])[0]
 
-    def loss(temperature: float) -> float:
-        total = 0.0
-        for question, answer, score in answers(temperature):
-            probability = min(max(score, 1e-9), 1 - 1e-9)
-            total -= math.log(probability if right(question, answer) else 1 - probability)
-        return total
+    def decide(temperature: float) -> calibration.Decisions:
+        judged = [(*scores, matches(question, answer)) for question, answer, *scores in answers(temperature)]
+        score, rest, right = np.asarray(judged, dtype=np.float64).reshape(-1, 3).T
+        gold_first = np.where(right, (score, rest), (rest, score))
+        return calibration.Decisions(score, right > 0, *gold_first)
 
-    return calibration.best_temperature(loss)
+    return calibration.best_temperature(decide)

@@ -16,6 +16,7 @@ from bertkit.report.facts import Facts
 from bertkit.report.mistakes import Part, shortened
 from bertkit.report.pictures import Picture
 from bertkit.report.table import compared_with_expected, interval, number, over_seeds, overall_metrics, strong_baselines
+from bertkit.text import counted
 
 MIN_SUPPORT = 20  # rows of a label; scores from fewer say little
 MAX_LABELS = 30  # of a readable matrix
@@ -219,6 +220,15 @@ def fitted_options(facts: Facts) -> Mapping[str, str]:
     if isinstance(limits, Mapping):
         values |= {f"threshold of {name}": f"{value:.4f}" for name, value in limits.items()}
     return values
+
+
+def fitted_on(facts: Facts) -> str:
+    """On how many decisions of validation the temperature was fitted, and how many were wrong; empty if it was not."""
+    given = facts.recipe.task.model_dump().get("temperature")
+    if given is not None or facts.options.get("temperature") is None:
+        return ""
+    found = facts.results["splits"]["validation"]["calibration"]
+    return f"fitted on {counted(found['decisions'], 'decision')} of validation, {found['errors']:,} of them wrong"
 
 
 def explained(explanations: Sequence[Mapping[str, Any]]) -> list[Explained]:

@@ -199,10 +199,11 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         def best(row: int, temperature: float) -> Answer:
             return self._answer(found[row], contexts[row], temperature, math.inf)
 
-        def judged(temperature: float) -> Iterator[tuple[int, str, float]]:
+        def judged(temperature: float) -> Iterator[tuple[int, str, float, float]]:
             for row in (row for row, each in enumerate(found) if gold[row] and each.spans):
                 answer = best(row, temperature)
-                yield row, answer["answer"], answer["score"]
+                others = math.fsum(each["score"] for each in answer["n_best"][1:])
+                yield row, answer["answer"], answer["score"], others + answer["null_score"]
 
         temperature = self.options.temperature or squad.best_temperature(judged, gold)
         if not self.unanswerable or self.options.null_threshold is not None:

@@ -255,7 +255,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return [as_answer(*sentence) for sentence in zip(texts, words, read, best, strict=True)]
 
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
-        """The temperature (Guo et al. 2017) that makes the gold tags' posteriors most likely."""
+        """The temperature that makes the gold tags' posteriors most likely; see `best_temperature`."""
         if self.options.temperature is not None:
             return {}
         scores, gold, chain = list[Any](), list[Any](), None
@@ -265,10 +265,10 @@ class TokenClassification(Task[TokenClassificationOptions]):
             gold += [self._ids(*pair) for pair in zip(part["tags"], read, strict=True)]
             chain = items[0].chain
 
-        def loss(temperature: float) -> float:
-            return -tagger.tag_log_likelihood(scores, gold, chain, self.tags, temperature)
+        def decide(temperature: float) -> calibration.Decisions:
+            return calibration.Decisions.of(tagger.gold_posteriors(scores, gold, chain, self.tags, temperature))
 
-        return {"temperature": calibration.best_temperature(loss)}
+        return {"temperature": calibration.best_temperature(decide)}
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> entities.GradedEntities:
         gold = column_values(rows, required(rows, "tags"))

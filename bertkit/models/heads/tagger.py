@@ -133,28 +133,28 @@ def expand_to_words(best: Tagged, read: Sequence[int], words: int) -> Tagged:
     return Tagged(tags, scores, parts)
 
 
-def tag_log_likelihood(
+def gold_posteriors(
     scores: Sequence[np.ndarray],
     gold: Sequence[Sequence[int]],
     chain: Sequence[np.ndarray] | None,
     tags: Sequence[str],
     temperature: float,
-) -> float:
-    """The mean, over words, of the log posterior of the gold tag."""
-    from scipy.special import log_softmax
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Posteriors of the tags of some words `(words, tags)`, and the ids of their gold tags `(words,)`, at least once.
+
+    scores, chain, tags, temperature: as for `decode_tags`. gold: the ids of each sentence.
+    """
+    from scipy.special import softmax
 
     if chain is None:
-        logs = log_softmax(np.concatenate(scores).astype(np.float64) / temperature, axis=1)
         ids = np.asarray([tag for own in gold for tag in own], dtype=np.int64)
-        return float(logs[np.arange(len(ids)), ids].mean()) if len(ids) else 0.0
-    total, count = 0.0, 0
+        yield softmax(np.concatenate(scores).astype(np.float64) / temperature, axis=1), ids
+        return
+    yield np.empty((0, len(tags))), np.empty(0, dtype=np.int64)
     for rows, emissions, lengths, joint in _blocks(scores, chain, tags, temperature):
         words = np.arange(emissions.shape[1]) < lengths[:, None]
-        golden = np.zeros(words.shape, dtype=np.int64)
-        golden[words] = [tag for row in rows for tag in gold[row]]
-        chosen = _at(posteriors.posterior(emissions, lengths, joint).marginals, golden)[words]
-        total, count = total + float(np.log(chosen.clip(min=1e-12)).sum()), count + len(chosen)
-    return total / max(count, 1)
+        golden = np.asarray([tag for row in rows for tag in gold[row]], dtype=np.int64)
+        yield posteriors.posterior(emissions, lengths, joint).marginals[words], golden
 
 
 def _at(table: np.ndarray, tags: np.ndarray) -> np.ndarray:
