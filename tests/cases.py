@@ -157,6 +157,14 @@ CASES = [
     ),
 ]
 
+# Two processes divide seven rows into four and three.
+SEVEN = Case(
+    "in-batch-of-seven",
+    SIMILAR,
+    {"anchor": TEXTS[:7], "positive": LONG[:7], "negative": LONG[:0:-1]},
+    across_rows=True,
+)
+
 # Masks and pairs are drawn: an answer depends on a document's place and company.
 DOCUMENTS = [f"{a} . {b} . {a} and {b} !" for a, b in zip(TEXTS, TEXTS[3:] + TEXTS[:3], strict=True)]
 DRAWN = [

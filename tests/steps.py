@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cases import CASES, DRAWN, Case, encoder
+from cases import CASES, DRAWN, SEVEN, Case, encoder
 from safetensors.torch import save_file
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
@@ -93,7 +93,7 @@ def stock_first_step(case: Case, folder: Path, out: Path, batch: int, accumulate
 if __name__ == "__main__":
     folder, out, batch = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
-    for chosen in [case for case in [*CASES, *DRAWN] if case.id in sys.argv[4:]]:
+    for chosen in [case for case in [*CASES, *DRAWN, SEVEN] if case.id in sys.argv[4:]]:
         loss, gradients = first_step(chosen, folder, out / chosen.id, batch, 1)
         if torch.distributed.get_rank() == 0:
             save_file(gradients, out / f"{chosen.id}.safetensors")
