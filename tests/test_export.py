@@ -29,7 +29,7 @@ from bertkit.export import program
 from bertkit.export.agreement import output_difference, same
 from bertkit.export.graph import Graph, Reduced, batch_of, build
 from bertkit.export.program import export
-from bertkit.export.quantize import search
+from bertkit.export.quantize import layers, quantized, search
 from bertkit.export.viterbi import viterbi
 from bertkit.files import sha256
 from bertkit.inference.evaluate import score
@@ -301,14 +301,17 @@ say("report", ["report", sys.argv[2], "--output", sys.argv[3]])
 
 @pytest.mark.parametrize("opset", [18, 20, 24])
 def test_a_thousand_sequences_have_the_path_of_decode(opset: int) -> None:
-    """Batches of any size and length; the emissions of a third are whole numbers, so that there are ties."""
+    """Batches of any size and length; the scores of a third are whole numbers, so that paths tie."""
     rng, tags, count = np.random.default_rng(opset), ["O", "B-A", "I-A", "B-B", "I-B"], 0
     while count < 1000:
+        ties = count % 3 == 0
         temperature, batch, words = float(rng.uniform(0.5, 2)), int(rng.integers(1, 40)), int(rng.integers(1, 20))
-        parts = (torch.from_numpy(rng.normal(size=shape)) / temperature for shape in ((5, 5), 5, 5))
-        joint = crf.constrain(Chain(*parts), crf.forbidden(tags))
+        temperature = 1.0 if ties else temperature
+        parts = [rng.normal(size=shape) for shape in ((5, 5), 5, 5)]
+        parts = [part.round() if ties else part for part in parts]
+        joint = crf.constrain(Chain(*(torch.from_numpy(part) / temperature for part in parts)), crf.forbidden(tags))
         emissions = (3 * rng.normal(size=(batch, words, 5))).astype(np.float32)
-        emissions = emissions.round() if count % 3 == 0 else emissions
+        emissions = emissions.round() if ties else emissions
         lengths = rng.integers(1, words + 1, size=batch)
         model = viterbi([part.numpy() for part in joint], temperature)
         model.opset_import[0].version = opset
@@ -349,6 +352,49 @@ def test_int8_that_costs_too_much_is_refused_with_the_figures() -> None:
         search(LAYERS, lambda nodes: HARM[nodes[0]], lambda nodes: 0.3, 0.005)
     with pytest.raises(ModelError, match="nan"):
         search(LAYERS, lambda nodes: HARM[nodes[0]], lambda nodes: float("nan"), 0.005)
+
+
+@pytest.fixture
+def linear() -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
+    """A graph of a MatMul and a Gemm, its input, and both outputs, whose two columns differ a thousandfold in size."""
+    rng = np.random.default_rng(0)
+    table = (rng.normal(size=(16, 2)) * [100, 0.1]).astype(np.float32)
+    texts = rng.normal(size=(5, 16)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+        helper.make_node("Gemm", ["x", "v", "bias"], ["b"], name="second", transB=1),
+    ]
+    constants = {"w": table, "v": np.ascontiguousarray(table.T), "bias": np.zeros(2, dtype=np.float32)}
+    shapes = {"x": ["n", 16], "a": ["n", 2], "b": ["n", 2]}
+    x, a, b = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
+    weights = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "linear", [x], [a, b], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    return model, texts, texts @ table
+
+
+@pytest.mark.parametrize(
+    ("chosen", "int8"),
+    [
+        ({}, [True, True]),
+        ({"only": "first"}, [True, False]),
+        ({"only": "second"}, [False, True]),
+        ({"but": "first"}, [False, True]),
+        ({"but": "second"}, [True, False]),
+    ],
+)
+def test_int8_is_per_channel_and_only_where_it_is_asked_for(
+    chosen: dict[str, str], int8: list[bool], linear: tuple[onnx.ModelProto, np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    """With one scale for both columns, the small one would become 0. A layer that is left out is exact."""
+    model, texts, exact = linear
+    nodes = {how: layers(model)[name] for how, name in chosen.items()}
+    proto = quantized(model, tmp_path / "int8.onnx", **nodes)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=PROVIDERS)
+    for is_int8, found in zip(int8, session.run(["a", "b"], {"x": texts}), strict=True):
+        error = np.abs(found - exact).max(axis=0) / np.abs(exact).max(axis=0)
+        assert (error < (0.05 if is_int8 else 1e-6)).all()
+        assert (error > 1e-4).all() == is_int8
 
 
 @pytest.fixture(scope="module")
