@@ -33,7 +33,7 @@ from bertkit.evaluation import squad
 from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
-from bertkit.models.heads.spans import WindowSpans
+from bertkit.models.heads.spans import WindowSpans, log_odds
 from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
 from bertkit.sections import DataSpec
@@ -551,6 +551,55 @@ def test_a_temperature_is_fitted_where_answers_are_too_sure(kinds: dict[str, Any
     assert fitted.options.temperature > 5
     assert loss(fitted) == pytest.approx(-(2 / 3) * math.log(2 / 3) - (1 / 3) * math.log(1 / 3), abs=0.02)
     assert loss(task) > 2 * loss(fitted)
+
+
+def test_odds_of_just_the_threshold_give_an_answer(kinds: dict[str, Any]) -> None:
+    rows = rows_of(["cat dog"])
+    features = qa(kinds["wordpiece"]).encode(rows)
+    kept = keep(qa(kinds["wordpiece"]), features, draw_logits(features, 0, False))
+
+    def answered(threshold: float) -> dict[str, Any]:
+        (answer,) = qa(kinds["wordpiece"], null_threshold=threshold).decode(kept, features, rows)
+        return answer
+
+    best = answered(1e9)
+    odds = log_odds(best["null_score"], best["score"])
+    assert answered(odds) == best
+    assert best["answer"]
+    assert answered(math.nextafter(odds, -math.inf))["answer"] == ""
+
+
+def test_the_null_threshold_is_fitted_to_the_scores_at_the_fitted_temperature(kinds: dict[str, Any]) -> None:
+    """Against every threshold for the odds of a model that is far too sure of its answers."""
+    count, rng = 60, np.random.default_rng(0)
+    is_answerable, is_right = np.arange(count) % 3 > 0, np.arange(count) % 4 > 0
+    answers = [{"text": ["cat"], "answer_start": [0]} if each else {"text": [], "answer_start": []}
+               for each in is_answerable]  # fmt: skip
+    rows = rows_of(["cat sat on the mat"] * count).add_column("answers", answers)
+    task = qa(kinds["wordpiece"], max_answer_length=1)
+    features = task.encode(rows)
+    logits, nulls = [], rng.normal(np.where(is_answerable, -12, -5), 3).astype(np.float32)
+    for right, null, length in zip(is_right, nulls, features["length"], strict=True):
+        each = np.full((2, length), -30, np.float32)
+        each[:, 5:7] = (0, -4) if right else (-4, 0)  # cat, sat; both of start and end
+        each[:, 0] = null / 2
+        logits.append(each)
+    fitted = calibrate(task, rows, lambda given: keep(task, given, logits))
+    temperature, threshold = fitted.options.temperature, fitted.options.null_threshold
+    assert temperature is not None
+    assert temperature > 2
+    assert threshold is not None
+    odds = nulls.astype(np.float64) / temperature  # the best answer has logits of 0
+
+    def f1(threshold: float) -> float:
+        return float(np.where(odds <= threshold, is_answerable & is_right, ~is_answerable).mean())
+
+    best = max(map(f1, [odds.min() - 1, *(odds + 1e-6)]))
+    found = fitted.decode(keep(fitted, features, logits), features, rows)
+    pairs = zip(found, rows["answers"], strict=True)
+    scores = [squad.question_scores(answer["answer"], gold["text"])[1] for answer, gold in pairs]
+    assert float(np.mean(scores)) == pytest.approx(best)
+    assert f1(threshold * temperature) < best, "a threshold for the scores at 1"
 
 
 # --- runs
