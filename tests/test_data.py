@@ -403,10 +403,13 @@ def test_a_hold_out_of_numbers_is_spread_over_them(tmp_path):
 
 
 def test_a_label_that_only_comes_second_keeps_a_row_in_train(tmp_path):
-    rows = [{"text": str(i), "labels": ["a", "b"] if i < 2 else ["a"]} for i in range(40)]
+    """One of the two rows of `b`, where both are drawn: the other stays in validation."""
+    rows, sizes = [{"text": str(i), "labels": ["a", "b"] if i < 2 else ["a"]} for i in range(40)], set()
     for seed in range(20):
-        data = get(write(tmp_path / "t.jsonl", rows), validation=0.5, seed=seed)
+        data = get(write(tmp_path / "t.jsonl", rows), validation=0.9, seed=seed)
         assert any("b" in labels for labels in data.rows["train"]["labels"])
+        sizes.add(len(data.rows["validation"]))
+    assert sizes == {35, 36}
 
 
 def test_a_hold_out_contradicts_a_validation_split_and_needs_rows(tmp_path):

@@ -380,14 +380,19 @@ def test_a_cloze_is_never_the_other_segment(made):
 def test_sentence_order_pairs_are_what_their_labels_say(corpus):
     _, rows, tokenizer = corpus
     features = encode_documents(rows, tokenizer, LENGTH, nsp="sop")
-    chunks, labels = features["input_ids"][:], Counter()
+    chunks, sentences, labels, borders = features["input_ids"][:], features["sentences"][:], Counter(), []
     for epoch in range(2):
         for index, example in enumerate(drawn(features, Drawing.of(tokenizer, nsp="sop"), epoch)):
             first, second = segments(example, tokenizer.sep_token_id)
             label = example["next_sentence_label"]
             labels[label] += 1
             assert (second + first if label else first + second) == chunks[index]
+            ends = list(itertools.accumulate(sentences[index]))
+            border = ends.index(len(second if label else first))
+            if len(ends) > 2:
+                borders.append(border / (len(ends) - 2))  # 0: after the first sentence; 1: before the last
     assert set(labels) == {0, 1}
+    assert np.mean(borders) == pytest.approx(0.5, abs=0.05)
 
 
 def test_segments_have_their_types_and_special_tokens(made):

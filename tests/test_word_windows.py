@@ -41,6 +41,10 @@ def test_words_without_pieces_are_in_no_window(tokenizer: Any) -> None:
     assert columns["words"] == [[0, 2], [], []]
     assert columns["heads"] == [[1, 2], [], []]
     assert columns["row"] == [0, 1, 2]
+    assert columns["mute"] == [1, 1, 0]
+    first, *others = encode(tokenizer, "the \u200b cat " * 20)["mute"]
+    assert first == 20
+    assert set(others) == {0}  # counted once, not in every window
 
 
 def test_offsets_are_those_of_the_text_and_not_of_a_guess(tokenizer: Any) -> None:

@@ -110,6 +110,7 @@ def test_neighbours_stay_two():
         ("strict", [span(4, 15, "A"), span(0, 11, "B")], "O B-A I-A O O", {"overlapping": 1}),
         ("strict", [span(0, 3, "A"), span(0, 3, "B"), span(0, 3, "A")], "B-A O O O O", {"overlapping": 2}),
         ("strict", [span(0, 11, "A"), span(4, 21, "B"), span(0, 3, "C")], "B-C B-B I-B I-B O", {"overlapping": 1}),
+        ("strict", [span(16, 22, "A"), span(12, 21, "B")], "O O B-B I-B O", {"overlapping": 1}),  # of two words both
         ("strict", [span(0, 4), span(15, 21)], "B-X O O B-X O", {"trimmed": 2}),
     ],
 )
