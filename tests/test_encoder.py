@@ -138,6 +138,18 @@ def test_a_window_is_no_longer_than_the_model(folder: Path) -> None:
         resolve_max_length(known, tokenizer, 64)
 
 
+def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(folder: Path) -> None:
+    """One more is enough: ids begin at 0, so the id that is the number of embeddings has none."""
+    tokenizer, known = load_tokenizer(folder), Encoder("it", folder, "folder")
+    config = json.loads((folder / "config.json").read_text())
+    last = len(tokenizer) - 1
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": last + 1}))
+    assert resolve_max_length(known, tokenizer, None) == 64
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": last}))
+    with pytest.raises(ModelError, match=f"token ids up to {last}, but the model has embeddings for {last}"):
+        resolve_max_length(known, tokenizer, None)
+
+
 # --- loaded whole
 
 

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from bertkit.errors import ModelError, UserError
-from bertkit.files import read_json, sha256, write_json
+from bertkit.files import read_json, sha256, write_json, write_text
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run, only_writer
 from bertkit.tasks.text_classification import TextClassification
@@ -499,6 +499,38 @@ def test_the_loss_scaler_of_fp16_comes_back(tmp_path: Path) -> None:
     checkpoint.load_optimizer(tmp_path, optimizer, scheduler, again)
     assert scaler.get_scale() == 512.0
     assert again.state_dict() == scaler.state_dict()
+
+
+class Disk:
+    """The inodes of the files that were flushed to disk before something was renamed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.flushed, self.before = set[int](), list[set[int]]()
+        real, replace = os.fsync, Path.replace
+
+        def fsync(descriptor: int) -> None:
+            self.flushed.add(os.fstat(descriptor).st_ino)
+            real(descriptor)
+
+        def renamed(path: Path, target: Path) -> Path:
+            self.before.append(set(self.flushed))
+            return replace(path, target)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(Path, "replace", renamed)
+
+
+def test_what_is_renamed_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power cut could leave the name without the contents."""
+    (tmp_path / "aside").mkdir()
+    for name in ("model.safetensors", "config.json"):  # by other libraries, which flush nothing
+        (tmp_path / "aside" / name).write_text(name)
+    disk = Disk(monkeypatch)
+    checkpoint.publish(tmp_path / "aside", tmp_path / "checkpoint-1")
+    assert {file.stat().st_ino for file in (tmp_path / "checkpoint-1").iterdir()} <= disk.before[-1]
+    write_text(tmp_path / "results.json", "{}")
+    assert (tmp_path / "results.json").stat().st_ino in disk.before[-1]
+    assert checkpoint.is_intact(tmp_path / "checkpoint-1")
 
 
 def test_a_damaged_best_checkpoint_is_named(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:

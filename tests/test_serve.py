@@ -39,6 +39,7 @@ from bertkit.serve.app import make_app
 from bertkit.serve.batcher import Batcher, estimated_tokens
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.metrics import Metrics
+from bertkit.serve.middleware import LimitsMiddleware
 from bertkit.serve.rows import RowReader
 from bertkit.serve.server import listen
 
@@ -472,6 +473,29 @@ def test_too_late() -> None:
     assert batched(work, timeout=1).calls == [[0], [2]]  # what nobody waits for is not answered
 
 
+def test_clients_that_leave_are_no_longer_counted_as_waiting() -> None:
+    """Whether some of their rows were given to the model, or none."""
+
+    async def work(batcher: Batcher, model: Model) -> None:
+        def gauge() -> float | None:
+            return batcher._metrics.registry.get_sample_value("bertkit_waiting_requests")
+
+        begun = asyncio.create_task(batcher.answers([row(n, 10) for n in range(3)], "a"))
+        while not model.busy.is_set():
+            await asyncio.sleep(0.001)
+        queued = asyncio.create_task(batcher.answers([row(3)], "b"))
+        await asyncio.sleep(0)
+        assert gauge() == 1
+        begun.cancel()
+        queued.cancel()
+        await asyncio.wait([begun, queued])
+        model.may.set()
+        assert await batcher.answers([row(4)], "c") == [{"n": 4}]
+        assert gauge() == 0
+
+    assert batched(work, max_batch_tokens=10).calls == [[0], [4]]
+
+
 def test_on_exit_what_was_taken_in_is_finished() -> None:
     model = Model()
 
@@ -615,6 +639,33 @@ def test_a_body_that_does_not_come(tiny_encoder: Path) -> None:
 
     asyncio.run(run())
     assert sent[0]["status"] == 408
+
+
+def test_the_limit_on_reading_a_body_ends_with_the_body() -> None:
+    """An answer has its own limit: until then the client's disconnection is awaited."""
+    received = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        received.append(await receive())
+        received.append(await receive())
+
+    async def run() -> None:
+        messages = iter([{"type": "http.request", "body": b"{}", "more_body": False}, {"type": "http.disconnect"}])
+
+        async def receive() -> Any:
+            if received:
+                await asyncio.sleep(0.05)  # longer than the limit
+            return next(messages)
+
+        async def send(message: Any) -> None:
+            raise AssertionError(message)
+
+        limited = LimitsMiddleware(app, Limits(timeout=0.01), Metrics(), frozenset())
+        headers = [(b"content-type", b"application/json")]
+        await limited({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive, send)
+
+    asyncio.run(run())
+    assert [message["type"] for message in received] == ["http.request", "http.disconnect"]
 
 
 # --- a real server ---------------------------------------------------------------------------------------------------

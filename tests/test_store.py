@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -206,6 +206,17 @@ def test_another_model_is_refused(store: Store, other: dict[str, Any], message: 
     with pytest.raises(ModelError, match=message):
         Store.open(store.uri, replace(MODEL, **other))
     assert Store.open(store.uri, replace(MODEL, name="/moved/here", revision=None)).identity == MODEL
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(ModelIdentity)])
+def test_every_field_of_a_model_but_its_place_decides_its_vectors(name: str, store: Store) -> None:
+    value = getattr(MODEL, name)
+    other = replace(MODEL, **{name: value + (1 if isinstance(value, int) else "x")})
+    if name in ("name", "revision"):
+        store.require(other)
+        return
+    with pytest.raises(ModelError, match=r"was made with a/model at revision c0ffee"):
+        store.require(other)
 
 
 def test_what_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -117,6 +117,18 @@ def test_the_order_of_options_means_nothing() -> None:
     assert through(["a"], {"y": [2], "x": 1})[1] == []
 
 
+def test_what_is_cached_is_for_its_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the umask: vectors and features reveal much of their texts."""
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "new"))
+    before = os.umask(0o022)
+    try:
+        through(["a"])
+        folder, _ = cache.cached_folder(KEY, "m", lambda folder: None, root=tmp_path / "features")
+    finally:
+        os.umask(before)
+    assert [oct(path.stat().st_mode & 0o777) for path in (tmp_path / "new", folder)] == ["0o700"] * 2
+
+
 # --- the model's files
 
 
