@@ -143,6 +143,17 @@ def test_the_order_by_tokens_is_a_function_of_seed_and_epoch_alone() -> None:
     assert not first & second, "rows of one length keep other company in each epoch"
 
 
+@pytest.mark.parametrize("tokens", [None, 120])
+def test_batches_do_not_come_in_the_order_of_their_lengths(tokens: int | None) -> None:
+    lengths = np.arange(400) % 50 + 10
+    given = {"batch_size": 4} if tokens is None else {"tokens": tokens}
+    batches = (LengthBatches if tokens is None else TokenBatches)(lengths, range(400), **given)
+    longest = [int(lengths[batch].max()) for batch in batches]
+    assert abs(np.corrcoef(longest, range(len(longest)))[0, 1]) < 0.3
+    batches.set_epoch(1)
+    assert [int(lengths[batch].max()) for batch in batches] != longest
+
+
 def test_padding_by_tokens_is_small() -> None:
     lengths = np.random.default_rng(0).gamma(3, 5, 20_000).astype(int) + 3
     batches = by_tokens(lengths.tolist(), range(len(lengths)), tokens=2048)
@@ -158,6 +169,10 @@ def test_the_heaviest_batch_has_the_longest_rows(windows: int) -> None:
     sampler = TokenBatches(lengths, units, tokens=120)
     assert sorted(sampler.heaviest()) == ([*range(50, 80)] if windows == 30 else [48, 49])
     assert len(LengthBatches(lengths, units, batch_size=2).heaviest()) == (31 if windows == 30 else 2)
+
+
+def test_one_long_row_takes_more_memory_than_more_slots_of_short_ones() -> None:
+    assert TokenBatches([60, *[10] * 10], range(11), tokens=100).heaviest() == [0]
 
 
 @given(st.lists(st.integers(1, 200), max_size=60), st.integers(8, 400))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,16 @@ def test_dropout_drops_p_and_keeps_the_mean(p: float, dtype: torch.dtype) -> Non
     torch.testing.assert_close(
         kept, torch.full_like(kept, 1 / (1 - p)), rtol=8e-3 if dtype == torch.bfloat16 else 1e-3, atol=0
     )
+
+
+@pytest.mark.parametrize("p", [0.001, 0.1, 0.3])
+def test_over_all_numbers_that_can_be_drawn_the_mean_is_exact(p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the scale is that of the rounded probability."""
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
+    monkeypatch.setattr(torch.Tensor, "random_", lambda words, *_: words.copy_(every.view(torch.int64)))
+    made = dropout(torch.ones(2**16, dtype=torch.float64), p)
+    assert (made == 0).sum() == round(p * 2**16)
+    assert made.mean().item() == pytest.approx(1, abs=1e-12)
 
 
 def test_dropouts_neighbours_are_independent() -> None:
@@ -190,13 +201,23 @@ def test_the_trainer_takes_it_unless_activations_are_recomputed(
     assert torch.equal(drawn(), ours) == checkpointing
 
 
-def test_memory_is_given_back_after_it() -> None:
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="its malloc is told so")
+def test_memory_is_kept_in_the_block_and_given_back_after_it() -> None:
     def mapped() -> int:
         with open("/proc/self/status", encoding="ascii") as status:
             return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
 
-    with memory_kept():
-        many = [torch.ones(1 << 20) for _ in range(100)]
+    def used() -> int:
+        many = [torch.ones(1 << 20) for _ in range(100)]  # 400,000 KiB
         during = mapped()
         del many
-    assert mapped() < during - 200_000  # KiB, of the 400,000
+        return during
+
+    before = mapped()
+    with memory_kept():
+        during = used()
+        assert during > before + 200_000
+        assert mapped() > during - 100_000
+    assert mapped() < during - 200_000
+    during = used()
+    assert mapped() < during - 200_000, "as before the block"

@@ -239,6 +239,22 @@ def test_a_branch_and_a_pull_request(trained: Run, hub: FakeHub) -> None:
     assert load(ME, revision=pushed.commit)("a cat")
 
 
+def test_a_pull_request_neither_creates_a_repository_nor_makes_one_public(
+    trained: Run, hub: FakeHub, naps: list[float]
+) -> None:
+    with pytest.raises(ModelError, match="Nothing was changed on the Hub"):
+        push(trained.folder, ME, create_pr=True)
+    assert hub.repos == {}
+    hub.create(ME)
+    push(trained.folder, ME, create_pr=True, public=True, revision="main")  # where a pull request goes anyway
+    assert hub.repos[ME].private
+    hub.create("me/open", private=False)
+    with pytest.raises(ModelError, match="me/open is public, so the model would be too"):
+        push(trained.folder, "me/open", create_pr=True)
+    push(trained.folder, "me/open", create_pr=True, public=True)
+    assert not [line for line in hub.requests if line.startswith("PUT") and line.endswith("/settings")]
+
+
 def test_private_unless_public_is_said(trained: Run, hub: FakeHub) -> None:
     push(trained.folder, ME)
     assert hub.repos[ME].private
@@ -250,6 +266,7 @@ def test_private_unless_public_is_said(trained: Run, hub: FakeHub) -> None:
     assert hub.repos["me/open"].titles == []
     push(trained.folder, "me/open", public=True)
     assert "config.json" in hub.files("me/open")
+    assert "PUT /api/models/me/open/settings" not in hub.requests
 
 
 def test_a_new_public_repository_is_private_until_all_is_there(trained: Run, hub: FakeHub, naps: list[float]) -> None:
@@ -260,6 +277,7 @@ def test_a_new_public_repository_is_private_until_all_is_there(trained: Run, hub
     del hub.repos[ME]
     with pytest.raises(ModelError, match=r"All files are there, in commit .* but me/model is still private"):
         push(trained.folder, ME, public=True)
+    assert hub.repos[ME].private
 
 
 # --- what is refused, before anything is sent

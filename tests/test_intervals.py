@@ -129,6 +129,18 @@ def test_mostly_undefined_is_none():
     assert metrics.scored("single-label", rare, probabilities, ["a", "b"]).intervals()["roc_auc"] == (1.0, 1.0)
 
 
+@pytest.mark.parametrize(("share", "defined"), [(0.0, False), (0.3, False), (0.495, False), (0.5, True), (0.7, True)])
+def test_an_interval_is_of_half_of_the_resamples_at_least(share, defined):
+    values = iter(np.where(np.arange(200) < 200 * share, np.arange(200.0), np.nan))
+
+    def weighted(weights):
+        return {"score": np.asarray([next(values) for _ in range(weights.shape[1])])}
+
+    found = intervals.bootstrap(weighted, 3, resamples=200)["score"]
+    assert (found is not None) == defined
+    assert not defined or found == pytest.approx(np.quantile(np.arange(200 * share), [0.025, 0.975]))
+
+
 def test_multi_label_intervals():
     rng = np.random.default_rng(4)
     truth = rng.integers(0, 2, (100, 3))

@@ -275,6 +275,7 @@ def test_a_winner_by_luck_is_called_one(trainer: Trainer, room: Path, tmp_path: 
 def test_verdicts() -> None:
     assert verdict("f1", 3, 0.95, [0.9, 0.8], [0.7, 0.7])[0].startswith("Better than the base recipe with every seed")
     assert "(1 of 2)" in verdict("f1", 3, 0.95, [0.9, 0.6], [0.7, 0.7])[0]
+    assert "(1 of 2)" in verdict("f1", 3, 0.95, [0.9, 0.7], [0.7, 0.7])[0]  # a tie is no win
     assert verdict("f1", 3, 0.95, [0.7], [0.7])[0].startswith("NOT better")
     assert "scored 0.9500 in the search" in verdict("f1", 3, 0.95, [0.7], [0.7])[1]
 
@@ -369,6 +370,21 @@ def test_settings_that_were_tried_are_not_trained_again(trainer: Trainer, room: 
     folders = [name for name in trainer.trained if name.isdigit()]
     assert 1 <= len(folders) <= 2
     assert any(trial["outcome"].endswith(", as trial 0") for trial in done.results["trials"])
+
+
+def test_of_equal_trials_the_first_wins(trainer: Trainer, room: Path, tmp_path: Path) -> None:
+    (room / "three.yaml").write_text("training.per_device_train_batch_size: [2, 4, 8]\n")
+    trainer.score = lambda recipe: 0.5
+    done = sweep(recipe_of(room), room / "three.yaml", tmp_path / "s", trials=12, confirm=1).results
+    assert done["winner"] == 0
+    assert done["changes"] == {}
+    base = recipe_of(room).training["per_device_train_batch_size"]
+    first: dict[int, int] = {}
+    for trial in done["trials"]:
+        size = trial["changes"].get("training.per_device_train_batch_size", base)
+        known = first.setdefault(size, trial["number"])
+        assert trial["outcome"].endswith(f", as trial {known}") == (known != trial["number"])
+    assert len(first) < 12
 
 
 @pytest.mark.parametrize("change", ["recipe", "space", "data"])

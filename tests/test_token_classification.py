@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small
+import steps
 import torch
 from cases import CASES, encoder
 from datasets import Dataset
@@ -157,6 +159,22 @@ def test_drawing_rows_from_documents_is_reported(tmp_path: Path) -> None:
         assert sum("documents lose sentences" in finding.what for finding in findings) == told
 
 
+def test_a_chain_learns_faster_and_does_not_decay(tiny_encoder: Path, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.id == "ner-crf")
+    args = steps.arguments(tmp_path, 4, 1, learning_rate=1e-3, weight_decay=0.1)
+    trainer = steps.made(case, tiny_encoder, args)
+    groups = [(group, p) for group in trainer.create_optimizer().param_groups for p in group["params"]]
+    found = {p: (group["lr"], group["weight_decay"]) for group, p in groups}
+    names = {p: name for name, p in trainer.model.named_parameters()}
+    assert len(groups) == len(found)
+    assert found.keys() == names.keys()
+    chain = [found.pop(p) for p, name in names.items() if "crf" in name.split(".")]
+    rate = 1e-3 * trainer.task.options.chain_learning_rate
+    assert rate > 1e-3
+    assert chain == [(rate, 0.0)] * 3
+    assert set(found.values()) == {(1e-3, 0.1), (1e-3, 0.0)}
+
+
 def test_rows_without_words_do_not_stop_training(tiny_encoder: Path, tmp_path: Path) -> None:
     rows = [{"text": "", "spans": []}] * 8 + [{"text": "the cat", "spans": [[4, 7, "X"]]}] * 8
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -164,9 +182,17 @@ def test_rows_without_words_do_not_stop_training(tiny_encoder: Path, tmp_path: P
         (tmp_path / "r.yaml").write_text(
             f"task: {{name: token-classification, head: {head}}}\nmodel: {{name: {tiny_encoder}, max_length: 24}}\n"
             "data: {source: {train: rows.jsonl}}\nverify: false\nexplain: false\n"
-            "training: {num_train_epochs: 1, per_device_train_batch_size: 8}\n"
+            "training: {num_train_epochs: 1, per_device_train_batch_size: 8, logging_steps: 1, learning_rate: 1e-2}\n"
         )
-        assert train(load_recipe(tmp_path / "r.yaml"), tmp_path / head).finished
+        run = train(load_recipe(tmp_path / "r.yaml"), tmp_path / head)
+        events = small.read_rows(run.folder / "metrics.jsonl")
+        empty, full = sorted(event["loss"] for event in events if "loss" in event)
+        assert empty == 0.0  # a step without any word
+        assert 0 < full < math.inf
+        assert all(weight.isfinite().all() for weight in load_file(run.model / "model.safetensors").values())
+        silent, spoken = run.load()(["", "the cat"])
+        assert (silent["words"], silent["entities"]) == ([], [])
+        assert [word["word"] for word in spoken["words"]] == ["the", "cat"]
 
 
 def spans_file(tmp_path: Path, *rows: dict[str, Any]) -> Path:
