@@ -447,7 +447,10 @@ def test_the_same_facts_make_the_same_page(facts: Facts) -> None:
 
 
 def test_training_makes_the_report(run: Run) -> None:
-    assert "Mistakes" in well_formed((run.folder / "report.html").read_text(encoding="utf-8")).text
+    """That of the finished run; its recipe asks for no explanations."""
+    page = (run.folder / "report.html").read_text(encoding="utf-8")
+    assert "Mistakes" in well_formed(page).text
+    assert page == report(replace(read_facts(run.folder), explanations={}))
 
 
 def test_a_report_that_fails_does_not_lose_the_run(

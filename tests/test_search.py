@@ -193,9 +193,26 @@ def relevance(hits: Sequence[Hit]) -> dict[str, float]:
     return {hit.id: hit.relevance for hit in hits}
 
 
-@pytest.mark.parametrize("query", ["!!! ?", 'title:"cat" AND (', "the", "🙂", "cat " * 2000, "it's \\ %_"])
-def test_hybrid_queries_are_words_and_never_a_language(animals: Store, query: str) -> None:
-    assert len(ask(animals, query, 4, hybrid=True)) == 4
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("!!! ?", set()),
+        ('title:"cat" AND (', {"cat"}),
+        ("ornithology^2 -bird", {"bird"}),
+        ("🙂", set()),
+        ("cat " * 2000, {"cat"}),
+        ("it's \\ %_", set()),
+        ("c?t d*g fish~1 [x TO z]", {"fish"}),
+    ],
+)
+def test_hybrid_queries_are_words_and_never_a_language(animals: Store, query: str, found: set[str]) -> None:
+    """Only documents with a word of the query gain by it."""
+    by_cosine = {name: 1 / (FUSION + rank) for rank, name in enumerate(ids(ask(animals, query, 4)), 1)}
+    fused = relevance(ask(animals, query, 4, hybrid=True))
+    assert fused.keys() == by_cosine.keys() == {"cat", "dog", "bird", "fish"}
+    assert {name: fused[name] - by_cosine[name] for name in fused} == pytest.approx(
+        {name: 1 / (FUSION + 1) if name in found else 0 for name in fused}, abs=1e-9
+    )
 
 
 def test_a_reranker_decides(animals: Store) -> None:
