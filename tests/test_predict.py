@@ -18,11 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import small
+import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertkit.errors import DataError
+from bertkit.errors import DataError, ModelError
 from bertkit.inference.display import answer_line
+from bertkit.inference.evaluate import evaluate
 from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import Predictor, load
 from bertkit.run import Run
@@ -326,3 +328,45 @@ values = st.one_of(anything, st.integers(), st.none(), st.lists(anything))
 def test_any_rows_are_answered_or_refused(rows: list[Any], predictor: Predictor) -> None:
     with contextlib.suppress(DataError):
         assert len(predictor(rows)) == len(rows)
+
+
+def classifier(encoder: Path, folder: Path, **config: Any) -> Path:
+    """A classifier that bertkit did not train."""
+    transformers.set_seed(1)
+    more = {"initializer_range": 1.0, **config}
+    transformers.AutoModelForSequenceClassification.from_pretrained(encoder, **more).save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(encoder).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("problem", [None, "multi_label_classification", "regression"])
+def test_a_foreign_model_with_one_output_answers_as_the_pipeline(
+    problem: str | None, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    folder = classifier(tiny_encoder, tmp_path, num_labels=1, id2label={0: "spam"}, problem_type=problem)
+    texts = [small.text(n, n % 2).strip() for n in range(COUNT)]
+    theirs = [each["score"] for each in transformers.pipeline("text-classification", str(folder), device="cpu")(texts)]
+    answers = load(folder, task="text-classification", precision="fp32")(texts)
+    if problem == "regression":
+        assert [answer["score"] for answer in answers] == pytest.approx(theirs, abs=1e-5)
+        return
+    assert [answer["scores"]["spam"] for answer in answers] == pytest.approx(theirs, abs=1e-5)
+    assert [answer["labels"] for answer in answers] == [["spam"] * (score >= 0.5) for score in theirs]
+    file = small.write_rows(tmp_path / "new.jsonl", [{"text": "the cat", "labels": n * ["spam"]} for n in (0, 1)])
+    scores = evaluate(folder, file=file, task="text-classification")["metrics"]
+    assert scores["subset_accuracy"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"id2label": {0: "bad", 1: "good", 2: "bad"}}, r"config.json: id2label .* the same name: 'bad'\n"),
+        ({"problem_type": "regression"}, r"config.json: problem_type is regression, with 3 outputs"),
+    ],
+)
+def test_a_foreign_model_whose_outputs_are_no_labels_is_refused(
+    config: dict[str, Any], said: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    folder = classifier(tiny_encoder, tmp_path, num_labels=3, **config)
+    with pytest.raises(ModelError, match=said):
+        load(folder, task="text-classification")

@@ -48,6 +48,11 @@ def flat_labels(rows: Dataset, column: str) -> Iterator[str]:
     return iter(values) if column == "label" else chain.from_iterable(values)
 
 
+def repeated(names: Sequence[str]) -> list[str]:
+    """The names that occur more than once, each once."""
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
 def label_ids(labels: Any) -> dict[str, int]:
     """Label name, or value in the data, -> label id; labels: {value in the data: name}, settled; else no ids."""
     values: dict[str, str] = labels if isinstance(labels, dict) else {}

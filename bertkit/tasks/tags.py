@@ -14,7 +14,7 @@ from bertkit.data.schema import Answer, Finding, note, warn
 from bertkit.data.table import numbers
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.models.heads.tagger import Tagged, expand_to_words
-from bertkit.tasks.labels import balanced_weights, settle_weights
+from bertkit.tasks.labels import balanced_weights, repeated, settle_weights
 from bertkit.text import counted
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def options_of_config(config: PretrainedConfig) -> dict[str, Any]:
 def check_names(labels: Sequence[str] | None, tags: Sequence[str] | None, scheme: Any) -> None:
     """Raises ValueError on types or tags that repeat, or that do not belong together."""
     for what, names in (("labels", labels or []), ("tags", tags or [])):
-        if repeated := [name for name, count in Counter(names).items() if count > 1]:
-            raise ValueError(f"{what}: {', '.join(repeated)} more than once")
+        if twice := repeated(names):
+            raise ValueError(f"{what}: {', '.join(twice)} more than once")
     known = tagging.tag_names(labels, scheme) if labels else None
     if tags and ("O" not in tags or (known and not set(tags) <= set(known))):
         raise ValueError(f"tags must be O and {scheme} tags of the labels, such as B-LOC")

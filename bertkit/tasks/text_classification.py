@@ -14,7 +14,7 @@ from bertkit.data.schema import Answer, Column, Schema
 from bertkit.data.table import column_values, numbers, required
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.windows import first_windows, mean_of_windows
-from bertkit.errors import DataError, Problem, require_finite
+from bertkit.errors import DataError, ModelError, Problem, require_finite
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration, metrics
 from bertkit.evaluation.intervals import Scores
@@ -99,11 +99,24 @@ class TextClassification(Task[TextClassificationOptions]):
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
-        """Its id2label, softmax (sigmoid if multi-label), no temperature, truncation."""
+        """Its id2label; softmax; as in transformers' pipeline a sigmoid if it is multi-label, or has one output and is
+        no regression; no temperature, truncation.
+
+        Raises ModelError on label names that repeat, and on a regression of several numbers.
+        """
         kinds = {problem: kind for kind, problem in PROBLEMS.items() if kind != "single-label"}
-        kind = kinds.get(str(config.problem_type), "regression" if config.num_labels == 1 else "single-label")
-        names = [] if kind == "regression" else [str(name) for _, name in sorted((config.id2label or {}).items())]
-        return {"kind": kind, "labels": dict(zip(names, names, strict=True)) or None}, None
+        kind = kinds.get(str(config.problem_type), "multi-label" if config.num_labels == 1 else "single-label")
+        where = f"{config.name_or_path}/config.json"
+        names = [str(name) for _, name in sorted((config.id2label or {}).items())]
+        if kind == "regression":
+            if config.num_labels != 1:
+                what = f"problem_type is regression, with {config.num_labels} outputs; bertkit reads one number"
+                raise ModelError(Problem(where, what, "Correct problem_type, or use a model with one output."))
+            return {"kind": kind}, None
+        if twice := own.repeated(names):
+            what = f"id2label gives several outputs the same name: {', '.join(map(repr, twice[:10]))}"
+            raise ModelError(Problem(where, what, "Give each output a name of its own."))
+        return {"kind": kind, "labels": dict(zip(names, names, strict=True))}, None
 
     def describe(self) -> str:
         shown = ", ".join(self.names[:10]) + (", …" if len(self.names) > 10 else "")
