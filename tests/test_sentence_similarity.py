@@ -25,6 +25,7 @@ from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import similarity
 from bertkit.models.heads.vector_losses import cosent, cosines, in_batch
+from bertkit.retrieval.models import dual_encoder
 from bertkit.tasks.base import prepare
 from bertkit.tasks.sentence_similarity import SentenceSimilarity, SentenceSimilarityOptions
 from bertkit.training.seed import save
@@ -183,6 +184,10 @@ def put(**values: Any) -> Any:
         (PROMPTS, lambda c: ["x"], "is not a JSON object"),
         (PROMPTS, put(prompts=["query: "]), "its prompts are not texts by name"),
         (PROMPTS, put(prompts={"query": 5}), "its prompts are not texts by name"),
+        (PROMPTS, put(prompts={"query": "one "}, default_prompt_name="query"), "default_prompt_name is 'query', but"),
+        (PROMPTS, put(similarity_fn_name="euclidean"), "similarity_fn_name is 'euclidean', but bertkit"),
+        (PROMPTS, put(similarity_fn_name="dot", truncate_dim=3), "similarity_fn_name is 'dot', but bertkit"),
+        *((PROMPTS, put(truncate_dim=size), "truncate_dim is") for size in (0, -1, True, "3", 2.0)),
     ],
 )
 def test_odd_modules_are_refused(file: str, edit: Any, said: str, tiny_encoder: Path, tmp_path: Path) -> None:
@@ -202,11 +207,42 @@ def test_case_that_only_a_module_folds_is_refused(tiny_encoder: Path, tmp_path: 
         load(folder, task="sentence-similarity")
 
 
-def test_a_default_prompt_is_told_of(tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    prompts = put(prompts={"query": "one "}, default_prompt_name="query")
-    predictor = load(foreign(tiny_encoder, tmp_path, PROMPTS, prompts), task="sentence-similarity", precision="fp32")
-    assert "its default prompt 'one ' is used for queries or documents only" in caplog.text
+def test_prompts_of_queries_are_read(tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(prompts={"query": "one ", "x": ""}, default_prompt_name="x"))
+    predictor = load(folder, task="sentence-similarity", precision="fp32")
     np.testing.assert_array_equal(predictor.encode(["a cat"], "query"), predictor.encode(["one a cat"]))
+
+
+@pytest.mark.parametrize("size", [3, 5, 99])
+@pytest.mark.parametrize("task", ["sentence-similarity", "retrieval"])
+def test_vectors_are_cut_as_in_sentence_transformers(size: int, task: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(truncate_dim=size))
+    model, theirs = load(folder, task=task, precision="fp32"), SentenceTransformer(str(folder), device="cpu")
+    assert theirs.encode(TEXTS).shape[1] == min(size, 5)
+    np.testing.assert_allclose(model.encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
+    a, b = TEXTS[:2]
+    if task == "sentence-similarity":
+        expected = float(theirs.similarity(*theirs.encode([a, b])))
+        assert model(text_a=a, text_b=b)["score"] == pytest.approx(expected, abs=1e-5)
+    assert dual_encoder(str(folder)).identity.size == min(size, 5)
+
+
+def test_a_size_that_the_recipe_names_is_saved(tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = made(tiny_encoder, tmp_path, truncate_dim=7)
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    assert theirs.shape == (len(TEXTS), 7)
+    np.testing.assert_allclose(vectors(folder, TEXTS), theirs, atol=1e-6)
+
+
+def test_a_product_of_unit_vectors_is_a_cosine(tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = foreign(tiny_encoder, tmp_path, PROMPTS, put(similarity_fn_name="dot"))
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    a, b = theirs.encode(TEXTS[:2])
+    score = load(folder, task="sentence-similarity", precision="fp32")(text_a=TEXTS[0], text_b=TEXTS[1])["score"]
+    assert score == pytest.approx(float(theirs.similarity(a, b)), abs=1e-5)
+    (folder / MODULES).write_text(json.dumps(json.loads((folder / MODULES).read_text())[:3]))  # without Normalize
+    with pytest.raises(ModelError, match="similarity_fn_name is 'dot', but bertkit compares vectors by their cosine"):
+        load(folder, task="sentence-similarity")
 
 
 def test_a_range_that_leaves_scores_out_is_refused(tiny_encoder: Path) -> None:

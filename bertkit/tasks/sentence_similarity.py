@@ -151,7 +151,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         if self.options.loss == "softmax":
             from bertkit.models.heads.vectors import attach_classifier
 
-            size, classes = self.options.dense or model.config.hidden_size, len(self.options.labels or ())
+            size, classes = self.options.size(model.config.hidden_size), len(self.options.labels or ())
             attach_classifier(model, size, classes, None if new_head else encoder)
         return model
 

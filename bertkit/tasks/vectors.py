@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from bertkit.models.heads.vectors import Layout
 
 QUERIES, DOCUMENTS = ("anchor", "query"), ("positive", "negative", "document")  # the columns that get a prefix
-logger = logging.getLogger(__name__)
 
 
 class VectorOptions(TaskOptions):
@@ -42,6 +40,9 @@ class VectorOptions(TaskOptions):
     )
     bias: bool = Field(True, description="Of the dense layer.")
     normalize: bool = Field(True, description="Normalise vectors to length 1.")
+    truncate_dim: int | None = Field(
+        None, ge=1, description="Keep the first numbers of each vector, after all of the above. null: all of them."
+    )
     scale: float = Field(20.0, gt=0, description="Factor on cosines: 1 / temperature.")
     overflow: Literal["truncate", "error"] = Field(
         "truncate", description="Texts longer than max_length: truncated, or refused."
@@ -57,11 +58,39 @@ class VectorOptions(TaskOptions):
         """The modules behind the encoder."""
         from bertkit.models.heads.vectors import Layout
 
-        return Layout(self.pooling, self.dense, self.activation, self.bias, self.normalize)
+        return Layout(self.pooling, self.dense, self.activation, self.bias, self.normalize, self.truncate_dim)
+
+    def size(self, hidden: int) -> int:
+        """Numbers of a vector, over an encoder with hidden states of this size."""
+        size = self.dense or hidden
+        return min(size, self.truncate_dim or size)
 
     def prefix(self, column: str) -> str:
         """What is prepended to the texts of this column."""
         return self.query_prefix * (column in QUERIES) + self.document_prefix * (column in DOCUMENTS)
+
+
+def _sentence_transformers(file: Path, *, unit: bool) -> dict[str, Any]:
+    """Prefixes and `truncate_dim` by this file of a model, if it has it. unit: whether its vectors have length 1.
+
+    Raises ModelError on settings with which sentence-transformers would compute something else.
+    """
+    settings = read_object(file) if file.is_file() else {}
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(prompt, str | None) for prompt in prompts.values()):
+        raise ModelError(Problem(str(file), "its prompts are not texts by name"))
+    if default is not None and (prompt := prompts.get(str(default))):
+        what = f"default_prompt_name is {default!r}, but bertkit prepends {prompt!r:.60} to no text that is not"
+        fix = "Set it to null in a copy of the model, and prepend the prompt to your own texts."
+        raise ModelError(Problem(str(file), f"{what} named as a query or document", fix))
+    similarity, size = settings.get("similarity_fn_name") or "cosine", settings.get("truncate_dim")
+    if size is not None and (type(size) is not int or size < 1):
+        raise ModelError(Problem(str(file), f"truncate_dim is {size!r:.60}", "Expected a whole number from 1 on."))
+    if similarity != "cosine" and not (similarity == "dot" and unit and size is None):
+        what = f"similarity_fn_name is {similarity!r:.60}, but bertkit compares vectors by their cosine"
+        raise ModelError(Problem(str(file), what, "If the cosine suits you, write it there in a copy of the model."))
+    prefixes = {f"{side}_prefix": prompts[side] for side in ("query", "document") if prompts.get(side)}
+    return {**prefixes, "truncate_dim": size}
 
 
 def _number(text: str) -> int:
@@ -87,9 +116,9 @@ class VectorTask(Task[V]):
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
-        """The model's own modules.json and prompts, or mean pooling and none; cosines, no threshold, truncation.
+        """The model's own modules.json, prompts and size, or mean pooling and none; cosines, no threshold, truncation.
 
-        Raises ModelError on modules that bertkit does not support.
+        Raises ModelError on modules and settings that bertkit does not support.
         """
         from bertkit.models.heads.vectors import read_layout
 
@@ -98,24 +127,17 @@ class VectorTask(Task[V]):
         if lowercased and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
             what = "its texts are lower-cased for a case-sensitive tokenizer, which bertkit does not do"
             raise ModelError(Problem(str(folder / "sentence_bert_config.json"), what))
-        file = folder / "config_sentence_transformers.json"
-        settings = read_object(file) if file.is_file() else {}
-        prompts = settings.get("prompts") or {}
-        if not isinstance(prompts, dict) or not all(isinstance(prompt, str | None) for prompt in prompts.values()):
-            raise ModelError(Problem(str(file), "its prompts are not texts by name"))
-        if prompts.get(settings.get("default_prompt_name")):
-            what = "%s: its default prompt %r is used for queries or documents only, if it is theirs"
-            logger.warning(what, folder, prompts[settings["default_prompt_name"]])
-        prefixes = {f"{side}_prefix": prompts[side] for side in ("query", "document") if prompts.get(side)}
-        return {**layout._asdict(), **prefixes}, longest
+        own = _sentence_transformers(folder / "config_sentence_transformers.json", unit=layout.normalize)
+        return {**layout._asdict(), **own}, longest
 
     def describe(self) -> str:
         """Such as `mean pooling, dense 256, unit length`."""
-        dense, unit = (
+        dense, unit, first = (
             f", dense {self.options.dense}" * (self.options.dense > 0),
             ", unit length" * self.options.normalize,
+            f", first {self.options.truncate_dim} numbers" * (self.options.truncate_dim is not None),
         )
-        return f"{self.options.pooling} pooling{dense}{unit}"
+        return f"{self.options.pooling} pooling{dense}{unit}{first}"
 
     def encode(self, rows: Dataset) -> Dataset:
         return self.encode_sides({name: rows[name][:] for name in self.sides if name in rows.column_names})
@@ -167,7 +189,8 @@ class VectorTask(Task[V]):
         from bertkit.models.heads.vectors import files
 
         prompts = {"query": self.options.query_prefix, "document": self.options.document_prefix}
-        settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+        settings: dict[str, Any] = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+        settings["truncate_dim"] = self.options.truncate_dim
         layout = files(self.options.layout, model.config.hidden_size, self.max_length)
         return {**layout, "config_sentence_transformers.json": settings}
 

@@ -29,13 +29,14 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class Layout(NamedTuple):
-    """What follows the encoder: pooling, then a dense layer of so many outputs (0: none), then unit length."""
+    """What follows the encoder: pooling, a dense layer of so many outputs (0: none), unit length, the first numbers."""
 
     pooling: Pooling = "mean"
     dense: int = 0
     activation: str = "Identity"
     bias: bool = True
     normalize: bool = False
+    truncate_dim: int | None = None
 
 
 class Dense(nn.Module):
@@ -75,7 +76,8 @@ def attach(model: PreTrainedModel, layout: Layout) -> None:
         pooled = pool(outputs.last_hidden_state, kwargs["attention_mask"], layout.pooling)
         with torch.autocast(pooled.device.type, enabled=False):
             pooled = module.dense(pooled) if layout.dense else pooled
-            return {"vectors": F.normalize(pooled, dim=-1) if layout.normalize else pooled}
+            pooled = F.normalize(pooled, dim=-1) if layout.normalize else pooled
+            return {"vectors": pooled[:, : layout.truncate_dim]}
 
     model.register_forward_hook(vectors, with_kwargs=True)
 
