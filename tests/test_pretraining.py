@@ -196,6 +196,15 @@ def test_scores_are_ratios_of_sums() -> None:
     assert scored(answers[2:], pairs=False).scores == {"mlm_accuracy": None, "perplexity": None}
 
 
+def test_an_infinite_perplexity_is_none_and_so_is_an_interval_up_to_it() -> None:
+    answers = [{"masked": 1, "right": 1, "loss": loss, "pairs": 0, "pairs_right": 0} for loss in (0.0, 1e6)]
+    one, both, resampled = (scored(rows, pairs=False) for rows in (answers[:1], answers, answers[:1] * 5 + answers))
+    assert (one.scores["perplexity"], one.intervals()["perplexity"]) == (1.0, (1.0, 1.0))
+    for graded in (both, resampled):
+        assert (graded.scores["perplexity"], graded.intervals()["perplexity"]) == (None, None)
+        assert graded.intervals()["mlm_accuracy"] == (1.0, 1.0)
+
+
 # --- the whole program
 
 
@@ -242,3 +251,15 @@ def test_resumed_in_the_middle_of_an_epoch_it_is_the_run_that_was_never_stopped(
     assert last(train(recipe, run.folder, resume=True)) == last(whole)
     assert (run.model / "model.safetensors").read_bytes() == (whole.model / "model.safetensors").read_bytes()
     assert [run.results[k] for k in ("splits", "baselines")] == [whole.results[k] for k in ("splits", "baselines")]
+
+
+def test_a_training_that_diverges_ends_with_results(recipe: Recipe, tmp_path: Path) -> None:
+    training = {**recipe.training, "learning_rate": 100.0, "eval_strategy": "no", "num_train_epochs": 1}
+    changed = {"training": training, "verify": False, "explain": False}
+    run = train(recipe.model_copy(update=changed), tmp_path / "run")
+    scores = run.results["splits"]["validation"]
+    assert scores["metrics"]["perplexity"] is None
+    assert scores["intervals"]["perplexity"] is None
+    assert 0 <= scores["metrics"]["mlm_accuracy"] <= 1
+    assert (run.model / "README.md").is_file()
+    assert (run.folder / "report.html").is_file()

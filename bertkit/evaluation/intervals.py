@@ -29,8 +29,8 @@ COUNTS = ("support/", "invalid_tags")  # numbers of rows, not metrics: they have
 def bootstrap(weighted: Weighted, rows: int, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
     """95 % percentile intervals of metrics given as a function of row weights (rows, some resamples).
 
-    None where a metric is undefined in more than half of the resamples. Metrics of the same rows under the same seed
-    see the same resamples.
+    None where a metric is undefined in more than half of the resamples, or a bound is infinite. Metrics of the same
+    rows under the same seed see the same resamples.
     """
     rng = np.random.default_rng(seed)
     step = max(1, min(64, CHUNK // rows))
@@ -138,5 +138,6 @@ def _percentiles(values: Floats) -> Interval | None:
     defined = values[~np.isnan(values)]
     if 2 * len(defined) < len(values):
         return None
-    low, high = np.quantile(defined, [0.025, 0.975])
-    return float(low), float(high)
+    with np.errstate(invalid="ignore"):  # between two infinities
+        low, high = np.quantile(defined, [0.025, 0.975])
+    return (float(low), float(high)) if np.isfinite([low, high]).all() else None
