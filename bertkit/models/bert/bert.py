@@ -90,10 +90,26 @@ class Sinusoids(nn.Module):
 # --- attention
 
 
+def read_mask(given: Tensor, heads: int, ids: Tensor) -> Tensor:
+    """The mask of `BertModel.forward` as attention takes it: `(batch, 1 or heads, 1 or length, length)`, true or false.
+
+    heads: of the model. ids: the texts, `(batch, length)`. Raises ModelError on a mask of another shape or kind.
+    """
+    mask = given[:, None, None] if given.ndim == 2 else given  # (batch, 1, 1, length)
+    batch, length = ids.shape
+    whole = (batch, heads, length, length)
+    fits = mask.ndim == 4 and all(size in (1, most) for size, most in zip(mask.shape, whole, strict=True))
+    if not fits or (given.ndim == 4 and given.is_floating_point()):
+        what = f"{given.dtype} of shape {tuple(given.shape)}, for texts of shape {tuple(ids.shape)}"
+        fix = "Give 1 or 0, by token (batch, length), or as integers by pair of tokens (batch, 1, length, length)."
+        raise ModelError(Problem("attention_mask", what, fix))
+    return mask.bool()
+
+
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
     """softmax(Q Kᵀ / √size): how much each word piece looks at each other one (Vaswani et al., section 3.2.1).
 
-    query and key: `(batch, heads, length, size)`. mask: `(batch, 1, 1, length)`, true where there is text.
+    query and key: `(batch, heads, length, size)`. mask: as `read_mask` gives it, true where one may look.
     Returns `(batch, heads, length, length)`; the last axis sums to 1.
     """
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (batch, heads, length, length)
@@ -313,11 +329,16 @@ class BertModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
     ) -> BaseModelOutputWithPooling:
         """Ids, mask (1 where there is text; None: everywhere) and segments (None: all 0), each `(batch, length)`.
 
+        The mask may also say which word pieces each one looks at, `(batch, 1 or heads, length, length)`, in integers or
+        bool: 1 where it does. In floats, which transformers would add to the scores, such a mask is refused.
+
         Returns `last_hidden_state` `(batch, length, hidden)`, `pooler_output` `(batch, hidden)`, on request
         `hidden_states`, layers + 1 of `(batch, length, hidden)`, the embeddings first, and `attentions`, layers of
-        `(batch, heads, length, length)`, before dropout. Raises ModelError on more tokens than positions.
+        `(batch, heads, length, length)`, before dropout. Raises ModelError on more tokens than positions, and on other
+        masks.
         """
-        mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]  # (batch, 1, 1, length)
+        heads = self.config.num_attention_heads
+        mask = None if attention_mask is None else read_mask(attention_mask, heads, input_ids)
         x = self.embeddings(input_ids, token_type_ids)  # (batch, length, hidden)
         states, attentions = self.encoder(x, mask, output_attentions)
         return BaseModelOutputWithPooling(

@@ -57,7 +57,9 @@ class Architecture(BaseModel):
     attention_probs_dropout_prob: Probability = 0.1
     max_position_embeddings: Size = Field(512, description="Tokens of the longest input.")
     type_vocab_size: Size = Field(2, description="Segments.")
-    initializer_range: float = Field(0.02, gt=0, description="Standard deviation of new weights.")
+    initializer_range: float = Field(
+        0.02, gt=0, description="Standard deviation of new weights, which are normal, not truncated."
+    )
     layer_norm_eps: float = Field(1e-12, gt=0)
     positions: Literal["learned", "sinusoidal"] = Field(
         "learned", description="sinusoidal: a fixed table, Vaswani et al. 2017, section 3.5."
