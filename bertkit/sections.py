@@ -61,7 +61,7 @@ class DataSpec(Section):
     subset: str | None = Field(None, description="Configuration of a Hub data set, such as `cola` of nyu-mll/glue.")
     splits: dict[Split, str] | None = Field(None, description="Split -> its name at the source, if it differs.")
     columns: dict[str, str] = Field(default_factory=dict, description="Canonical column -> column at the source.")
-    format: Literal["csv", "tsv", "json", "jsonl", "parquet", "conll", "txt", "lines"] | None = Field(
+    format: Literal["csv", "tsv", "json", "jsonl", "parquet", "arrow", "conll", "txt", "lines"] | None = Field(
         None, description="null: from the file's name, with or without .gz or .xz."
     )
     header: bool | list[str] = Field(

@@ -330,6 +330,62 @@ def test_parquet_that_datasets_wrote_keeps_its_names(tmp_path, named):
     assert data.rows["train"]["label"][:] == ["go", "no", "go", "no"]
 
 
+def test_what_datasets_saves_to_disk(tmp_path, named):
+    shards = {name: 2 for name in named}
+    named.save_to_disk(tmp_path / "all", num_shards=shards)
+    left = tmp_path / "all" / "train" / "data-00000-of-00009.arrow"  # of an earlier save
+    left.write_bytes((tmp_path / "all" / "train" / "data-00000-of-00002.arrow").read_bytes())
+    data = get(tmp_path / "all", columns={"text": "sentence"})
+    assert data.class_names == ["no", "go"]
+    assert {name: rows["text"][:] for name, rows in data.rows.items()} == {
+        "train": ["a", "b", "c", "d"],
+        "validation": ["a", "b"],
+        "test": ["x", "y"],
+    }
+    assert data.rows["train"]["label"][:] == ["go", "no", "go", "no"]
+    assert data.origins["train"][2] == f"{tmp_path}/all/train/data-00001-of-00002.arrow, row 1"
+    spec = {"source": str(tmp_path / "all"), "columns": {"text": "sentence"}, "splits": {"train": "dev"}}
+    swapped = load(DataSpec.model_validate(spec), SCHEMA)
+    assert swapped.rows["train"]["text"][:] == ["a", "b"]
+    named["dev"].save_to_disk(tmp_path / "one")
+    one = get(tmp_path / "one", columns={"text": "sentence"})
+    assert {name: rows["label"][:] for name, rows in one.rows.items()} == {"train": ["go", "no"]}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("dataset_dict.json", {"splits": ["train", ".."]}, "names '..', which is not beside it"),
+        ("dataset_dict.json", {"splits": ["train", "lost"]}, "names 'lost', which is not beside it"),
+        ("dataset_dict.json", ["train"], "does not list splits"),
+        ("train/state.json", {"_data_files": [{"filename": "../one.arrow"}]}, "names '../one.arrow', which is not"),
+        ("train/state.json", {"_data_files": [{"name": "x"}]}, "does not list _data_files"),
+        ("train/state.json", {}, "does not list _data_files"),
+    ],
+)
+def test_a_saved_data_set_that_is_damaged(tmp_path, named, file, content, said):
+    named.save_to_disk(tmp_path)
+    (tmp_path / "one.arrow").write_bytes(b"")
+    (tmp_path / file).write_text(json.dumps(content))
+    assert f"{tmp_path / file}: {said}" in fails(tmp_path, columns={"text": "sentence"})
+
+
+def test_a_folder_as_on_the_hub_has_its_files_in_data(tmp_path):
+    from datasets import Dataset
+
+    (tmp_path / "data").mkdir()
+    (tmp_path / "LICENSE.txt").write_text("mine")
+    names = "train-00000-of-00002", "train-00001-of-00002", "dev-00000-of-00001-a09b74b3ef9c3b56"
+    for number, name in enumerate(names):
+        rows = {"text": [f"{number}a", f"{number}b"], "label": ["x", "y"]}
+        Dataset.from_dict(rows).to_parquet(tmp_path / "data" / f"{name}.parquet")
+    data = get(tmp_path)
+    assert data.rows["train"]["text"][:] == ["0a", "0b", "1a", "1b"]
+    assert data.rows["validation"]["text"][:] == ["2a", "2b"]
+    (tmp_path / "train.csv").write_text("text,label\nown,x\nother,y\n")
+    assert get(tmp_path).rows["train"]["text"][:] == ["own", "other"]
+
+
 @pytest.mark.parametrize(
     ("error", "part"),
     [

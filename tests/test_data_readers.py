@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import lzma
+import struct
 from typing import Any
 
 import pytest
@@ -105,6 +106,9 @@ SAD = [
     ("json without a list", "t.json", '{"a": 1}', {}, ["expected a list of objects"]),
     ("json with two lists", "t.json", '{"a": [], "b": []}', {}, ["expected a list of objects"]),
     ("not parquet", "t.parquet", "PAR1 or so", {}, ["cannot be read as parquet"]),
+    ("not arrow", "t.arrow", "ARROW1 or so", {}, ["cannot be read as arrow"]),
+    ("not an arrow stream", "t.arrow", "hello", {}, ["cannot be read"]),
+    ("an empty arrow file", "t.arrow", "", {}, ["cannot be read as arrow"]),
     ("unknown suffix", "t.log", "x", {}, [".csv, .tsv, .json, .jsonl, .parquet", "format:"]),
     ("not gzip", "t.csv.gz", "text\na\n", {}, ["archive is damaged"]),
     ("not xz", "t.csv.xz", "text\na\n", {}, ["archive is damaged"]),
@@ -208,6 +212,36 @@ def test_parquet(tmp_path, suffix):
     buffer = io.BytesIO()
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), buffer)
     assert "holds no rows" in fails(tmp_path, f"u.parquet{suffix}", pack(buffer.getvalue()))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+@pytest.mark.parametrize("kind", ["stream", "file"])
+def test_arrow(tmp_path, suffix, kind):
+    import pyarrow as pa
+
+    def packed(table):
+        buffer = io.BytesIO()
+        with (pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file)(buffer, table.schema) as writer:
+            writer.write_table(table)
+            writer.write_table(table)
+        return {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix](buffer.getvalue())
+
+    rows = read(tmp_path, f"t.arrow{suffix}", packed(pa.table({"text": ["a", None], "n": [1, 2]})))
+    assert rows == list(enumerate([{"text": "a", "n": 1}, {"text": None, "n": 2}] * 2, 1))
+    empty = packed(pa.table({"text": pa.array([], pa.string())}))
+    assert "holds no rows" in fails(tmp_path, f"u.arrow{suffix}", empty)
+
+
+@pytest.mark.parametrize("kind", ["stream", "file"])
+def test_arrow_that_points_outside_of_its_data(tmp_path, kind):
+    import pyarrow as pa
+
+    table, buffer = pa.table({"text": ["abcd", "efgh"]}), io.BytesIO()
+    with (pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file)(buffer, table.schema) as writer:
+        writer.write_table(table)
+    offsets, wrong = struct.pack("<3i", 0, 4, 8), struct.pack("<3i", 0, 4, 1 << 30)
+    assert offsets in buffer.getvalue()
+    assert "cannot be read as arrow" in fails(tmp_path, "t.arrow", buffer.getvalue().replace(offsets, wrong))
 
 
 def test_parquet_with_class_names(tmp_path):

@@ -1,9 +1,10 @@
-"""Rows from parquet files and from `datasets`, with ClassLabel numbers replaced by their names."""
+"""Rows from parquet and Arrow files and from `datasets`, with ClassLabel numbers replaced by their names."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from bertkit.data.table import each_row
@@ -11,28 +12,33 @@ from bertkit.errors import DataError, Problem
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
     from datasets import Features
 
 MAX_WHOLE = 500_000_000  # bytes of a file that must be held in memory
+BATCH = 1000  # rows that are held as Python's objects
+MAGIC = b"ARROW1"  # the beginning of Arrow's file format; `datasets` writes the streaming format, which has none
 
 
-def parquet_rows(stream: IO[bytes], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Stream a parquet file as (row counted from 1, {column: value}); DataError where it cannot be read."""
+def table_rows(stream: IO[bytes], name: str, kind: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Stream a file as (row counted from 1, {column: value}); DataError where it cannot be read.
+
+    kind: parquet, or arrow for either of Arrow's IPC formats.
+    """
     import pyarrow as pa
 
     try:
-        with _opened(stream, name) as file:
-            rows = (row for batch in file.iter_batches(1000) for row in batch.to_pylist())
-            yield from named_rows(rows, _schema_names(name, file.schema_arrow), f"{name}, row ")
+        with _opened(stream, name, kind) as (schema, batches):
+            parts = (batch.slice(start, BATCH) for batch in batches for start in range(0, len(batch), BATCH))
+            rows = (row for part in parts for row in part.to_pylist())
+            yield from named_rows(rows, _schema_names(name, schema), f"{name}, row ")
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(Problem(name, f"cannot be read as parquet: {error}")) from error
+        raise DataError(Problem(name, f"cannot be read as {kind}: {error}")) from error
 
 
-def parquet_names(stream: IO[bytes], name: str) -> dict[str, list[str]]:
-    """`class_names` of a parquet file that `datasets` wrote; empty for any other."""
-    with _opened(stream, name) as file:
-        return _schema_names(name, file.schema_arrow)
+def table_names(stream: IO[bytes], name: str, kind: str) -> dict[str, list[str]]:
+    """`class_names` of a parquet or Arrow file that `datasets` wrote; empty for any other."""
+    with _opened(stream, name, kind) as (schema, _):
+        return _schema_names(name, schema)
 
 
 def class_names(features: Features) -> dict[str, list[str]]:
@@ -79,13 +85,38 @@ def _schema_names(name: str, schema: pa.Schema) -> dict[str, list[str]]:
         raise DataError(Problem(name, f"its Hugging Face features cannot be read: {error}")) from error
 
 
-def _opened(stream: IO[bytes], name: str) -> pq.ParquetFile:
+@contextmanager
+def _opened(stream: IO[bytes], name: str, kind: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """The schema of a file, and its rows in batches."""
     import pyarrow.parquet as pq
+    from pyarrow import ipc
 
+    if kind == "parquet":
+        with pq.ParquetFile(_seekable(stream, name)) as file:
+            yield file.schema_arrow, file.iter_batches(BATCH)
+        return
+    start = stream.read(len(MAGIC))
+    stream.seek(0)
+    if start == MAGIC:
+        with ipc.open_file(_seekable(stream, name)) as file:
+            yield file.schema, _valid(map(file.get_batch, range(file.num_record_batches)))
+    else:
+        with ipc.open_stream(stream) as reader:
+            yield reader.schema, _valid(reader)
+
+
+def _valid(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, whose offsets point into their own data: Arrow reads them as they are, wherever they point."""
+    for batch in batches:
+        batch.validate(full=True)
+        yield batch
+
+
+def _seekable(stream: IO[bytes], name: str) -> IO[bytes]:
+    """The stream, or a copy of it in memory where it cannot be read from its end."""
     if isinstance(stream, io.BufferedReader) and stream.seekable():
-        return pq.ParquetFile(stream)
-    fix = "Give the parquet file without further compression: it is streamed."
-    return pq.ParquetFile(io.BytesIO(read_all(stream, name, fix)))  # it is read from its end
+        return stream
+    return io.BytesIO(read_all(stream, name, "Give the file without further compression: it is streamed."))
 
 
 def read_all(stream: IO[bytes], name: str, instead: str) -> bytes:

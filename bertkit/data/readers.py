@@ -1,9 +1,9 @@
-"""Rows from files, one at a time: csv, tsv, json, jsonl, parquet, conll and txt, plain or compressed (.gz, .xz).
+"""Rows from files, one at a time: csv, tsv, json, jsonl, parquet, arrow, conll and txt, plain or as .gz or .xz.
 
 Values in csv and tsv stay text, including "NA", "null" and "1.0". Memory is constant, except for json (one document)
-and compressed parquet. Problems with rows are gathered: one DataError names up to 20. A json document in the layout
-of SQuAD is read as one row per question; see `squad_rows`. In txt, blank lines separate documents, and each line is
-a paragraph; in `lines`, each line is a text.
+and compressed files that are read from their end (parquet, Arrow's file format). Problems with rows are gathered: one
+DataError names up to 20. A json document in the layout of SQuAD is read as one row per question; see `squad_rows`. In
+txt, blank lines separate documents, and each line is a paragraph; in `lines`, each line is a text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
-from bertkit.data.arrow import parquet_names, parquet_rows, read_all
+from bertkit.data.arrow import read_all, table_names, table_rows
 from bertkit.data.conll import Lines, conll_rows
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems
@@ -29,9 +29,10 @@ from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 
 FORMATS = {  # suffix of a file name -> format
-    **{name: name for name in ("csv", "tsv", "json", "jsonl", "parquet", "conll", "txt")},
+    **{name: name for name in ("csv", "tsv", "json", "jsonl", "parquet", "arrow", "conll", "txt")},
     **dict.fromkeys(("bio", "iob", "iob2", "bioes"), "conll"),
 }
+TABLES = ("parquet", "arrow")  # formats with typed columns
 COMPRESSIONS = (".gz", ".xz")
 MAX_LINE = 10_000_000  # bytes of a line and of a quoted field: bounds an unclosed quote
 MAX_DOCUMENT = 100_000_000  # characters of txt without a blank line
@@ -63,13 +64,13 @@ def text_a_row(path: Path, spec: DataSpec) -> DataSpec:
 
 def row_prefix(name: str, file_format: str) -> str:
     """The prefix of row numbers in messages: `train.csv:` for lines, `x.json, row ` for rows."""
-    return f"{name}, row " if file_format in ("json", "parquet") else f"{name}:"
+    return f"{name}, row " if file_format in ("json", *TABLES) else f"{name}:"
 
 
 def read_rows(path: Path, spec: DataSpec) -> Iterator[NumberedRow]:
     """Stream the rows of a file as (number, {column: value}).
 
-    The number is the line on which the row begins; in json and parquet, the number of the row; both from 1.
+    The number is the line on which the row begins; in json, parquet and arrow, the number of the row; both from 1.
     Nothing is yielded after the first bad row, but reading continues to gather more of them.
     Raises DataError: no such file, a folder, an unknown format, a broken archive, bad rows, no rows.
     """
@@ -96,8 +97,8 @@ def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> Iterator[Number
 
 def _rows(stream: IO[bytes], name: str, spec: DataSpec, file_format: str) -> Iterator[NumberedRow]:
     problems = Problems(name)
-    if file_format == "parquet":
-        rows = parquet_rows(stream, name)
+    if file_format in TABLES:
+        rows = table_rows(stream, name, file_format)
     elif file_format == "json":
         rows = _json(stream, problems)
     else:
@@ -112,11 +113,12 @@ def _rows(stream: IO[bytes], name: str, spec: DataSpec, file_format: str) -> Ite
 
 
 def read_class_names(path: Path, spec: DataSpec) -> dict[str, list[str]]:
-    """Column -> its ClassLabel names, in order, of a parquet file that has them; empty for any other file."""
-    if format_of(path, spec) != "parquet":
+    """Column -> its ClassLabel names, in order, of a parquet or Arrow file that has them; empty for others."""
+    file_format = format_of(path, spec)
+    if file_format not in TABLES:
         return {}
     with _open(path) as stream:
-        return parquet_names(stream, str(path))
+        return table_names(stream, str(path), file_format)
 
 
 def _open(path: Path) -> IO[bytes]:

@@ -18,6 +18,7 @@ from bertkit.data.schema import Finding
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
+from bertkit.files import read_json
 from bertkit.sections import DataSpec
 from bertkit.validation import did_you_mean
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 SAMPLE = "sample:"
-_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+_SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$")
 _SECRET = re.compile(r"hf_\w+|(?<=://)[^/@\s]+@|\?\S+")
 
 
@@ -136,12 +137,10 @@ def _path(source: str) -> Path:
 
 
 def _folder(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
-    """The files of a folder by split: train.csv, dev.jsonl.gz, or the shards train-00000-of-00002.parquet."""
-    by_name: dict[str, list[Path]] = {}
-    for path in sorted(p for p in folder.iterdir() if p.is_file()):
-        plain = path.with_suffix("") if path.suffix in COMPRESSIONS else path
-        if spec.format or plain.suffix.removeprefix(".") in FORMATS:
-            by_name.setdefault(_SHARD.sub("", plain.stem), []).append(path)
+    """The files of a folder by split: train.csv, dev.jsonl.gz, shards as train-00000-of-00002.parquet; or of data/."""
+    by_name, wanted = _saved(folder) or _by_name(folder, spec), {*SPLITS, *VALIDATION, *(spec.splits or {}).values()}
+    if wanted.isdisjoint(by_name) and (folder / "data").is_dir():
+        by_name = _by_name(folder / "data", spec)
     found = {split: by_name[name] for split, name in match_splits(by_name, spec).items()}
     problems = Problems()
     for split, paths in found.items():
@@ -154,6 +153,49 @@ def _folder(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
         what = f"no file of a split, such as train.csv; the folder holds: {there}"
         raise DataError(Problem(str(folder), what, "name the files:  data: {source: {train: FILE}}"))
     return found
+
+
+def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
+    """Name without suffix and number of the shard -> the files of a folder whose format is known."""
+    by_name: dict[str, list[Path]] = {}
+    for path in sorted(p for p in folder.iterdir() if p.is_file()):
+        plain = path.with_suffix("") if path.suffix in COMPRESSIONS else path
+        if spec.format or plain.suffix.removeprefix(".") in FORMATS:
+            by_name.setdefault(_SHARD.sub("", plain.stem), []).append(path)
+    return by_name
+
+
+def _saved(folder: Path) -> dict[str, list[Path]]:
+    """Name of a split -> its files, in a folder by `save_to_disk` of datasets; a single data set is train.
+
+    Empty for any other folder. Raises DataError where its files are not in it.
+    """
+    several = folder / "dataset_dict.json"
+    if several.is_file():
+        names = _listed(several, "splits", str)
+        return {name: _shards(folder / name) for name in names}
+    alone = all((folder / name).is_file() for name in ("state.json", "dataset_info.json"))
+    return {"train": _shards(folder)} if alone else {}
+
+
+def _shards(folder: Path) -> list[Path]:
+    names = _listed(folder / "state.json", "_data_files", lambda file: str(file["filename"]))
+    return [folder / name for name in names]
+
+
+def _listed(file: Path, key: str, name_of: Callable[[Any], str]) -> list[str]:
+    """The names of files or folders beside this file that it lists. Raises DataError where they are not there."""
+    try:
+        names = [name_of(each) for each in read_json(file)[key]]
+    except (OSError, LookupError, TypeError) as error:
+        fix = "Save the data set again with save_to_disk."
+        raise DataError(Problem(str(file), f"does not list {key} as datasets writes it", fix)) from error
+    for name in names:
+        beside = file.parent / name
+        if Path(name).name != name or name == ".." or not (beside.is_file() or beside.is_dir()):
+            what = f"names {name!r:.100}, which is not beside it"
+            raise DataError(Problem(str(file), what, "Copy the whole folder."))
+    return names
 
 
 def _file_parts(paths: Sequence[Path], spec: DataSpec) -> list[Part]:

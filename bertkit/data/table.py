@@ -245,7 +245,7 @@ def fingerprint(values: Mapping[str, Sequence[Any]]) -> str:
 
 
 Row: TypeAlias = dict[str, Any]
-NumberedRow: TypeAlias = tuple[int, Row]  # line (csv, tsv, jsonl, conll, txt) or row (json, parquet), counted from 1
+NumberedRow: TypeAlias = tuple[int, Row]  # line (csv, tsv, jsonl, conll, txt) or row (json, parquet, arrow), from 1
 
 
 def required(rows: Dataset, *names: str) -> str:

@@ -33,7 +33,7 @@ VECTOR = "vector"  # the added column
 def embed_file(encode: Callable[[list[str]], Vectors], file: str | Path, output: Path, *, column: str = "text") -> int:
     """Write the vector of each row's text, in the rows' order and in constant memory; returns how many.
 
-    encode: texts -> float32 `(texts, size)`. file: csv, tsv, json, jsonl, parquet, or txt with a text a line.
+    encode: texts -> float32 `(texts, size)`. file: csv, tsv, json, jsonl, parquet, arrow, or txt with a text a line.
     output: .parquet, the row's own columns and `vector`, a list of fixed size; or .npy, `(rows, size)`. The file is
     read twice: all problems are reported before the first text is encoded. Raises DataError, and then leaves no output.
     """

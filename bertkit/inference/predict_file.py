@@ -12,7 +12,7 @@ from itertools import chain, tee
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from bertkit.data.readers import COMPRESSIONS, FORMATS, read_rows, read_stream, text_a_row
+from bertkit.data.readers import COMPRESSIONS, FORMATS, TABLES, read_rows, read_stream, text_a_row
 from bertkit.data.schema import Answer
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
@@ -67,7 +67,7 @@ def _rows(source: str, file: str, documents: bool) -> Iterator[tuple[int, dict[s
     suffix = next((s[1:] for s in reversed(Path(file).suffixes) if s not in COMPRESSIONS), "")
     kind, tables = FORMATS.get(suffix), ("csv", "tsv")
     other = kind and spec.format and (kind in tables) != (spec.format in tables)
-    if kind in ("jsonl", "json", "parquet") or other:  # the layout of the run's data does not apply to this file
+    if kind in ("jsonl", "json", *TABLES) or other:  # the layout of the run's data does not apply to this file
         spec = spec.model_copy(update={"format": None, "header": True, "delimiter": None})
     return read_rows(Path(file), spec if documents else text_a_row(Path(file), spec))
 

@@ -22,7 +22,7 @@ from bertkit.text import KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
 
 _CONLL = "conll|bio|iob|iob2|bioes"
-_DATA_FILE = re.compile(rf".*\.(csv|tsv|json|jsonl|parquet|txt|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
+_DATA_FILE = re.compile(rf".*\.(csv|tsv|json|jsonl|parquet|arrow|txt|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
 _TEXT_FILE = re.compile(rf".*\.(csv|tsv|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
 PAIR_LOSSES = ("cosent", "cosine-mse", "multiple-negatives-ranking")  # losses of sentence-similarity without labels
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
@@ -72,7 +72,7 @@ def _model_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_Rul
     name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
     stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)
     files = [text for _, text in _texts(rows.get("source"), ()) if _DATA_FILE.fullmatch(text)]
-    form = rows.get("format") or (files and not any(map(_TEXT_FILE.fullmatch, files)) and "json or parquet")
+    form = rows.get("format") or (files and not any(map(_TEXT_FILE.fullmatch, files)) and "json, parquet or arrow")
     return (
         (not name and not config, "model.name", "missing",
          "a Hub id or a folder; or config and tokenizer, for a new encoder"),
