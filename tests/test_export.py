@@ -22,12 +22,13 @@ from datasets import Dataset
 from onnx import TensorProto, helper
 from safetensors.torch import load_file, save_file
 from small import LEARN, read_rows, recipe
+from starlette.testclient import TestClient
 
 import bertkit
 from bertkit.errors import DataError, ModelError, UserError, not_installed
 from bertkit.export import program
 from bertkit.export.agreement import output_difference, same
-from bertkit.export.graph import Graph, Reduced, batch_of, build
+from bertkit.export.graph import OPSET, Graph, Reduced, _exported, batch_of, build
 from bertkit.export.program import export
 from bertkit.export.quantize import layers, quantized, search
 from bertkit.export.viterbi import viterbi
@@ -36,6 +37,8 @@ from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
 from bertkit.models.heads import crf
 from bertkit.models.heads.crf import Chain
+from bertkit.serve.app import make_app
+from bertkit.serve.limits import Limits
 from bertkit.text import first_line
 from bertkit.training.train import train
 
@@ -105,6 +108,34 @@ def test_int8(run: Path, graph: Graph, tmp_path: Path, monkeypatch: pytest.Monke
     near = np.array([scores(answer) for answer in load(tmp_path / "int8")(TEXTS)])
     exact = np.array([scores(answer) for answer in load(run, precision="fp32")(TEXTS)])
     assert 0 < np.abs(near - exact).max() < 0.1
+    for folder, precision in ((run.parent / "onnx", "fp32"), (tmp_path / "int8", "int8")):
+        with TestClient(make_app(load(folder), "small", Limits())) as client:
+            assert client.get("/info").json()["model_dtype"] == precision
+
+
+class Branching(torch.nn.Module):
+    """What torch.export cannot capture: a branch that depends on the numbers."""
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        ids = batch["input_ids"]
+        return {"y": ids + 1 if ids.sum() > 3 else ids}
+
+
+class Untranslatable(torch.nn.Module):
+    """What ONNX has no operator for."""
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"y": torch.special.airy_ai(batch["input_ids"].double())}
+
+
+@pytest.mark.parametrize(
+    ("module", "cause"), [(Branching(), "data-dependent"), (Untranslatable(), "No ONNX function found .*airy_ai")]
+)
+def test_a_refusal_names_the_cause_alone(module: torch.nn.Module, cause: str) -> None:
+    with pytest.raises(ModelError, match=f"torch.onnx cannot export this model: .*{cause}") as caught:
+        _exported(module, {"input_ids": torch.ones(2, 3, dtype=torch.long)}, OPSET)
+    assert "\x1b" not in str(caught.value)
+    assert "step" not in str(caught.value)
 
 
 def test_python_without_bertkit(exported: Path) -> None:

@@ -29,6 +29,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils import get_tags
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
 from bertkit.data.words import words
@@ -275,6 +276,12 @@ def test_beside_other_columns(tiny_encoder: Path) -> None:
     np.testing.assert_allclose(got[:, :16], features(tiny_encoder).fit_transform(TABLE["text"]), atol=1e-6)
     scores = cross_val_score(make_pipeline(table, LogisticRegression()), TABLE, LABELS, cv=3)
     assert scores.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_scikit_learn_is_told_that_texts_come_in() -> None:
+    tags = get_tags(Features("any"))
+    assert (tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array) == (True, True, False)
+    assert tags.transformer_tags.preserves_dtype == []  # always float32
 
 
 def test_a_search_over_heads_encodes_every_text_once(tiny_encoder: Path, encoded: list[str]) -> None:

@@ -132,7 +132,10 @@ def _exported(module: nn.Module, batch: Mapping[str, Tensor], opset: int) -> Mod
                 verbose=False,
             )
     except Exception as error:  # whatever torch.export or a translation raises
-        what = f"torch.onnx cannot export this model: {first_line(error)}"
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the outer ones only say which step failed
+            cause = cause.__cause__
+        what = f"torch.onnx cannot export this model: {first_line(cause)}"
         raise ModelError(Problem("the model", what, "Only architectures of transformers are supported.")) from error
     assert program is not None  # with dynamo
     proto: ModelProto = program.model_proto

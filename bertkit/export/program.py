@@ -76,6 +76,7 @@ def export(
         if int8:
             exact = exported(sample)
             exports["int8"] = _quantize(reference, graph, aside, expected, sample, exact, max_drop)
+            _write_config(predictor, graph, aside, "int8")
         facts = _facts(reference, graph, aside, exports, time.monotonic() - started)
         write_json(aside / "export.json", facts)
         write_text(aside / "README.md", card(model_folder(source), facts))
@@ -110,13 +111,18 @@ def _reference(source: str | Path, data: Path | None) -> Reference:
 
 
 def _write_folder(predictor: Predictor, graph: Graph, folder: Path) -> None:
-    """Tokenizer, and a config.json that `load` recognises."""
-    config, task = predictor.model.config, predictor.task
+    """Tokenizer and config.json."""
     folder.mkdir(parents=True)
-    task.tokenizer.save_pretrained(folder)
+    predictor.task.tokenizer.save_pretrained(folder)
+    _write_config(predictor, graph, folder, "fp32")
+
+
+def _write_config(predictor: Predictor, graph: Graph, folder: Path, precision: str) -> None:
+    """A config.json that `load` recognises."""
+    config, task = predictor.model.config, predictor.task
     config.bertkit = {
         "version": version("bertkit"),
-        "precision": "fp32",
+        "precision": precision,
         "batch_size": rows.model_dump() if isinstance(rows := predictor.batch_size, Batching) else rows,
         "columns": dict(predictor.columns),
         "max_length": task.max_length,

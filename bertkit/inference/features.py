@@ -120,6 +120,13 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             both = np.concatenate([reader.vectors(part) for part in _chunks(texts)])
         return np.ascontiguousarray(both[:, :-1]), both[:, -1].astype(np.int64)
 
+    def __sklearn_tags__(self) -> Any:
+        """Texts in one dimension, not numbers in two; vectors are float32 whatever comes in."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array = True, True, False
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray[Any, Any]:
         """Names `(size,)` such as layer12_0; for summed or averaged layers, sum_0 or mean_0."""
         check_is_fitted(self)

@@ -22,7 +22,7 @@ from bertkit.errors import DataError, ModelError, Problem, RowsError, UserError
 from bertkit.inference.onnx_session import OnnxModel, open_model
 from bertkit.inference.runner import Mapper, Runner
 from bertkit.inference.settings import damaged_settings, read_settings, resolve_max_length
-from bertkit.models.device import Precision, best_device, resolve_precision
+from bertkit.models.device import ModelPrecision, Precision, best_device, resolve_precision
 from bertkit.models.encoder import Encoder, load_config, load_tokenizer, resolve_encoder
 from bertkit.models.untrusted import read_object
 from bertkit.sections import ModelSpec
@@ -47,7 +47,7 @@ class Predictor:
     task: Task
     model: Any  # transformers' PreTrainedModel, or OnnxModel
     device: Any  # torch.device | None
-    precision: Precision
+    precision: ModelPrecision
     batch_size: BatchSize
     columns: Mapping[str, str]
     mapper: Mapper = map
@@ -159,8 +159,9 @@ def load(
         if precision not in (None, "fp32"):
             fix = "It has the precision that it was exported with."
             raise ModelError(Problem(str(folder), f"an exported model cannot run in {precision}", fix))
-        known = [*tokenizer.model_input_names, *restored.reduce_inputs]
-        return Predictor(restored, open_model(folder, settings.onnx, known), None, "fp32", size, settings.columns)
+        graph = open_model(folder, settings.onnx, [*tokenizer.model_input_names, *restored.reduce_inputs])
+        exported: ModelPrecision = "int8" if settings.precision == "int8" else "fp32"
+        return Predictor(restored, graph, None, exported, size, settings.columns)
     device = best_device()
     model: Any = restored.model(encoder, new_head=False)
     precision = precision or resolve_precision(settings.precision, device)

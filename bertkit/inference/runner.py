@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from datasets import Dataset
 
 from bertkit.encoding.padding import Arrays, BatchSize, batches_by_length, fills, pad
-from bertkit.models.device import Precision
+from bertkit.models.device import ModelPrecision
 from bertkit.tasks.base import Batch, Task
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Runner:
     task: Task
     model: Any  # transformers' PreTrainedModel, or Arrays -> Arrays
     device: torch.device | None
-    precision: Precision
+    precision: ModelPrecision
     batch_size: BatchSize
     mapper: Mapper = map
     keep: Callable[[Any, Batch], Sequence[Any]] | None = None

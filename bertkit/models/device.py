@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 Precision = Literal["fp32", "bf16"]
+ModelPrecision = Literal["fp32", "bf16", "int8"]  # int8: of exported models alone
 
 
 def best_precision(device: torch.device) -> Precision:
