@@ -25,7 +25,7 @@ LEARN = (  # overrides with which a model learns the small rows, in some three s
 
 def read_data(spec: DataSpec, kind: type[Task], options: TaskOptions, **more: Any) -> Data:
     """The rows of a data section, as this task reads them."""
-    return load(spec, kind.schema, partial(kind.refine, options), **more)
+    return load(spec, kind.schema_of(options), partial(kind.refine, options), **more)
 
 
 def text(number: int, side: int) -> str:

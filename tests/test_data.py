@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import small
 
 from bertkit.data import check, label_names, load
 from bertkit.data import sources as sources_module
@@ -19,6 +20,7 @@ from bertkit.data.table import numbers
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
+from bertkit.tasks.labels import as_targets
 
 SCHEMA = Schema(
     columns={
@@ -506,6 +508,71 @@ def test_unseen_labels_stop_or_are_left_out(tmp_path):
     assert len(get(tmp_path, known_labels="abcd").rows["test"]) == 2
     write(tmp_path / "test.jsonl", labelled("d"))
     assert "test: no row remains" in fails(tmp_path, unseen_labels="ignore")
+
+
+MERGED = {"pos": "pos", "Pos": "pos", "neg": "neg"}
+
+
+def merged(source, labels=MERGED, **settings):
+    options = get_task("text-classification").Options(name="text-classification", labels=labels)
+    spec = DataSpec.model_validate({"source": str(source), **settings})
+    return small.read_data(spec, get_task("text-classification"), options), options
+
+
+def test_values_with_one_name_are_one_label(tmp_path):
+    rows = labelled(*["pos", "neg"] * 10)
+    write(tmp_path / "train.jsonl", [*rows, {"text": "text 0", "label": "Pos"}, {"text": "text 1", "label": "Pos"}])
+    write(tmp_path / "dev.jsonl", [{"text": "new", "label": "Pos"}, {"text": "newer", "label": "neg"}])
+    train = f"{tmp_path}/train.jsonl"
+    data, options = merged(tmp_path)
+    assert says(data, "warn") == [
+        f"train: 1 row repeats an earlier row; e.g. {train}:21 and {train}:1",
+        f"train: 1 row repeats an earlier text with another target; e.g. {train}:22 and {train}:2",
+    ]
+    assert "train: pos 12 (54.5%), neg 10 (45.5%)" in says(data, "note")
+    assert "validation: pos 1 (50.0%), neg 1 (50.0%)" in says(data, "note")
+    settled = get_task("text-classification").settle(
+        options.model_copy(update={"class_weights": "auto"}), data.rows["train"], data.class_names
+    )
+    assert settled["class_weights"] == pytest.approx({"pos": 22 / 24, "neg": 22 / 20})
+
+
+def test_a_value_without_a_name_is_still_unseen(tmp_path):
+    write(tmp_path / "train.jsonl", labelled("pos", "neg"))
+    write(tmp_path / "dev.jsonl", labelled("POS", "Pos", "neg"))
+    with pytest.raises(DataError, match="validation has 1 row with the label 'POS'"):
+        merged(tmp_path)
+    assert merged(tmp_path, unseen_labels="ignore")[0].rows["validation"]["label"][:] == ["Pos", "neg"]
+
+
+def test_values_swapped_by_their_names_are_read_once(tmp_path):
+    data, options = merged(write(tmp_path / "t.jsonl", labelled("a", "a", "b")), {"a": "b", "b": "a"})
+    assert "train: b 2 (66.7%), a 1 (33.3%)" in says(data, "note")
+    settled = get_task("text-classification").settle(options, data.rows["train"], [])
+    assert as_targets(data.rows["train"], "label", settled["labels"]).tolist() == [0, 0, 1]
+
+
+def test_the_hold_out_is_stratified_by_names(tmp_path):
+    labels = [label for _ in range(20) for label in ("pos", "Pos", "neg")]
+    data, _ = merged(write(tmp_path / "t.jsonl", labelled(*labels, "once")), MERGED | {"once": "neg"}, validation=0.1)
+    held = Counter(MERGED.get(label, "neg") for label in data.rows["validation"]["label"])
+    assert held == {"pos": 4, "neg": 2}
+    rows = [*labelled(*["neg"] * 20), {"text": "x", "label": "Pos"}, {"text": "y", "label": "pos"}]
+    held_out = {
+        label
+        for seed in range(20)
+        for label in merged(write(tmp_path / "u.jsonl", rows), validation=0.5, seed=seed)[0].rows["validation"]["label"]
+    }
+    assert held_out == {"neg", "pos", "Pos"}
+
+
+def test_a_row_with_two_values_of_one_name_counts_once(tmp_path):
+    rows = [{"text": "a", "labels": ["pos", "Pos"]}, {"text": "b", "labels": ["neg"]}, {"text": "c", "labels": []}]
+    data, options = merged(write(tmp_path / "t.jsonl", rows))
+    assert "train: pos 1 (33.3%), neg 1 (33.3%)" in says(data, "note")
+    wanted = options.model_copy(update={"pos_weight": "auto"})
+    settled = get_task("text-classification").settle(wanted, data.rows["train"], [])
+    assert settled["pos_weight"] == {"pos": 2.0, "neg": 2.0}
 
 
 # --- fingerprints and checks -----------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def check(data: Data) -> list[Finding]:
         if name and not data.columns[name].unchecked:
             findings += _balance(rows, name, data.columns[name], split)
         seen = _Seen.of(rows, everywhere)
-        findings += _duplicates(seen, rows, name, split, origin)
+        findings += _duplicates(seen, split, data)
         if split == "train":
             trained = seen
         elif trained is not None:
@@ -126,15 +126,18 @@ class _Seen:
         return cls(indices, keys, indices[index][inverse])
 
 
-def _duplicates(seen: _Seen, rows: Dataset, target: str | None, split: str, origin: Origin) -> list[Finding]:
+def _duplicates(seen: _Seen, split: str, data: Data) -> list[Finding]:
     import numpy as np
 
+    rows, origin, target = data.rows[split], data.origins[split], data.target
     repeated = np.flatnonzero(seen.first != seen.rows)
     pairs = np.stack([seen.first[repeated], seen.rows[repeated]], axis=1)
-    if target is None or not len(pairs):
+    if target is None or target not in rows.column_names or not len(pairs):
         differ = np.zeros(len(pairs), dtype=bool)
     else:
+        named = names_of(data.columns[target]) if data.columns[target].names else None
         values = (column_values(rows.select(side), target) for side in pairs.T)
+        values = (map(named, side) if named else side for side in values)
         differ = np.fromiter((one != other for one, other in zip(*values, strict=True)), bool, len(pairs))
     findings = []
     for some, of in ((pairs[~differ], "an earlier row"), (pairs[differ], "an earlier text with another target")):

@@ -23,6 +23,7 @@ class Column(NamedTuple):
     holds: Literal["text", "label", "labels", "number", "words", "tags", "spans", "answers", "name"]
     about: str
     unchecked: bool = False  # may be empty, or the same in all rows of train
+    names: Mapping[str, str] = {}  # of labels: value in the data -> label name; a value that is not there is its name
 
 
 @dataclass(frozen=True)

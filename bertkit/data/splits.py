@@ -20,12 +20,13 @@ BINS = 10  # quantiles of scores for a stratified hold-out
 
 
 def names_of(column: Column) -> Names | None:
-    """What gives the labels of one value of this column: itself, several, or the types of its tags; None: no labels."""
+    """What gives the names of the labels of one value of this column, or the types of its tags; None: no labels."""
+    names = column.names
     if column.holds == "tags":
         return lambda tags: sorted({tag.partition("-")[2] for tag in tags or () if tag != "O"})
     if column.holds == "labels":
-        return lambda labels: labels or []
-    return (lambda label: [label] if label else []) if column.holds == "label" else None
+        return lambda labels: list(dict.fromkeys(names.get(label, label) for label in labels or ()))
+    return (lambda label: [names.get(label, label)] if label else []) if column.holds == "label" else None
 
 
 def hold_out(

@@ -81,6 +81,11 @@ class Task(ABC, Generic[O]):
         return table, []
 
     @classmethod
+    def schema_of(cls, options: O) -> Schema:
+        """The schema, with what these options say about columns. Default: nothing."""
+        return cls.schema
+
+    @classmethod
     @abstractmethod
     def settle(cls, options: O, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
         """What the training rows decide (labels, kind, weights): option -> value.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -11,7 +12,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from bertkit.data.columns import label_names
-from bertkit.data.schema import Answer, Finding, note, warn
+from bertkit.data.schema import Answer, Finding, Schema, note, warn
 from bertkit.data.table import column_values, numbers
 from bertkit.errors import DataError, Problem
 from bertkit.text import counted, part_of
@@ -40,6 +41,16 @@ Labels: TypeAlias = Annotated[
     PlainSerializer(_as_pairs, when_used="json"),
 ]
 Weights: TypeAlias = Literal["auto"] | dict[str, Annotated[float, Field(gt=0)]]
+
+
+def with_names(schema: Schema, labels: Any) -> Schema:
+    """The schema, whose columns of labels know these names; labels: {value in the data: name}, or anything else."""
+    names: dict[str, str] = labels if isinstance(labels, dict) else {}
+    columns = {
+        name: column._replace(names=names) if column.holds in ("label", "labels") else column
+        for name, column in schema.columns.items()
+    }
+    return replace(schema, columns=columns)
 
 
 def flat_labels(rows: Dataset, column: str) -> Iterator[str]:
@@ -88,14 +99,12 @@ def settle_range(given: list[float] | None, scores: Sequence[float]) -> list[flo
 
 def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequence[str]) -> dict[str, Any]:
     """`labels`, `class_weights` and `pos_weight` of these options, settled from the training rows. Raises DataError."""
-    values = Counter(flat_labels(rows, column))
-    labels = settle_labels(options.labels, label_names(values, class_names))
+    labels = settle_labels(options.labels, label_names(flat_labels(rows, column), class_names))
     names = list(dict.fromkeys(labels.values()))
     if column == "label" and len(names) < 2:
         raise DataError(Problem("task.labels", f"only one label, {names[0]}: there is nothing to learn"))
-    counts = Counter[str]()
-    for value, count in values.items():
-        counts[labels[value]] += count
+    each = ([value] if column == "label" else value for value in column_values(rows, column))
+    counts = Counter(name for several in each for name in {labels[value] for value in several})
     odds = {name: max(len(rows) - counts[name], 1) / max(counts[name], 1) for name in names}
     return {
         "labels": labels,

@@ -87,6 +87,11 @@ class TextClassification(Task[TextClassificationOptions]):
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
+    def schema_of(cls, options: TextClassificationOptions) -> Schema:
+        """The schema, whose labels have the names of `task.labels`."""
+        return own.with_names(cls.schema, options.labels)
+
+    @classmethod
     def settle(cls, options: TextClassificationOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
         """Kind, labels and weights. Raises DataError on contradictions."""
         kinds = [kind for kind, column in TARGETS.items() if column in rows.column_names]

@@ -60,7 +60,7 @@ def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
     kind = get_task(recipe.task.name)
     tokenizer = load_tokenizer(encoder.folder)
     limit = resolve_max_length(encoder, tokenizer, recipe.model.max_length)
-    data = sources.load(recipe.data, kind.schema, partial(kind.refine, recipe.task))
+    data = sources.load(recipe.data, kind.schema_of(recipe.task), partial(kind.refine, recipe.task))
     if "validation" not in data.rows and (recipe.early_stopping or len(recipe.seeds) > 1):
         what = "no validation split, which early_stopping and several seeds need to select a model"
         raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
