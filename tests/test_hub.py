@@ -310,6 +310,14 @@ def damage(run: Run, kind: str) -> None:
             write_json(model / "more.json", {"from": str(run.folder.resolve() / "data")})
         case "token":
             write_json(model / "more.json", {"token": TOKEN})
+        case "token in JSON escapes":
+            (model / "more.json").write_text(
+                '{"a": "' + "".join(f"\\u{ord(each):04x}" for each in TOKEN) + '", "a": 1}'
+            )
+        case "token in vocab.txt" | "token in merges.txt" | "token in more.model":
+            (model / kind.split()[-1]).write_text(f"a\nĠ{TOKEN[:-1]}\n", encoding="utf-8")
+        case "token in metadata":
+            save_file({"w": torch.zeros(2)}, model / "more.safetensors", {"from": f"x_{TOKEN[:-1]}"})
         case "does not load":
             save_file({"w": torch.zeros(2)}, model / "model.safetensors")
 
@@ -326,6 +334,11 @@ REFUSED = {
     "no JSON": "more.json: is damaged: it is not JSON",
     "local path": "names a folder of this machine",
     "token": "contains a token of the Hub",
+    "token in JSON escapes": "more.json: contains a token of the Hub",
+    "token in vocab.txt": "vocab.txt: contains a token of the Hub",
+    "token in merges.txt": "merges.txt: contains a token of the Hub",
+    "token in more.model": "more.model: contains a token of the Hub",
+    "token in metadata": "more.safetensors: contains a token of the Hub",
     "does not load": "lacks .* tensors",
 }
 

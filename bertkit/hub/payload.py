@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatch
@@ -19,6 +20,7 @@ from bertkit.text import first_line
 PUSHED = ("*.safetensors", "*.json", "README.md", "vocab.txt", "merges.txt", "*.model")
 CARD, REPORT = "README.md", "report.html"
 MIN_PATH_LENGTH = 6  # a shorter path may occur in a text by chance
+TOKEN = re.compile("(hf_|api_org_)[A-Za-z0-9]{30,}")
 
 
 class Item(NamedTuple):
@@ -35,7 +37,7 @@ def payload(run: Run, repo_id: str, *, predictions: bool = False, report: bool =
 
     predictions: include RUN/predictions, which repeat rows of the data. report: include RUN/report.html.
     Raises ModelError with all problems: no results, files that are neither safetensors, JSON nor a tokenizer's, a card
-    that cannot be made or is invalid, local paths or a token in a text, a folder that does not load.
+    that cannot be made or is invalid, local paths or a token in a file, a folder that does not load.
     """
     if not run.finished:
         what, fix = "is not a finished run: it has no results.json", "Name the folder that `bertkit train` wrote."
@@ -110,16 +112,24 @@ def _card(file: Path) -> Iterator[Problem]:
 
 
 def _private(run: Run, files: dict[str, Path]) -> Iterator[Problem]:
-    """Problems of texts with a local path or a token."""
+    """Problems of files with a local path or a token."""
     from huggingface_hub import get_token
 
     folders = {str(run.folder.resolve()), f"{Path.home()}/", *local_paths(run.recipe)}
     token = get_token()
     for path, file in files.items():
-        if file.suffix not in (".json", ".md", ".html"):
-            continue
-        text = file.read_text(encoding="utf-8", errors="replace")
+        text = _text(file)
         for folder in sorted(folder for folder in folders if len(folder) >= MIN_PATH_LENGTH and folder in text):
             yield Problem(str(file), f"names a folder of this machine: {folder}", f"Remove it from {path}.")
-        if (token and token in text) or re.search(r"\bhf_[A-Za-z0-9]{30,}\b", text):
+        if (token and token in text) or TOKEN.search(text):
             yield Problem(str(file), "contains a token of the Hub", f"Remove it from {path}, and revoke the token.")
+
+
+def _text(file: Path) -> str:
+    """What a file states, as text: all of it, or the header of safetensors; JSON as it is, then without escapes."""
+    weights = file.suffix == ".safetensors"
+    with file.open("rb") as raw:
+        text = raw.read(int.from_bytes(raw.read(8), "little") if weights else -1).decode(errors="replace")
+    if not weights and file.suffix != ".json":
+        return text
+    return text + json.dumps(json.loads(text, object_pairs_hook=list), ensure_ascii=False)  # with repeated keys
