@@ -302,6 +302,28 @@ def test_predict_stdin(capsys: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -
     assert (told["id"], told["answer"]["label"]) == (7, "bad")
 
 
+def test_a_closed_stdout_is_said(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by >&-: Python then has no sys.stdout, and print discards its text."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        assert main(["recipes"]) == 2
+    assert capsys.readouterr().err.startswith("error: stdout is closed")
+
+
+def test_a_closed_stdin_is_said(capsys: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["predict", str(run.folder), "--input", "-"]) == 2
+    assert "stdin is closed" in capsys.readouterr().err
+
+
+def test_errors_do_not_go_to_stdout_where_stderr_is_closed(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", None)
+        assert main(["show", "no-such-recipe"]) == 2
+        sys.stderr.close()
+    assert capsys.readouterr().out == ""
+
+
 def test_predict_needs_texts_or_a_file(capsys: Any, run: Run) -> None:
     assert "bertkit predict RUN" in refused(capsys, "predict", run.folder)
     assert "bertkit predict RUN" in refused(capsys, "predict", run.folder, "a text", "--input", "-")

@@ -31,8 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns 0, or 2 for errors that the user can fix; a bug is a traceback and 1."""
     options = vars(parse(argv))
     command = options.pop("command")
-    _set_up_output()
     try:
+        _set_up_output()
         code = command.run(**options) or 0
         sys.stdout.flush()
         return int(code)
@@ -89,7 +89,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _set_up_output() -> None:
-    """Log to stderr as plain text, with other libraries silent; escape what a terminal cannot show."""
+    """Log to stderr as plain text, with other libraries silent; escape what a terminal cannot show.
+
+    Raises UserError where stdout is closed, as by `>&-`.
+    """
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        raise UserError("stdout is closed", "Open it; > /dev/null discards what is printed.")
     os.environ.update(QUIET)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

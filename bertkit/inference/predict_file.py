@@ -63,6 +63,8 @@ def _rows(source: str, file: str, documents: bool) -> Iterator[tuple[int, dict[s
     recipe = Path(source).expanduser() / "recipe.yaml"
     spec = load_recipe(recipe, check_files=False).data if recipe.is_file() else DataSpec(source=file)
     if file == "-":
+        if sys.stdin is None:
+            raise DataError(Problem("--input -", "stdin is closed", "Write rows to it, or name a file."))
         return read_stream(sys.stdin.buffer, "stdin", spec.model_copy(update={"format": "jsonl"}))
     suffix = next((s[1:] for s in reversed(Path(file).suffixes) if s not in COMPRESSIONS), "")
     kind, tables = FORMATS.get(suffix), ("csv", "tsv")
