@@ -46,9 +46,9 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """The value of a JSON file. Raises ModelError if it is not JSON, or larger than LARGEST_JSON."""
-    if (size := path.stat().st_size) > LARGEST_JSON:
+def read_json(path: Path, largest: int = LARGEST_JSON) -> Any:
+    """The value of a JSON file. Raises ModelError if it is not JSON, or has more than `largest` bytes."""
+    if (size := path.stat().st_size) > largest:
         raise ModelError(Problem(str(path), f"{size / 1e6:,.0f} MB of JSON, but a few kB are expected"))
     try:
         return json.loads(path.read_text(encoding="utf-8"))

@@ -309,6 +309,8 @@ def said(model: Path, **fields: Any) -> None:
         ("vocab_size", 10**12, "vocab_size"),
         ("max_position_embeddings", 10**12, "max_position_embeddings"),
         ("num_labels", 10**9, "num_labels"),
+        ("transformers_weights", "sub/model.safetensors.index.json", "transformers_weights names 'sub/model"),
+        ("configuration_files", ["config.4.0.0.json"], "configuration_files names"),
         ("num_attention_heads", 0, "cannot be loaded"),
         ("num_attention_heads", 3, "cannot be loaded"),
         ("hidden_act", "__import__('os').mkdir('x')", "cannot be loaded"),
@@ -345,10 +347,12 @@ def test_weights_in_several_files_of_the_folder_are_read(model: Path) -> None:
     assert load(model)("the cat was good") == answer
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "2_Dense/model.safetensors"])
 @pytest.mark.parametrize("length", [2**40, 2**63, 10])
-def test_a_header_that_lies_is_refused(length: int, model: Path) -> None:
+def test_a_header_that_lies_is_refused(length: int, name: str, model: Path) -> None:
     content = (model / "model.safetensors").read_bytes()
-    (model / "model.safetensors").write_bytes(length.to_bytes(8, "little") + content[8:])
+    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).write_bytes(length.to_bytes(8, "little") + content[8:])
     with pytest.raises(ModelError, match=r"is damaged|not a valid safetensors file"):
         load(model)
 
@@ -368,11 +372,130 @@ def test_values_nested_without_end_and_huge_files_are_refused(model: Path) -> No
         load(model)
 
 
-def test_a_pipe_is_refused_before_anybody_waits_for_it(model: Path) -> None:
+@pytest.mark.parametrize("name", ["tokenizer.json", "1_Pooling/config.json"])
+def test_a_pipe_is_refused_before_anybody_waits_for_it(name: str, model: Path) -> None:
     (model / "model.safetensors").unlink()
     os.mkfifo(model / "model.safetensors")
     with pytest.raises(ModelError, match=r"model\.safetensors: is not a regular file"):
         vet(model)
+
+
+def test_an_index_in_a_subfolder_names_files_of_its_own_folder_only(model: Path) -> None:
+    (model / "sub").mkdir()
+    where = dict.fromkeys(load_file(model / "model.safetensors"), "../model.safetensors")
+    write_json(model / "sub" / "model.safetensors.index.json", {"metadata": {}, "weight_map": where})
+    with pytest.raises(ModelError, match=r"sub/model.safetensors.index\.json: names '\.\./model"):
+        vet(model)
+
+
+def test_a_config_of_more_parameters_than_its_weights_is_refused(model: Path) -> None:
+    """By names and sizes it is plausible: the product is 24 billion parameters, or 100 million small layers."""
+    wide = {"hidden_size": 9_984, "intermediate_size": 9_984, "num_hidden_layers": 100, "num_attention_heads": 2}
+    said(model, **wide)
+    with pytest.raises(ModelError, match="describes a model of more than 250,"):
+        load(model)
+    groups = {"num_hidden_groups": 10_000, "inner_group_num": 10_000, "embedding_size": 16}
+    said(model, **dict.fromkeys(wide, 16), model_type="albert", **groups)
+    with pytest.raises(ModelError, match="describes a model of more than 250,"):
+        load(model)
+
+
+def test_more_tensors_than_any_model_has_are_refused(model: Path) -> None:
+    save_file({f"t{n}": torch.zeros(1) for n in range(20_001)}, model / "model.safetensors")
+    with pytest.raises(ModelError, match="has 20,001 tensors"):
+        load(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("return_dict", False),
+        ("torchscript", True),
+        ("chunk_size_feed_forward", 7),
+        ("output_attentions", True),
+        ("attn_implementation", "flex_attention"),
+        ("_attn_implementation", "flex_attention"),
+    ],
+)
+def test_a_config_does_not_choose_how_a_model_runs(name: str, value: Any, model: Path) -> None:
+    answer = load(model)("the cat was good")
+    said(model, **{name: value})
+    predictor = load(model)
+    assert predictor("the cat was good") == answer
+    assert predictor.model.config._attn_implementation == "sdpa"
+
+
+TWICE = [{"type": "Replace", "pattern": {"Regex": "(?=a)"}, "content": "a"}] * 40
+TENFOLD = [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}] * 12
+PUNCTUATION = [
+    *({"type": "Replace", "pattern": {"String": mark}, "content": f" {mark} "} for mark in "!?.,;:'()-/&%$"),
+    {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
+]
+DEMANDING = {
+    "a million tokens": ({"extra_ids": 10**6}, {}, "extra_ids is 1,000,000"),
+    "other file": ({"fast_tokenizer_files": ["tokenizer.4.0.0.json"]}, {}, "fast_tokenizer_files names"),
+    "doubling": ({}, {"normalizer": {"type": "Sequence", "normalizers": TWICE}}, "more than 256 characters of one"),
+    "nested": (
+        {},
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": TENFOLD}]}},
+        "more than 256 characters of one",
+    ),
+    "without end": (
+        {},
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}] * 1_001}},
+        "over 1,000 steps",
+    ),
+    "damaged table": (
+        {},
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="}},
+        "no tokenizer could be loaded|cannot read a text",
+    ),
+    "special tokens": (
+        {},
+        {
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 10_000,
+                "pair": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 10_000,
+                "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}},
+            }
+        },
+        "makes 10,000 tokens of two letters",
+    ),
+    "unknown tokens": (
+        {},
+        {"post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 10**6], "cls": ["[CLS]", 2]}},
+        "token ids up to 1,000,000",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DEMANDING)
+def test_a_tokenizer_that_asks_for_too_much_is_refused(kind: str, model: Path, capfd: Any) -> None:
+    settings, parts, told = DEMANDING[kind]
+    generic = {"tokenizer_class": "PreTrainedTokenizerFast", **settings}
+    write_json(model / "tokenizer_config.json", read_json(model / "tokenizer_config.json") | generic)
+    write_json(model / "tokenizer.json", read_json(model / "tokenizer.json") | parts)
+    with pytest.raises(ModelError, match=told):
+        load(model)
+    assert main(["predict", str(model), "a text"]) == 2
+
+
+def test_replacements_that_do_not_multiply_are_allowed(model: Path) -> None:
+    parts = {"normalizer": {"type": "Sequence", "normalizers": PUNCTUATION}}
+    write_json(model / "tokenizer.json", read_json(model / "tokenizer.json") | parts)
+    assert load_tokenizer(model)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["task.n_best=1000000000", "task.max_answer_length=1000000000", f"task.query_prefix={'a' * 10_001}"],
+    ids=lambda setting: setting[:20],
+)
+def test_a_recipe_that_asks_for_too_much_is_refused(setting: str) -> None:
+    name = "retrieval-quickstart" if "prefix" in setting else "qa-quickstart"
+    with pytest.raises(RecipeError, match="must be at most"):
+        load_recipe(name, [setting])
 
 
 @pytest.mark.parametrize("longest", [-1, 0, 1, 7])

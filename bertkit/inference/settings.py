@@ -62,11 +62,12 @@ def damaged_settings(folder: Path, error: ValidationError, section: str = "bertk
 def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, requested: int | None) -> int:
     """Tokens per window: as requested, or as many as model and tokenizer allow.
 
-    Raises ModelError, also where the tokenizer has tokens for which the model has no embeddings.
+    Raises ModelError, also where the tokenizer has or adds tokens that the model cannot read.
     """
     folder = str(encoder.folder)
     config = encoder.config.to_dict() if encoder.config else read_object(encoder.folder / "config.json")
-    rows, last = config.get("vocab_size"), max(tokenizer.get_vocab().values())
+    pair = tokenizer("a", "a", verbose=False)["input_ids"]  # a post-processor may add tokens that no vocabulary has
+    rows, last = config.get("vocab_size"), max(*tokenizer.get_vocab().values(), *pair)
     if isinstance(rows, int) and last >= rows:
         what = f"its tokenizer has token ids up to {last:,}, but the model has embeddings for {rows:,}"
         raise ModelError(Problem(folder, what, "Tokenizer and weights belong to different models."))
@@ -80,4 +81,7 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
     if requested is not None and requested > limit:
         what = f"{requested}, but {folder} reads at most {limit} tokens"
         raise ModelError(Problem("model.max_length", what))
+    if len(pair) > (requested or limit):
+        what = f"its tokenizer makes {len(pair):,} tokens of two letters, but a window holds {requested or limit}"
+        raise ModelError(Problem(folder, what, "Its post-processor is damaged, or made to exhaust memory."))
     return requested or limit

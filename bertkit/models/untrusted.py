@@ -1,38 +1,58 @@
-"""Checks of a model folder before any library opens it: the folder may come from anyone.
+"""Checks of a model folder before any library opens it, and of its model while it is built: anyone may have made it.
 
-Only sizes and the headers of the weights are read. Code that loads models makes sure that weights are not pickles, that
-no code of the model is run, and that every tensor is present.
+Only sizes, settings and the headers of the weights are read. Code that loads models makes sure that weights are not
+pickles, that no code of the model is run, and that every tensor is present.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, Problem
-from bertkit.files import read_json
+from bertkit.files import LARGEST_JSON, read_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
 
 LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
 LARGEST_VOCABULARY = 500_000_000  # bytes of tokenizer.json and the like
 LABELS, POSITIONS = 1_000_000, 1_000_000  # more than anyone has; some positions have no tensor to compare with
 SMALL = 10_000  # numbers up to here need no tensor to explain them
+TENSORS = 20_000  # of a file; a BERT of 24 layers has 400
+UNEXPLAINED = 250_000_000  # parameters beyond the bytes of the weights, such as those of a new head
+NORMALIZERS, GROWTH = 1_000, 256  # steps of a tokenizer's normalizer; characters that it may make of one
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
+CRAFTED = "The file is damaged, or was made to exhaust memory."
+REMOVE = "Give the files their usual names, and remove the key."
 
 
 def vet(folder: Path) -> None:
     """Raises ModelError with everything that is wrong: files of other folders, sizes that no weights explain, code."""
-    for check in (_irregular, _unsuitable, _implausible):  # each opens only what passed the ones before
+    _vet(folder, _irregular, _unsuitable, _implausible)
+
+
+def vet_tokenizer(folder: Path) -> None:
+    """`vet`, and the tokenizer's settings, which may ask for tokens or characters without end. Raises ModelError."""
+    _vet(folder, _irregular, _unsuitable, _implausible, _exploding)
+
+
+def _vet(folder: Path, *checks: Callable[[Path], Iterator[Problem]]) -> None:
+    for check in checks:  # each opens only what passed the ones before
         if problems := list(check(folder)):
             raise ModelError(problems)
 
 
-def read_object(file: Path) -> dict[str, Any]:
-    """The JSON object in a model's file. Raises ModelError where there is none."""
+def read_object(file: Path, largest: int = LARGEST_JSON) -> dict[str, Any]:
+    """The JSON object in a model's file. Raises ModelError where there is none, or the file has more bytes."""
     try:
-        content = read_json(file)
+        content = read_json(file, largest)
     except OSError as error:
         raise ModelError(Problem(str(file), f"cannot be read: {error.strerror or error}")) from error
     if not isinstance(content, dict):
@@ -40,27 +60,57 @@ def read_object(file: Path) -> dict[str, Any]:
     return content
 
 
+@contextmanager
+def bounded(folder: Path) -> Iterator[None]:
+    """Within the block, a model that is built has no more parameters than the bytes of this folder's weights explain.
+
+    transformers builds models on the meta device, where tensors take no memory; they are counted there, buffers too.
+    Raises ModelError.
+    """
+    from torch.nn.modules import module
+
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    left = most = size + UNEXPLAINED
+
+    def count(owner: Module, name: str, tensor: Tensor | None) -> None:
+        nonlocal left
+        if tensor is not None and tensor.is_meta:
+            left -= max(tensor.numel(), SMALL)  # a module takes memory, too
+        if left < 0:
+            what = f"describes a model of more than {most:,} parameters, but the weights are {size:,} bytes"
+            raise ModelError(Problem(str(folder / "config.json"), what, CRAFTED))
+
+    parameters = module.register_module_parameter_registration_hook(count)
+    buffers = module.register_module_buffer_registration_hook(count)
+    try:
+        yield
+    finally:
+        parameters.remove()
+        buffers.remove()
+
+
 def _irregular(folder: Path) -> Iterator[Problem]:
     """Pipes, sockets and devices, which an archive may hold; opening one may wait without end."""
-    for file in sorted(folder.glob("*")):
+    for file in sorted(folder.rglob("*")):
         if file.exists() and not (file.is_file() or file.is_dir()):
             yield Problem(str(file), "is not a regular file", "Remove it.")
 
 
 def _unsuitable(folder: Path) -> Iterator[Problem]:
     """Files that are too large, or name others: transformers would open what an index names, wherever it is."""
-    for file in sorted(folder.glob("*.json")) + sorted(folder.glob("*.txt")):
-        if file.is_file() and (size := file.stat().st_size) > LARGEST_VOCABULARY:
+    for file in sorted(folder.rglob("*")):
+        text = file.suffix in (".json", ".txt", ".model", ".jinja") and file.is_file()
+        if text and (size := file.stat().st_size) > LARGEST_VOCABULARY:
             yield Problem(str(file), f"{size / 1e6:,.0f} MB, larger than any tokenizer or config")
-    for index in sorted(folder.glob("*.index.json")):
+    for index in sorted(folder.rglob("*.safetensors.index.json")):
         files = read_object(index).get("weight_map")
         if not isinstance(files, dict):
             yield Problem(str(index), "has no weight_map of tensors and their files")
             continue
         for name in sorted({str(name) for name in files.values()})[:5]:
             if not name.endswith(".safetensors") or Path(name).name != name:
-                yield Problem(str(index), f"names {name!r:.100}, not a safetensors file in this folder")
-            elif not (folder / name).is_file():
+                yield Problem(str(index), f"names {name!r:.100}, not a safetensors file in its folder")
+            elif not (index.parent / name).is_file():
                 yield Problem(str(index), f"names {name!r:.100}, which does not exist")
     if (folder / "adapter_config.json").is_file():
         fix = "Merge it into its model once: PeftModel.from_pretrained(…).merge_and_unload().save_pretrained(…)."
@@ -68,7 +118,11 @@ def _unsuitable(folder: Path) -> Iterator[Problem]:
 
 
 def _implausible(folder: Path) -> Iterator[Problem]:
-    """A config that names code, or sizes that the tensors do not have."""
+    """Headers that are damaged; a config that names code or other weights, or sizes that the tensors do not have."""
+    shapes: list[list[int]] = []
+    for weights in filter(Path.is_file, sorted(folder.rglob("*.safetensors"))):
+        found = _shapes(weights)
+        shapes += found if weights.parent == folder else []  # the model's own weights
     file = folder / "config.json"
     if not file.is_file():
         return
@@ -76,10 +130,12 @@ def _implausible(folder: Path) -> Iterator[Problem]:
     for name in ("attn_implementation", "_attn_implementation"):
         if (code := config.get(name)) not in (None, *ATTENTIONS):
             yield Problem(str(file), f"{name} is {code!r:.60}, but bertkit does not fetch code that a model names")
+    for name in ("transformers_weights", "configuration_files"):
+        if named := config.get(name):
+            yield Problem(str(file), f"{name} names {named!r:.60}, which bertkit does not follow", REMOVE)
     if config.get("quantization_config"):
         fix = "Save it once in fp32 or bf16, where you trust it."
         yield Problem(str(file), "its weights are quantised; bertkit neither trains nor loads those", fix)
-    shapes = [shape for weights in sorted(folder.glob("*.safetensors")) for shape in _shapes(weights)]
     widest = max((size for shape in shapes for size in shape), default=0)
     for name, number in config.items() if shapes else ():
         if "layers" in name and isinstance(number, str | float):
@@ -95,13 +151,49 @@ def _implausible(folder: Path) -> Iterator[Problem]:
             most = LABELS
         if not least <= number <= most:
             what = f"{name} is {number:,}, but the weights are {len(shapes):,} tensors of dimensions up to {widest:,}"
-            yield Problem(str(file), what, "The file is damaged, or was made to exhaust memory.")
+            yield Problem(str(file), what, CRAFTED)
 
 
-def _shapes(file: Path) -> Iterator[list[int]]:
+def _exploding(folder: Path) -> Iterator[Problem]:
+    """Numbers of tokens that no file lists, and normalizers that make a long text of a short one."""
+    for file in filter(Path.is_file, (folder / "tokenizer.json", folder / "tokenizer_config.json")):
+        settings = read_object(file, LARGEST_VOCABULARY)
+        for name, number in settings.items():  # such as extra_ids
+            if type(number) is int and number > SMALL and not name.endswith(("_id", "len", "length", "size")):
+                yield Problem(str(file), f"{name} is {number:,}; at most {SMALL:,} are allowed", CRAFTED)
+        if named := settings.get("fast_tokenizer_files"):
+            yield Problem(str(file), f"fast_tokenizer_files names {named!r:.60}, which bertkit does not follow", REMOVE)
+        if _explodes(settings.get("normalizer")):
+            what = f"its normalizer makes more than {GROWTH} characters of one, or has over {NORMALIZERS:,} steps"
+            yield Problem(str(file), what, CRAFTED)
+
+
+def _explodes(normalizer: Any) -> bool:
+    """Whether a normalizer has more than NORMALIZERS steps, or makes more than GROWTH characters of one.
+
+    Replacements multiply where one may match what those before it insert.
+    """
+    growth, inserted, steps = 1, "", deque([normalizer])
+    for _ in range(NORMALIZERS):
+        if growth > GROWTH or not steps:
+            return growth > GROWTH
+        if not isinstance(step := steps.popleft(), dict):
+            continue
+        if isinstance(parts := step.get("normalizers"), list):
+            steps.extendleft(reversed(parts))
+        text, pattern = str(step.get("content") or step.get("prepend") or ""), step.get("pattern")
+        literal = str(pattern.get("String") or "") if isinstance(pattern, dict) else ""
+        longest = len(text) + (not literal)  # an expression may match between two characters, and only insert
+        again = not literal or any(character in inserted for character in literal)
+        growth = growth * max(longest, 1) if again else max(growth, longest)
+        inserted += text
+    return True
+
+
+def _shapes(file: Path) -> list[list[int]]:
     """The shapes that a file's header states; the format is 8 bytes of length, then JSON.
 
-    Raises ModelError on an invalid header, or one whose tensors are not in the file.
+    Raises ModelError on an invalid header, or one whose tensors are not in the file or too many.
     """
     size = file.stat().st_size
     with file.open("rb") as raw:
@@ -117,4 +209,6 @@ def _shapes(file: Path) -> Iterator[list[int]]:
             raise ModelError(Problem(str(file), "not a valid safetensors file (bad header)")) from error
     if max(ends, default=0) > size - 8 - length:
         raise ModelError(Problem(str(file), "is damaged: it ends before its tensors do", "Fetch it again."))
-    yield from shapes
+    if len(shapes) > TENSORS:
+        raise ModelError(Problem(str(file), f"has {len(shapes):,} tensors; at most {TENSORS:,} are allowed", CRAFTED))
+    return shapes

@@ -43,8 +43,8 @@ class QuestionAnsweringOptions(TaskOptions):
     metrics: ClassVar[frozenset[str]] = frozenset([*squad.metric_names(True), "no_answer_auc"])
     name: Literal["question-answering"]
     stride: int = Field(128, ge=0, description="Tokens of the context that adjacent windows share.")
-    max_answer_length: int = Field(30, ge=1, description="Tokens of the longest answer.")
-    n_best: int = Field(20, ge=1, description="Candidates per window that are ranked.")
+    max_answer_length: int = Field(30, ge=1, le=1000, description="Tokens of the longest answer.")
+    n_best: int = Field(20, ge=1, le=200, description="Candidates per window that are ranked.")
     unanswerable: bool | None = Field(None, description="May there be no answer? null: if train has such questions.")
     null_threshold: float | None = Field(
         None, description="No answer above these log odds of none against the best. null: fitted on validation."

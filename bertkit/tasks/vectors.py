@@ -47,8 +47,8 @@ class VectorOptions(TaskOptions):
     overflow: Literal["truncate", "error"] = Field(
         "truncate", description="Texts longer than max_length: truncated, or refused."
     )
-    query_prefix: str = Field("", description="Prepended to queries and anchors, such as `query: `.")
-    document_prefix: str = Field("", description="Prepended to documents, positives and negatives.")
+    query_prefix: str = Field("", max_length=10_000, description="Prepended to queries and anchors, such as `query: `.")
+    document_prefix: str = Field("", max_length=10_000, description="Prepended to documents, positives and negatives.")
     mini_batch: int | None = Field(
         None, ge=1, description="Texts that go through the encoder at a time, so that a large batch fits (GradCache)."
     )
