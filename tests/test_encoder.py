@@ -122,7 +122,7 @@ def test_a_tokenizer_that_can_not_pad_or_is_no_json(folder: Path) -> None:
     with pytest.raises(ModelError, match="no padding token"):
         load_tokenizer(folder)
     (folder / "tokenizer.json").write_text("{")
-    with pytest.raises(ModelError, match="no tokenizer could be loaded"):
+    with pytest.raises(ModelError, match=r"tokenizer\.json: is damaged"):
         load_tokenizer(folder)
 
 
