@@ -37,7 +37,6 @@ PACKAGED = {
 # How a model runs, which bertkit decides, whatever its config says; the outputs are the same.
 EXECUTION = {
     "return_dict": True,
-    "torchscript": False,
     "chunk_size_feed_forward": 0,
     "output_attentions": False,
     "output_hidden_states": False,
