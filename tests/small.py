@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from tokenizers import normalizers
 
 from bertkit.data import Data, load
 from bertkit.recipe.recipe import Recipe, load_recipe
@@ -92,3 +97,20 @@ def recipe(
 ) -> Recipe:
     """The recipe of `write_recipe`, loaded with these overrides."""
     return load_recipe(write_recipe(folder, encoder, kind, splits), overrides)
+
+
+def panic_on_bytes_beyond_ascii(tokenizer: Any) -> None:
+    """Damage the tokenizer: its normalizer, in Rust, panics on a text that is not ASCII."""
+    trie = bytes(4 * 128)  # each byte of a text is an index into it
+    tokenizer.backend_tokenizer.normalizer = normalizers.Precompiled(len(trie).to_bytes(4, "little") + trie)
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Within the block no file grows beyond so many bytes: as on a full disk, but for the text of the error."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -270,6 +270,20 @@ def test_predict_texts(capsys: Any, run: Run) -> None:
     assert cut.rstrip().endswith("(truncated)")
 
 
+def test_a_panic_in_a_library_is_an_error(capsys: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bertkit.inference import predictor
+
+    def load_tokenizer(folder: Path, real: Any = predictor.load_tokenizer) -> Any:
+        tokenizer = real(folder)
+        small.panic_on_bytes_beyond_ascii(tokenizer)
+        return tokenizer
+
+    monkeypatch.setattr(predictor, "load_tokenizer", load_tokenizer)
+    assert "good" in said(capsys, "predict", run.folder, "the cat was good")
+    told = refused(capsys, "predict", run.folder, "好")
+    assert "a library in Rust, such as tokenizers, failed: index out of bounds" in told
+
+
 def test_predict_files(capsys: Any, run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     code = main(["predict", str(run.folder), "--input", str(run.folder.parent / "test.jsonl"), "--output", str(out)])

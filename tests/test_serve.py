@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+import small
 import torch
 import transformers
 from cases import CASES, DRAWN, TEXTS, Case, encoder
@@ -33,7 +35,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from bertkit.cli.main import main
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, Problem, UserError
 from bertkit.inference.predictor import Predictor, load
 from bertkit.serve.app import make_app
 from bertkit.serve.batcher import Batcher, estimated_tokens
@@ -41,7 +43,7 @@ from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.middleware import LimitsMiddleware
 from bertkit.serve.rows import RowReader
-from bertkit.serve.server import listen
+from bertkit.serve.server import listen, make_server, serve
 
 SECRET = "the-cat-is-a-secret"
 KEPT = {case.id: case for case in [*CASES, *DRAWN]}
@@ -135,7 +137,7 @@ def test_rows_whose_answers_depend_on_each_other_share_no_call(name: str, tiny_e
     together, apart = predictor(rows), [*predictor(rows[:3]), *predictor(rows[3:])]
     with pytest.raises(AssertionError):  # so that it matters
         alike(together, apart)
-    assert RowReader(predictor.task, {}).key(rows) is None
+    assert RowReader(predictor.task, {}, Limits()).key(rows) is None
 
 
 @pytest.mark.parametrize("name", ["single-label", "pair", "qa", "ner-crf", "similarity-mse", "ranking-graded-windows"])
@@ -143,12 +145,12 @@ def test_rows_that_stand_alone_share_calls(name: str, tiny_encoder: Path) -> Non
     predictor = predictor_of(KEPT[name], tiny_encoder)
     rows = rows_of(KEPT[name], predictor)
     alike(predictor(rows[:4]), [*predictor(rows[:2]), *predictor(rows[2:4])])
-    reader = RowReader(predictor.task, {})
+    reader = RowReader(predictor.task, {}, Limits())
     assert reader.key(rows[:2]) == reader.key(rows[2:4]) is not None
 
 
 def test_rows_with_other_columns_share_no_call(tiny_encoder: Path) -> None:
-    reader = RowReader(predictor_of(KEPT["ner-crf"], tiny_encoder).task, {})
+    reader = RowReader(predictor_of(KEPT["ner-crf"], tiny_encoder).task, {}, Limits())
     assert reader.key([{"text": "a cat"}]) != reader.key([{"tokens": ["a", "cat"]}])
 
 
@@ -250,6 +252,13 @@ def test_paths_that_the_task_has_not(client: TestClient) -> None:
         assert path not in client.get("/openapi.json").json()["paths"]
 
 
+def test_no_redirect(classifier: TestClient) -> None:
+    response = classifier.post("/predict/", json={"rows": ["a"]}, headers={"Host": "evil"}, follow_redirects=False)
+    assert response.status_code == 404
+    assert response.json()["error"] == "Not Found"
+    assert "location" not in response.headers
+
+
 # --- what is not answered ----------------------------------------------------------------------------------------
 
 BAD: list[tuple[str, int, str]] = [
@@ -278,6 +287,7 @@ BAD: list[tuple[str, int, str]] = [
     ("[" * 100_000, 400, "parsing"),
     ('{"rows": [' + "9" * 5000 + "]}", 400, "parsing"),
     ('{"rows": [' + ",".join(['"a"'] * 257) + "]}", 413, "257 items; 256 are allowed"),
+    ('{"rows": ["a", "' + "a b " * 16_384 + '"]}', 413, "`rows`, item 2: about 16,385 tokens; 16,384 are allowed"),
     ('{"rows": ["' + "a" * 2_000_000 + '"]}', 413, "larger than 2,000,000 bytes"),
 ]
 
@@ -295,6 +305,25 @@ def test_bad_bodies(classifier: TestClient, body: str, status: int, part: str) -
     assert part in response.json()["error"]
     assert len(response.content) < 3000
     assert said(classifier, "/predict", rows=["a"])["answers"]
+
+
+def test_rows_are_counted_before_they_are_read(classifier: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading half a million of them would keep the event loop from everyone else for seconds."""
+    monkeypatch.setattr("bertkit.serve.rows.read_inputs", lambda *_: pytest.fail("they were read"))
+    assert said(classifier, "/predict", status=413, rows=[5] * 257)["error"] == "`rows` has 257 items; 256 are allowed"
+
+
+@pytest.mark.parametrize(
+    ("client", "path", "body", "kinds"),
+    [
+        ("retrieval", "/embed", {"inputs": [5] * 300}, 2),  # neither a string nor a list of strings
+        ("ranking-binary", "/rerank", {"query": "a", "texts": [5] * 300}, 1),
+        ("single-label", "/predict", {"inputs": [[5]] * 300}, 2),
+    ],
+    indirect=["client"],
+)
+def test_one_error_for_a_list(client: TestClient, path: str, body: Any, kinds: int) -> None:
+    assert said(client, path, status=422, **body)["error"].count("valid string") == kinds
 
 
 def test_json_must_be_said_to_be_json(classifier: TestClient) -> None:
@@ -328,9 +357,9 @@ def test_lone_surrogates_are_read_as_the_predictor_reads_them(classifier: TestCl
 def test_too_long_for_a_model_that_cuts_nothing(tiny_encoder: Path) -> None:
     case = Case("", {"name": "text-classification", "overflow": "error"}, KEPT["single-label"].columns, max_length=8)
     predictor = predictor_of(Case("", case.options, case.columns, max_length=8), tiny_encoder)
-    with TestClient(make_app(predictor, "small", Limits(max_batch_tokens=4))) as client:
+    with TestClient(make_app(predictor, "small", Limits(max_batch_tokens=41))) as client:
         error = said(client, "/predict", status=422, rows=["yes", "no", "the cat " * 20, "no"])["error"]
-    assert error.startswith("row 3: 42 tokens, 8 are allowed")  # its own row, though calls are of one or two
+    assert error.startswith("row 3: 42 tokens, 8 are allowed")  # its own row, though it is called alone
 
 
 def test_own_pages(classifier: TestClient) -> None:
@@ -352,6 +381,54 @@ def test_own_pages(classifier: TestClient) -> None:
 def test_unhealthy_without_the_models_thread(tiny_encoder: Path) -> None:
     client = TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits()))
     assert client.get("/health").status_code == 503  # not entered: nothing was started
+
+
+def test_a_tokenizer_that_panics_fails_one_request(tiny_encoder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A panic in Rust is a BaseException, which would end the task that answers requests."""
+    predictor = predictor_of(KEPT["single-label"], tiny_encoder)
+    small.panic_on_bytes_beyond_ascii(predictor.task.tokenizer)
+    with pytest.raises(BaseException, match="index out of bounds") as panic:
+        predictor("好")
+    assert not isinstance(panic.value, Exception)
+    with TestClient(make_app(predictor, "small", Limits())) as client:
+        assert "see the server's log" in said(client, "/predict", status=500, rows=["yes", f"好 {SECRET}"])["error"]
+        alike(said(client, "/predict", rows=["yes"])["answers"], predictor(["yes"]))
+        assert client.get("/health").status_code == 200
+    assert "PanicException" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def bug(batcher: Batcher) -> None:
+    """Stands for any in the batcher's own code."""
+    raise ZeroDivisionError(SECRET)
+
+
+def test_a_server_that_no_longer_answers_ends(
+    tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Batcher, "_next_batch", bug)
+    predictor = predictor_of(KEPT["single-label"], tiny_encoder)
+    with pytest.raises(UserError, match=r"the server: requests are no longer answered \(ZeroDivisionError\)"):
+        serve(predictor, "small", host="127.0.0.1", port=0, limits=Limits())
+    assert "in bug" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_whoever_waits_for_a_server_that_no_longer_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(batcher: Batcher, model: Model) -> None:
+        first = asyncio.create_task(batcher.answers([row(0)], "same"))
+        while not model.busy.is_set():
+            await asyncio.sleep(0.001)
+        second = asyncio.create_task(batcher.answers([row(1)], "same"))
+        await asyncio.sleep(0)
+        monkeypatch.setattr(Batcher, "_next_batch", bug)
+        model.may.set()
+        assert await first == [{"n": 0}]
+        for waits in (second, batcher.answers([row(2)], "same")):
+            with pytest.raises(Refused, match="no longer answers"):
+                await waits
+
+    batched(work)
 
 
 # --- batches -----------------------------------------------------------------------------------------------------
@@ -455,6 +532,20 @@ def test_a_part_that_fails_is_told_by_the_rows_of_its_request() -> None:
             await batcher.answers([*(row(n, 10) for n in range(4)), row(4, 10, bad="data")], "same")
 
     assert batched(work, max_batch_tokens=20).calls == [[0, 1], [2, 3], [4], [0, 1, 2, 3, 4]]
+
+
+def test_a_function_that_fails_in_the_models_thread_is_refused() -> None:
+    async def work(batcher: Batcher, model: Model) -> None:
+        def panic() -> None:
+            raise BaseException(SECRET)
+
+        with pytest.raises(Refused, match="see the server's log") as refused:
+            await batcher.call(panic)
+        assert refused.value.status == 500
+        model.may.set()
+        assert await batcher.answers([row(0)], "same") == [{"n": 0}]
+
+    batched(work)
 
 
 def test_too_late() -> None:
@@ -799,6 +890,69 @@ def test_a_server_under_load_that_is_stopped(server: Any, model_folder: Path) ->
     assert "all accepted requests are answered" in said
     assert SECRET not in said
     assert "Traceback" not in said
+
+
+@pytest.fixture
+def address(tiny_encoder: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
+    """Where a server in a thread of this process listens; the parameter is its timeout in seconds."""
+    limits = Limits(timeout=request.param)
+    server = make_server(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", limits), limits)
+    with listen("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield listener.getsockname()
+        server.should_exit = True
+        thread.join()
+
+
+def sent(connection: socket.socket, *lines: str) -> str:
+    """The status line and headers of the response to these lines; "" where the connection ends without one."""
+    connection.sendall("".join(f"{line}\r\n" for line in lines).encode())
+    received = b""
+    while b"\r\n\r\n" not in received and (part := connection.recv(4096)):
+        received += part
+    return received.decode().partition("\r\n\r\n")[0].lower()
+
+
+def ended(connection: socket.socket) -> bool:
+    """Whether the server closes the connection: within 20 seconds."""
+    connection.settimeout(20)
+    with suppress(ConnectionResetError):
+        while connection.recv(4096):
+            pass
+    return True
+
+
+HEALTH = ("GET /health HTTP/1.1", "Host: here", "")
+
+
+@pytest.mark.parametrize("address", [0.2], indirect=True)
+@pytest.mark.parametrize("before", [(), HEALTH], ids=["first", "second"])
+@pytest.mark.parametrize("lines", [(), ("POST /predict HTTP/1.1", "Host: here")], ids=["nothing", "half"])
+def test_headers_that_do_not_come(address: tuple[str, int], before: tuple[str, ...], lines: tuple[str, ...]) -> None:
+    with socket.create_connection(address, timeout=20) as connection:
+        assert not before or sent(connection, *before).startswith("http/1.1 200")
+        connection.sendall("".join(f"{line}\r\n" for line in lines).encode())
+        assert ended(connection)
+
+
+@pytest.mark.parametrize("address", [0.2], indirect=True)
+def test_a_slow_body_has_its_own_timeout(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, timeout=20) as connection:
+        lines = ("POST /predict HTTP/1.1", "Host: here", "Content-Type: application/json", "Content-Length: 9", "")
+        assert sent(connection, *lines).startswith("http/1.1 408")
+
+
+@pytest.mark.parametrize("address", [30.0], indirect=True)
+@pytest.mark.parametrize("method", ["GET /health", "POST /predict"])
+def test_a_body_of_two_lengths_ends_the_connection(address: tuple[str, int], method: str) -> None:
+    """What follows it could be a request that a proxy before this server took for the body."""
+    both = ("Host: here", "Content-Type: application/json", "Content-Length: 5", "Transfer-Encoding: chunked", "")
+    with socket.create_connection(address, timeout=20) as connection:
+        found = sent(connection, f"{method} HTTP/1.1", *both, "0", "", *HEALTH)
+        assert found.startswith("http/1.1 400")
+        assert "connection: close" in found
+        assert ended(connection)
 
 
 def test_an_address_that_can_not_be_had(model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

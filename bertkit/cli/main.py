@@ -12,6 +12,7 @@ from importlib.metadata import version
 
 from bertkit.cli import doctor, models, recipes, vectors
 from bertkit.errors import UserError, not_installed
+from bertkit.text import first_line
 
 COMMANDS = (
     *(recipes.recipes, recipes.show, recipes.copy, recipes.check, recipes.train, models.evaluate, models.predict),
@@ -51,6 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\n" + "; ".join(filter(None, ["interrupted", command.interrupted])), file=sys.stderr)
         return 130
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":  # a panic in Rust, as in tokenizers, which is not an Exception
+            raise
+        print(f"error: a library in Rust, such as tokenizers, failed: {first_line(error)}", file=sys.stderr)
+        print("    A text or a file of the model triggers it. Find it by halving the input.", file=sys.stderr)
+        return 2
 
 
 def _discard_output(code: int) -> int:

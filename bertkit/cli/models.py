@@ -239,7 +239,7 @@ _limit = partial(argument, type=positive_number)
     REVISION,
     argument("--host", "default: 127.0.0.1, reachable from this machine only", default="127.0.0.1"),
     argument("--port", "0: any free port; default: 8000", default=8000),
-    _limit("--max-batch-tokens", "tokens per call of the model", default=Limits.max_batch_tokens),
+    _limit("--max-batch-tokens", "estimated tokens of a row, and of a call", default=Limits.max_batch_tokens),
     _limit("--max-client-batch-size", "rows per request", default=Limits.max_client_batch_size),
     _limit(
         "--max-concurrent-requests",
@@ -247,7 +247,7 @@ _limit = partial(argument, type=positive_number)
         default=Limits.max_concurrent_requests,
     ),
     _limit("--payload-limit", "bytes of a request's body", default=Limits.payload_limit),
-    _limit("--timeout", "seconds to read a request's body, and again to answer it", default=Limits.timeout),
+    _limit("--timeout", "seconds to read headers, again to read a body, and again to answer", default=Limits.timeout),
 )
 def serve(source: str, task: str | None, revision: str | None, host: str, port: int, **limits: Any) -> None:
     from bertkit.inference.predictor import load

@@ -40,7 +40,7 @@ def make_app(predictor: Predictor, name: str, limits: Limits) -> FastAPI:
     """The application that serves this predictor. name: of the model, in /info.
 
     /predict for every task; /embed and /v1/embeddings where the task gives vectors; /rerank where it ranks texts;
-    /health, /info, /metrics; /docs and /openapi.json.
+    /health, /info, /metrics; /docs and /openapi.json. `app.state.batcher` is its Batcher.
     """
     metrics = Metrics()
     batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, metrics)
@@ -58,9 +58,11 @@ def make_app(predictor: Predictor, name: str, limits: Limits) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # FastAPI's own pages load scripts from the internet
         redoc_url=None,
+        redirect_slashes=False,  # to an address that the request names
         telemetry=NO_TELEMETRY,
         responses={status: {"model": Error} for status in (400, 408, 413, 415, 422, 429, 500, 503, 504)},
     )
+    app.state.batcher = batcher
     for kind in (Refused, UserError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _error)
     _add_service_paths(app, service, metrics)

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
@@ -68,6 +67,7 @@ class Batcher:
         self._closing = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="bertkit-model")
         self._runner: asyncio.Task[None] | None = None
+        self.failure: str | None = None  # why requests are no longer answered
 
     async def __aenter__(self) -> Self:
         self._runner = asyncio.create_task(self._run())
@@ -88,18 +88,21 @@ class Batcher:
     async def answers(self, rows: Rows, key: Hashable | None) -> list[Answer]:
         """One answer per row, in their order.
 
-        Raises UserError as the model does, and Refused: 503 after a timeout in the queue, 504 after a timeout in
-        the model, 500 when the model failed.
+        Raises UserError as the model does, and Refused: 503 after a timeout in the queue or where nothing is answered
+        any more, 504 after a timeout in the model, 500 when the model failed.
         """
         if not rows:
             return []
+        assert self._runner is not None  # within the context
         job = Job(rows, key, [estimated_tokens(row) for row in rows], asyncio.get_running_loop().create_future())
         self._queue.append(job)
         self._metrics.waiting.inc()
         self._arrived.set()
         try:
             async with asyncio.timeout(self._limits.timeout):
-                await job.finished
+                await asyncio.wait((job.finished, self._runner), return_when=asyncio.FIRST_COMPLETED)
+            if not job.finished.done():
+                raise Refused(503, "the model no longer answers", "Unhealthy")
         except TimeoutError:
             limit = f"{self._limits.timeout:g} seconds"
             if job.taken:
@@ -114,13 +117,30 @@ class Batcher:
         return job.answers
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Call a function in the model's thread: tokenizers are not thread-safe."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+        """Call a function in the model's thread: tokenizers are not thread-safe.
+
+        Raises Refused where the function fails.
+        """
+
+        def refusing() -> T:
+            try:
+                return function()
+            except BaseException as error:
+                raise _refusal(error) from None
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, refusing)
 
     async def _run(self) -> None:
+        try:
+            await self._answer_jobs()
+        except Exception as error:
+            logger.error("the batcher failed\n%s", traceback_without_message(error))
+            self.failure = type(error).__name__
+
+    async def _answer_jobs(self) -> None:
         while True:
             if batch := self._next_batch():
-                await self.call(partial(self._answer, batch))
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._answer, batch)
                 for job, _ in batch:
                     if not job.finished.done() and (job.error or len(job.answers) == len(job.rows)):
                         job.finished.set_result(None)
@@ -181,12 +201,17 @@ class Batcher:
                 raise RuntimeError(f"{len(answers)} answers to {len(rows)} rows")
         except UserError as error:
             return [], error
-        except Exception as error:  # one failed batch must not stop the server
-            logger.error("the model failed\n%s", traceback_without_message(error))
-            return [], Refused(500, "the model failed; see the server's log", "Backend")
+        except BaseException as error:  # one failed batch must not stop the server; a panic in Rust is no Exception
+            return [], _refusal(error)
         finally:
             self._metrics.model_seconds.observe(time.perf_counter() - started)
         return answers, None
+
+
+def _refusal(error: BaseException) -> Refused:
+    """The answer to a request for which the model failed; the error is logged."""
+    logger.error("the model failed\n%s", traceback_without_message(error))
+    return Refused(500, "the model failed; see the server's log", "Backend")
 
 
 def traceback_without_message(error: BaseException) -> str:

@@ -31,6 +31,14 @@ def error_response(error: Refused) -> JSONResponse:
     return JSONResponse({"error": text, "error_type": error.kind}, status_code=error.status, headers=headers)
 
 
+def _two_lengths() -> JSONResponse:
+    """Refuses a body of two lengths, by which a proxy may have been deceived; RFC 9112, 6.3, ends the connection."""
+    error = Refused(400, "Content-Length and Transfer-Encoding contradict each other: send one of them", "Validation")
+    response = error_response(error)
+    response.headers["Connection"] = "close"
+    return response
+
+
 class LimitsMiddleware:
     """Enforces the limits. A POST counts as active before its body is read, so that bodies in memory are limited too.
 
@@ -53,8 +61,11 @@ class LimitsMiddleware:
                 status = message["status"]
             await send(message)
 
+        respond: ASGIApp = self._post if scope["method"] == "POST" else self.app
+        if {"content-length", "transfer-encoding"}.issubset(Headers(scope=scope)):
+            respond = _two_lengths()
         try:
-            await (self._post if scope["method"] == "POST" else self.app)(scope, receive, send_and_note_status)
+            await respond(scope, receive, send_and_note_status)
         except Exception as error:  # uvicorn would log the message, which may quote a user's text
             logger.error("%s failed\n%s", scope["path"], traceback_without_message(error))
             if not status:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, PlainValidator, create_model
 
 from bertkit.data.values import read_inputs
 from bertkit.errors import DataError, Problem
+from bertkit.serve.limits import Limits
 from bertkit.tasks.base import Task
 from bertkit.text import short_repr
 
@@ -21,9 +22,9 @@ _TYPES: dict[str, Any] = {"text": str, "words": list[str], "name": str | int | f
 class RowReader:
     """Reads rows for one task, whose columns have the task's names or those that the recipe mapped to them."""
 
-    def __init__(self, task: Task, columns: Mapping[str, str]) -> None:
+    def __init__(self, task: Task, columns: Mapping[str, str], limits: Limits) -> None:
         """columns: canonical column -> column of the user's rows."""
-        self._task, self._columns = task, columns
+        self._task, self._columns, self._limits = task, columns, limits
 
     @property
     def annotation(self) -> Any:
@@ -42,11 +43,15 @@ class RowReader:
         return create_model("RowOf" + "And".join(name.title().replace("_", "") for name in sorted(names)), **fields)
 
     def read(self, given: object) -> list[Row]:
-        """Rows of a request, in canonical columns. Raises DataError with row numbers and columns."""
+        """Rows of a request, in canonical columns.
+
+        Raises DataError with row numbers and columns, and Refused for more rows than are allowed, before they are read.
+        """
         if not isinstance(given, list):
             raise DataError(Problem("rows", f"expected a list, found {short_repr(given)}"))
         if not given:
             return []
+        self._limits.require_count(len(given), "rows")
         try:
             columns = read_inputs(given, self._task.schema, self._task.inputs, self._columns)
         except DataError as error:  # its fixes are for the command line

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
+import h11
 import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bertkit.errors import Problem, UserError
 from bertkit.inference.predictor import Predictor
@@ -22,14 +27,32 @@ logger = logging.getLogger(__name__)
 def serve(predictor: Predictor, model: str, *, host: str, port: int, limits: Limits) -> None:
     """Answer until SIGTERM or Ctrl-C, then all accepted requests, within the limits' timeout. port: 0 for any free one.
 
-    Raises UserError where the address cannot be used, ModelError where the model cannot answer.
+    Raises UserError where the address cannot be used or requests are no longer answered, ModelError where the model
+    cannot answer.
     """
     warm_up(predictor)
     listener = listen(host, port)
     address = f"[{host}]" if ":" in host else host
     logger.info("%s (%s) on http://%s:%d", model, predictor.task.name, address, listener.getsockname()[1])
+    app = make_app(predictor, model, limits)
+    server = make_server(app, limits)
+    with listener, _stopped_by_signals(server):
+        server.run(sockets=[listener])
+    if failure := app.state.batcher.failure:
+        what = f"requests are no longer answered ({failure})"
+        raise UserError(Problem("the server", what, "Start it again, and please report what the log says."))
+    logger.info("all accepted requests are answered")
+
+
+def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
+    """uvicorn for an application of `make_app`. It stops where requests are no longer answered."""
+
+    async def stop_after_failure() -> None:
+        server.should_exit = server.should_exit or app.state.batcher.failure is not None
+
     config = uvicorn.Config(
-        make_app(predictor, model, limits),
+        app,
+        http=timed_protocol(limits.timeout),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -37,12 +60,47 @@ def serve(predictor: Predictor, model: str, *, host: str, port: int, limits: Lim
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        callback_notify=stop_after_failure,
+        timeout_notify=1,  # seconds
         timeout_graceful_shutdown=int(2 * limits.timeout) + 1,  # to read a body, and to answer it
     )
     server = uvicorn.Server(config)
-    with listener, _stopped_by_signals(server):
-        server.run(sockets=[listener])
-    logger.info("all accepted requests are answered")
+    return server
+
+
+def timed_protocol(timeout: float) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP/1.1, with a limit on the time to receive a request's headers. timeout: seconds."""
+
+    class Protocol(H11Protocol):
+        """A connection. Its timer starts with it, and again with each response."""
+
+        _timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._restart_timer()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self._stop_timer()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._restart_timer()
+
+        def _restart_timer(self) -> None:
+            self._stop_timer()
+            self._timer = self.loop.call_later(timeout, self._close_without_request)
+
+        def _stop_timer(self) -> None:
+            if self._timer:
+                self._timer.cancel()
+
+        def _close_without_request(self) -> None:
+            if self.conn.their_state is h11.IDLE:  # else a request is being read or answered
+                self.transport.close()
+
+    return Protocol
 
 
 def listen(host: str, port: int) -> socket.socket:

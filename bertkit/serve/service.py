@@ -13,7 +13,7 @@ from bertkit.data.schema import Answer
 from bertkit.inference.predictor import Predictor
 from bertkit.serve import tei
 from bertkit.serve.answers import ANSWERS, described, list_of, schema
-from bertkit.serve.batcher import Batcher
+from bertkit.serve.batcher import Batcher, estimated_tokens
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.rows import Row, RowReader
 
@@ -26,7 +26,7 @@ class Service:
     def __init__(self, predictor: Predictor, model: str, limits: Limits, batcher: Batcher) -> None:
         self.predictor, self.model, self.limits, self.batcher = predictor, model, limits, batcher
         self.task = predictor.task
-        self.reader = RowReader(predictor.task, predictor.columns)
+        self.reader = RowReader(predictor.task, predictor.columns, limits)
 
     def predict_types(self) -> tuple[Any, Any]:
         """Request and response of /predict. A text classifier also accepts text-embeddings-inference's `inputs`."""
@@ -72,14 +72,17 @@ class Service:
         return lambda: tei.ranks(answers, body, self.task.options.activation or "sigmoid")
 
     async def _answers(self, rows: list[Row], name: str, request: BaseModel | None = None) -> list[Answer]:
-        """The answers. Raises Refused for an empty or too large request, and for one of TEI whose texts were cut.
+        """The answers. Raises Refused for an empty request, too many or too long rows, and one of TEI that was cut.
 
         name: of the field that holds the rows. request: where it is one of text-embeddings-inference's.
         """
         if not rows:
             raise Refused(400, f"`{name}` is empty", "Empty")
-        if len(rows) > (limit := self.limits.max_client_batch_size):
-            raise Refused(413, f"`{name}` has {len(rows)} items; {limit} are allowed", "Validation")
+        self.limits.require_count(len(rows), name)
+        for number, row in enumerate(rows, 1):
+            if (tokens := estimated_tokens(row)) > (most := self.limits.max_batch_tokens):
+                what = f"`{name}`, item {number}: about {tokens:,} tokens; {most:,} are allowed"
+                raise Refused(413, what, "Validation")
         answers = await self.batcher.answers(rows, self.reader.key(rows))
         if request is not None:
             tei.refuse_truncated(answers, request, self.task.max_length)

@@ -20,8 +20,10 @@ from bertkit.serve.answers import described, list_of, schema
 from bertkit.serve.limits import Refused
 from bertkit.tasks.base import Task
 
-Texts: TypeAlias = str | list[str]
+Strings: TypeAlias = Annotated[list[str], Field(fail_fast=True)]  # one error for a list, however long
+Texts: TypeAlias = str | Strings
 Pair: TypeAlias = Annotated[list[str], Field(min_length=1, max_length=2)]
+Pairs: TypeAlias = Annotated[list[Pair], Field(fail_fast=True)]
 Row: TypeAlias = dict[str, Any]
 
 
@@ -55,7 +57,7 @@ class RerankRequest(_Truncatable):
     """Texts to sort by relevance to the query."""
 
     query: str
-    texts: list[str]
+    texts: Strings
     raw_scores: bool = Field(False, description="true: logits; false: their sigmoid")
     return_text: bool = False
 
@@ -63,7 +65,7 @@ class RerankRequest(_Truncatable):
 class ClassifyRequest(_Truncatable):
     """One text, one pair of texts, or a list of lists of one or two texts."""
 
-    inputs: str | Pair | list[Pair]
+    inputs: str | Pair | Pairs
     raw_scores: Literal[False] = Field(
         False, description="scores are calibrated probabilities; logits are not available"
     )
