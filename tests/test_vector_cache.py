@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,29 @@ def second_unclosed(file: Path) -> None:
     file.write_bytes(before + b" " + vectors)
 
 
+def without_texts(file: Path) -> None:
+    with file.open("rb") as stream:
+        arrays = [np.load(stream) for _ in range(3)]
+    with file.open("wb") as stream:
+        for array in arrays:
+            np.save(stream, array[:0])
+
+
+def flip(file: Path, bit: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[bit // 8 % len(content)] ^= 1 << bit % 8
+    file.write_bytes(content)
+
+
+def in_the_other_byte_order(file: Path) -> None:
+    """One flipped bit, which leaves every byte of the vectors as it is."""
+    file.write_bytes(file.read_bytes().replace(b"<f4", b">f4"))
+
+
+def narrower(file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b"(2, 2)", b"(2, 1)"))
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -250,8 +274,12 @@ def second_unclosed(file: Path) -> None:
         cut_after_the_digests,
         unclosed,
         second_unclosed,
+        without_texts,
+        in_the_other_byte_order,
+        narrower,
         lambda file: file.write_bytes(b""),
         lambda file: file.write_bytes(b"xyz" * 99),
+        lambda file: flip(file, -1),  # of the last vector
     ],
 )
 def test_a_damaged_segment_is_left_out_and_encoded_again(tmp_path: Path, spoil: Callable[[Path], Any]) -> None:
@@ -265,13 +293,39 @@ def test_a_damaged_segment_is_left_out_and_encoded_again(tmp_path: Path, spoil: 
     assert through(["a", "bb", "ccc"])[1] == []  # and without a warning
 
 
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(bit=st.integers(0, 8 * (3 * 128 + 2 * (16 + 4 + 8)) - 1))
+def test_a_flipped_bit_gives_no_wrong_vector(tmp_path: Path, bit: int) -> None:
+    key = {"example": time.perf_counter_ns()}
+    through(["a", "bb"], key)
+    (segment,) = tmp_path.glob(f"{sha256_of_json(key)[:32]}/segments/*")
+    flip(segment, bit)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is damaged, where the text is not merely unknown now
+        assert through(["bb", "a"], key)[0].tolist() == right(["bb", "a"])
+
+
+def test_a_merged_segment_has_the_checksums_of_its_parts(tmp_path: Path) -> None:
+    """Or it would approve of vectors that were damaged before it was written."""
+    texts = [f"text {n}" for n in range(16)]
+    for text in texts[:15]:
+        through([text])
+    flip(segments(tmp_path)[0], -1)
+    through(texts[15:])
+    assert len(segments(tmp_path)) == 1
+    with pytest.warns(UserWarning, match="the checksum of a vector differs"):
+        vectors, seen = through(texts)
+    assert (vectors.tolist(), seen) == (right(texts), texts)
+
+
 def test_digests_and_vectors_must_be_as_many(tmp_path: Path) -> None:
     through(["a", "bb"])
     (segment,) = segments(tmp_path)
-    digests = np.load(segment)
+    with segment.open("rb") as file:
+        arrays = [np.load(file), np.load(file), np.zeros((1, 2), dtype=np.float32)]
     with segment.open("wb") as file:
-        np.save(file, digests)
-        np.save(file, np.zeros((1, 2), dtype=np.float32))
+        for array in arrays:
+            np.save(file, array)
     with pytest.warns(UserWarning, match="2 texts, but vectors of shape"):
         assert through(["a"])[1] == ["a"]
 

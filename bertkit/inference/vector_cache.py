@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import warnings
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ from bertkit.text import columns, counted
 
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
 Digests = np.ndarray[Any, np.dtype[np.bytes_]]
+Sums = np.ndarray[Any, np.dtype[np.uint32]]
 
 CHUNK = 4096  # texts encoded before their vectors are stored: what a killed process can lose
 _FAN = 16  # segments of similar size that are merged into one
@@ -79,6 +81,7 @@ def _unusable(store: Path, error: OSError) -> bool:
 class _Segment(NamedTuple):
     file: Path
     digests: Digests  # (texts,), sorted
+    sums: Sums  # (texts,), the checksums of the vectors
     vectors: Vectors  # (texts, size), in the order of the digests, not in memory
 
 
@@ -87,19 +90,33 @@ def _segments(store: Path) -> Iterator[_Segment]:
     for file in sorted(store.glob("segments/[!.]*.npy")):
         try:
             with file.open("rb") as stream:
-                digests = np.lib.format.read_array(stream)
+                digests, sums = np.lib.format.read_array(stream), np.lib.format.read_array(stream)
                 np.lib.format.read_magic(stream)
                 shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
                 vectors = np.memmap(stream, dtype, "r", stream.tell(), shape)
-            if len(shape) != 2 or len(digests) != len(vectors):
-                raise ValueError(f"{len(digests)} texts, but vectors of shape {shape}")
-            yield _Segment(file, digests, vectors)
+                rest = os.fstat(stream.fileno()).st_size - vectors.offset - vectors.nbytes
+            count = len(digests)
+            if not count or sums.shape != (count,) or len(shape) != 2 or shape[0] != count:
+                raise ValueError(f"{count} texts, but vectors of shape {shape}")
+            types = [np.dtype("S16"), np.dtype(np.uint32), np.dtype(np.float32)]
+            if [digests.dtype, sums.dtype, dtype] != types or rest:
+                raise ValueError(f"{rest} bytes after arrays of {digests.dtype}, {sums.dtype} and {dtype}")
+            yield _Segment(file, digests, sums, vectors)
         except FileNotFoundError:
             continue  # another process has just merged it: at worst its texts are encoded once more
-        except (ValueError, TokenError) as error:  # TokenError: numpy cannot read the header
-            warnings.warn(f"{file} is damaged ({error}); its texts are encoded again", stacklevel=4)
-            with suppress(OSError):
-                file.unlink()
+        except (ValueError, SyntaxError, TokenError) as error:  # the last two: numpy cannot read the header
+            _remove_damaged(file, error)
+
+
+def _remove_damaged(file: Path, reason: object) -> None:
+    warnings.warn(f"{file} is damaged ({reason}); its texts are encoded again", stacklevel=5)
+    with suppress(OSError):
+        file.unlink()
+
+
+def _checksums(vectors: Vectors) -> Sums:
+    """CRC-32 of each vector's bytes, `(texts,)`."""
+    return np.fromiter((zlib.crc32(vector.tobytes()) for vector in vectors), np.uint32, len(vectors))
 
 
 def _lookup(store: Path, digests: Digests) -> tuple[np.ndarray, Vectors]:
@@ -108,9 +125,15 @@ def _lookup(store: Path, digests: Digests) -> tuple[np.ndarray, Vectors]:
     for segment in _segments(store):
         rows = np.searchsorted(segment.digests, digests[missing]).clip(max=len(segment.digests) - 1)
         same = segment.digests[rows] == digests[missing]
+        if not same.any():
+            continue
+        found = np.asarray(segment.vectors)[rows[same]]
+        if (_checksums(found) != segment.sums[rows[same]]).any():
+            _remove_damaged(segment.file, "the checksum of a vector differs")
+            continue
         if not vectors.size:
             vectors = np.empty((len(digests), segment.vectors.shape[1]), dtype=np.float32)
-        vectors[missing[same]] = segment.vectors[rows[same]]
+        vectors[missing[same]] = found
         missing = missing[~same]
         if not len(missing):
             break
@@ -125,7 +148,7 @@ def _add(store: Path, card: Mapping[str, Any], digests: Digests, vectors: Vector
     if not (store / "store.json").exists():
         store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # vectors reveal much of their texts
         write_json(store / "store.json", card)
-    _write(store, digests, vectors)
+    _write(store, digests, _checksums(vectors), vectors)
     # Every lookup opens all segments: small ones of similar size are merged.
     tiers: defaultdict[int, list[_Segment]] = defaultdict(list)
     for segment in _segments(store):
@@ -139,10 +162,10 @@ def _add(store: Path, card: Mapping[str, Any], digests: Digests, vectors: Vector
                 segment.file.unlink(missing_ok=True)
 
 
-def _write(store: Path, digests: Digests, vectors: Vectors) -> None:
+def _write(store: Path, digests: Digests, sums: Sums, vectors: Vectors) -> None:
     digests, first = np.unique(digests, return_index=True)
     with written_aside(store / "segments" / f"{uuid4().hex}.npy") as file:
-        for array in (digests, vectors[first]):
+        for array in (digests, sums[first], vectors[first]):
             np.save(file.buffer, array)
 
 
