@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, TextIO
 
 from bertkit.errors import DataError, ModelError, Problem
@@ -19,20 +22,53 @@ MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # patterns of wha
 
 @contextmanager
 def written_aside(path: Path) -> Iterator[TextIO]:
-    """A text file that gets its name only when the block ends without an error; a link stays a link."""
+    """A text file that gets its name only when the block ends without an error; a link stays a link.
+
+    What killed processes left of the same file is removed. Raises OSError, which names the file.
+    """
     path = Path(os.path.realpath(path))
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    _remove_abandoned(path)
+    aside = path.with_name(f".{path.name}.{token_hex(4)}.writing")
     try:
-        with aside.open("w", encoding="utf-8", newline="") as file:
+        with errors_naming(path), _locked(aside) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+            aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def errors_naming(path: Path) -> Iterator[None]:
+    """For a block that writes this file or folder: an OSError that names no file, as of a full disk, names it."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def _locked(aside: Path) -> TextIO:
+    """The new file `aside`, locked for as long as this process writes it."""
+    while True:
+        file = aside.open("w", encoding="utf-8", newline="")
+        with suppress(OSError):  # a file system without locks, where nothing that was left is removed
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+        file.close()  # before it was locked, another process took it for abandoned
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove the files aside of this one that no process has locked."""
+    for aside in path.parent.glob(f".{escape(path.name)}.*.writing"):
+        with suppress(OSError), aside.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            aside.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

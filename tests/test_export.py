@@ -21,7 +21,7 @@ from conftest import build_encoder
 from datasets import Dataset
 from onnx import TensorProto, helper
 from safetensors.torch import load_file, save_file
-from small import LEARN, read_rows, recipe
+from small import LEARN, largest_file, read_rows, recipe
 from starlette.testclient import TestClient
 
 import bertkit
@@ -496,6 +496,14 @@ def test_an_export_that_is_another_model_is_not_written(
         ModelError, match=r"on 10 rows \(validation\) outputs differ by up to 0\.\d+, \d+ answers differ"
     ):
         export(run, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_names_the_output(run: Path, graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "build", lambda *arguments: graph)
+    with pytest.raises(OSError, match="File too large") as error, largest_file(20_000):
+        export(run, tmp_path / "out")
+    assert error.value.filename == str(tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 

@@ -30,6 +30,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import get_tags
+from small import largest_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
 from bertkit.data.words import words
@@ -562,3 +563,13 @@ def test_what_fails_half_way_leaves_the_old_output(tmp_path: Path, name: str) ->
     assert calls == [4, 4]
     assert output.read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", name]
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("name", ["out.parquet", "out.npy"])
+def test_a_full_disk_names_the_output(tmp_path: Path, name: str) -> None:
+    file, output = write_rows(tmp_path / "in.jsonl", rows()), tmp_path / name
+    with pytest.raises(OSError, match="File too large") as error, largest_file(500):
+        embed_file(lambda texts: np.zeros((len(texts), 300), dtype=np.float32), file, output)
+    assert error.value.filename == str(output)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]

@@ -197,6 +197,15 @@ def test_an_old_output_stays_when_the_new_one_fails(predictor: Predictor, run: R
     assert out.read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv"])
+def test_a_full_disk_names_the_output(predictor: Predictor, run: Run, tmp_path: Path, name: str) -> None:
+    file, out = write(tmp_path / "a.jsonl"), tmp_path / name
+    with pytest.raises(OSError, match="File too large") as error, small.largest_file(500):
+        answer_file(predictor, run, file, out)
+    assert error.value.filename == str(out)
+    assert sorted(tmp_path.iterdir()) == [file]
+
+
 def test_texts_that_are_odd(predictor: Predictor, run: Run, tmp_path: Path) -> None:
     texts = [
         "🙂",

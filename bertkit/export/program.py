@@ -21,10 +21,11 @@ from bertkit.errors import DataError, ModelError, Problem, RecipeError, UserErro
 from bertkit.export import quantize
 from bertkit.export.agreement import CLOSE, agreement, compared, output_difference
 from bertkit.export.graph import OPSET, Graph, batch_of, build, described
-from bertkit.files import sha256, write_json, write_text
+from bertkit.files import errors_naming, sha256, write_json, write_text
 from bertkit.inference.evaluate import rows_of_split
 from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
 from bertkit.inference.predictor import Predictor, load, model_folder
+from bertkit.models.encoder import save_tokenizer
 from bertkit.sections import Batching
 
 logger = logging.getLogger(__name__)
@@ -68,22 +69,23 @@ def export(
     aside = output.with_name(f".{output.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        _write_folder(predictor, graph, aside)
-        exported = _opened(predictor, graph, aside)
-        figures, expected = agreement(predictor, exported, rows)
-        _require_agreement(reference, figures)
-        exports = {"fp32": figures | {"megabytes": _megabytes(aside)}}
-        if int8:
-            exact = exported(sample)
-            exports["int8"] = _quantize(reference, graph, aside, expected, sample, exact, max_drop)
-            _write_config(predictor, graph, aside, "int8")
-        facts = _facts(reference, graph, aside, exports, time.monotonic() - started)
-        write_json(aside / "export.json", facts)
-        write_text(aside / "README.md", card(model_folder(source), facts))
-        output.parent.mkdir(parents=True, exist_ok=True)
-        if output.is_dir():
-            output.rmdir()
-        aside.replace(output)
+        with errors_naming(output):
+            _write_folder(predictor, graph, aside)
+            exported = _opened(predictor, graph, aside)
+            figures, expected = agreement(predictor, exported, rows)
+            _require_agreement(reference, figures)
+            exports = {"fp32": figures | {"megabytes": _megabytes(aside)}}
+            if int8:
+                exact = exported(sample)
+                exports["int8"] = _quantize(reference, graph, aside, expected, sample, exact, max_drop)
+                _write_config(predictor, graph, aside, "int8")
+            facts = _facts(reference, graph, aside, exports, time.monotonic() - started)
+            write_json(aside / "export.json", facts)
+            write_text(aside / "README.md", card(model_folder(source), facts))
+            output.parent.mkdir(parents=True, exist_ok=True)
+            if output.is_dir():
+                output.rmdir()
+            aside.replace(output)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return facts
@@ -113,7 +115,7 @@ def _reference(source: str | Path, data: Path | None) -> Reference:
 def _write_folder(predictor: Predictor, graph: Graph, folder: Path) -> None:
     """Tokenizer and config.json."""
     folder.mkdir(parents=True)
-    predictor.task.tokenizer.save_pretrained(folder)
+    save_tokenizer(predictor.task.tokenizer, folder)
     _write_config(predictor, graph, folder, "fp32")
 
 

@@ -137,6 +137,16 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """`save_pretrained`. Raises OSError, and ModelError where tokenizers cannot write, as on a full disk."""
+    try:
+        tokenizer.save_pretrained(folder)
+    except OSError:
+        raise
+    except Exception as error:  # its errors have no class of their own
+        raise ModelError(Problem(str(folder), f"cannot be written: {first_line(error)}", "Free some space.")) from error
+
+
 def load_config(folder: Path) -> PretrainedConfig:
     """The config of a model folder, of an architecture that transformers itself knows. Raises ModelError."""
     from transformers import AutoConfig

@@ -20,6 +20,7 @@ from bertkit.errors import ModelError, Problem, RecipeError
 from bertkit.files import read_json, write_json
 from bertkit.inference.runner import Runner
 from bertkit.models.device import resolve_precision
+from bertkit.models.encoder import save_tokenizer
 from bertkit.run import Run
 from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.training.callbacks import MetricsLog, Profile, Progress, Shutdown
@@ -186,6 +187,6 @@ def save(model: Any, task: Task, folder: Path, settings: dict[str, Any]) -> None
     backend: Any = task.tokenizer
     backend.backend_tokenizer.no_truncation()  # limits of the last call, which are not the tokenizer's own
     backend.backend_tokenizer.no_padding()
-    task.tokenizer.save_pretrained(aside)
+    save_tokenizer(task.tokenizer, aside)
     shutil.rmtree(folder, ignore_errors=True)
     aside.replace(folder)

@@ -20,7 +20,7 @@ from bertkit.data.readers import format_of, read_rows, row_prefix, text_a_row
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.files import write_text
-from bertkit.models.encoder import load_tokenizer
+from bertkit.models.encoder import load_tokenizer, save_tokenizer
 from bertkit.sections import DataSpec
 from bertkit.text import short_repr
 
@@ -224,7 +224,7 @@ def _write(trained: BertTokenizer, tokens: Sequence[str], output: Path) -> None:
     """
     aside = output.with_name(f".{output.name}.{os.getpid()}.writing")
     try:
-        trained.save_pretrained(aside)
+        save_tokenizer(trained, aside)
         write_text(aside / "vocab.txt", "".join(f"{token}\n" for token in tokens))
         opened = load_tokenizer(aside)
         written = {"AutoTokenizer": opened.backend_tokenizer}

@@ -1,0 +1,65 @@
+"""Files under a temporary name: what a killed process leaves, two writers at once, and a full disk."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import small
+import transformers
+
+from bertkit.errors import ModelError
+from bertkit.files import written_aside
+from bertkit.models.encoder import save_tokenizer
+
+
+def die(path: Path) -> None:
+    with written_aside(path) as file:
+        file.write("half")
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_that_writes_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "out[1].jsonl"
+    worker = multiprocessing.get_context("spawn").Process(target=die, args=(path,))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == -signal.SIGKILL
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["half"]
+    with written_aside(tmp_path / "other.jsonl") as file:
+        file.write("of another file")
+    assert len(list(tmp_path.iterdir())) == 2
+    with written_aside(path) as file:
+        file.write("whole")
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+        "other.jsonl": "of another file",
+        "out[1].jsonl": "whole",
+    }
+
+
+def test_a_writer_leaves_the_file_of_another_alone(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with written_aside(path) as first:
+        first.write("first")
+        with written_aside(path) as second:
+            second.write("second")
+        assert path.read_text() == "second"
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"out.jsonl": "first"}
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with pytest.raises(OSError, match="File too large") as error, small.largest_file(100), written_aside(path) as file:
+        file.write("x" * 101)
+    assert error.value.filename == str(path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tokenizer_that_does_not_fit_names_its_folder(tmp_path: Path, tiny_encoder: Path) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_encoder)
+    with pytest.raises(ModelError, match=f"{tmp_path}: cannot be written: File too large"), small.largest_file(1000):
+        save_tokenizer(tokenizer, tmp_path)
