@@ -26,6 +26,12 @@ def part_of(part: int, total: int, noun: str) -> str:
     return f"{part:,} of {counted(total, noun)} ({share(part, total)}) {'is' if part == 1 else 'are'}"
 
 
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """The names, separated by commas; of more than `most`, the first ones and how many more there are."""
+    more = f", … ({len(names) - most:,} more)" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Rows of text as aligned columns; the first row is the header."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]

@@ -87,6 +87,7 @@ MISSING = [
     ("text,label\na,b\n", {"columns": {"txt": "text"}}, ["no column `txt`; did you mean 'text'?"]),
     ("a,b,label\na,b,c\n", {"columns": {"text": "a", "text_b": "b"}}, ["`text` and `text_b` do not go together"]),
     ("text,label,score\na,b,1\n", {}, ["`label`, or `score`: only one", "columns: {label: label}"]),
+    (",".join(f"c{n}" for n in range(2000)) + "\n" + "," * 1999, {}, ["found: 'c0', 'c1',", "'c19', … (1,980 more)"]),
 ]  # fmt: skip
 
 

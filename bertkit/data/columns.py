@@ -10,7 +10,7 @@ from bertkit.data.schema import Schema
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
-from bertkit.text import short_repr
+from bertkit.text import listed, short_repr
 from bertkit.validation import did_you_mean, nearest
 
 _IDS = ("id", "idx", "index", "")  # the last things to suggest
@@ -70,7 +70,7 @@ def _check_mapping(
             what = f"the task has no column `{ours}`{did_you_mean(ours, columns)}"
             problems.add("data.columns", what, f"columns of the task: {', '.join(columns)}")
         elif theirs not in found and ours not in optional:
-            what = f"no column `{theirs}`, which `data.columns` names for `{ours}`; found: {', '.join(found)}"
+            what = f"no column `{theirs}`, which `data.columns` names for `{ours}`; found: {listed(found)}"
             problems.add(where, what, _fix(ours, nearest(theirs, found) or nearest(ours, found)))
     problems.raise_if_any()
 
@@ -82,7 +82,7 @@ def _either(alternatives: Iterable[Sequence[str]]) -> str:
 def _missing(
     group: Sequence[Sequence[str]], found: Sequence[str], spec: DataSpec, columns: Collection[str], where: str
 ) -> Problem:
-    what = f"needs a column {_either(group)}; found: {', '.join(map(short_repr, found))}"
+    what = f"needs a column {_either(group)}; found: {listed([short_repr(name) for name in found])}"
     if len(found) == 1 and (others := [d for d in "\t;,|" if d in found[0]]):
         fix = f"the fields may be separated by it:  data: {{delimiter: {json.dumps(others[0])}}}"
         return Problem(where, what, fix)

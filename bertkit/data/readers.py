@@ -15,6 +15,7 @@ import json
 import lzma
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
@@ -27,6 +28,7 @@ from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
+from bertkit.text import listed
 
 FORMATS = {  # suffix of a file name -> format
     **{name: name for name in ("csv", "tsv", "json", "jsonl", "parquet", "arrow", "conll", "txt")},
@@ -206,8 +208,8 @@ def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: 
     if not number:
         raise DataError(Problem(problems.name, "the file is empty"))
     names = [field.strip().removeprefix("\ufeff").strip() for field in fields]
-    if twice := sorted({n for n in names if n and names.count(n) > 1}):
-        problems.add(number, f"duplicate columns in the header: {', '.join(twice)}")
+    if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
+        problems.add(number, f"duplicate columns in the header: {listed(twice)}")
         problems.raise_if_any()
     return names
 
