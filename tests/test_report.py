@@ -412,6 +412,15 @@ def test_a_baseline_as_good_is_said(facts: Facts) -> None:
     assert "majority is at least as good" in well_formed(report(own)).text
 
 
+@pytest.mark.parametrize(("error", "said"), [(0.28, True), (0.1, False)])
+def test_probabilities_that_mislead_are_said(error: float, said: bool, facts: Facts) -> None:
+    scores = {**facts.scores, "calibration": {**facts.scores["calibration"], "ece_after": error}}
+    own = replace(facts, results={**facts.results, "splits": {**facts.results["splits"], facts.split: scores}})
+    warning = f"on {facts.split} the expected calibration error is {error:.2f}: scores are no probabilities"
+    assert (warning in sections.warnings(own)) == said
+    assert (warning in well_formed(report(own)).text) == said
+
+
 def test_scores_on_training_rows_alone_are_said_to_be_so(facts: Facts) -> None:
     assert not any("scores are on training rows" in line for line in sections.warnings(facts))
     first = sections.warnings(replace(facts, split="train"))[0]

@@ -243,7 +243,9 @@ def rising_and_falling(monkeypatch: pytest.MonkeyPatch) -> None:
         call, graded = next(calls), real(self, answers, rows)
         scores = {**graded.scores, "accuracy": call / 1000, "recall_macro": 1 - call / 1000}
         rest = {name: getattr(graded, name) for name in ("calibrated", "intervals", "details")}
-        return SimpleNamespace(scores=scores, **rest)
+        found = SimpleNamespace(scores=scores, **rest)
+        found.after_fit = lambda: found
+        return found
 
     monkeypatch.setattr(TextClassification, "grade", grade)
 
@@ -438,6 +440,28 @@ def test_thresholds_and_temperature_are_saved_and_used(runs: dict[str, Run]) -> 
         logits = plain(**batch).logits[0]
     expected = torch.sigmoid(logits / saved["temperature"]).tolist()
     assert list(load(run.folder, precision="fp32")("the cat was good")["scores"].values()) == pytest.approx(expected)
+
+
+def test_pos_weight_is_not_part_of_the_probabilities(tiny_encoder: Path, tmp_path: Path) -> None:
+    """Nor of the thresholds, which select the checkpoint as they are reported."""
+    weights = {"good": 4.0, "bad": 1.0, "long": 0.25}
+    given = "task.pos_weight={good: 4, long: 0.25}"
+    run = train(small.recipe(tmp_path, tiny_encoder, given, kind="multi-label"), tmp_path / "run")
+    logged = [e["eval_f1_micro"] for e in small.read_rows(run.folder / "metrics.jsonl") if "eval_f1_micro" in e]
+    assert run.results["splits"]["validation"]["metrics"]["f1_micro"] == pytest.approx(max(logged))
+    predictor, text = load(run.folder, precision="fp32"), "the cat was good"
+    options = predictor.task.options
+    plain = AutoModelForSequenceClassification.from_pretrained(run.model).eval()
+    with torch.inference_mode():
+        logits = plain(**predictor.task.tokenizer([text], return_tensors="pt")).logits[0]
+    names = list(plain.config.id2label.values())
+    shift = torch.tensor([weights[name] for name in names]).log()
+    expected = torch.sigmoid((logits - shift) / options.temperature).tolist()
+    assert list(predictor(text)["scores"].values()) == pytest.approx(expected, rel=1e-5)
+    for thresholds, assigned in [(None, logits >= 0), (0.0, torch.ones(3) > 0)]:
+        task = dataclasses.replace(predictor.task, options=options.model_copy(update={"thresholds": thresholds}))
+        answer = dataclasses.replace(predictor, task=task)(text)
+        assert answer["labels"] == [name for name, one in zip(names, assigned.tolist(), strict=True) if one]
 
 
 def test_what_the_recipe_fixes_is_not_fitted(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,6 +25,10 @@ class Graded:
     def scores(self) -> Scores:
         """Metrics; None where one is not defined."""
         return self.scored.scores
+
+    def after_fit(self) -> Self:
+        """The same answers, decided with what is fitted on them where no option fixes it; by default as they are."""
+        return self
 
     def intervals(self, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
         """Bootstrap 95 % intervals of the metrics; None where one is not defined in most resamples."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -82,16 +83,23 @@ class GradedLabels(Graded):
         logits = calibration.logits_of(self.table, exclusive=exclusive)
         return calibration.apply_temperature(logits, temperature, exclusive=exclusive)
 
-    def calibrated(self) -> dict[str, Any]:
-        """Fitted values of the options that are not set: `temperature`, then `thresholds` of best F1 per label."""
-        found, table = dict[str, Any](), self.table
+    def after_fit(self) -> Self:
+        """The same rows with fitted values of what is not set: temperature, then thresholds of best F1 per label."""
         if self.kind == "regression":
-            return found
+            return self
+        again, exclusive = copy(self), self.kind == "single-label"
+        for name in ("scored", "scores"):  # they are cached
+            vars(again).pop(name, None)
         if self.temperature is None:
-            exclusive = self.kind == "single-label"
-            found["temperature"] = calibration.fit_temperature(table, self.references, exclusive=exclusive)
-            table = self.tempered(found["temperature"])
-        if self.thresholds is None and self.kind == "multi-label":
-            best = calibration.fit_thresholds(table, self.references)
-            found["thresholds"] = dict(zip(self.names, best, strict=True))
-        return found
+            again.temperature = calibration.fit_temperature(self.table, self.references, exclusive=exclusive)
+            again.table = self.tempered(again.temperature)
+        if self.thresholds is None and not exclusive:
+            best = calibration.fit_thresholds(again.table, self.references)
+            again.thresholds = dict(zip(self.names, best, strict=True))
+            again.given = (again.table >= best).astype(np.int64)
+        return again
+
+    def calibrated(self) -> dict[str, Any]:
+        """What `after_fit` fits, of the options `temperature` and `thresholds`."""
+        found = vars(self.after_fit())
+        return {name: found[name] for name in ("temperature", "thresholds") if found[name] is not vars(self)[name]}

@@ -14,7 +14,7 @@ from bertkit.report import sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
-from bertkit.report.table import COUNTS, baselines_table, over_seeds, strong_baselines, teacher_table
+from bertkit.report.table import COUNTS, baselines_table, cautions, over_seeds, teacher_table
 from bertkit.report.usage import USAGE
 from bertkit.run import Run
 from bertkit.text import columns
@@ -79,7 +79,7 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
         scores="\n\n".join(baselines_table(results, split) for split in results["splits"]),
         units="queries" if is_ranked(facts) else "rows",
         over_seeds=over_seeds(results),
-        warnings=list(strong_baselines(results)),
+        warnings=list(cautions(results)),
         teacher=teacher_table(results["distillation"]) if "distillation" in results else "",
         hub_source=_hub_id(facts.recipe.data.source),
         limits=list(_limits(facts)),

@@ -15,7 +15,7 @@ from bertkit.report import pictures
 from bertkit.report.facts import Facts
 from bertkit.report.mistakes import Part, shortened
 from bertkit.report.pictures import Picture
-from bertkit.report.table import compared_with_expected, interval, number, over_seeds, overall_metrics, strong_baselines
+from bertkit.report.table import cautions, compared_with_expected, interval, number, over_seeds, overall_metrics
 from bertkit.text import counted
 
 MIN_SUPPORT = 20  # rows of a label; scores from fewer say little
@@ -79,10 +79,10 @@ def summary(facts: Facts) -> str:
 
 
 def warnings(facts: Facts) -> list[str]:
-    """What a reader must not miss: scores that say little, strong baselines, and warnings of the data checks."""
+    """What a reader must not miss: scores that say little or mislead, strong baselines, warnings of the data checks."""
     seen = "these scores are on training rows: expect lower scores on new rows"
     checks = [each["what"] for each in facts.data["findings"] if each["level"] != "note"]
-    return [*([seen] if facts.split == "train" else []), *strong_baselines(facts.results), *checks]
+    return [*([seen] if facts.split == "train" else []), *cautions(facts.results), *checks]
 
 
 def score_rows(facts: Facts) -> list[list[str]]:

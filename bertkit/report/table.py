@@ -18,6 +18,7 @@ OVERALL = (
     *("triplet_accuracy", "average_precision", "perplexity", "nsp_accuracy"),
 )
 COUNTS = ("support/", "invalid_tags")  # metrics that are whole numbers
+MAX_ECE = 0.1  # of scores that may be read as probabilities
 
 
 def overall_metrics(metrics: Mapping[str, Any], headline: str) -> list[str]:
@@ -88,7 +89,7 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
     if over := ", ".join(f"{split} {text}" for split, text in over_seeds(results).items()):
         parts.append(f"{results['headline']} over {len(results['seeds'])} seeds (mean ± sd): {over}")
     parts += [teacher_table(results["distillation"])] if "distillation" in results else []
-    parts += [*compared_with_expected(results), *(f"warning: {each}" for each in strong_baselines(results))]
+    parts += [*compared_with_expected(results), *(f"warning: {each}" for each in cautions(results))]
     quoted = shlex.quote(str(folder))
     parts.append(
         f"The run is in {folder}, trained and scored in {results['seconds']:.0f} s. What to type next:\n"
@@ -110,14 +111,17 @@ def first_to_try(folder: Path) -> str:
     return example(folder, task, reads, load_tokenizer(folder / "model").mask_token)
 
 
-def strong_baselines(results: Mapping[str, Any]) -> Iterator[str]:
-    """A warning for each split and baseline whose headline score is at least the model's."""
+def cautions(results: Mapping[str, Any]) -> Iterator[str]:
+    """A warning for each split and baseline whose headline score is at least the model's, and for misleading scores."""
     name = results["headline"]
     for split, scores in results["splits"].items():
-        ours = scores["metrics"][name]
+        ours, calibration = scores["metrics"][name], scores.get("calibration", {})
         for baseline, theirs in results["baselines"].get(split, {}).items():
             if ours is not None and (theirs.get(name) or 0.0) >= ours:
                 yield f"on {split} the baseline {baseline} is at least as good: train longer or look at the data"
+        for kind in ("ece_after", "ece", "ece_entities"):
+            if (error := calibration.get(kind) or 0.0) > MAX_ECE:
+                yield f"on {split} the expected calibration error is {error:.2f}: scores are no probabilities"
 
 
 def compared_with_expected(results: Mapping[str, Any]) -> Iterator[str]:

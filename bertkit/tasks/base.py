@@ -249,9 +249,10 @@ def calibrate(task: T, rows: Dataset, predict: Predict) -> T:
     return replace(task, options=task.options.model_copy(update=task.fit(rows, predict)))
 
 
-def evaluate(task: Task, rows: Dataset, predict: Predict) -> Scores:
-    """The scores of the model behind `predict` on these rows."""
-    return task.grade(DiskList(task.answer(rows, predict)), rows).scores
+def evaluate(task: Task, rows: Dataset, predict: Predict, *, fitted: bool = False) -> Scores:
+    """The scores of the model behind `predict` on these rows; fitted: as they are after calibration on these rows."""
+    graded = task.grade(DiskList(task.answer(rows, predict)), rows)
+    return (graded.after_fit() if fitted else graded).scores
 
 
 def predicted(task: Task, rows: Dataset, predict: Predict) -> Iterator[tuple[Sequence[Any], Dataset, Dataset]]:

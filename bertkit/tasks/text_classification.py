@@ -139,6 +139,20 @@ class TextClassification(Task[TextClassificationOptions]):
         return list(dict.fromkeys(self.options.labels.values())) if isinstance(self.options.labels, dict) else []
 
     @property
+    def offsets(self) -> np.ndarray:
+        """The logarithm of each `pos_weight`, `(labels,)`: by that it raises a logit where the loss is least."""
+        weights = self.options.pos_weight if isinstance(self.options.pos_weight, dict) else {}
+        return np.log([weights.get(name, 1.0) for name in self.names])
+
+    @property
+    def thresholds(self) -> dict[str, float] | float | None:
+        """Probabilities from which labels are assigned; where none are fixed or fitted, those of a logit of 0."""
+        if self.options.thresholds is None and self.options.pos_weight:
+            limits = calibration.apply_temperature(-self.offsets, self.options.temperature or 1.0, exclusive=False)
+            return dict(zip(self.names, limits.tolist(), strict=True))
+        return self.options.thresholds
+
+    @property
     def inputs(self) -> Sequence[frozenset[str]]:
         return self.schema.inputs if self.options.pair is None else (self.schema.inputs[self.options.pair],)
 
@@ -214,9 +228,11 @@ class TextClassification(Task[TextClassificationOptions]):
         if self.kind == "regression":
             return [{"score": s, "truncated": t} for s, t in zip(logits[:, 0].tolist(), truncated, strict=True)]
         single = self.kind == "single-label"
-        table = calibration.apply_temperature(logits, self.options.temperature or 1.0, exclusive=single)
+        temperature = self.options.temperature or 1.0
+        table = calibration.apply_temperature(logits - self.offsets, temperature, exclusive=single)
         decide = own.best_label if single else own.assigned_labels
-        answers = (decide(self.names, row, self.options.thresholds) for row in table.tolist())
+        thresholds = self.thresholds
+        answers = (decide(self.names, row, thresholds) for row in table.tolist())
         return [answer | {"truncated": t} for answer, t in zip(answers, truncated, strict=True)]
 
     # --- answers -> scores
