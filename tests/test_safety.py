@@ -432,7 +432,8 @@ PUNCTUATION = [
     {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
 ]
 DEMANDING = {
-    "a million tokens": ({"extra_ids": 10**6}, {}, "extra_ids is 1,000,000"),
+    "a million tokens": ({"extra_ids": 10**6}, {}, "extra_ids: 1,000,000"),
+    "listed tokens": ({"extra_special_tokens": [f"<{n}>" for n in range(20_000)]}, {}, "extra_special_tokens: 20,000"),
     "other file": ({"fast_tokenizer_files": ["tokenizer.4.0.0.json"]}, {}, "fast_tokenizer_files names"),
     "doubling": ({}, {"normalizer": {"type": "Sequence", "normalizers": TWICE}}, "more than 256 characters of one"),
     "nested": (

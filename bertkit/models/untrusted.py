@@ -155,12 +155,14 @@ def _implausible(folder: Path) -> Iterator[Problem]:
 
 
 def _exploding(folder: Path) -> Iterator[Problem]:
-    """Numbers of tokens that no file lists, and normalizers that make a long text of a short one."""
-    for file in filter(Path.is_file, (folder / "tokenizer.json", folder / "tokenizer_config.json")):
+    """More tokens than transformers adds in seconds, and normalizers that make a long text of a short one."""
+    names = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+    for file in filter(Path.is_file, map(folder.joinpath, names)):
         settings = read_object(file, LARGEST_VOCABULARY)
-        for name, number in settings.items():  # such as extra_ids
+        for name, value in settings.items():  # such as extra_ids and extra_special_tokens
+            number = len(value) if isinstance(value, list | dict) and not name.startswith("added_tokens") else value
             if type(number) is int and number > SMALL and not name.endswith(("_id", "len", "length", "size")):
-                yield Problem(str(file), f"{name} is {number:,}; at most {SMALL:,} are allowed", CRAFTED)
+                yield Problem(str(file), f"{name}: {number:,}; at most {SMALL:,} are allowed", CRAFTED)
         if named := settings.get("fast_tokenizer_files"):
             yield Problem(str(file), f"fast_tokenizer_files names {named!r:.60}, which bertkit does not follow", REMOVE)
         if _explodes(settings.get("normalizer")):
