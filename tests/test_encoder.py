@@ -13,13 +13,21 @@ import pytest
 import torch
 from conftest import build_encoder
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, set_seed
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    CanineTokenizer,
+    set_seed,
+)
 
 from bertkit.errors import ModelError, UserError
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models import download
 from bertkit.models import encoder as module
-from bertkit.models.encoder import Encoder, freeze, load_model, load_tokenizer, resolve_encoder, with_lora
+from bertkit.models.encoder import Encoder, load_model, load_tokenizer, resolve_encoder
+from bertkit.models.trained_parts import freeze, with_lora
 from bertkit.sections import Freeze, Lora, ModelSpec
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -126,6 +134,19 @@ def test_a_tokenizer_that_can_not_pad_or_is_no_json(folder: Path) -> None:
         load_tokenizer(folder)
 
 
+def test_a_tokenizer_in_python_is_refused(tmp_path: Path) -> None:
+    CanineTokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"(?s)CanineTokenizer, is in Python.*tokenizer\.json"):
+        load_tokenizer(tmp_path)
+
+
+def test_padding_on_the_left_is_refused(folder: Path) -> None:
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"padding_side": "left"}))
+    with pytest.raises(ModelError, match=r"(?s)pads on the left.*XLNet"):
+        load_tokenizer(folder)
+
+
 def test_a_window_is_no_longer_than_the_model(folder: Path) -> None:
     tokenizer, known = load_tokenizer(folder), Encoder("it", folder, "folder")
     assert resolve_max_length(known, tokenizer, None) == 64
@@ -148,6 +169,31 @@ def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(folder: Path) -
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": last}))
     with pytest.raises(ModelError, match=f"token ids up to {last}, but the model has embeddings for {last}"):
         resolve_max_length(known, tokenizer, None)
+
+
+SMALL = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+ROBERTAS = "camembert data2vec-text ibert lilt longformer luke mpnet roberta roberta-prelayernorm xlm-roberta xmod"
+
+
+@pytest.mark.parametrize("kind", ["bert", "electra", "xlm-roberta-xl", *ROBERTAS.split()])
+def test_the_longest_text_has_a_position_for_each_token(kind: str, folder: Path) -> None:
+    """RoBERTa's positions begin behind the padding token's id."""
+    own = {
+        "longformer": {"attention_window": 4},
+        "luke": {"entity_vocab_size": 9},
+        "xmod": {"default_language": "en_XX"},
+        "lilt": {"hidden_size": 24, "channel_shrink_ratio": 2},
+    }
+    tokenizer = load_tokenizer(folder)
+    config = AutoConfig.for_model(kind, vocab_size=50, max_position_embeddings=20, **(SMALL | own.get(kind, {})))
+    config.save_pretrained(folder)
+    tokenizer.model_max_length = 10**30
+    longest = resolve_max_length(Encoder("it", folder, "folder"), tokenizer, None)
+    model = AutoModel.from_config(config).eval()
+    ids = torch.full((1, longest + 1), 7)
+    assert model(input_ids=ids[:, :-1]).last_hidden_state.isfinite().all()
+    with pytest.raises((IndexError, RuntimeError)):
+        model(input_ids=ids)
 
 
 # --- loaded whole
@@ -250,8 +296,6 @@ def test_freezing(tiny_encoder: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["distilbert", "roberta", "electra", "modernbert"])
 def test_freezing_knows_the_family(kind: str, tmp_path: Path) -> None:
-    from transformers import AutoConfig, AutoModelForSequenceClassification
-
     sizes = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
     if kind == "distilbert":
         sizes = {"n_layers": 2, "dim": 16, "n_heads": 2, "hidden_dim": 32}
@@ -264,6 +308,47 @@ def test_freezing_knows_the_family(kind: str, tmp_path: Path) -> None:
     assert {name for name in names if ".0." in name and "layer" in name} <= stopped
     assert not [name for name in stopped if ".1." in name]
     assert not [name for name in stopped if name.startswith(("classifier", "pre_classifier", "head"))]
+
+
+XLM = "embeddings position_embeddings lang_embeddings layer_norm_emb attentions.0 layer_norm1.0 ffns.0 layer_norm2.0"
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "expected"),
+    [
+        ("xlm", {"emb_dim": 16, "n_layers": 2, "n_heads": 2, "n_langs": 2, "pad_index": 0}, XLM),
+        ("electra", SMALL | {"embedding_size": 8}, "embeddings embeddings_project encoder.layer.0"),
+        ("convbert", SMALL | {"embedding_size": 8}, "embeddings embeddings_project encoder.layer.0"),
+        ("deberta-v2", SMALL | {"relative_attention": True}, "embeddings encoder.rel_embeddings encoder.layer.0"),
+        ("deberta", SMALL | {"relative_attention": True}, "embeddings encoder.rel_embeddings encoder.layer.0"),
+        (
+            "rembert",
+            SMALL | {"input_embedding_size": 8},
+            "embeddings encoder.embedding_hidden_mapping_in encoder.layer.0",
+        ),
+        (
+            "funnel",
+            {"block_sizes": [1, 2], "num_decoder_layers": 1, "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 32},
+            "embeddings encoder.blocks.0",
+        ),
+    ],
+)
+def test_freezing_finds_all_of_the_embeddings_and_of_a_layer(kind: str, sizes: dict[str, Any], expected: str) -> None:
+    config = AutoConfig.for_model(kind, vocab_size=50, max_position_embeddings=32, pad_token_id=0, **sizes)
+    config.architectures = ["FunnelModel"] if kind == "funnel" else None
+    model = freeze(AutoModel.from_config(config), Freeze(embeddings=True, layers=1))
+    names = {name for name, _ in model.named_parameters()}
+    assert all(any(name.startswith(f"{part}.") for name in names) for part in expected.split())
+    assert frozen(model) == {name for name in names if name.startswith(tuple(f"{part}." for part in expected.split()))}
+
+
+def test_layers_that_share_their_weights_are_not_frozen_one_by_one() -> None:
+    config = AutoConfig.for_model("albert", vocab_size=50, embedding_size=8, **SMALL)
+    with pytest.raises(UserError, match="the 2 layers of a albert share their weights"):
+        freeze(AutoModel.from_config(config), Freeze(layers=1))
+    assert "encoder.embedding_hidden_mapping_in.weight" in frozen(
+        freeze(AutoModel.from_config(config), Freeze(embeddings=True))
+    )
 
 
 def test_lora_trains_adapters_and_all_of_the_head(tiny_encoder: Path) -> None:
@@ -279,6 +364,56 @@ def test_lora_trains_adapters_and_all_of_the_head(tiny_encoder: Path) -> None:
 def test_lora_says_what_it_can_not_find(tiny_encoder: Path) -> None:
     with pytest.raises(UserError, match=r"target_modules"):
         with_lora(classifier(tiny_encoder), Lora(target_modules=["nonsense"]), {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "layers"),
+    [
+        (
+            "distilbert",
+            {"n_layers": 2, "dim": 16, "n_heads": 2, "hidden_dim": 32},
+            "q_lin, k_lin, v_lin, out_lin, lin1, lin2",
+        ),
+        ("modernbert", SMALL | {"pad_token_id": 0}, "Wqkv, Wo, Wi"),
+        ("mpnet", SMALL, "q, k, v, o, dense"),
+    ],
+)
+def test_lora_names_layers_that_the_model_has(kind: str, sizes: dict[str, Any], layers: str) -> None:
+    model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model(kind, vocab_size=50, **sizes))
+    with pytest.raises(UserError) as caught:
+        with_lora(model, Lora(target_modules=["nonsense"]), {})
+    assert caught.value.problems[0].fix == f"Name some of its linear layers: {layers}."
+
+
+TARGETS = {"albert": ["query"], "distilbert": ["q_lin"]}  # for which peft has no choice of its own
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "deberta-v2", "distilbert"])
+def test_lora_leaves_the_decoder_to_the_word_embeddings(kind: str, tmp_path: Path) -> None:
+    """peft copies the head, which would no longer be tied: the merged model could not be loaded again."""
+    sizes = SMALL if kind != "distilbert" else {"n_layers": 2, "dim": 16, "n_heads": 2, "hidden_dim": 32}
+    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, vocab_size=50, pad_token_id=1, **sizes))
+    adapted = with_lora(model, Lora(r=2, target_modules=TARGETS.get(kind)), {}).eval()
+    trained = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    assert {name for name in trained if "modules_to_save" in name and name.endswith("bias")}
+    assert not [name for name, parameter in trained.items() if parameter.shape[0] == 50 and parameter.ndim == 2]
+    with torch.no_grad():
+        for parameter in trained.values():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    ids = torch.tensor([[5, 6, 7, 8]])
+    expected = adapted(input_ids=ids).logits
+    merged = adapted.merge_and_unload()
+    assert merged.get_output_embeddings().weight is merged.get_input_embeddings().weight
+    merged.save_pretrained(tmp_path)
+    again, report = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"]
+    torch.testing.assert_close(again.eval()(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_lora_on_embeddings_that_the_decoder_shares_is_refused() -> None:
+    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model("bert", vocab_size=50, **SMALL))
+    with pytest.raises(UserError, match="word_embeddings shares its weights with the head"):
+        with_lora(model, Lora(target_modules=["query", "word_embeddings"]), {})
 
 
 def test_encoders_of_other_sizes(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from cases import DOCUMENTS, DRAWN, Case, encoder
 from datasets import Dataset
 from test_resume import killed, last
 from test_task_contract import ask, fit
+from tokenizers.pre_tokenizers import PreTokenizer
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from bertkit.encoding.padding import Collator
@@ -25,7 +26,7 @@ from bertkit.inference.predictor import load
 from bertkit.models.bert.bert import BertForMaskedLM, BertForPreTraining
 from bertkit.models.encoder import Encoder, load_tokenizer, resolve_encoder
 from bertkit.recipe.recipe import Recipe, load_recipe
-from bertkit.sections import ModelSpec
+from bertkit.sections import Lora, ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import evaluate as evaluate_task
 from bertkit.tasks.base import prepare
@@ -263,3 +264,26 @@ def test_a_training_that_diverges_ends_with_results(recipe: Recipe, tmp_path: Pa
     assert 0 <= scores["metrics"]["mlm_accuracy"] <= 1
     assert (run.model / "README.md").is_file()
     assert (run.folder / "report.html").is_file()
+
+
+def test_lora_is_merged_loaded_again_and_resumed(recipe: Recipe, tmp_path: Path) -> None:
+    adapted = recipe.model_copy(update={"peft": Lora(r=2), "verify": False, "explain": False})
+    whole = train(adapted, tmp_path / "whole")
+    assert whole.finished
+    run = killed(adapted, tmp_path / "killed", at=10)
+    assert last(train(adapted, run.folder, resume=True)) == last(whole)
+    assert (run.model / "model.safetensors").read_bytes() == (whole.model / "model.safetensors").read_bytes()
+
+
+def test_a_tokenizer_that_cannot_be_copied_is_refused(tiny_encoder: Path) -> None:
+    """RoFormer's: its words are found by a Python object."""
+
+    class Words:
+        def pre_tokenize(self, text: Any) -> None:
+            """All of the text is one word."""
+
+    task = DRAWN[0].task(tiny_encoder)
+    backend: Any = task.tokenizer
+    backend.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(Words())
+    with pytest.raises(ModelError, match="cannot be copied, as pretraining has to"):
+        task.features(DRAWN[0].rows())

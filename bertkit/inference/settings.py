@@ -15,6 +15,11 @@ from bertkit.sections import Batching
 from bertkit.tasks import TASKS
 
 MIN_LENGTH = 8  # tokens of a window
+# Architectures that count positions from the padding token's id + 1, as RoBERTa does: so many have no token.
+AFTER_PADDING = frozenset(
+    "camembert data2vec-text ibert lilt longformer luke mpnet roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl "
+    "xmod".split()
+)
 
 
 class Settings(BaseModel):
@@ -72,9 +77,10 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
         what = f"its tokenizer has token ids up to {last:,}, but the model has embeddings for {rows:,}"
         raise ModelError(Problem(folder, what, "Tokenizer and weights belong to different models."))
     try:
-        limit = int(min(int(config.get("max_position_embeddings", 512)), tokenizer.model_max_length))
+        unused = int(config.get("pad_token_id", 1)) + 1 if config.get("model_type") in AFTER_PADDING else 0
+        limit = int(min(int(config.get("max_position_embeddings", 512)) - unused, tokenizer.model_max_length))
     except (TypeError, ValueError, OverflowError) as error:
-        what = f"max_position_embeddings or model_max_length is not a number of tokens: {error}"
+        what = f"max_position_embeddings, pad_token_id or model_max_length is not a number of tokens: {error}"
         raise ModelError(Problem(folder, what)) from error
     if limit < MIN_LENGTH:
         raise ModelError(Problem(folder, f"it reads at most {limit} tokens; at least {MIN_LENGTH} are needed"))

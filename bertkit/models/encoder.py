@@ -1,4 +1,4 @@
-"""The pretrained encoder: resolved from a name, folder or installed package, loaded from safetensors, partly frozen."""
+"""The pretrained encoder: resolved from a name, folder or installed package, and loaded from safetensors."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import copy
 import importlib.util
 import logging
 import string
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import ModelError, Problem, UserError, extras_required
+from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.untrusted import bounded, read_object, vet, vet_tokenizer
 from bertkit.text import first_line
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from bertkit.sections import Freeze, Lora, ModelSpec
+    from bertkit.sections import ModelSpec
 
 logger = logging.getLogger(__name__)
 
@@ -117,8 +116,12 @@ def _packaged(name: str) -> Encoder | None:
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model folder. Raises ModelError where there is none that reads text, or no padding token."""
-    from transformers import AutoTokenizer
+    """The tokenizer of a model folder.
+
+    Raises ModelError where there is none, and on what bertkit does not support: a tokenizer in Python, one without a
+    padding token, padding on the left.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     vet_tokenizer(folder)
     fix = "The folder needs tokenizer.json and tokenizer_config.json."
@@ -130,10 +133,21 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     if words <= 0:  # transformers makes an empty one where there are no files
         what = f"the tokenizer of {folder} has no words"
         raise ModelError(Problem("model.name", what, "The folder needs tokenizer.json, or a vocabulary file."))
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        what = f"the tokenizer of {folder}, {type(tokenizer).__name__}, is in Python, without the offsets of its tokens"
+        raise ModelError(Problem("model.name", what, "Use an encoder whose tokenizer comes as tokenizer.json."))
     if tokenizer.pad_token_id is None:
         raise ModelError(Problem("model.name", f"the tokenizer of {folder} has no padding token", "Use an encoder."))
     with _one_problem("model.name", f"the tokenizer of {folder} cannot read a text", fix):
         tokenizer(string.printable, string.printable, verbose=False)
+    if tokenizer.padding_side != "right":
+        what = f"the tokenizer of {folder} pads on the left, and bertkit pads on the right"
+        fix = (
+            "Encoders that read the last token, as XLNet, are not supported; for others, change padding_side to right."
+        )
+        raise ModelError(Problem("model.name", what, fix))
+    if "attention_mask" not in tokenizer.model_input_names:  # FNet's leaves it out
+        tokenizer.model_input_names = [*tokenizer.model_input_names, "attention_mask"]
     return tokenizer
 
 
@@ -267,52 +281,3 @@ def _one_problem(where: str, what: str, fix: str) -> Iterator[None]:
         if not (isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime"):  # a panic in Rust
             raise
         raise ModelError(Problem(where, f"{what}: {first_line(error)}", fix)) from error
-
-
-def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
-    """Stop gradients of the embeddings and of the first layers. Raises UserError where there are not so many layers."""
-    from torch.nn import ModuleList
-
-    base: Any = model.base_model
-    count = model.config.num_hidden_layers
-    stacks = (module for module in base.modules() if isinstance(module, ModuleList) and len(module) == count)
-    layers: list[Any] = list(next(stacks, []))
-    if spec.layers > len(layers):
-        raise UserError(Problem("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {len(layers)}"))
-    frozen = layers[: spec.layers]
-    if spec.embeddings:
-        frozen += [base.get_input_embeddings(), *(m for name, m in base.named_children() if name == "embeddings")]
-    for module in frozen:
-        module.requires_grad_(False)
-    return model
-
-
-def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Module]) -> Any:
-    """The model with LoRA adapters; every module outside the encoder is trained in full and saved.
-
-    extra_modules: for a model that is an encoder without a head, its modules that do not belong to the encoder.
-    Raises UserError when peft is not installed, or knows no targets for this architecture.
-    """
-    with extras_required():
-        from peft import LoraConfig, get_peft_model
-    bare = model.base_model is model
-    head = [
-        name
-        for name, module in model.named_children()
-        if name != model.base_model_prefix and any(True for _ in module.parameters())
-        if not bare or any(module is other for other in extra_modules.values())
-    ]
-    config = LoraConfig(
-        r=spec.r,
-        lora_alpha=spec.lora_alpha,
-        lora_dropout=spec.lora_dropout,
-        target_modules=spec.target_modules,
-        modules_to_save=head,
-    )
-    try:
-        with warnings.catch_warnings():  # peft uses a deprecated name of transformers
-            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-            return get_peft_model(model, config)
-    except ValueError as error:
-        fix = "Name the encoder's linear layers, such as peft: {target_modules: [query, value]}."
-        raise UserError(Problem("peft.target_modules", first_line(error), fix)) from error

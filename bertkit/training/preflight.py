@@ -20,7 +20,8 @@ from bertkit.errors import DataError, Problem, RecipeError, RowsError
 from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.device import best_device, best_precision
-from bertkit.models.encoder import Encoder, freeze, load_tokenizer, quiet_logger, with_lora
+from bertkit.models.encoder import Encoder, load_tokenizer, quiet_logger
+from bertkit.models.trained_parts import freeze, with_lora
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import ANYWAY, Run, versions
 from bertkit.tasks import get_task

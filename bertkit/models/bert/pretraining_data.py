@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from bertkit.cache import cached_folder
+from bertkit.errors import ModelError, Problem
 from bertkit.models.bert.drawing import Pairs, token_id
 from bertkit.models.bert.sentences import pack, sentences
+from bertkit.text import first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset, Features
@@ -85,7 +87,12 @@ class _Encoder:
         if max_length < 8:
             raise ValueError(f"max_length {max_length} leaves no room for words")
         mask_id = token_id(tokenizer, "mask")
-        copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())  # the tokenizer itself is unchanged
+        try:
+            copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())  # the tokenizer itself is unchanged
+        except Exception as error:  # the only class that tokenizers raises
+            what = f"{type(tokenizer).__name__} cannot be copied, as pretraining has to: {first_line(error)}"
+            fix = "Use an encoder whose tokenizer is complete in tokenizer.json."
+            raise ModelError(Problem("model.name", what, fix)) from error
         copy.no_truncation()
         copy.no_padding()
         copy.encode_special_tokens = True

@@ -1,0 +1,120 @@
+"""Which parameters of a model are trained: layers and embeddings that keep their weights, and LoRA adapters."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import Problem, UserError, extras_required
+from bertkit.text import first_line
+
+if TYPE_CHECKING:
+    from torch.nn import Module, Parameter
+    from transformers import PreTrainedModel
+
+    from bertkit.sections import Freeze, Lora
+
+
+def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
+    """Stop gradients of the embeddings and of the first layers.
+
+    Raises UserError where there are not so many layers, or where they share their weights.
+    """
+    base: Any = model.base_model
+    count = model.config.num_hidden_layers
+    stacks = _stacks(base, count)
+    if spec.layers and not stacks:
+        what = f"the {count} layers of a {model.config.model_type} share their weights"
+        raise UserError(Problem("freeze.layers", what, "Write 0, or train adapters alone, with `peft`."))
+    if spec.layers > count:
+        raise UserError(Problem("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {count}"))
+    for layers in stacks:
+        for layer in layers[: spec.layers]:
+            layer.requires_grad_(False)
+    if spec.embeddings:
+        base.get_input_embeddings().requires_grad_(False)
+        for name, parameter in base.named_parameters():
+            if "emb" in name and not any(part.isdigit() for part in name.split(".")):  # a number: within a layer
+                parameter.requires_grad_(False)
+    return model
+
+
+def _stacks(base: Module, count: int) -> list[list[Module]]:
+    """The layers of each list that has one entry per layer: of XLM, attention and feed-forward networks by themselves.
+
+    Funnel's is a list of lists.
+    """
+    from torch.nn import ModuleList
+
+    stacks: dict[str, list[Module]] = {}
+    for name, module in base.named_modules():
+        if isinstance(module, ModuleList) and not name.startswith(tuple(f"{outer}." for outer in stacks)):
+            layers = [layer for part in module for layer in (list(part) if isinstance(part, ModuleList) else [part])]
+            if len(layers) == count:
+                stacks[name] = layers
+    return list(stacks.values())
+
+
+def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Module]) -> Any:
+    """The model with LoRA adapters; every module outside the encoder is trained and saved.
+
+    What such a module shares with the encoder, as the masked language model's decoder shares the word embeddings, is
+    the encoder's, and frozen.
+
+    extra_modules: for a model that is an encoder without a head, its modules that do not belong to the encoder.
+    Raises UserError when peft is not installed, knows no targets for this architecture, or does not find those given.
+    """
+    with extras_required():
+        from peft import LoraConfig, get_peft_model
+    from torch.nn import Linear
+
+    bare = model.base_model is model
+    head = [
+        name
+        for name, module in model.named_children()
+        if name != model.base_model_prefix and any(True for _ in module.parameters())
+        if not bare or any(module is other for other in extra_modules.values())
+    ]
+    encoder = {p for name, child in model.named_children() if name not in head for p in child.parameters()}
+    inside = (name.split(".") for name, module in model.named_modules() if isinstance(module, Linear))
+    linear = dict.fromkeys(path[-1] for path in inside if path[0] not in head and not path[-1].isdigit())
+    config = LoraConfig(
+        r=spec.r,
+        lora_alpha=spec.lora_alpha,
+        lora_dropout=spec.lora_dropout,
+        target_modules=spec.target_modules,
+        modules_to_save=head,
+    )
+    try:
+        with warnings.catch_warnings():  # peft uses a deprecated name of transformers
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+            warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)  # refused below
+            adapted = get_peft_model(model, config)
+    except ValueError as error:
+        fix = f"Name some of its linear layers: {', '.join(linear)}." if linear else "It has no linear layers."
+        raise UserError(Problem("peft.target_modules", first_line(error), fix)) from error
+    _share_again(adapted, encoder)
+    return adapted
+
+
+def _share_again(adapted: Any, encoder: set[Parameter]) -> None:
+    """Put the encoder's own parameters into the copies of the head that peft has made.
+
+    Raises UserError where one has an adapter, which the head would be trained without.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils import ModulesToSaveWrapper
+
+    shared: set[Parameter] = set()
+    wrappers: list[Any] = [module for module in adapted.modules() if isinstance(module, ModulesToSaveWrapper)]
+    for wrapper in wrappers:
+        for name, parameter in wrapper.original_module.named_parameters(remove_duplicate=False):
+            if parameter in encoder:
+                owner, _, own = name.rpartition(".")
+                setattr(wrapper.modules_to_save["default"].get_submodule(owner), own, parameter)
+                shared.add(parameter)
+    for name, module in adapted.named_modules():
+        if isinstance(module, BaseTunerLayer) and shared.intersection(module.get_base_layer().parameters()):
+            what = f"{name.rpartition('.')[2]} shares its weights with the head, which has no adapter"
+            raise UserError(Problem("peft.target_modules", what, "Leave it out."))
