@@ -559,7 +559,7 @@ def test_transformers_own_config_will_do() -> None:
 def test_load_gives_back_what_was_saved(options: dict[str, str], tmp_path: Path) -> None:
     model = ours(**options)
     model.save_pretrained(tmp_path)
-    again = bert.load(tmp_path).eval()
+    again = bert.load(str(tmp_path)).eval()
     assert type(again.config) is type(model.config)
     assert again.state_dict().keys() == model.state_dict().keys()
     assert torch.equal(again(**batch()).prediction_logits, model(**batch()).prediction_logits)

@@ -31,7 +31,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import get_tags
 from small import largest_file
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    FunnelConfig,
+    FunnelModel,
+)
 
 from bertkit.data.words import words
 from bertkit.errors import DataError, ModelError
@@ -573,3 +581,16 @@ def test_a_full_disk_names_the_output(tmp_path: Path, name: str) -> None:
         embed_file(lambda texts: np.zeros((len(texts), 300), dtype=np.float32), file, output)
     assert error.value.filename == str(output)
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_layers_that_pool_their_tokens_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    """Funnel: a block has half of the states of the one before."""
+    folder = shutil.copytree(
+        tiny_encoder, tmp_path / "funnel", ignore=shutil.ignore_patterns("config.json", "*.safetensors")
+    )
+    sizes: dict[str, Any] = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 32}
+    config = FunnelConfig(vocab_size=42, block_sizes=[1, 1], num_decoder_layers=1, **sizes)
+    FunnelModel(config).save_pretrained(folder)
+    assert Features(folder, layers=[0, 1]).fit(TEXTS[:4]).transform(TEXTS[:4]).shape == (4, 32)
+    with pytest.raises(ModelError, match=r"(?s)fewer states than tokens.*from 0 to 1 have one for each token"):
+        Features(folder).fit(TEXTS[:4]).transform(TEXTS[:4])

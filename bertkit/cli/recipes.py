@@ -71,9 +71,9 @@ def check(recipe: str, rest: list[str]) -> None:
 
     encoder = resolve_encoder(loaded.model)
     task, data = prepare(loaded, encoder)
-    dry_run(loaded, encoder, task, data)
     print(f"{task.name}: {task.describe()}")
     features, _ = inspect(task, data)
+    dry_run(loaded, encoder, task, data, features)
     print(f"first row as the model reads it: {task.tokenizer.decode(task.examples(features, [0])['input_ids'][0])}")
     print("ready to train")
 

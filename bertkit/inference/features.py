@@ -273,6 +273,7 @@ class _Reader:
                 torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"),
             ):
                 states = self.model(**batch, output_hidden_states=True).hidden_states
+            self._check_lengths(states, batch["input_ids"].shape[1])
             # Outside the block, which would otherwise stay active for the caller between batches.
             chosen = [states[layer].float() for layer in self.layers]
             if self.params.combine == "concat":
@@ -280,3 +281,12 @@ class _Reader:
             else:
                 hidden = torch.stack(chosen).sum(0) / (len(chosen) if self.params.combine == "mean" else 1)
             yield indices, hidden, batch["attention_mask"]
+
+    def _check_lengths(self, states: Sequence[torch.Tensor], tokens: int) -> None:
+        """Raises ModelError on a layer that has not a state for each token, as Funnel's after its first block."""
+        whole = [state.shape[1] == tokens for state in states]
+        if not all(whole[layer] for layer in self.layers):
+            what = f"layers {list(self.layers)} of this {self.model.config.model_type} have fewer states than tokens"
+            raise ModelError(
+                Problem("layers", what, f"Those from 0 to {whole.index(False) - 1} have one for each token.")
+            )

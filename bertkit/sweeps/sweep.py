@@ -121,8 +121,8 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
         if "validation" not in data.rows:
             what = "no validation split to select by"
             raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
-        inspect(task, data)
-        dry_run(recipe, encoder, task, data)
+        features, _ = inspect(task, data)
+        dry_run(recipe, encoder, task, data, features)
         return task, data
 
     task, data = checked(base)

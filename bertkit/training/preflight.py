@@ -28,6 +28,7 @@ from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
 from bertkit.tasks.base import prepare as prepare_task
 from bertkit.training.distillation import Teacher, check_sizes, find_teacher, keep_layers
+from bertkit.training.probe import check_token_types, padding_findings
 
 logger = logging.getLogger(__name__)
 
@@ -82,13 +83,17 @@ def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
         except RowsError as error:
             raise RowsError(error.by_row, data.origins[split].__getitem__) from None
         findings += task.check(features[split], split)
-    for finding in findings:
-        level = logging.INFO if finding.level == "note" else logging.WARNING
-        logger.log(level, "%s: %s", finding.level, finding.what)
+    _log(findings)
     failed = [Problem("data", finding.what, finding.fix) for finding in findings if finding.level == "fail"]
     if failed:
         raise DataError(failed)
     return features["train"], findings
+
+
+def _log(findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        level = logging.INFO if finding.level == "note" else logging.WARNING
+        logger.log(level, "%s: %s", finding.level, finding.what)
 
 
 def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
@@ -100,20 +105,26 @@ def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
     return with_lora(model, recipe.peft, task.extra_modules(model)) if recipe.peft else model
 
 
-def dry_run(recipe: Recipe, encoder: Encoder, task: Task, data: Data) -> Teacher | None:
-    """Build arguments and model once, for what transformers and peft refuse. Raises UserError; nothing is written.
+def dry_run(
+    recipe: Recipe, encoder: Encoder, task: Task, data: Data, features: Dataset
+) -> tuple[Teacher | None, list[Finding]]:
+    """Build arguments and model once, for what transformers and peft refuse, and let the model read a few inputs.
 
-    Returns the teacher, where the recipe names one.
+    features: of the training rows. Returns the teacher, where the recipe names one, and what was found. Raises
+    UserError; nothing is written.
     """
+    teacher: Teacher | None = None
     with TemporaryDirectory() as folder, quiet_logger("bertkit"):
         arguments(recipe, task, data, Path(folder), recipe.seeds[0])
         model = build(recipe, encoder, task)
-        if recipe.distillation is None:
-            return None
-        teacher = find_teacher(recipe.distillation, task)
-        few = data.rows["train"].select(range(min(len(data.rows["train"]), 8)))
-        check_sizes(recipe.distillation, teacher, task, model, task.features(few))
-        return teacher
+        check_token_types(model, task.examples(features, range(min(len(features), 8))))
+        findings = list(padding_findings(task, model))
+        if recipe.distillation:
+            teacher = find_teacher(recipe.distillation, task)
+            few = data.rows["train"].select(range(min(len(data.rows["train"]), 8)))
+            check_sizes(recipe.distillation, teacher, task, model, task.features(few))
+    _log(findings)
+    return teacher, findings
 
 
 def write_run_metadata(job: Job, run: Run, findings: Sequence[Finding], changed: bool = False) -> None:

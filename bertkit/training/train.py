@@ -57,10 +57,11 @@ def train(
         task, data = prepare(recipe, encoder)
         logger.info("task: %s, %s", task.name, task.describe())
         features, findings = inspect(task, data)
-    job = Job(recipe, encoder, task, data, features, teacher=dry_run(recipe, encoder, task, data))
+        teacher, found = dry_run(recipe, encoder, task, data, features)
+    job = Job(recipe, encoder, task, data, features, teacher)
     with only_writer(run) if first else nullcontext():
         if first:
-            write_run_metadata(job, run, findings, changed)
+            write_run_metadata(job, run, [*findings, *found], changed)
         stopwatch = Profile() if profile else None
         outcomes = [train_seed(job, seed, run, callbacks, stopwatch) for seed in recipe.seeds]
         if first and stopwatch:

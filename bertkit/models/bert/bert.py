@@ -441,8 +441,9 @@ def load_for_pretraining(encoder: Encoder, *, pairs: bool, new_head: bool) -> tr
     return load_model(encoder, transformers.AutoModelForMaskedLM, {}, new_head=new_head)
 
 
-def load(folder: Path) -> BertForPreTraining:
+def load(folder: str | Path) -> BertForPreTraining:
     """The model in a folder, pre-norm or not, in fp32. Raises ModelError where it is no BERT with both heads."""
-    encoder, own_config = Encoder(str(folder), folder, "folder"), read_config(folder)
+    path = Path(folder).expanduser()
+    encoder, own_config = Encoder(str(folder), path, "folder"), read_config(path)
     model = load_model(encoder, BertForPreTraining, {}, new_head=False, own_config=own_config)
     return cast(BertForPreTraining, model)

@@ -1,0 +1,113 @@
+"""What `check` and `train` find out about a model by letting it read a few texts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small
+from cases import CASES, Case, encoder
+from transformers import AutoConfig, AutoModel
+
+from bertkit.cli.main import main
+from bertkit.errors import ModelError
+from bertkit.inference.predictor import load
+from bertkit.tasks.base import Task
+from bertkit.training.probe import check_token_types, padding_findings
+
+SIZES = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+BY_ID = {case.id: case for case in CASES}
+
+
+def of_kind(kind: str, tiny_encoder: Path, folder: Path, **fields: Any) -> Path:
+    """An encoder of another architecture with the tiny one's tokenizer."""
+    shutil.copytree(tiny_encoder, folder, ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
+    given = {"vocab_size": 42, "max_position_embeddings": 66, "pad_token_id": 0, **SIZES, **fields}
+    AutoModel.from_config(AutoConfig.for_model(kind, **given)).save_pretrained(folder)
+    return folder
+
+
+def tokenizer_says(folder: Path, **fields: Any) -> None:
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def probed(case: Case, folder: Path) -> list[str]:
+    task: Task = case.task(folder)
+    return [finding.what for finding in padding_findings(task, task.model(encoder(folder)))]
+
+
+@pytest.mark.parametrize("case", [*CASES], ids=[case.id for case in CASES])
+def test_padding_changes_nothing_in_a_bert(case: Case, tiny_encoder: Path) -> None:
+    assert probed(case, tiny_encoder) == []
+
+
+@pytest.mark.parametrize("kind", ["convbert", "fnet"])
+@pytest.mark.parametrize("case", ["single-label", "ner-crf", "qa", "similarity-cosent"])
+def test_an_architecture_whose_outputs_depend_on_padding_is_named(
+    kind: str, case: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    folder = of_kind(kind, tiny_encoder, tmp_path / kind, initializer_range=0.5)
+    (what,) = probed(BY_ID[case], folder)
+    assert what.startswith(f"padding changes the outputs of this {kind} by up to ")
+
+
+def test_check_warns_and_the_run_keeps_the_warning(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
+    folder = of_kind("fnet", tiny_encoder, tmp_path / "fnet", initializer_range=0.5)
+    recipe = small.write_recipe(tmp_path, folder)
+    assert main(["check", str(recipe)]) == 0
+    assert "padding changes the outputs of this fnet" in capsys.readouterr().err
+    assert main(["train", str(recipe), "training.num_train_epochs=1", "--output-dir", str(tmp_path / "run")]) == 0
+    found = json.loads((tmp_path / "run/data.json").read_text())["findings"]
+    assert [finding["level"] for finding in found if "padding changes" in finding["what"]] == ["warn"]
+
+
+@pytest.mark.parametrize("case", ["pair", "qa", "ranking-binary"])
+def test_token_types_without_embeddings_are_refused(case: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = of_kind("roberta", tiny_encoder, tmp_path / "roberta", type_vocab_size=1)
+    task = BY_ID[case].task(folder)
+    features = task.features(BY_ID[case].rows())
+    model = task.model(encoder(folder))
+    with pytest.raises(
+        ModelError, match=r"(?s)token types up to 1, but the model has embeddings for 1.*model_input_names"
+    ):
+        check_token_types(model, task.examples(features, range(8)))
+    tokenizer_says(folder, model_input_names=["input_ids", "attention_mask"])
+    task = BY_ID[case].task(folder)
+    check_token_types(model, task.examples(task.features(BY_ID[case].rows()), range(8)))
+
+
+def test_check_refuses_token_types_without_embeddings(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
+    folder = of_kind("roberta", tiny_encoder, tmp_path / "roberta", type_vocab_size=1)
+    recipe = small.write_recipe(tmp_path, folder)
+    assert main(["check", str(recipe)]) == 0  # single texts have one type
+    for split in ("train", "validation", "test"):
+        rows = [{**row, "text_b": row["text"]} for row in small.read_rows(tmp_path / f"{split}.jsonl")]
+        small.write_rows(tmp_path / f"{split}.jsonl", rows)
+    pairs = ["data.columns={text_a: text, text_b: text_b}"]
+    assert main(["check", str(recipe), *pairs]) == 2
+    assert "token types up to 1" in capsys.readouterr().err
+    assert main(["train", str(recipe), *pairs, "--output-dir", str(tmp_path / "run")]) == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_cannot_read_its_tokenizer_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = of_kind("xmod", tiny_encoder, tmp_path / "xmod", languages=["en_XX", "de_DE"], default_language=None)
+    with pytest.raises(ModelError, match="this xmod cannot read its tokenizer's inputs: ValueError: Input language"):
+        probed(BY_ID["single-label"], folder)
+
+
+@pytest.mark.parametrize("case", ["single-label", "similarity-cosent", "ner-crf"])
+def test_padding_is_masked_whatever_the_tokenizer_names(case: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    """FNet's tokenizer names no attention mask."""
+    from finished import finished
+
+    run = finished(BY_ID[case], tiny_encoder, tmp_path / "run")
+    row = {name: values[0] for name, values in BY_ID[case].columns.items() if name not in ("label", "score", "tags")}
+    rows = [row, {name: [*value] * 5 if isinstance(value, list) else f"{value} " * 5 for name, value in row.items()}]
+    before = load(run.folder)(rows)
+    tokenizer_says(run.model, model_input_names=["input_ids", "token_type_ids"])
+    assert load(run.folder)(rows) == before
