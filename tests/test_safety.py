@@ -298,6 +298,12 @@ def said(model: Path, **fields: Any) -> None:
     write_json(model / "config.json", read_json(model / "config.json") | fields)
 
 
+MANY_LABELS = {
+    "version": "0.1.0",
+    "task": {"name": "text-classification", "labels": [[str(n), str(n)] for n in range(10_001)]},
+}
+
+
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
@@ -308,7 +314,9 @@ def said(model: Path, **fields: Any) -> None:
         ("intermediate_size", 10**10, "intermediate_size"),
         ("vocab_size", 10**12, "vocab_size"),
         ("max_position_embeddings", 10**12, "max_position_embeddings"),
-        ("num_labels", 10**9, "num_labels"),
+        ("num_labels", 10**6, "num_labels is 1,000,000"),
+        ("id2label", dict(enumerate("a" * 10_001)), "the length of id2label is 10,001"),
+        ("bertkit", MANY_LABELS, "the length of labels is 10,001"),
         ("transformers_weights", "sub/model.safetensors.index.json", "transformers_weights names 'sub/model"),
         ("configuration_files", ["config.4.0.0.json"], "configuration_files names"),
         ("num_attention_heads", 0, "cannot be loaded"),

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
 LARGEST_VOCABULARY = 500_000_000  # bytes of tokenizer.json and the like
-LABELS, POSITIONS = 1_000_000, 1_000_000  # more than anyone has; some positions have no tensor to compare with
+POSITIONS = 1_000_000  # more than anyone has; some positions have no tensor to compare with
 SMALL = 10_000  # numbers up to here need no tensor to explain them
 TENSORS = 20_000  # of a file; a BERT of 24 layers has 400
 UNEXPLAINED = 250_000_000  # parameters beyond the bytes of the weights, such as those of a new head
@@ -137,7 +138,7 @@ def _implausible(folder: Path) -> Iterator[Problem]:
         fix = "Save it once in fp32 or bf16, where you trust it."
         yield Problem(str(file), "its weights are quantised; bertkit neither trains nor loads those", fix)
     widest = max((size for shape in shapes for size in shape), default=0)
-    for name, number in config.items() if shapes else ():
+    for name, number in chain(config.items(), _lengths(config)) if shapes else ():
         if "layers" in name and isinstance(number, str | float):
             yield Problem(str(file), f"{name} is {number!r:.60}, not a whole number")
         if type(number) is not int or name.endswith(("_id", "_index")):
@@ -147,11 +148,19 @@ def _implausible(folder: Path) -> Iterator[Problem]:
             least, most = 0, max(100, len(shapes))  # layers may share their weights, as in ALBERT
         elif "position" in name:
             most = POSITIONS
-        elif name == "num_labels":
-            most = LABELS
         if not least <= number <= most:
             what = f"{name} is {number:,}, but the weights are {len(shapes):,} tensors of dimensions up to {widest:,}"
             yield Problem(str(file), what, CRAFTED)
+
+
+def _lengths(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """The length of each list and object in a config, such as id2label."""
+    values = list(config.items())
+    while values:
+        name, value = values.pop()
+        if isinstance(value, dict | list):
+            yield f"the length of {name}", len(value)
+            values += value.items() if isinstance(value, dict) else [(name, each) for each in value]
 
 
 def _exploding(folder: Path) -> Iterator[Problem]:
