@@ -424,6 +424,57 @@ def test_a_name_that_the_hub_does_not_allow():
     assert "nor a name that the Hub allows" in fails("what is this?")
 
 
+# --- Prodigy's answers -----------------------------------------------------------------------------------------------
+
+
+def judged(*answers):
+    return [{"text": f"text {i}", "label": "ab"[i % 2], "answer": answer} for i, answer in enumerate(answers)]
+
+
+def test_rows_that_an_annotator_did_not_accept_are_left_out(tmp_path):
+    path = write(tmp_path / "t.jsonl", [*judged("accept", "reject", "ignore", "accept", None), *labelled("a")])
+    data = get(path)
+    assert data.rows["train"]["text"][:] == ["text 0", "text 3", "text 4", "text 0"]
+    assert [data.origins["train"][row] for row in range(4)] == [f"{path}:{line}" for line in (1, 4, 5, 6)]
+    assert data.findings == [
+        (
+            "warn",
+            f"train: 2 rows with `answer` reject or ignore, as Prodigy writes it, left out: {path}:2, {path}:3",
+            "",
+        )
+    ]
+
+
+def test_rejected_spans_are_not_read(tmp_path):
+    wrong = {"text": "Oslo", "spans": [{"start": 0, "end": 2, "label": "LOC"}], "answer": "reject"}
+    right = {"text": "Oslo", "spans": [{"start": 0, "end": 4, "label": "LOC"}], "answer": "accept"}
+    spec = DataSpec(source=str(write(tmp_path / "t.jsonl", [wrong, right])))
+    task = get_task("token-classification")
+    rows = small.read_data(spec, task, task.Options(name="token-classification")).rows["train"]
+    assert rows["tags"][:] == [["B-LOC"]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [
+        (judged("reject", "yes", "no"), {}),
+        (judged("reject", ["accept"], "no"), {}),
+        (judged("accept", "accept", "accept"), {}),
+        (judged("reject", "ignore", "reject"), {"label": "answer"}),
+    ],
+)
+def test_other_answers_are_no_judgement(tmp_path, rows, columns):
+    data = get(write(tmp_path / "t.jsonl", rows), columns=columns)
+    assert len(data.rows["train"]) == 3
+    assert not data.findings
+
+
+def test_a_file_without_an_accepted_row_is_refused(tmp_path):
+    message = fails(write(tmp_path / "t.jsonl", judged("reject", "ignore")))
+    assert f"{tmp_path}/t.jsonl:1: train: 2 rows with `answer` reject or ignore" in message
+    assert "no row remains" in message
+
+
 # --- hold-out, limit, unseen labels ----------------------------------------------------------------------------------
 
 

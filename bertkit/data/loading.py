@@ -17,9 +17,12 @@ from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerp
 from bertkit.data.values import convert
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
+from bertkit.text import counted
 
 Refine: TypeAlias = Callable[[Table, str], tuple[Table, list[Finding]]]
 Parts: TypeAlias = Mapping[str, Sequence[Part]]  # by split
+ANSWER = "answer"  # Prodigy's column: whether the annotator accepted the row
+LEFT_OUT = ("reject", "ignore")  # what it holds besides accept
 
 
 def load(
@@ -44,7 +47,7 @@ def load(
     needs_train = splits is None or not {"train", "validation"}.isdisjoint(splits)
     share = spec.validation if needs_train else None
     opened = splits if splits is None or share is None else {*splits, "train"} - {"validation"}
-    unmapped = open_source(spec, opened, {spec.columns.get(name, name) for name in schema.columns})
+    unmapped = open_source(spec, opened, {ANSWER, *(spec.columns.get(n, n) for n in schema.columns)})
     if splits is None and "train" not in unmapped:
         raise DataError(Problem(str(spec.source), f"no train split; available: {', '.join(unmapped)}"))
     parts = _map_columns(unmapped, spec, schema)
@@ -107,8 +110,10 @@ def _read_tables(
     """The rows of all splits that were opened or held out, their target, and what was noticed."""
     tables, findings = dict[str, Table](), list[Finding]()
     for split in parts:
-        tables[split], notes = refine(_read(parts[split], schema.columns), split)
-        findings += notes
+        table, judged = _read(parts[split], schema.columns)
+        table, left_out = _accepted(table, judged, split)
+        tables[split], notes = refine(table, split)
+        findings += left_out + notes
     findings += [each for split, table in tables.items() for each in _drop_unlabelled(table, split, schema.targets)]
     target = next((name for name in schema.targets if any(name in t.values for t in tables.values())), None)
     names = names_of(schema.columns[target]) if target else None
@@ -134,15 +139,17 @@ def _read_tables(
     return tables, target, findings
 
 
-def _read(parts: Sequence[Part], columns: Mapping[str, Column]) -> Table:
-    """The rows of a split: labels and numbers in memory, everything else on disk."""
+def _read(parts: Sequence[Part], columns: Mapping[str, Column]) -> tuple[Table, list[Any]]:
+    """The rows of a split: labels and numbers in memory, all else on disk; and what ANSWER holds, unless mapped."""
     names = [name for name in columns if any(name in part.mapping for part in parts)]
     read = {name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in names}
-    origin = Origin([part.prefix for part in parts])
+    origin, judged = Origin([part.prefix for part in parts]), list[Any]()
     for index, part in enumerate(parts):
+        free = ANSWER not in part.mapping.values()
         for block in in_blocks(part.rows):
             for number, _ in block:
                 origin.add(index, number)
+            judged += [row.get(ANSWER) if free else None for _, row in block]
             places = origin.select(range(len(origin) - len(block), len(origin)))
             for name in names:
                 source = part.mapping.get(name, "")
@@ -153,7 +160,20 @@ def _read(parts: Sequence[Part], columns: Mapping[str, Column]) -> Table:
                     read[name].extend(convert(values, name, columns[name], places))
     for name in (name for name in names if columns[name].holds == "label"):
         read[name] = convert(read[name], name, columns[name], origin)
-    return Table({**read}, origin)
+    return Table({**read}, origin), judged
+
+
+def _accepted(table: Table, judged: Sequence[Any], split: str) -> tuple[Table, list[Finding]]:
+    """The rows that the annotator accepted, if `judged` holds Prodigy's answers and nothing else."""
+    out = [index for index, answer in enumerate(judged) if answer in LEFT_OUT]
+    if not out or any(answer not in (*LEFT_OUT, "accept", None) for answer in judged):
+        return table, []
+    what = f"{split}: {counted(len(out), 'row')} with `{ANSWER}` {' or '.join(LEFT_OUT)}, as Prodigy writes it"
+    if len(out) == len(table):
+        raise DataError(Problem(table.origin[0], f"{what}: no row remains", "accept rows, or remove this column"))
+    left_out = set(out)
+    kept = table.select([index for index in range(len(table)) if index not in left_out])
+    return kept, [warn(f"{what}, left out: {locations(table.origin, out)}")]
 
 
 def _drop_unlabelled(table: Table, split: str, targets: Sequence[str]) -> list[Finding]:
