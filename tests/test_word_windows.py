@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import BertTokenizer
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 from bertkit.data.words import words
 from bertkit.encoding.words import encode_words
@@ -125,3 +127,23 @@ def test_no_word_is_read_twice_whatever_the_text(texts: list[str], limit: int, s
     for ids, heads in zip(columns["input_ids"], columns["heads"], strict=True):
         assert len(ids) <= limit
         assert all(0 < head < len(ids) - 1 for head in heads)
+
+
+def test_a_space_alone_is_the_first_token_of_its_word() -> None:
+    """Unigram models read a rare word as a lone ▁ and what follows; transformers labels and reads the ▁."""
+    pieces = [("<pad>", 0.0), ("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), ("▁", -5.0), ("▁the", -1.0), ("猫", -2.0)]
+    backend = Tokenizer(models.Unigram([*pieces, ("s", -3.0), ("▁sat", -1.0)], 1, False))
+    backend.normalizer = normalizers.Replace(Regex(" {2,}"), " ")
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = [("<s>", 2), ("</s>", 3)]
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=special)
+    names = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    for text in ("the 猫 sat", "猫 猫s the", "the   猫   sat", "the xyz", "the猫 猫猫"):
+        spans = [match.span() for match in re.finditer(r"\S+", text)]
+        columns = encode_words(tokenizer, [text], [spans], max_length=32, stride=0)
+        read = tokenizer(text.split(), is_split_into_words=True)
+        words_of_tokens = read.word_ids(0)
+        assert columns["input_ids"] == [read["input_ids"]]
+        assert columns["heads"] == [[words_of_tokens.index(word) for word in range(len(text.split()))]]
+        assert "▁" in tokenizer.convert_ids_to_tokens(read["input_ids"])

@@ -40,9 +40,10 @@ def encode_words(
     tokenized = tokenize(tokenizer, texts)
     (before, after), _ = template(tokenizer, 1)
     room = max_length - len(before) - len(after)
+    space: Any = tokenizer.convert_tokens_to_ids("▁")
     columns: dict[str, list[Any]] = {name: [] for name in ("input_ids", "row", "length", "words", "heads", "mute")}
     for row, (stream, start, end) in enumerate(_streams(tokenized, documents or range(len(texts)))):
-        read, heads = _heads(tokenized[row], words[row])
+        read, heads = _heads(tokenized[row], words[row], space if space != tokenizer.unk_token_id else None)
         mute = len(words[row]) - len(read)
         for low, high, owned in _windows(stream, start, end, heads + start, room, min(stride, room // 2)):
             ids = [*before, *stream[low:high], *after]
@@ -56,14 +57,21 @@ def encode_words(
     return columns
 
 
-def _heads(text: Tokenized, words: Sequence[Span]) -> tuple[Ints, Ints]:
-    """The words that have a token, in order, and the first token of each, `(read,)` both."""
+def _heads(text: Tokenized, words: Sequence[Span], space: int | None) -> tuple[Ints, Ints]:
+    """The words that have a token, in order, and the first token of each, `(read,)` both.
+
+    space: the token of SentencePiece that is the space before a word and nothing else. It is the word's first token.
+    """
     offsets = np.asarray(words, dtype=np.int64).reshape(-1, 2)
     # The first token that reaches into the word: it may begin before it, where a token spans two words.
     heads = np.searchsorted(text.ends, offsets[:, 0], side="right")
     is_read = heads < len(text.ids)
     is_read[is_read] = text.starts[heads[is_read]] < offsets[is_read, 1]
-    return np.flatnonzero(is_read), heads[is_read]
+    heads, starts = heads[is_read], offsets[is_read, 0]
+    if space is not None:
+        after_space = (heads > 0) & (np.asarray(text.ids)[heads - 1] == space)
+        heads = heads - (after_space & (text.starts[heads] == starts))
+    return np.flatnonzero(is_read), heads
 
 
 def _streams(tokenized: Sequence[Tokenized], documents: Sequence[Any]) -> Iterator[tuple[list[int], int, int]]:
