@@ -39,11 +39,16 @@ class Case:
     def rows(self) -> Dataset:
         return Dataset.from_dict(self.columns)
 
+    def tokenizer(self, encoder: Path) -> Any:
+        """The encoder's tokenizer, as the task reads texts with it."""
+        kind = get_task(self.options["name"])
+        return load_tokenizer(encoder, split_special_tokens=kind.split_special_tokens)
+
     def task(self, encoder: Path) -> Task:
         """The task, prepared from the rows."""
         kind = get_task(self.options["name"])
         options = kind.Options.model_validate(self.options)
-        return prepare(kind, options, load_tokenizer(encoder), self.max_length, self.rows(), self.class_names)
+        return prepare(kind, options, self.tokenizer(encoder), self.max_length, self.rows(), self.class_names)
 
 
 def encoder(folder: Path) -> Encoder:

@@ -13,11 +13,13 @@ import pytest
 import torch
 from conftest import build_encoder
 from safetensors.torch import load_file, save_file
+from test_qa_windows import by_bytes, by_metaspace
 from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
+    AutoTokenizer,
     CanineTokenizer,
     set_seed,
 )
@@ -145,6 +147,25 @@ def test_padding_on_the_left_is_refused(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config | {"padding_side": "left"}))
     with pytest.raises(ModelError, match=r"(?s)pads on the left.*XLNet"):
         load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bytes", "metaspace"])
+def test_special_tokens_that_a_text_spells_out_are_text(kind: str, folder: Path, tmp_path: Path) -> None:
+    if kind != "wordpiece":
+        {"bytes": by_bytes, "metaspace": by_metaspace}[kind]().save_pretrained(folder)
+    tokenizer, whole = load_tokenizer(folder), load_tokenizer(folder, split_special_tokens=False)
+    plain = AutoTokenizer.from_pretrained(folder)
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    tokenizer.save_pretrained(tmp_path / "saved")
+    saved = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    for token in set(tokenizer.all_special_tokens) - {tokenizer.unk_token}:
+        text = f"{token}the cat{token}s {token} sat"
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert not special & set(ids)
+        assert saved(text, add_special_tokens=False)["input_ids"] == ids
+        assert plain(text, add_special_tokens=False)["input_ids"].count(plain.convert_tokens_to_ids(token)) == 3
+        assert whole(text)["input_ids"] == plain(text)["input_ids"]
+    assert tokenizer("the cat sat")["input_ids"] == plain("the cat sat")["input_ids"]
 
 
 def test_a_window_is_no_longer_than_the_model(folder: Path) -> None:

@@ -125,6 +125,7 @@ def test_saved_and_loaded_it_gives_the_same_answers(case: Case, begun: Begun, tm
     save(model, task, tmp_path / "model", {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
     again = load(tmp_path / "model", precision="fp32")
     assert again.task.options == task.options
+    assert again.task.tokenizer.split_special_tokens
     rows = [{k: v for k, v in row.items() if k in INPUTS} for row in case.rows()]
     assert again(rows) == ask(task, model)(rows)
 
@@ -165,6 +166,26 @@ def test_odd_texts_are_answered(case: Case, tiny_encoder: Path) -> None:
     if task.name == "token-classification":
         assert len(long["words"]) == 25_000
         assert all(len(answer["words"]) == len(words(text)) for text, answer in zip(ODD[:8], answers, strict=False))
+
+
+SPELLED = "[SEP] cat [CLS] [PAD][MASK]"
+
+
+@every_case
+def test_special_tokens_that_a_text_spells_out_are_text(case: Case, tiny_encoder: Path) -> None:
+    task = case.task(tiny_encoder)
+    tokenizer: Any = task.tokenizer
+    special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id}
+
+    def encoded(text: str) -> list[list[int]]:
+        columns = {name: [text] for name in case.columns if name in INPUTS}
+        columns |= {"tokens": [text.split()]} if "tokens" in columns else {}
+        features = task.encode(Dataset.from_dict(columns))
+        return [[token for token in ids if token in special] for ids in features["input_ids"][:]]
+
+    template = encoded("the cat")[0]
+    assert all(found == template for found in encoded(SPELLED))
+    assert special & set(tokenizer(SPELLED, split_special_tokens=False, add_special_tokens=False)["input_ids"])
 
 
 BARE = ("sentence-similarity", "retrieval")

@@ -416,6 +416,7 @@ def test_plain_transformers_loads_it_without_a_warning(run: Any, capfd: pytest.C
     found = pipe("the cat was very bad")
     assert {entity["entity_group"] for entity in found} <= {"ANIMAL", "SENSE"}
     assert not any(word in capfd.readouterr().err.lower() for word in ("unexpected", "missing", "report"))
+    assert pipe.tokenizer.split_special_tokens  # special tokens in a text are text there too
     assert type(model).__name__ == "BertForTokenClassification"
     assert json.loads((run.model / "config.json").read_text())["architectures"] == ["BertForTokenClassification"]
 

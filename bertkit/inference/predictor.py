@@ -142,7 +142,8 @@ def load(
     """
     folder = model_folder(source, revision)
     settings = read_settings(folder, task)
-    kind, tokenizer = get_task(settings.task["name"]), load_tokenizer(folder)
+    kind = get_task(settings.task["name"])
+    tokenizer = load_tokenizer(folder, split_special_tokens=kind.split_special_tokens)
     encoder = Encoder(str(source), folder, "folder")
     limit = resolve_max_length(encoder, tokenizer, settings.max_length)
     if settings.version is None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import MODEL_FILES, sha256
+from bertkit.models.special_tokens import keep_out
 from bertkit.models.untrusted import bounded, read_object, vet, vet_tokenizer
 from bertkit.text import first_line
 
@@ -115,8 +116,8 @@ def _packaged(name: str) -> Encoder | None:
     return Encoder(name, folder, "package")
 
 
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model folder.
+def load_tokenizer(folder: Path, *, split_special_tokens: bool = True) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model folder. split_special_tokens: whether `[SEP]` in a text is text, or the special token.
 
     Raises ModelError where there is none, and on what bertkit does not support: a tokenizer in Python, one without a
     padding token, padding on the left.
@@ -127,7 +128,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     fix = "The folder needs tokenizer.json and tokenizer_config.json."
     with _one_problem("model.name", f"no tokenizer could be loaded from {folder}", fix):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
+            folder, local_files_only=True, trust_remote_code=False, split_special_tokens=split_special_tokens
         )
         words = len(tokenizer) - len(tokenizer.all_special_ids)  # recurses endlessly where a token names itself
     if words <= 0:  # transformers makes an empty one where there are no files
@@ -140,6 +141,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise ModelError(Problem("model.name", f"the tokenizer of {folder} has no padding token", "Use an encoder."))
     with _one_problem("model.name", f"the tokenizer of {folder} cannot read a text", fix):
         tokenizer(string.printable, string.printable, verbose=False)
+        keep_out(tokenizer)
     if tokenizer.padding_side != "right":
         what = f"the tokenizer of {folder} pads on the left, and bertkit pads on the right"
         fix = (

@@ -187,6 +187,7 @@ def _lengths(file: Path, rows: tuple[Row, ...], separate: bool) -> tuple[int, ..
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # as `load_tokenizer` splits them
     # Of a query and its document that are read separately, the limit cuts the document.
     given = [each[-1] if separate or len(each) == 1 else each for each in texts]
     return tuple(len(encoding.ids) for encoding in tokenizer.encode_batch_fast(given))

@@ -60,6 +60,7 @@ class Pretraining(Task[PretrainingOptions]):
         corpus=True,
     )
     chunk_size = 256
+    split_special_tokens = False  # `encode` splits all but the mask
     padding: ClassVar[Mapping[str, int]] = {"labels": -100}
 
     # --- from a recipe, or from a model not trained by bertkit

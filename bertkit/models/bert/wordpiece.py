@@ -71,7 +71,7 @@ def train_wordpiece(
     vocab = {token: index for index, token in enumerate(tokens)}
     output = Path(os.path.realpath(output))
     _write(BertTokenizer(vocab=vocab, do_lower_case=lowercase, model_max_length=max_length), tokens, output)
-    tokenizer = load_tokenizer(output)
+    tokenizer = load_tokenizer(output, split_special_tokens=False)
     _report(tokenizer, corpus, limit_alphabet, vocab_size)
     return tokenizer
 
@@ -226,7 +226,7 @@ def _write(trained: BertTokenizer, tokens: Sequence[str], output: Path) -> None:
     try:
         save_tokenizer(trained, aside)
         write_text(aside / "vocab.txt", "".join(f"{token}\n" for token in tokens))
-        opened = load_tokenizer(aside)
+        opened = load_tokenizer(aside, split_special_tokens=False)
         written = {"AutoTokenizer": opened.backend_tokenizer}
         written["tokenizer.json"] = Tokenizer.from_file(str(aside / "tokenizer.json"))
         expected = trained.backend_tokenizer.to_str()
