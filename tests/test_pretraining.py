@@ -16,18 +16,19 @@ from cases import DOCUMENTS, DRAWN, Case, encoder
 from datasets import Dataset
 from test_resume import killed, last
 from test_task_contract import ask, fit
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from tokenizers.pre_tokenizers import PreTokenizer
-from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError
-from bertkit.evaluation.pretraining import scored
+from bertkit.evaluation.pretraining import COUNTED, scored
 from bertkit.inference.predictor import load
 from bertkit.models.bert.bert import BertForMaskedLM, BertForPreTraining
 from bertkit.models.encoder import Encoder, load_tokenizer, resolve_encoder
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.sections import Lora, ModelSpec
-from bertkit.tasks import get_task
+from bertkit.tasks import get_task, masks
 from bertkit.tasks.base import evaluate as evaluate_task
 from bertkit.tasks.base import prepare
 from bertkit.tasks.pretraining import Pretraining, PretrainingOptions
@@ -91,6 +92,73 @@ def test_masks_are_filled_as_transformers_fills_them(tiny_encoder: Path, tmp_pat
         [each["score"] for each in ours["masks"][0]], [each["score"] for each in theirs], rtol=1e-4
     )
     assert ours["filled"] == f"the {theirs[0]['token_str'].removeprefix('##')} was good ."
+
+
+SPECIAL = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
+TEMPLATE = {"single": "<s> $A </s>", "special_tokens": [("<s>", 2), ("</s>", 3)]}
+
+
+def byte_level() -> Any:
+    """As RoBERTa's: a space is part of the token that follows, Ġ."""
+    vocabulary = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), "Ġo", "Ġop"]
+    backend = Tokenizer(models.BPE({each: i for i, each in enumerate(vocabulary)}, [("Ġ", "o"), ("Ġo", "p")]))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return backend
+
+
+def sentence_pieces() -> Any:
+    """As XLM-R's: ▁, and special tokens among the pieces."""
+    pieces = [("▁", -4.0), ("▁op", -1.0), ("op", -2.0), *((letter, -5.0) for letter in "abcdefghijklmnopqrstuvwxyz.(")]
+    backend = Tokenizer(models.Unigram([*((each, 0.0) for each in SPECIAL), *pieces], 1, False))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    return backend
+
+
+@pytest.fixture(params=[byte_level, sentence_pieces])
+def spaced(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Tokenizers whose tokens hold the space before a word, read from a folder."""
+    backend = request.param()
+    backend.post_processor = processors.TemplateProcessing(**TEMPLATE)
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), SPECIAL, strict=False))
+    mask = AddedToken("<mask>", lstrip=True, special=True)
+    PreTrainedTokenizerFast(tokenizer_object=backend, mask_token=mask, **names).save_pretrained(tmp_path)
+    return load_tokenizer(tmp_path, split_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("the bus was <mask>.", "the bus was op."),
+        ("the bus was<mask>.", "the bus was op."),
+        ("<mask> bus", "op bus"),
+        ("a (<mask> bus", "a ( op bus"),
+        ("</s> a <mask> <mask>", "</s> a op o"),
+    ],
+)
+def test_masks_are_filled_with_text_and_not_with_raw_tokens(text: str, filled: str, spaced: Any) -> None:
+    task = Pretraining(PretrainingOptions.model_validate({"name": "pretraining", "nsp": "none"}), spaced, 32)
+    rows = Dataset.from_dict({"text": [text]})
+    features = task.encode(rows)
+    ids = features["input_ids"][0]
+    assert ids.count(spaced.mask_token_id) == text.count("<mask>")
+    if "</s>" in text:
+        assert spaced.sep_token_id not in ids
+    else:
+        assert ids == spaced(text, add_special_tokens=False)["input_ids"]  # as transformers' own
+    space = "Ġop" if "Ġop" in spaced.get_vocab() else "▁op"
+    guesses = [(spaced.convert_tokens_to_ids([first, "p"]), [0.75, 0.25]) for first in (space, "o")]
+    item = masks.MaskedItem(np.zeros(len(COUNTED)), guesses[: text.count("<mask>")])
+    (answer,) = task.decode([item], features, rows)
+    assert answer["filled"] == filled
+    assert answer["masks"][0] == [{"token": "op", "score": 0.75}, {"token": "p", "score": 0.25}]
+
+
+def test_masks_beyond_the_limit_stay(tiny_encoder: Path) -> None:
+    task = DRAWN[0].task(tiny_encoder)
+    rows = Dataset.from_dict({"text": ["the [MASK]s [MASK]"]})
+    item = masks.MaskedItem(np.zeros(len(COUNTED)), [([task.tokenizer.convert_tokens_to_ids("##ing")], [1.0])])
+    (answer,) = task.decode([item], task.encode(rows), rows)
+    assert answer == {"filled": "the ings [MASK]", "masks": [[{"token": "##ing", "score": 1.0}]]}
 
 
 @every_case

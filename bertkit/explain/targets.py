@@ -128,10 +128,11 @@ def relevance(read: Read) -> list[Target]:
 
 def masked(read: Read) -> list[Target]:
     """The logit of the most probable token at each mask of the text."""
-    best, vocabulary = [each[0]["token"] for each in read.answer.get("masks", ())], read.task.tokenizer.get_vocab()
+    names = [each[0]["token"] for each in read.answer.get("masks", ())]
+    best = [ids[0] for item in read.items for ids, _ in item.guesses]
     return [
-        Target(f"[MASK] {place + 1} is {token}", "logit", {0: _token(place, len(best), vocabulary[token])})
-        for place, token in enumerate(best)
+        Target(f"[MASK] {place + 1} is {name}", "logit", {0: _token(place, len(best), token)})
+        for place, (name, token) in enumerate(zip(names, best, strict=True))
     ]
 
 

@@ -132,13 +132,15 @@ def _masked(predictor: Predictor, folder: Path, split: str) -> Iterator[Example]
         for number, line in enumerate(islice(file, MAX_SEARCHED), 1):
             for sentence in sentences(str(json.loads(line)["text"])):
                 words = sentence.split()
-                fit = [w for w in words if w.isalpha() and len(w) >= MIN_LETTERS and len(tokenizer.tokenize(w)) == 1]
+                long = [word for word in words if word.isalpha() and len(word) >= MIN_LETTERS]
+                fit = [word for word in long if len(tokenizer.tokenize(f" {word}")) == 1]
                 if len(words) < MIN_LETTERS or not fit or str(tokenizer.mask_token) in sentence:
                     continue
                 word = fit[len(fit) // 2]
                 place = words.index(word)
                 text = " ".join([*words[:place], str(tokenizer.mask_token), *words[place + 1 :]])
-                yield Example(number, [{"text": text}], 0, tokenizer.tokenize(word)[0])
+                ids = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
+                yield Example(number, [{"text": text}], 0, str(tokenizer.decode(ids)).strip())
                 break
 
 

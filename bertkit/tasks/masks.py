@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 GUESSES = 5  # tokens that an answer names for each mask of the user
+SPACES = ("▁", "Ġ")  # the space before a word, as SentencePiece and byte-level BPE write it in a token
 
 
 class MaskedItem(NamedTuple):
@@ -87,14 +88,21 @@ def _counts(sums: Floats) -> Answer:
 
 def _filled(text: str, guesses: list[tuple[list[int], list[float]]], tokenizer: PreTrainedTokenizerBase) -> Answer:
     masks = [
-        [{"token": t, "score": p} for t, p in zip(tokenizer.convert_ids_to_tokens(ids), probabilities, strict=True)]
+        [
+            {"token": token.strip(), "score": p}
+            for token, p in zip(tokenizer.batch_decode([[each] for each in ids]), probabilities, strict=True)
+        ]
         for ids, probabilities in guesses
     ]
     mask = str(tokenizer.mask_token)
-    parts = text.split(mask)
-    best = [str(options[0]["token"]).removeprefix("##") for options in masks]
-    best += [mask] * (len(parts) - 1 - len(best))  # those beyond max_length
-    filled = "".join(part + word for part, word in zip(parts, [*best, ""], strict=False))
+    filled, *rest = text.split(mask)
+    for place, part in enumerate(rest):
+        word = mask  # one beyond max_length
+        if place < len(guesses):
+            word = str(masks[place][0]["token"]).removeprefix("##")
+            piece = str(tokenizer.convert_ids_to_tokens(guesses[place][0][0]))
+            word = f" {word}" if piece.startswith(SPACES) and filled[-1:].strip() else word
+        filled += word + part
     return {"filled": filled, "masks": masks}
 
 

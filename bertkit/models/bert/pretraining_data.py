@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from dataclasses import dataclass
 from itertools import islice
@@ -72,9 +73,8 @@ def encode_documents(
 class _Encoder:
     """What `Dataset.map` calls with the texts and indices of a few documents; goes to other processes."""
 
-    tokenizer: Tokenizer  # special tokens that a text spells out are text
+    tokenizer: Tokenizer  # special tokens that a text spells out are text, but for the mask
     mask: str
-    mask_id: int
     limit: int  # tokens of a chunk
     cloze: int  # tokens of a cloze
     pairs: bool
@@ -88,29 +88,31 @@ class _Encoder:
             raise ValueError(f"max_length {max_length} leaves no room for words")
         mask_id = token_id(tokenizer, "mask")
         try:
-            copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())  # the tokenizer itself is unchanged
+            state = json.loads(tokenizer.backend_tokenizer.to_str())  # the tokenizer itself is unchanged
+            for token in state["added_tokens"]:
+                token["special"] = token["special"] and token["id"] != mask_id
+            copy = Tokenizer.from_str(json.dumps(state))
         except Exception as error:  # the only class that tokenizers raises
             what = f"{type(tokenizer).__name__} cannot be copied, as pretraining has to: {first_line(error)}"
             fix = "Use an encoder whose tokenizer is complete in tokenizer.json."
             raise ModelError(Problem("model.name", what, fix)) from error
         copy.no_truncation()
         copy.no_padding()
-        copy.encode_special_tokens = True
         limit = max_length - (3 if pairs else 2)
-        return cls(copy, str(tokenizer.mask_token), mask_id, limit, max_length - 2, pairs, short_sequences)
+        return cls(copy, str(tokenizer.mask_token), limit, max_length - 2, pairs, short_sequences)
 
     def __call__(self, texts: list[str], rows: list[int]) -> dict[str, list[Any]]:
+        self.tokenizer.encode_special_tokens = True  # pickling loses it
         columns: dict[str, list[Any]] = {name: [] for name in ("row", "document", "input_ids", "sentences", "lost")}
-        cut = [text.split(self.mask) if self.mask in text else sentences(text) for text in texts]
+        cut = [[text] if self.mask in text else sentences(text) for text in texts]
         every = [part for parts in cut for part in parts]
         encoded = iter(self.tokenizer.encode_batch_fast(every, add_special_tokens=False))
         for text, parts, row in zip(texts, cut, rows, strict=True):
             own = [next(encoded).ids for _ in parts]
             document = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), signed=True)
             if self.mask in text:  # a cloze
-                joined = [token for ids in own for token in (self.mask_id, *ids)][1:]
-                ids = joined[: self.cloze]
-                chunks, lost = [(ids, [len(ids)])], len(joined) - len(ids)
+                ids = own[0][: self.cloze]
+                chunks, lost = [(ids, [len(ids)])], len(own[0]) - len(ids)
             else:
                 chunks, lost = self._chunks(own, document), 0
             for ids, lengths in chunks:
