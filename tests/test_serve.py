@@ -354,6 +354,16 @@ def test_lone_surrogates_are_read_as_the_predictor_reads_them(classifier: TestCl
     alike(response.json()["answers"], own)
 
 
+@served("ner-softmax")
+def test_a_body_that_is_not_utf8_shifts_no_offsets(client: TestClient) -> None:
+    body = '{"rows": [{"text": "\ud83d\ude00 cat"}]}'.encode("utf-8", "surrogatepass")  # CESU-8
+    response = client.post("/predict", content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == 422
+    assert response.json()["error"].startswith("row 1: `text` holds a character as a pair of surrogates")
+    answer = said(client, "/predict", rows=[{"text": "😀 cat"}])["answers"][0]
+    assert answer["words"][1]["word"] == "cat"
+
+
 def test_too_long_for_a_model_that_cuts_nothing(tiny_encoder: Path) -> None:
     case = Case("", {"name": "text-classification", "overflow": "error"}, KEPT["single-label"].columns, max_length=8)
     predictor = predictor_of(Case("", case.options, case.columns, max_length=8), tiny_encoder)

@@ -282,6 +282,12 @@ def test_halves_of_surrogates_find_nothing_to_delete(store: Store) -> None:
     assert store.delete(["a\ud83d"]) == ["a\ufffd"]
 
 
+def test_a_pair_of_surrogates_would_shift_the_offsets_of_passages(store: Store) -> None:
+    with pytest.raises(DataError, match="`text` holds a character as a pair of surrogates"):
+        index(store, [{"id": "a", "text": "\ud83d\ude00 x"}])
+    index(store, [{"id": "a", "text": "😀 x \ud83d"}])
+
+
 def test_a_store_has_a_uri_too(tmp_path: Path) -> None:
     uri = (tmp_path / "store").as_uri()  # what is neither created nor looked for as a folder, as s3://…
     with pytest.raises(DataError, match="is not a store of bertkit"):

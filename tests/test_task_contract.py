@@ -15,6 +15,7 @@ from datasets import Dataset
 from transformers import TrainingArguments, set_seed
 
 from bertkit.data.words import words
+from bertkit.errors import DataError
 from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
 from bertkit.tasks.base import Task, calibrate
@@ -186,6 +187,22 @@ def test_special_tokens_that_a_text_spells_out_are_text(case: Case, tiny_encoder
     template = encoded("the cat")[0]
     assert all(found == template for found in encoded(SPELLED))
     assert special & set(tokenizer(SPELLED, split_special_tokens=False, add_special_tokens=False)["input_ids"])
+
+
+@every_case
+def test_a_surrogate_pair_is_read_as_its_character_or_refused_where_it_shifts_offsets(case: Case, begun: Begun) -> None:
+    predict = ask(*begun(case))
+    row = {name: values[0] for name, values in case.columns.items() if name in INPUTS and name != "document"}
+    row |= {"document": case.columns["document"][0]} if "query" in row else {}
+    one, two = (
+        {name: [mark, *value] if isinstance(value, list) else f"{mark} {value}" for name, value in row.items()}
+        for mark in ("😀", "\ud83d\ude00")
+    )
+    if case.options["name"] in ("token-classification", "question-answering"):
+        with pytest.raises(DataError, match=r"row 2: `(tokens|context)` holds a character as a pair of surrogates"):
+            predict([one, two])
+    else:
+        assert predict([two]) == predict([one])
 
 
 BARE = ("sentence-similarity", "retrieval")

@@ -24,6 +24,7 @@ class Column(NamedTuple):
     about: str
     unchecked: bool = False  # may be empty, or the same in all rows of train
     names: Mapping[str, str] = {}  # of labels: value in the data -> label name; a value that is not there is its name
+    located: bool = False  # answers have offsets in it, in the user's own characters
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,10 @@ def read_inputs(
                 problems.add(where, f"no {name} in this row; it has {', '.join(map(str, row)) or 'nothing'}")
                 continue
             try:
-                values.append(_READ[schema.columns[name].holds](row.get(mapped.get(name, name), row.get(name))))
+                given, column = row.get(mapped.get(name, name), row.get(name)), schema.columns[name]
+                values.append(_READ[column.holds](given))
+                if column.located:
+                    refuse_pairs([given] if isinstance(given, str) else given or ())
             except ValueError as error:
                 problems.add(where, f"`{name}` {error}")
     problems.raise_if_any()
@@ -67,12 +70,21 @@ def read_inputs(
 
 
 def replace_surrogates(text: str) -> str:
-    """The text with lone surrogates, which no encoding can hold, as U+FFFD."""
+    """The text with lone surrogates, which no encoding can hold, as U+FFFD, and with pairs of them as one character."""
     try:
         text.encode()
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def refuse_pairs(texts: Iterable[str]) -> None:
+    """Raises ValueError where `replace_surrogates` makes one character of two, and so would move offsets."""
+    for text in texts:
+        if len(replace_surrogates(text)) != len(text):
+            what = f"holds a character as a pair of surrogates, which shifts offsets, in {short_repr(text)}"
+            fix = "send it as UTF-8, in Python text.encode('utf-16', 'surrogatepass').decode('utf-16')"
+            raise ValueError(f"{what}; {fix}")
 
 
 def _refuse_fractions(values: Sequence[Any], name: str, origin: Origin) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from bertkit.data.table import FirstSeen, Problems
-from bertkit.data.values import replace_surrogates
+from bertkit.data.values import refuse_pairs, replace_surrogates
 from bertkit.text import short_repr
 
 Scalar: TypeAlias = bool | int | float | str
@@ -127,6 +127,10 @@ def _text(row: Mapping[str, Any], name: str, wrong: list[str]) -> str:
     if value is not None and not isinstance(value, str):
         wrong.append(f"`{name}` holds {short_repr(value)}, where text is expected")
         return ""
+    try:
+        refuse_pairs([value or ""])
+    except ValueError as error:
+        wrong.append(f"`{name}` {error}")
     return replace_surrogates(value or "")
 
 

@@ -69,7 +69,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
     schema = Schema(
         columns={
             "question": Column("text", "the question"),
-            "context": Column("text", "the text that the question is about"),
+            "context": Column("text", "the text that the question is about", located=True),
             "answers": Column("answers", "its answers, which occur in the context; empty where there is none"),
             "id": Column("name", "a name for the question"),
         },

@@ -88,8 +88,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
     name = "token-classification"
     schema = Schema(
         columns={
-            "tokens": Column("words", "the words of a sentence"),
-            "text": Column("text", "a text, which is split into words"),
+            "tokens": Column("words", "the words of a sentence", located=True),
+            "text": Column("text", "a text, which is split into words", located=True),
             "tags": Column("tags", "one tag per word"),
             "spans": Column("spans", "the entities of a text: start, end, label"),
             "document": Column("name", "which document a sentence is from"),
