@@ -667,6 +667,35 @@ def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
     assert not says(data, "fail")
 
 
+@pytest.mark.parametrize(
+    "copy",
+    [
+        "the  caf\u00e9\tfile\nis 1 mm",
+        "the caf\u00e9\u00a0file is 1\u202fmm",
+        "the cafe\u0301 \ufb01le is \uff11 \u339c",
+        "the ca\u200bf\u00e9\ufeff file is\u200d 1 m\u00adm",
+        " THE CAF\u00c9 FILE IS 1 MM ",
+    ],
+)
+def test_copies_that_a_tokenizer_reads_alike_are_in_train_too(tmp_path, copy):
+    write(tmp_path / "train.jsonl", [*labelled("a", "b"), {"text": "the caf\u00e9 file is 1 mm", "label": "a"}])
+    write(tmp_path / "test.jsonl", [{"text": "other", "label": "b"}, {"text": copy, "label": "a"}])
+    where = f"{tmp_path}/test.jsonl:2 is {tmp_path}/train.jsonl:3"
+    assert f"test: 1 of 2 rows (50.0%) is in train too; e.g. {where}" in says(get(tmp_path), "warn")
+
+
+@pytest.mark.parametrize("other", ["thecafe file is 1 mm", "the cafe file is 1 mm.", "the cafe file is 2 mm"])
+def test_other_texts_are_no_copies(tmp_path, other):
+    write(tmp_path / "train.jsonl", [*labelled("a", "b"), {"text": "the cafe file is 1 mm", "label": "a"}])
+    write(tmp_path / "test.jsonl", [{"text": other, "label": "a"}])
+    assert not any("in train too" in what for what in says(get(tmp_path), "warn"))
+
+
+def test_a_text_of_invisible_characters_is_empty(tmp_path):
+    path = write(tmp_path / "t.jsonl", [{"text": "\u200b\ufeff", "label": "a"}, *labelled("a", "b")])
+    assert f"train: 1 row with an empty `text`: {path}:1" in says(get(path), "warn")
+
+
 def test_large_numbers_are_told_apart(tmp_path):
     rows = [{"text": f"text {number}", "score": 1.7e9 + number} for number in range(3)]
     data = get(write(tmp_path / "train.jsonl", rows))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.schema import Column, Finding, in_train_too, note, warn
 from bertkit.data.splits import names_of
 from bertkit.data.table import Data, Origin, column_values, locations, numbers
+from bertkit.data.values import folded
 from bertkit.text import counted, share
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def check(data: Data) -> list[Finding]:
     """What can be checked without a tokenizer; a `fail` is a reason not to train.
 
     Per split: rows, label balance, empty texts, duplicates (with and without the same target), and rows that
-    validation or test share with train. Texts are the same if they differ only in case and surrounding space.
+    validation or test share with train. Texts are the same if `folded` makes them so.
     Memory: a few numbers per row. A corpus was checked when it was read.
     """
     if data.corpus:
@@ -58,7 +59,7 @@ def _joined(value: str | list[str]) -> str:
 
 def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> Iterator[Finding]:
     for name in names:
-        empty = [index for index, value in enumerate(column_values(rows, name)) if not _joined(value).strip()]
+        empty = [index for index, value in enumerate(column_values(rows, name)) if not folded(_joined(value))]
         if empty:
             what = f"{split}: {counted(len(empty), 'row')} with an empty `{name}`: {locations(origin, empty)}"
             yield warn(what)
@@ -117,7 +118,7 @@ class _Seen:
 
         hashes, with_text = array("q"), array("q")
         for row, texts in enumerate(zip(*(column_values(rows, name) for name in names), strict=True)):
-            normal = tuple(_joined(text).strip().casefold() for text in texts)
+            normal = tuple(folded(_joined(text)) for text in texts)
             if any(normal):
                 hashes.append(hash(normal))
                 with_text.append(row)

@@ -22,6 +22,7 @@ from bertkit.data.schema import Finding, in_train_too, note, warn
 from bertkit.data.sources import Part
 from bertkit.data.splits import SPLITS
 from bertkit.data.table import Loaded, Origin, Problems, locations
+from bertkit.data.values import folded
 from bertkit.errors import DataError, Problem
 from bertkit.files import read_json, write_json
 from bertkit.sections import DataSpec
@@ -29,7 +30,7 @@ from bertkit.text import counted, short_repr
 
 Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 logger = logging.getLogger(__name__)
-RULES = 1  # version of the rules of reading and holding out; part of the cache key
+RULES = 2  # version of the rules of reading and holding out; part of the cache key
 CHARACTERS = 1 << 20  # of documents that are written at a time
 
 
@@ -92,7 +93,7 @@ def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None
             if count == limits.get(split):
                 writers[split].findings.append(note(f"{split}: limited to the first {count:,} documents"))
                 break
-            digest = hashlib.blake2b(text.strip().casefold().encode(), digest_size=8).digest()
+            digest = hashlib.blake2b(folded(text).encode(), digest_size=8).digest()
             each = "validation" if share is not None and _is_held_out(digest, share, spec.seed) else split
             if each == split or len(writers[each].origin) != limits.get(each):
                 writers[each].add(text, digest, file, number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from bertkit.data.table import Origin, Problems, WrongColumn, each_row
 from bertkit.errors import DataError, Problem
 from bertkit.text import short_repr
 
+# of no width: soft hyphen, joiners, marks of direction, byte order mark
+_INVISIBLE = re.compile(r"[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 _DECIMAL = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
 
 
@@ -85,6 +88,13 @@ def refuse_pairs(texts: Iterable[str]) -> None:
             what = f"holds a character as a pair of surrogates, which shifts offsets, in {short_repr(text)}"
             fix = "send it as UTF-8, in Python text.encode('utf-16', 'surrogatepass').decode('utf-16')"
             raise ValueError(f"{what}; {fix}")
+
+
+def folded(text: str) -> str:
+    """What texts that differ only in case, whitespace, Unicode's compatibility forms or invisible characters share."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text))
+    return " ".join(text.casefold().split())
 
 
 def _refuse_fractions(values: Sequence[Any], name: str, origin: Origin) -> None:
