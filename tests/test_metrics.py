@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn import metrics as sk
+from sklearn.utils.class_weight import compute_class_weight
 
 from bertkit.errors import ModelError, UserError
 from bertkit.evaluation import hf_metrics, intervals, metrics
 from bertkit.evaluation.labels import GradedLabels
+from bertkit.tasks.labels import balanced_weights
 
 LABELS = ["a", "b", "c"]
 
@@ -260,3 +263,20 @@ def test_importing_is_cheap():
     root = Path(__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_balanced_weights_are_scikit_learns_and_add_up_the_counts_once() -> None:
+    """Adding them up for every label takes minutes where there are 100,000."""
+
+    class Counts(Counter[str]):
+        sums = 0
+
+        def total(self) -> int:
+            self.sums += 1
+            return super().total()
+
+    values = ["a"] * 5 + ["b"] * 2 + ["c"]
+    counts = Counts(values)
+    expected = compute_class_weight("balanced", classes=np.array(LABELS), y=values)
+    assert list(balanced_weights(counts, LABELS).values()) == pytest.approx(expected.tolist())
+    assert counts.sums == 1

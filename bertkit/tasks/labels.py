@@ -115,7 +115,8 @@ def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequen
 
 def balanced_weights(counts: Counter[str], names: Sequence[str]) -> dict[str, float]:
     """n / (labels * count) for each label, as scikit-learn's `balanced`; an absent label counts as 1."""
-    return {name: counts.total() / (len(names) * max(counts[name], 1)) for name in names}
+    total = counts.total()  # once: it adds up all counts
+    return {name: total / (len(names) * max(counts[name], 1)) for name in names}
 
 
 def weight_tensor(by_name: Any, names: Sequence[str], like: Tensor) -> Tensor | None:
