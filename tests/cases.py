@@ -42,7 +42,7 @@ class Case:
     def tokenizer(self, encoder: Path) -> Any:
         """The encoder's tokenizer, as the task reads texts with it."""
         kind = get_task(self.options["name"])
-        return load_tokenizer(encoder, split_special_tokens=kind.split_special_tokens)
+        return load_tokenizer(encoder, split_special_tokens=not kind.schema.special_tokens)
 
     def task(self, encoder: Path) -> Task:
         """The task, prepared from the rows."""

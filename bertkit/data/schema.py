@@ -37,6 +37,7 @@ class Schema:
     context: Sequence[str] = ()  # optional columns that an answer may depend on
     group_columns: Mapping[str, str] = field(default_factory=dict)  # column that rows share -> what sampling rows loses
     corpus: bool = False  # rows are documents, too many to hold in memory
+    special_tokens: bool = False  # whether a text may spell out special tokens, such as [MASK]; else they are text
 
 
 class Finding(NamedTuple):

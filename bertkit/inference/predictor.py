@@ -143,7 +143,7 @@ def load(
     folder = model_folder(source, revision)
     settings = read_settings(folder, task)
     kind = get_task(settings.task["name"])
-    tokenizer = load_tokenizer(folder, split_special_tokens=kind.split_special_tokens)
+    tokenizer = load_tokenizer(folder, split_special_tokens=not kind.schema.special_tokens)
     encoder = Encoder(str(source), folder, "folder")
     limit = resolve_max_length(encoder, tokenizer, settings.max_length)
     if settings.version is None:

@@ -65,7 +65,6 @@ class Task(ABC, Generic[O]):
     padding: ClassVar[Mapping[str, int]] = {}  # token-level columns besides the tokenizer's -> padding value
     reduce_inputs: ClassVar[Sequence[str]] = ()  # batch columns that `reduce` reads
     chunk_size: ClassVar[int] = 4096  # rows answered at a time; the same everywhere, so that batches are the same
-    split_special_tokens: ClassVar[bool] = True  # whether special tokens that a text spells out are text
 
     options: O
     tokenizer: PreTrainedTokenizerBase

@@ -14,12 +14,15 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from bertkit.data.columns import label_names
 from bertkit.data.schema import Answer, Finding, Schema, note, warn
 from bertkit.data.table import column_values, numbers
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, ModelError, Problem
+from bertkit.evaluation import calibration
+from bertkit.evaluation.intervals import Floats
 from bertkit.text import counted, part_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from torch import Tensor
+    from transformers import PretrainedConfig
 
 Name: TypeAlias = Annotated[str, Field(min_length=1)]
 Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
@@ -62,6 +65,33 @@ def flat_labels(rows: Dataset, column: str) -> Iterator[str]:
 def repeated(names: Sequence[str]) -> list[str]:
     """The names that occur more than once, each once."""
     return [name for name, count in Counter(names).items() if count > 1]
+
+
+def output_names(config: PretrainedConfig) -> list[str]:
+    """The id2label of a classifier, in the order of its outputs. Raises ModelError on a name that repeats."""
+    names = [str(name) for _, name in sorted((config.id2label or {}).items())]
+    if twice := repeated(names):
+        what = f"id2label gives several outputs the same name: {', '.join(map(repr, twice[:10]))}"
+        raise ModelError(Problem(f"{config.name_or_path}/config.json", what, "Give each output a name of its own."))
+    return names
+
+
+def probabilities(logits: Floats, options: Any, names: Sequence[str], *, exclusive: bool) -> Floats:
+    """`(rows, labels)` at the temperature of these options, without what `pos_weight` adds to a logit.
+
+    That is the logarithm of the weight, where the loss is least.
+    """
+    weights = options.pos_weight if isinstance(options.pos_weight, dict) else {}
+    offsets = np.log([weights.get(name, 1.0) for name in names])
+    return calibration.apply_temperature(logits - offsets, options.temperature or 1.0, exclusive=exclusive)
+
+
+def limits(options: Any, names: Sequence[str]) -> Any:
+    """Probabilities from which labels are assigned; where none are fixed or fitted, those of a logit of 0."""
+    if options.thresholds is not None or not options.pos_weight:
+        return options.thresholds
+    of_zero = probabilities(np.zeros(len(names)), options, names, exclusive=False)
+    return dict(zip(names, of_zero.tolist(), strict=True))
 
 
 def label_ids(labels: Any) -> dict[str, int]:

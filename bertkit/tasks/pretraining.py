@@ -58,9 +58,9 @@ class Pretraining(Task[PretrainingOptions]):
         inputs=(frozenset({"text"}),),
         targets=("text",),
         corpus=True,
+        special_tokens=True,  # `encode` splits all but the mask
     )
     chunk_size = 256
-    split_special_tokens = False  # `encode` splits all but the mask
     padding: ClassVar[Mapping[str, int]] = {"labels": -100}
 
     # --- from a recipe, or from a model not trained by bertkit

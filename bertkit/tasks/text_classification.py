@@ -16,7 +16,7 @@ from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.windows import first_windows, mean_of_windows
 from bertkit.errors import DataError, ModelError, Problem, require_finite
 from bertkit.evaluation import baselines as simple
-from bertkit.evaluation import calibration, metrics
+from bertkit.evaluation import metrics
 from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.evaluation.metrics import Kind
@@ -111,17 +111,14 @@ class TextClassification(Task[TextClassificationOptions]):
         """
         kinds = {problem: kind for kind, problem in PROBLEMS.items() if kind != "single-label"}
         kind = kinds.get(str(config.problem_type), "multi-label" if config.num_labels == 1 else "single-label")
-        where = f"{config.name_or_path}/config.json"
-        names = [str(name) for _, name in sorted((config.id2label or {}).items())]
-        if kind == "regression":
-            if config.num_labels != 1:
-                what = f"problem_type is regression, with {config.num_labels} outputs; bertkit reads one number"
-                raise ModelError(Problem(where, what, "Correct problem_type, or use a model with one output."))
-            return {"kind": kind}, None
-        if twice := own.repeated(names):
-            what = f"id2label gives several outputs the same name: {', '.join(map(repr, twice[:10]))}"
-            raise ModelError(Problem(where, what, "Give each output a name of its own."))
-        return {"kind": kind, "labels": dict(zip(names, names, strict=True))}, None
+        if kind != "regression":
+            names = own.output_names(config)
+            return {"kind": kind, "labels": dict(zip(names, names, strict=True))}, None
+        if config.num_labels != 1:
+            what = f"problem_type is regression, with {config.num_labels} outputs; bertkit reads one number"
+            fix = "Correct problem_type, or use a model with one output."
+            raise ModelError(Problem(f"{config.name_or_path}/config.json", what, fix))
+        return {"kind": kind}, None
 
     def describe(self) -> str:
         shown = ", ".join(self.names[:10]) + (", …" if len(self.names) > 10 else "")
@@ -137,20 +134,6 @@ class TextClassification(Task[TextClassificationOptions]):
     def names(self) -> list[str]:
         """Label names in the order of their ids; empty for regression."""
         return list(dict.fromkeys(self.options.labels.values())) if isinstance(self.options.labels, dict) else []
-
-    @property
-    def offsets(self) -> np.ndarray:
-        """The logarithm of each `pos_weight`, `(labels,)`: by that it raises a logit where the loss is least."""
-        weights = self.options.pos_weight if isinstance(self.options.pos_weight, dict) else {}
-        return np.log([weights.get(name, 1.0) for name in self.names])
-
-    @property
-    def thresholds(self) -> dict[str, float] | float | None:
-        """Probabilities from which labels are assigned; where none are fixed or fitted, those of a logit of 0."""
-        if self.options.thresholds is None and self.options.pos_weight:
-            limits = calibration.apply_temperature(-self.offsets, self.options.temperature or 1.0, exclusive=False)
-            return dict(zip(self.names, limits.tolist(), strict=True))
-        return self.options.thresholds
 
     @property
     def inputs(self) -> Sequence[frozenset[str]]:
@@ -228,10 +211,9 @@ class TextClassification(Task[TextClassificationOptions]):
         if self.kind == "regression":
             return [{"score": s, "truncated": t} for s, t in zip(logits[:, 0].tolist(), truncated, strict=True)]
         single = self.kind == "single-label"
-        temperature = self.options.temperature or 1.0
-        table = calibration.apply_temperature(logits - self.offsets, temperature, exclusive=single)
+        table = own.probabilities(logits, self.options, self.names, exclusive=single)
+        thresholds = own.limits(self.options, self.names)
         decide = own.best_label if single else own.assigned_labels
-        thresholds = self.thresholds
         answers = (decide(self.names, row, thresholds) for row in table.tolist())
         return [answer | {"truncated": t} for answer, t in zip(answers, truncated, strict=True)]
 

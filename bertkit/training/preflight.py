@@ -60,7 +60,7 @@ def check_hub(recipe: Recipe) -> None:
 def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
     """The rows of every split, and the task with what they determine."""
     kind = get_task(recipe.task.name)
-    tokenizer = load_tokenizer(encoder.folder, split_special_tokens=kind.split_special_tokens)
+    tokenizer = load_tokenizer(encoder.folder, split_special_tokens=not kind.schema.special_tokens)
     limit = resolve_max_length(encoder, tokenizer, recipe.model.max_length)
     data = sources.load(recipe.data, kind.schema_of(recipe.task), partial(kind.refine, recipe.task))
     if "validation" not in data.rows and (recipe.early_stopping or len(recipe.seeds) > 1):
