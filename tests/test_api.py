@@ -109,10 +109,12 @@ def test_house_rules() -> None:
     """No hasattr probing and no bare except; nothing is unpickled, evaluated or executed.
 
     Errors of any kind are caught where other libraries open what anyone may have made, where a server goes on, and
-    where other processes wait to hear of them.
+    where other processes wait to hear of them. A panic in Rust is no Exception: three places catch that.
     """
+    panics = ("cli/main.py", "models/encoder.py", "serve/batcher.py")
     boundaries = (
         "models/encoder.py",
+        "models/bert/pretraining_data.py",
         "export/graph.py",
         "inference/onnx_session.py",
         "serve/batcher.py",
@@ -120,9 +122,8 @@ def test_house_rules() -> None:
     )
     boundaries += ("training/sharding.py",)
     for file in sorted(PACKAGE.rglob("*.py")):
-        caught = (
-            ("BaseException",) if file.relative_to(PACKAGE).as_posix() in boundaries else ("Exception", "BaseException")
-        )
+        name = file.relative_to(PACKAGE).as_posix()
+        caught = [*["Exception"] * (name not in boundaries), *["BaseException"] * (name not in panics)]
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ExceptHandler):
                 assert node.type is not None, f"{file}:{node.lineno}"
