@@ -273,8 +273,8 @@ def test_predict_texts(capsys: Any, run: Run) -> None:
 def test_a_panic_in_a_library_is_an_error(capsys: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from bertkit.inference import predictor
 
-    def load_tokenizer(folder: Path, real: Any = predictor.load_tokenizer) -> Any:
-        tokenizer = real(folder)
+    def load_tokenizer(folder: Path, real: Any = predictor.load_tokenizer, **options: Any) -> Any:
+        tokenizer = real(folder, **options)
         small.panic_on_bytes_beyond_ascii(tokenizer)
         return tokenizer
 
