@@ -201,7 +201,7 @@ def test_the_trainer_takes_it_unless_activations_are_recomputed(
     assert torch.equal(drawn(), ours) == checkpointing
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="its malloc is told so")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc has these options")
 def test_memory_is_kept_in_the_block_and_given_back_after_it() -> None:
     def mapped() -> int:
         with open("/proc/self/status", encoding="ascii") as status:

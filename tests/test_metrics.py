@@ -149,11 +149,11 @@ def test_ece_is_of_the_decision():
 
 def test_confusion():
     scores = {"scores": {"a": 0.5, "b": 0.3, "c": 0.2}}
-    single = GradedLabels("single-label", LABELS, np.array([0, 1, 1]), [{"label": name} | scores for name in "aab"])
+    single = GradedLabels.of("single-label", LABELS, np.array([0, 1, 1]), [{"label": name} | scores for name in "aab"])
     assert single.details()["confusion_matrix"] == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
     truth, chosen = np.array([[1, 0], [1, 1], [0, 1]]), np.array([[1, 1], [0, 1], [0, 1]])
     answers = [{"labels": labels, "scores": {"a": 0.5, "b": 0.5}} for labels in ("ab", "b", "b")]
-    ours = GradedLabels("multi-label", ["a", "b"], truth, answers).details()["confusion_matrix"]
+    ours = GradedLabels.of("multi-label", ["a", "b"], truth, answers).details()["confusion_matrix"]
     assert ours == sk.multilabel_confusion_matrix(truth, chosen).tolist()
     assert type(ours[0][0][0]) is int
 

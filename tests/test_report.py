@@ -416,7 +416,7 @@ def test_a_baseline_as_good_is_said(facts: Facts) -> None:
 def test_probabilities_that_mislead_are_said(error: float, said: bool, facts: Facts) -> None:
     scores = {**facts.scores, "calibration": {**facts.scores["calibration"], "ece_after": error}}
     own = replace(facts, results={**facts.results, "splits": {**facts.results["splits"], facts.split: scores}})
-    warning = f"on {facts.split} the expected calibration error is {error:.2f}: scores are no probabilities"
+    warning = f"on {facts.split} the expected calibration error is {error:.2f}: do not read scores as probabilities"
     assert (warning in sections.warnings(own)) == said
     assert (warning in well_formed(report(own)).text) == said
 

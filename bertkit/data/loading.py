@@ -23,6 +23,7 @@ Refine: TypeAlias = Callable[[Table, str], tuple[Table, list[Finding]]]
 Parts: TypeAlias = Mapping[str, Sequence[Part]]  # by split
 ANSWER = "answer"  # Prodigy's column: whether the annotator accepted the row
 LEFT_OUT = ("reject", "ignore")  # what it holds besides accept
+ACCEPTED, REJECTED, OTHER = range(3)  # a byte per row: the column of another tool may hold long texts
 
 
 def load(
@@ -139,17 +140,17 @@ def _read_tables(
     return tables, target, findings
 
 
-def _read(parts: Sequence[Part], columns: Mapping[str, Column]) -> tuple[Table, list[Any]]:
-    """The rows of a split: labels and numbers in memory, all else on disk; and what ANSWER holds, unless mapped."""
+def _read(parts: Sequence[Part], columns: Mapping[str, Column]) -> tuple[Table, bytes]:
+    """The rows of a split: labels and numbers in memory, all else on disk; and whether ANSWER accepts each of them."""
     names = [name for name in columns if any(name in part.mapping for part in parts)]
     read = {name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in names}
-    origin, judged = Origin([part.prefix for part in parts]), list[Any]()
+    origin, judged = Origin([part.prefix for part in parts]), bytearray()
     for index, part in enumerate(parts):
         free = ANSWER not in part.mapping.values()
         for block in in_blocks(part.rows):
             for number, _ in block:
                 origin.add(index, number)
-            judged += [row.get(ANSWER) if free else None for _, row in block]
+            judged += bytes(_judgement(row.get(ANSWER)) if free else ACCEPTED for _, row in block)
             places = origin.select(range(len(origin) - len(block), len(origin)))
             for name in names:
                 source = part.mapping.get(name, "")
@@ -160,20 +161,23 @@ def _read(parts: Sequence[Part], columns: Mapping[str, Column]) -> tuple[Table, 
                     read[name].extend(convert(values, name, columns[name], places))
     for name in (name for name in names if columns[name].holds == "label"):
         read[name] = convert(read[name], name, columns[name], origin)
-    return Table({**read}, origin), judged
+    return Table({**read}, origin), bytes(judged)
 
 
-def _accepted(table: Table, judged: Sequence[Any], split: str) -> tuple[Table, list[Finding]]:
-    """The rows that the annotator accepted, if `judged` holds Prodigy's answers and nothing else."""
-    out = [index for index, answer in enumerate(judged) if answer in LEFT_OUT]
-    if not out or any(answer not in (*LEFT_OUT, "accept", None) for answer in judged):
+def _judgement(answer: Any) -> int:
+    return REJECTED if answer in LEFT_OUT else ACCEPTED if answer in ("accept", None) else OTHER
+
+
+def _accepted(table: Table, judged: bytes, split: str) -> tuple[Table, list[Finding]]:
+    """The rows that the annotator accepted, if the column holds Prodigy's answers and nothing else."""
+    out = [index for index, answer in enumerate(judged) if answer == REJECTED]
+    if not out or OTHER in judged:
         return table, []
     what = f"{split}: {counted(len(out), 'row')} with `{ANSWER}` {' or '.join(LEFT_OUT)}, as Prodigy writes it"
     if len(out) == len(table):
         raise DataError(Problem(table.origin[0], f"{what}: no row remains", "accept rows, or remove this column"))
-    left_out = set(out)
-    kept = table.select([index for index in range(len(table)) if index not in left_out])
-    return kept, [warn(f"{what}, left out: {locations(table.origin, out)}")]
+    accepted = table.select([index for index, answer in enumerate(judged) if answer == ACCEPTED])
+    return accepted, [warn(f"{what}, left out: {locations(table.origin, out)}")]
 
 
 def _drop_unlabelled(table: Table, split: str, targets: Sequence[str]) -> list[Finding]:

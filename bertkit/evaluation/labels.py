@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -15,39 +15,45 @@ from bertkit.evaluation.intervals import Floats
 from bertkit.evaluation.metrics import Kind
 
 
+@dataclass(frozen=True, eq=False)
 class GradedLabels(Graded):
-    """Answers as they are written, with `label`, `labels` or `score`, and `scores`; only their numbers are held.
+    """Decisions and probabilities compared with the references.
 
     references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. given: decisions in the same form.
     table: probabilities `(rows, labels)`; for regression the numbers `(rows, 1)`. temperature, thresholds: what the
     answers were given with; None where no option fixes them yet.
     """
 
-    def __init__(
-        self,
-        kind: Kind,
-        names: list[str],
-        references: Any,
-        answers: Sequence[dict[str, Any]],
-        temperature: float | None = None,
-        thresholds: Mapping[str, float] | float | None = None,
-    ) -> None:
-        self.kind, self.names, self.references = kind, names, references
-        self.temperature, self.thresholds = temperature, thresholds
+    kind: Kind
+    names: Sequence[str]
+    references: Any
+    given: Any
+    table: Floats
+    temperature: float | None = None
+    thresholds: Mapping[str, float] | float | None = None
+
+    @classmethod
+    def of(
+        cls, kind: Kind, names: Sequence[str], references: Any, answers: Sequence[Mapping[str, Any]], *fixed: Any
+    ) -> Self:
+        """From answers as they are written, with `label`, `labels` or `score`, and `scores`.
+
+        fixed: temperature and thresholds, if any.
+        """
         rows, single = len(answers), kind == "single-label"
         if kind == "regression":
-            self.given: Any = np.fromiter((answer["score"] for answer in answers), np.float64, rows)
-            self.table = self.given[:, None]
-            return
-        self.table = np.empty((rows, len(names)))
-        self.given = np.zeros(rows if single else self.table.shape, dtype=np.int64)
+            numbers = np.fromiter((answer["score"] for answer in answers), np.float64, rows)
+            return cls(kind, names, references, numbers, numbers[:, None], *fixed)
+        table = np.empty((rows, len(names)))
+        given = np.zeros(rows if single else table.shape, dtype=np.int64)
         ids = {name: index for index, name in enumerate(names)}
         for row, answer in enumerate(answers):
-            self.table[row] = [answer["scores"][name] for name in names]
+            table[row] = [answer["scores"][name] for name in names]
             if single:
-                self.given[row] = ids[answer["label"]]
+                given[row] = ids[answer["label"]]
             else:
-                self.given[row, [ids[name] for name in answer["labels"]]] = 1
+                given[row, [ids[name] for name in answer["labels"]]] = 1
+        return cls(kind, names, references, given, table, *fixed)
 
     @cached_property
     def scored(self) -> Scored:
@@ -87,19 +93,18 @@ class GradedLabels(Graded):
         """The same rows with fitted values of what is not set: temperature, then thresholds of best F1 per label."""
         if self.kind == "regression":
             return self
-        again, exclusive = copy(self), self.kind == "single-label"
-        for name in ("scored", "scores"):  # they are cached
-            vars(again).pop(name, None)
+        fitted, exclusive = self, self.kind == "single-label"
         if self.temperature is None:
-            again.temperature = calibration.fit_temperature(self.table, self.references, exclusive=exclusive)
-            again.table = self.tempered(again.temperature)
+            temperature = calibration.fit_temperature(self.table, self.references, exclusive=exclusive)
+            fitted = replace(fitted, temperature=temperature, table=self.tempered(temperature))
         if self.thresholds is None and not exclusive:
-            best = calibration.fit_thresholds(again.table, self.references)
-            again.thresholds = dict(zip(self.names, best, strict=True))
-            again.given = (again.table >= best).astype(np.int64)
-        return again
+            best = calibration.fit_thresholds(fitted.table, self.references)
+            thresholds = dict(zip(self.names, best, strict=True))
+            fitted = replace(fitted, thresholds=thresholds, given=(fitted.table >= best).astype(np.int64))
+        return fitted
 
     def calibrated(self) -> dict[str, Any]:
         """What `after_fit` fits, of the options `temperature` and `thresholds`."""
-        found = vars(self.after_fit())
-        return {name: found[name] for name in ("temperature", "thresholds") if found[name] is not vars(self)[name]}
+        fitted = self.after_fit()
+        found = {"temperature": fitted.temperature, "thresholds": fitted.thresholds}
+        return {name: value for name, value in found.items() if value is not None and getattr(self, name) is None}

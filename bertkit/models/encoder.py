@@ -144,9 +144,7 @@ def load_tokenizer(folder: Path, *, split_special_tokens: bool = True) -> PreTra
         keep_out(tokenizer)
     if tokenizer.padding_side != "right":
         what = f"the tokenizer of {folder} pads on the left, and bertkit pads on the right"
-        fix = (
-            "Encoders that read the last token, as XLNet, are not supported; for others, change padding_side to right."
-        )
+        fix = "Set padding_side to right; encoders that read the last token, such as XLNet, are not supported."
         raise ModelError(Problem("model.name", what, fix))
     if "attention_mask" not in tokenizer.model_input_names:  # FNet's leaves it out
         tokenizer.model_input_names = [*tokenizer.model_input_names, "attention_mask"]

@@ -121,7 +121,7 @@ def cautions(results: Mapping[str, Any]) -> Iterator[str]:
                 yield f"on {split} the baseline {baseline} is at least as good: train longer or look at the data"
         for kind in ("ece_after", "ece", "ece_entities"):
             if (error := calibration.get(kind) or 0.0) > MAX_ECE:
-                yield f"on {split} the expected calibration error is {error:.2f}: scores are no probabilities"
+                yield f"on {split} the expected calibration error is {error:.2f}: do not read scores as probabilities"
 
 
 def compared_with_expected(results: Mapping[str, Any]) -> Iterator[str]:

@@ -130,7 +130,7 @@ def _labels(facts: Facts) -> Decisions:
     else:
         labels = ({label_of(facts, value) for value in row["labels"]} for row in facts.rows)
         gold = [[name in own for name in names] for own in labels]
-    graded = GradedLabels(kind, names, np.array(gold), answers)
+    graded = GradedLabels.of(kind, names, np.array(gold), answers)
     before = graded.tempered(1 / (facts.options.get("temperature") or 1.0))
 
     def decisions(table: Any) -> Any:

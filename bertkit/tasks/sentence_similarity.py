@@ -202,7 +202,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
             raise DataError(Problem("column `label`", "this model learned no labels, only cosines", "Map a `score`."))
         truth = self._numbers(rows, "label")
         if self.options.loss == "softmax":
-            return GradedLabels("single-label", self.options.labels, truth, answers)
+            return GradedLabels.of("single-label", self.options.labels, truth, answers)
         return similarity.labelled(truth, similarity.of(answers, "score"), self.options.threshold)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:

@@ -231,7 +231,7 @@ class TextClassification(Task[TextClassificationOptions]):
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> GradedLabels:
         fixed = self.options.temperature, self.options.thresholds
-        return GradedLabels(self.kind, self.names, self._targets(rows), answers, *fixed)
+        return GradedLabels.of(self.kind, self.names, self._targets(rows), answers, *fixed)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:
         train = simple.enough(train)

@@ -329,8 +329,9 @@ class BertModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
     ) -> BaseModelOutputWithPooling:
         """Ids, mask (1 where there is text; None: everywhere) and segments (None: all 0), each `(batch, length)`.
 
-        The mask may also say which word pieces each one looks at, `(batch, 1 or heads, length, length)`, in integers or
-        bool: 1 where it does. In floats, which transformers would add to the scores, such a mask is refused.
+        A mask by pairs of tokens, `(batch, 1 or heads, length, length)`, integer or bool, has a 1 where a token (third
+        axis) may attend to another (last axis). A float mask of this shape, which transformers adds to the scores, is
+        refused.
 
         Returns `last_hidden_state` `(batch, length, hidden)`, `pooler_output` `(batch, hidden)`, on request
         `hidden_states`, layers + 1 of `(batch, length, hidden)`, the embeddings first, and `attentions`, layers of
