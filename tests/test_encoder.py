@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from conftest import build_encoder
 from safetensors.torch import load_file, save_file
 from test_qa_windows import by_bytes, by_metaspace
+from tokenizers import models, pre_tokenizers
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -21,6 +23,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     CanineTokenizer,
+    PreTrainedTokenizerFast,
     set_seed,
 )
 
@@ -166,6 +169,18 @@ def test_special_tokens_that_a_text_spells_out_are_text(kind: str, folder: Path,
         assert plain(text, add_special_tokens=False)["input_ids"].count(plain.convert_tokens_to_ids(token)) == 3
         assert whole(text)["input_ids"] == plain(text)["input_ids"]
     assert tokenizer("the cat sat")["input_ids"] == plain("the cat sat")["input_ids"]
+
+
+def test_a_tokenizer_whose_only_special_token_stands_for_unknown_words(folder: Path) -> None:
+    end = "<|endoftext|>"  # GPT-2's, for everything
+    pieces = [end, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    backend = tokenizers.Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    given = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token=end, pad_token=end, eos_token=end)
+    given.save_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.all_special_tokens == [end]
+    assert tokenizer.tokenize("a cat") == ["a", "Ġ", "c", "a", "t"]
 
 
 def test_a_window_is_no_longer_than_the_model(folder: Path) -> None:

@@ -18,6 +18,8 @@ def keep_out(tokenizer: PreTrainedTokenizerFast) -> None:
 
     special = {str(token): index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
     special.pop(str(tokenizer.unk_token), None)  # which any unknown character is
+    if not special:
+        return
     spelled = tokenizer([*special], add_special_tokens=False, split_special_tokens=True)["input_ids"]
     whole = [each for (each, index), ids in zip(special.items(), spelled, strict=True) if index in ids]
     if whole:
