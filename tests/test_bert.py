@@ -22,6 +22,7 @@ from bertkit.errors import ModelError
 from bertkit.models.bert import bert
 from bertkit.models.bert.bert_config import Activation, Architecture, BertConfig, PreNormBertConfig
 from bertkit.models.cpu_kernels import FasterStep
+from bertkit.models.encoder import Encoder
 
 VOCAB = 45
 SIZES: dict[str, Any] = {
@@ -594,6 +595,7 @@ def test_a_bert_is_not_taken_for_pre_norm(tmp_path: Path) -> None:
         ({"is_decoder": True}, "is_decoder is true"),
         ({"positions": "rotary"}, "positions 'rotary'"),
         ({"norm": "pre"}, "norm is 'pre'"),
+        ({"attn_implementation": "someone/kernel"}, "does not fetch code that a model names"),
     ],
 )
 def test_a_folder_that_would_be_computed_wrongly_is_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -602,6 +604,14 @@ def test_a_folder_that_would_be_computed_wrongly_is_refused(change: dict[str, An
     file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | change), encoding="utf-8")
     with pytest.raises(ModelError, match=said):
         bert.load(tmp_path)
+
+
+def test_a_config_that_is_not_an_object_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(ModelError, match=r"config\.json: is not a JSON object"):
+        bert.load(tmp_path)
+    with pytest.raises(ModelError, match=r"config\.json: is not a JSON object"):
+        bert.load_for_pretraining(Encoder("it", tmp_path, "folder"), pairs=True, new_head=True)
 
 
 def test_a_folder_without_a_model_is_told_plainly(tmp_path: Path) -> None:

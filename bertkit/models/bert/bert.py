@@ -27,9 +27,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 
 from bertkit.errors import ModelError, Problem
-from bertkit.files import read_json
 from bertkit.models.bert.bert_config import MODEL_TYPES, PRESETS, BertConfig, config, read_config
 from bertkit.models.encoder import Encoder, load_model
+from bertkit.models.untrusted import read_object
 
 __all__ = ["PRESETS", "BertForMaskedLM", "BertForPreTraining", "BertModel", "config", "load", "load_for_pretraining"]
 
@@ -431,7 +431,7 @@ def _mean_loss(logits: Tensor | None, labels: Tensor | None) -> Tensor | None:
 
 def load_for_pretraining(encoder: Encoder, *, pairs: bool, new_head: bool) -> transformers.PreTrainedModel:
     """Our BERT where the encoder is one; else transformers' masked language model. Raises ModelError on pairs there."""
-    kind = "bert" if encoder.config else read_json(encoder.folder / "config.json").get("model_type")
+    kind = "bert" if encoder.config else read_object(encoder.folder / "config.json").get("model_type")
     if kind in MODEL_TYPES:
         ours = BertForPreTraining if pairs else BertForMaskedLM
         own_config = None if encoder.config else read_config(encoder.folder)

@@ -11,7 +11,7 @@ from huggingface_hub.dataclasses import strict
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from bertkit.errors import ModelError, Problem
-from bertkit.files import read_json
+from bertkit.models.untrusted import read_object, vet
 from bertkit.validation import did_you_mean, validate
 
 WHERE = "model.config"  # its place in a recipe
@@ -152,11 +152,12 @@ def config(
 
 
 def read_config(folder: Path) -> BertConfig:
-    """The config in a folder, pre-norm or not. Raises ModelError where there is none, or it is not a BERT's."""
+    """The config in a folder, pre-norm or not. Raises ModelError where there is none, or one that is refused."""
     file = folder / "config.json"
     if not file.is_file():
         raise ModelError(Problem(str(file), "no such file", "Name a model folder."))
-    found = read_json(file).get("model_type")
+    vet(folder)
+    found = read_object(file).get("model_type")
     if found not in MODEL_TYPES:
         raise ModelError(Problem(str(file), f"model_type is {found!r}", f"Take a BERT: {' or '.join(MODEL_TYPES)}."))
     kind = PreNormBertConfig if found == PRE_NORM else BertConfig
