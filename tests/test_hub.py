@@ -746,6 +746,15 @@ def test_a_file_that_rots_in_the_cache_is_fetched_again(trained: Run, there: Pus
     assert load(ME)("a cat") == load(trained.folder)("a cat")
 
 
+def test_two_damaged_files_of_one_blob_are_fetched_again(trained: Run, there: Pushed, tmp_path: Path) -> None:
+    load(ME)
+    (link,) = (tmp_path / "cache").rglob("model.safetensors")
+    blob = link.resolve()
+    (link.parent / "more.safetensors").symlink_to(os.readlink(link))  # as for files with the same content
+    blob.write_bytes(bytes(len(blob.read_bytes())))
+    assert load(ME)("a cat") == load(trained.folder)("a cat")
+
+
 def test_the_cache_answers_where_there_is_no_network(
     trained: Run, there: Pushed, hub: FakeHub, naps: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,15 +57,16 @@ def _fetched(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
 
 def _remove_damaged(folder: Path) -> list[str]:
     """Remove, and name, the files of a snapshot whose hash is not the Hub's: the name of the blob in the cache."""
-    removed = []
+    damaged = []
     for link in sorted(folder.rglob("*")):
         if link.is_symlink():  # where the system has no links, there is no hash to compare with
             stated = Path(os.readlink(link)).name
             if len(stated) in (40, 64) and stated != content_hash(link, large=len(stated) == 64):
-                link.resolve().unlink()
-                link.unlink()
-                removed.append(str(link.relative_to(folder)))
-    return removed
+                damaged.append(link)
+    for link in damaged:
+        link.resolve().unlink(missing_ok=True)  # files with the same content share a blob
+        link.unlink()
+    return [str(link.relative_to(folder)) for link in damaged]
 
 
 def content_hash(file: Path, *, large: bool) -> str:
