@@ -377,6 +377,22 @@ def test_what_was_encoded_is_kept_after_every_chunk(monkeypatch: pytest.MonkeyPa
     assert through(list("abcdef"))[1] == ["e", "f"]
 
 
+def test_a_full_chunk_is_written_without_reading_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_cache, "CHUNK", 2)
+    opened = list[Path]()
+    real = vector_cache._segments
+
+    def counted(store: Path) -> Any:
+        opened.append(store)
+        return real(store)
+
+    monkeypatch.setattr(vector_cache, "_segments", counted)
+    texts = list("abcdefg")
+    assert through(texts)[1] == texts
+    assert len(opened) == 2  # to look all texts up, and to merge the last chunk, which is not full
+    assert through(texts)[1] == []
+
+
 def test_many_small_calls_leave_few_segments(tmp_path: Path) -> None:
     texts = [f"text {n}" for n in range(40)]
     for text in texts:

@@ -149,6 +149,8 @@ def _add(store: Path, card: Mapping[str, Any], digests: Digests, vectors: Vector
         store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # vectors reveal much of their texts
         write_json(store / "store.json", card)
     _write(store, digests, _checksums(vectors), vectors)
+    if len(digests) >= CHUNK:
+        return
     # Every lookup opens all segments: small ones of similar size are merged.
     tiers: defaultdict[int, list[_Segment]] = defaultdict(list)
     for segment in _segments(store):
