@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -101,6 +102,14 @@ def test_a_mapped_target_goes_before_one_that_has_the_name(tmp_path):
     path = write(tmp_path / "t.csv", "text,label,stars\na,b,1\nc,d,2.5\n")
     data = get(path, columns={"score": "stars"})
     assert data.rows["train"].column_names == ["text", "score"]
+
+
+def test_a_column_without_a_name_does_not_stand_for_one_that_is_missing(tmp_path):
+    write(tmp_path / "train-00000-of-00002.csv", "id,text,label\nq1,a,b\n")
+    write(tmp_path / "train-00001-of-00002.csv", ",text,label\n0,c,d\n")  # as pandas writes its index
+    schema = replace(SCHEMA, columns={**SCHEMA.columns, "id": Column("text", "a name")})
+    data = load(DataSpec(source=str(tmp_path)), schema)
+    assert data.rows["train"]["id"][:] == ["q1", ""]
 
 
 def test_columns_are_checked_in_all_splits_before_rows_are_read(tmp_path):

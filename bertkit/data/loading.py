@@ -153,8 +153,8 @@ def _read(parts: Sequence[Part], columns: Mapping[str, Column]) -> tuple[Table, 
             judged += bytes(_judgement(row.get(ANSWER)) if free else ACCEPTED for _, row in block)
             places = origin.select(range(len(origin) - len(block), len(origin)))
             for name in names:
-                source = part.mapping.get(name, "")
-                values = [row.get(source) for _, row in block]
+                source = part.mapping.get(name)
+                values = [None if source is None else row.get(source) for _, row in block]
                 if columns[name].holds == "label":  # converted once all values are read; equal ones are one object
                     read[name].extend(intern(value) if isinstance(value, str) else value for value in values)
                 else:
