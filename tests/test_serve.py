@@ -902,6 +902,24 @@ def test_a_server_under_load_that_is_stopped(server: Any, model_folder: Path) ->
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("failure", [None, "RuntimeError"])
+def test_a_signal_is_not_lost_while_the_server_looks_for_a_failure(tiny_encoder: Path, failure: str | None) -> None:
+    class Interrupted:
+        """A batcher that is asked for its failure just when a signal comes."""
+
+        @property
+        def failure(self) -> str | None:
+            server.should_exit = failure is None
+            return failure
+
+    app = make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits())
+    server = make_server(app, Limits())
+    app.state.batcher = Interrupted()
+    assert server.config.callback_notify
+    asyncio.run(server.config.callback_notify())  # type: ignore[arg-type]
+    assert server.should_exit
+
+
 @pytest.fixture
 def address(tiny_encoder: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
     """Where a server in a thread of this process listens; the parameter is its timeout in seconds."""

@@ -48,7 +48,8 @@ def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
     """uvicorn for an application of `make_app`. It stops where requests are no longer answered."""
 
     async def stop_after_failure() -> None:
-        server.should_exit = server.should_exit or app.state.batcher.failure is not None
+        if app.state.batcher.failure:
+            server.should_exit = True
 
     config = uvicorn.Config(
         app,
