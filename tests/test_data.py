@@ -606,6 +606,24 @@ def test_a_value_without_a_name_is_still_unseen(tmp_path):
     assert merged(tmp_path, unseen_labels="ignore")[0].rows["validation"]["label"][:] == ["Pos", "neg"]
 
 
+def test_indices_of_listed_names_are_counted_by_name(tmp_path):
+    write(tmp_path / "train.jsonl", labelled(*[0, 1] * 10))
+    write(tmp_path / "dev.jsonl", labelled("pos", 0, 2))
+    with pytest.raises(DataError, match="validation has 1 row with the label '2', which train does not have"):
+        merged(tmp_path, ["neg", "pos"])
+    data, options = merged(tmp_path, ["neg", "pos"], unseen_labels="ignore")
+    assert "train: neg 10 (50.0%), pos 10 (50.0%)" in says(data, "note")
+    assert "validation: pos 1 (50.0%), neg 1 (50.0%)" in says(data, "note")
+    settled = get_task("text-classification").settle(options, data.rows["train"], data.class_names)
+    assert as_targets(data.rows["validation"], "label", settled["labels"]).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("values", [["1", "2", "3"], ["0", "1", "2"]])
+def test_a_value_that_may_be_a_name_or_an_index_is_counted_as_it_is(values, tmp_path):
+    data, _ = merged(write(tmp_path / "t.jsonl", labelled(*values)), ["1", "2", "3"])
+    assert f"train: {', '.join(f'{value} 1 (33.3%)' for value in values)}" in says(data, "note")
+
+
 def test_values_swapped_by_their_names_are_read_once(tmp_path):
     data, options = merged(write(tmp_path / "t.jsonl", labelled("a", "a", "b")), {"a": "b", "b": "a"})
     assert "train: b 2 (66.7%), a 1 (33.3%)" in says(data, "note")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from bertkit.evaluation import similarity
 from bertkit.models.heads.vector_losses import cosent, cosines, in_batch
 from bertkit.retrieval.models import dual_encoder
 from bertkit.tasks.base import prepare
+from bertkit.tasks.labels import best_label
 from bertkit.tasks.sentence_similarity import SentenceSimilarity, SentenceSimilarityOptions
 from bertkit.training.seed import save
 
@@ -362,14 +364,22 @@ ROWS = {
 
 @pytest.mark.parametrize(
     ("target", "loss"),
-    [("score", "cosent"), ("label", "softmax"), ("label", "cosine-mse"), ("positive", "multiple-negatives-ranking")],
+    [
+        ("score", "cosent"),
+        ("label", "softmax"),
+        ("label", "cosine-mse"),
+        ("label", "softmax, labels: [differ, agree]"),
+        ("positive", "multiple-negatives-ranking"),
+    ],
 )
 def test_the_whole_way(
     target: str, loss: str, tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """train, evaluate and scoring what predict wrote agree to the last digit."""
+    values = {"no": 0, "yes": 1} if "labels" in loss else {}  # indices of the labels that the recipe names
     for split in ("train", "validation"):
-        lines = [json.dumps(row) for row in ROWS[target]]
+        rows = [row | {"label": values[row["label"]]} if values else row for row in ROWS[target]]
+        lines = [json.dumps(row) for row in rows]
         (tmp_path / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
     recipe = tmp_path / "r.yaml"
     recipe.write_text(
@@ -381,6 +391,8 @@ def test_the_whole_way(
     assert main(["train", str(recipe), "--output-dir", str(run)]) == 0
     results = json.loads((run / "results.json").read_text())
     trained = results["splits"]["validation"]["metrics"]
+    assert ("train: differ 8 (50.0%), agree 8 (50.0%)" in (run / "data.json").read_text()) == bool(values)
+    assert (run / "report.html").is_file()
     capsys.readouterr()
     assert main(["evaluate", str(run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["metrics"] == trained
@@ -388,7 +400,7 @@ def test_the_whole_way(
     assert main(["predict", str(run), "--input", str(tmp_path / "validation.jsonl"), "--output", str(written)]) == 0
     rows = [json.loads(line) for line in written.read_text().splitlines()]
     answers = [row.pop("answer") for row in rows]
-    gold = [{**r, **({"score": float(r["score"])} if target == "score" else {})} for r in rows]
+    gold = [{**row, target: (float if target == "score" else str)(row[target])} for row in rows]
     again = load(run).task.grade(answers, Dataset.from_list(gold)).scores
     assert again == trained
 
@@ -415,10 +427,33 @@ def test_not_finite_vectors_are_an_error(tiny_encoder: Path, tmp_path: Path) -> 
         predictor("the cat")
 
 
+@pytest.mark.parametrize(
+    ("labels", "values", "ids"),
+    [
+        (["-1", "0", "1"], ["-1", "0", "1", "0"], [0, 1, 2, 1]),  # names, some of which look like indices
+        (["1", "2", "3"], ["0", "1", "2", "1"], [0, 1, 2, 1]),  # indices, some of which look like names
+        (["yes", "no"], ["0", "1"], [0, 1]),
+        ({"0": "far", "1": "far", "2": "near"}, ["2", "0", "1"], [1, 0, 0]),
+        (None, ["b", "a"], [1, 0]),
+    ],
+)
+def test_label_ids_follow_the_order_of_the_names(
+    labels: Any, values: list[str], ids: list[int], tmp_path: Path
+) -> None:
+    rows = Dataset.from_dict({"text_a": TEXTS[: len(ids)], "text_b": TEXTS[: len(ids)], "label": values})
+    tokenizer: Any = None
+    task = prepare(SentenceSimilarity, options(labels=labels, loss="softmax"), tokenizer, 32, rows, [])
+    answers = [best_label(task.names, [float(id_ == label) for label in range(len(task.names))]) for id_ in ids]
+    assert task.grade(answers, rows).scores["accuracy"] == 1.0
+    assert task.grade(answers[1:] + answers[:1], rows).pairs()[1] == ids
+    saved = options(**json.loads(task.options.model_dump_json()))
+    assert replace(task, options=saved).names == task.names
+
+
 def test_a_threshold_of_0_is_one(tiny_encoder: Path) -> None:
     case = next(c for c in CASES if c.id == "similarity-labels")
     own = Case("x", {**case.options, "threshold": 0.0}, case.columns).task(tiny_encoder)
-    answers = [{"score": 0.3 if label == own.options.labels[1] else -0.3} for label in case.columns["label"]]
+    answers = [{"score": 0.3 if label == own.names[1] else -0.3} for label in case.columns["label"]]
     assert own.grade(answers, case.rows()).scores["accuracy"] == 1.0
 
 

@@ -47,8 +47,11 @@ Weights: TypeAlias = Literal["auto"] | dict[str, Annotated[float, Field(gt=0)]]
 
 
 def with_names(schema: Schema, labels: Any) -> Schema:
-    """The schema, whose columns of labels know these names; labels: {value in the data: name}, or anything else."""
+    """The schema, whose columns of labels know these names; labels: as in the recipe, or settled."""
     names: dict[str, str] = labels if isinstance(labels, dict) else {}
+    if isinstance(labels, list):
+        indices = {str(index): name for index, name in enumerate(labels)}
+        names = indices if indices.keys().isdisjoint(labels) else {}  # a value that could be either is itself
     columns = {
         name: column._replace(names=names) if column.holds in ("label", "labels") else column
         for name, column in schema.columns.items()
@@ -94,17 +97,21 @@ def limits(options: Any, names: Sequence[str]) -> Any:
     return dict(zip(names, of_zero.tolist(), strict=True))
 
 
+def names_of(labels: Any) -> list[str]:
+    """Label names in the order of their ids; labels: {value in the data: name}, settled; else no names."""
+    return list(dict.fromkeys(labels.values())) if isinstance(labels, dict) else []
+
+
 def label_ids(labels: Any) -> dict[str, int]:
     """Label name, or value in the data, -> label id; labels: {value in the data: name}, settled; else no ids."""
     values: dict[str, str] = labels if isinstance(labels, dict) else {}
-    ids = {name: index for index, name in enumerate(dict.fromkeys(values.values()))}
+    ids = {name: index for index, name in enumerate(names_of(labels))}
     return ids | {value: ids[name] for value, name in values.items()}
 
 
 def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:
     """Label ids `(rows,)`, or 0/1 `(rows, labels)` for `labels`. Raises DataError on values that `labels` lacks."""
-    ids = label_ids(labels)
-    names = list(dict.fromkeys(labels.values()))
+    ids, names = label_ids(labels), names_of(labels)
     unknown = [value for value in dict.fromkeys(flat_labels(rows, column)) if value not in ids]
     if unknown:
         what = f"labels that the model does not know: {', '.join(map(repr, unknown[:10]))}"
@@ -130,7 +137,7 @@ def settle_range(given: list[float] | None, scores: Sequence[float]) -> list[flo
 def settle_classes(options: Any, rows: Dataset, column: str, class_names: Sequence[str]) -> dict[str, Any]:
     """`labels`, `class_weights` and `pos_weight` of these options, settled from the training rows. Raises DataError."""
     labels = settle_labels(options.labels, label_names(flat_labels(rows, column), class_names))
-    names = list(dict.fromkeys(labels.values()))
+    names = names_of(labels)
     if column == "label" and len(names) < 2:
         raise DataError(Problem("task.labels", f"only one label, {names[0]}: there is nothing to learn"))
     each = ([value] if column == "label" else value for value in column_values(rows, column))

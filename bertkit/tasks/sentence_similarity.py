@@ -18,8 +18,9 @@ from bertkit.evaluation import metrics, similarity
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.models.encoder import Encoder
+from bertkit.tasks import labels as own
 from bertkit.tasks.base import Batch, Predict
-from bertkit.tasks.labels import as_targets, best_label, settle_labels, settle_range
+from bertkit.tasks.labels import Labels
 from bertkit.tasks.vectors import TextVector, VectorOptions, VectorTask, stacked
 
 if TYPE_CHECKING:
@@ -42,8 +43,10 @@ class SentenceSimilarityOptions(VectorOptions):
     loss: Literal["cosent", "cosine-mse", "softmax", "multiple-negatives-ranking"] | None = Field(
         None, description="null: cosent for `score`, softmax for `label`, multiple-negatives-ranking for `positive`."
     )
-    labels: Annotated[list[str], Field(min_length=2)] | None = Field(
-        None, description="Label names in order; with a cosine loss the second of two means similar. null: from train."
+    labels: Labels = Field(
+        None,
+        description="Label names in order, or {value in the data: name}; with a cosine loss the second of two means "
+        "similar. null: from train.",
     )
     score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
         None, description="cosine-mse: the scores that mean cosine 0 and 1. null: minimum and maximum of train."
@@ -85,6 +88,11 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
     # --- from a recipe
 
     @classmethod
+    def schema_of(cls, options: SentenceSimilarityOptions) -> Schema:
+        """The schema, whose labels have the names of `task.labels`."""
+        return own.with_names(cls.schema, options.labels)
+
+    @classmethod
     def settle(cls, options: SentenceSimilarityOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
         """Loss, labels and range. Raises DataError on contradictions."""
         target = next(name for name in cls.schema.targets if name in rows.column_names)
@@ -95,29 +103,34 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
             raise DataError(Problem("task.loss", what, f"Write {' or '.join(LOSSES[target])}, or leave it out."))
         settled: dict[str, Any] = {"loss": loss}
         if target == "label":
-            names = label_names(rows["label"][:], class_names)
-            settled["labels"] = list(dict.fromkeys(settle_labels(options.labels, names).values()))
-            if loss != "softmax" and len(settled["labels"]) != 2:
-                what = f"{loss} learns from two labels, but train has {', '.join(settled['labels'])}"
+            settled["labels"] = own.settle_labels(options.labels, label_names(rows["label"][:], class_names))
+            names = own.names_of(settled["labels"])
+            if loss != "softmax" and len(names) != 2:
+                what = f"{loss} learns from two labels, but train has {', '.join(names)}"
                 raise DataError(Problem("task.loss", what, "Write loss: softmax."))
         if target == "score" and loss == "cosine-mse":
-            settled["score_range"] = settle_range(options.score_range, rows["score"])
+            settled["score_range"] = own.settle_range(options.score_range, rows["score"])
         return settled
+
+    @property
+    def names(self) -> list[str]:
+        """Label names in the order of their ids; empty where it learned no labels."""
+        return own.names_of(self.options.labels)
 
     @property
     def metrics(self) -> Sequence[str]:
         if self.options.loss == "multiple-negatives-ranking":
             return similarity.RANKED
         if self.options.loss == "softmax":
-            return metrics.selecting("single-label", self.options.labels or ())
-        return similarity.LABELLED if self.options.labels else similarity.GRADED
+            return metrics.selecting("single-label", self.names)
+        return similarity.LABELLED if self.names else similarity.GRADED
 
     @property
     def known_labels(self) -> frozenset[str] | None:
-        return frozenset(self.options.labels) if self.options.labels else None
+        return frozenset(own.label_ids(self.options.labels)) or None
 
     def describe(self) -> str:
-        labels = f", labels {', '.join(self.options.labels)}" if self.options.labels else ""
+        labels = f", labels {', '.join(self.names)}" if self.names else ""
         return f"{super().describe()}, loss {self.options.loss}{labels}"
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
@@ -140,9 +153,8 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         if target == "positive":
             return [0] * len(rows)
         if target == "label":
-            names = self.options.labels or []
-            known = {str(index): name for index, name in enumerate(names)} | dict(zip(names, names, strict=True))
-            return [int(index) for index in as_targets(rows, "label", known)]
+            ids: list[int] = own.as_targets(rows, "label", self.options.labels).tolist()
+            return ids
         low, high = self.options.score_range or (0.0, 1.0)
         return [(score - low) / ((high - low) or 1.0) for score in column_values(rows, "score")]
 
@@ -151,7 +163,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         if self.options.loss == "softmax":
             from bertkit.models.heads.vectors import attach_classifier
 
-            size, classes = self.options.size(model.config.hidden_size), len(self.options.labels or ())
+            size, classes = self.options.size(model.config.hidden_size), len(self.names)
             attach_classifier(model, size, classes, None if new_head else encoder)
         return model
 
@@ -177,7 +189,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         sides = stacked(items).astype(np.float64).reshape(len(rows), -1, len(items[0].vector))
         if items[0].classifier is not None:
             table = similarity.by_classifier(sides[:, 0], sides[:, 1], *items[0].classifier)
-            answers = [best_label(self.options.labels or [], row) for row in table.tolist()]
+            answers = [own.best_label(self.names, row) for row in table.tolist()]
         else:
             sides /= np.maximum(np.linalg.norm(sides, axis=-1, keepdims=True), 1e-12)
             answers = self._by_cosine([*sides.transpose(1, 0, 2)], rows)
@@ -185,11 +197,11 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         return [answer | {"truncated": t} for answer, t in zip(answers, cut, strict=True)]
 
     def _by_cosine(self, sides: Sequence[Any], rows: Dataset) -> list[Answer]:
-        return similarity.by_cosine(sides, rows, self.options.labels or (), self.options.threshold)
+        return similarity.by_cosine(sides, rows, self.names, self.options.threshold)
 
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
         """The threshold of best accuracy, where two labels come from cosines and the recipe left it open."""
-        if not self.options.labels or self.options.loss == "softmax" or self.options.threshold is not None:
+        if not self.names or self.options.loss == "softmax" or self.options.threshold is not None:
             return {}
         cosines = [answer["score"] for answer in self.answer(rows, predict)]
         return {"threshold": similarity.best_threshold(self._numbers(rows, "label"), cosines)}
@@ -198,11 +210,11 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         required(rows, "score", "label", "positive")
         if "score" in rows.column_names or "positive" in rows.column_names:
             return similarity.of_rows(answers, rows)
-        if not self.options.labels:
+        if not self.names:
             raise DataError(Problem("column `label`", "this model learned no labels, only cosines", "Map a `score`."))
         truth = self._numbers(rows, "label")
         if self.options.loss == "softmax":
-            return GradedLabels.of("single-label", self.options.labels, truth, answers)
+            return GradedLabels.of("single-label", self.names, truth, answers)
         return similarity.labelled(truth, similarity.of(answers, "score"), self.options.threshold)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
@@ -213,7 +225,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         answers = [answer for sides in chunks for answer in self._by_cosine(sides, rows)]
         if not answers:
             return {}
-        if not self.options.labels:
+        if not self.names:
             return {"tf-idf cosine": self.grade(answers, rows).scores}
         truth, cosines = self._numbers(rows, "label"), similarity.of(answers, "score")
         best = similarity.best_threshold(truth, cosines)

@@ -133,7 +133,7 @@ class TextClassification(Task[TextClassificationOptions]):
     @property
     def names(self) -> list[str]:
         """Label names in the order of their ids; empty for regression."""
-        return list(dict.fromkeys(self.options.labels.values())) if isinstance(self.options.labels, dict) else []
+        return own.names_of(self.options.labels)
 
     @property
     def inputs(self) -> Sequence[frozenset[str]]:
