@@ -44,7 +44,7 @@ def written_aside(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def errors_naming(path: Path) -> Iterator[None]:
-    """For a block that writes this file or folder: an OSError that names no file, as of a full disk, names it."""
+    """While the block writes `path`: an OSError that names no file, such as that of a full disk, then names `path`."""
     try:
         yield
     except OSError as error:

@@ -109,7 +109,7 @@ def test_house_rules() -> None:
     """No hasattr probing and no bare except; nothing is unpickled, evaluated or executed.
 
     Errors of any kind are caught where other libraries open what anyone may have made, where a server goes on, and
-    where other processes wait to hear of them. A panic in Rust is no Exception: three places catch that.
+    where other processes wait to hear of them. A panic in Rust is not an Exception: three places catch it.
     """
     panics = ("cli/main.py", "models/encoder.py", "serve/batcher.py")
     boundaries = (

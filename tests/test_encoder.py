@@ -141,7 +141,7 @@ def test_a_tokenizer_that_can_not_pad_or_is_no_json(folder: Path) -> None:
 
 def test_a_tokenizer_in_python_is_refused(tmp_path: Path) -> None:
     CanineTokenizer().save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"(?s)CanineTokenizer, is in Python.*tokenizer\.json"):
+    with pytest.raises(ModelError, match=r"(?s)CanineTokenizer, is written in Python.*tokenizer\.json"):
         load_tokenizer(tmp_path)
 
 

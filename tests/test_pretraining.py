@@ -353,5 +353,5 @@ def test_a_tokenizer_that_cannot_be_copied_is_refused(tiny_encoder: Path) -> Non
     task = DRAWN[0].task(tiny_encoder)
     backend: Any = task.tokenizer
     backend.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(Words())
-    with pytest.raises(ModelError, match="cannot be copied, as pretraining has to"):
+    with pytest.raises(ModelError, match="cannot be copied, which pretraining requires"):
         task.features(DRAWN[0].rows())

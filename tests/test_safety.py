@@ -469,7 +469,7 @@ DEMANDING = {
                 "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}},
             }
         },
-        "makes 10,000 tokens of two letters",
+        "makes 10,000 tokens of the pair `a`, `a`",
     ),
     "unknown tokens": (
         {},

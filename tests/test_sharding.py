@@ -83,7 +83,7 @@ def test_the_commands_say_and_write_once_what_one_process_does(done: Path) -> No
         ("one finds no file", "few.jsonl"),
         ("one has other rows", "the processes read different rows"),
         ("one has a bug", "process 1: ZeroDivisionError: division by zero"),
-        ("one is killed", "another process is gone"),
+        ("one is killed", "another process has ended"),
     ],
 )
 def test_an_error_in_one_process_ends_all_with_one_message(name: str, message: str, done: Path) -> None:

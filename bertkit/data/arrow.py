@@ -106,7 +106,7 @@ def _opened(stream: IO[bytes], name: str, kind: str) -> Iterator[tuple[pa.Schema
 
 
 def _valid(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches, whose offsets point into their own data: Arrow reads them as they are, wherever they point."""
+    """The batches, checked first: Arrow itself follows an offset of a damaged file out of its memory."""
     for batch in batches:
         batch.validate(full=True)
         yield batch

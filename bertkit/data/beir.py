@@ -116,7 +116,10 @@ class _Reader:
         return {split: path for split, path in found.items() if path is not None}
 
     def texts(self, name: str, *columns: str) -> Texts | None:
-        """The first of these columns -> the others; None if the file cannot be read: no id is missing from it."""
+        """The ids of a file, in the first of these columns -> its text: the other columns, joined by spaces.
+
+        None if the file cannot be read in full: no id is then reported as missing from it.
+        """
         path = self._find(name)
         if path is None:
             return None

@@ -28,7 +28,7 @@ def check(data: Data) -> list[Finding]:
     """What can be checked without a tokenizer; a `fail` is a reason not to train.
 
     Per split: rows, label balance, empty texts, duplicates (with and without the same target), and rows that
-    validation or test share with train. Texts are the same if `folded` makes them so.
+    validation or test share with train. Texts are the same if `folded` makes them equal.
     Memory: a few numbers per row. A corpus was checked when it was read.
     """
     if data.corpus:

@@ -29,8 +29,9 @@ def encode_words(
 ) -> dict[str, list[Any]]:
     """Features of each sentence, in order; one, or several windows where it is longer than the limit.
 
-    words: the offsets of each text's words, in order. stride: tokens that neighbouring windows share at least.
-    documents: the document of each sentence, whose neighbours then fill the window on both sides; by default its own.
+    words: the offsets of each text's words, in order. stride: tokens that adjacent windows share at least.
+    documents: the document of each sentence; the sentences around it then fill its windows, as context. By default
+    each sentence is a document of its own.
 
     Columns: the tokenizer's model inputs, each `(tokens,)`; `row`, the index into `texts`; `length` in tokens;
     `words`, the words that are read in this window, and `heads`, the position of the first token of each. A word

@@ -91,7 +91,10 @@ def tfidf_vectors(train: Sequence[str], sides: Sequence[Sequence[str]]) -> list[
 
 
 def tfidf_chunks(train: Dataset, rows: Dataset, names: Sequence[str], size: int) -> Iterator[list[Any]]:
-    """`tfidf_vectors` of those columns that there are, `size` rows at a time; none where no train text has a word."""
+    """`tfidf_vectors` of `rows`, `size` rows at a time, fitted to `train`. Columns that `rows` lack are left out.
+
+    Yields nothing where no train text has a word.
+    """
     train, names = enough(train), [name for name in names if name in rows.column_names]
     sides = tfidf_vectors([text for name in names for text in train[name]], [rows[name][:] for name in names])
     for start in range(0, len(rows), size) if sides else ():

@@ -283,10 +283,8 @@ class _Reader:
             yield indices, hidden, batch["attention_mask"]
 
     def _check_lengths(self, states: Sequence[torch.Tensor], tokens: int) -> None:
-        """Raises ModelError on a layer that has not a state for each token, as Funnel's after its first block."""
+        """Raises ModelError where a requested layer has fewer states than tokens: Funnel pools them after a block."""
         whole = [state.shape[1] == tokens for state in states]
         if not all(whole[layer] for layer in self.layers):
             what = f"layers {list(self.layers)} of this {self.model.config.model_type} have fewer states than tokens"
-            raise ModelError(
-                Problem("layers", what, f"Those from 0 to {whole.index(False) - 1} have one for each token.")
-            )
+            raise ModelError(Problem("layers", what, f"Layers 0 to {whole.index(False) - 1} have one per token."))

@@ -15,7 +15,7 @@ from bertkit.sections import Batching
 from bertkit.tasks import TASKS
 
 MIN_LENGTH = 8  # tokens of a window
-# Architectures that count positions from the padding token's id + 1, as RoBERTa does: so many have no token.
+# Architectures whose first position is the padding token's id + 1, as RoBERTa's is: those before it are unused.
 AFTER_PADDING = frozenset(
     "camembert data2vec-text ibert lilt longformer luke mpnet roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl "
     "xmod".split()
@@ -88,6 +88,6 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
         what = f"{requested}, but {folder} reads at most {limit} tokens"
         raise ModelError(Problem("model.max_length", what))
     if len(pair) > (requested or limit):
-        what = f"its tokenizer makes {len(pair):,} tokens of two letters, but a window holds {requested or limit}"
+        what = f"its tokenizer makes {len(pair):,} tokens of the pair `a`, `a`; a window holds {requested or limit}"
         raise ModelError(Problem(folder, what, "Its post-processor is damaged, or made to exhaust memory."))
     return requested or limit

@@ -119,8 +119,8 @@ def _packaged(name: str) -> Encoder | None:
 def load_tokenizer(folder: Path, *, split_special_tokens: bool = True) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder. split_special_tokens: whether `[SEP]` in a text is text, or the special token.
 
-    Raises ModelError where there is none, and on what bertkit does not support: a tokenizer in Python, one without a
-    padding token, padding on the left.
+    Raises ModelError where there is none, and on what bertkit does not support: a tokenizer written in Python, one
+    without a padding token, padding on the left.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -135,7 +135,8 @@ def load_tokenizer(folder: Path, *, split_special_tokens: bool = True) -> PreTra
         what = f"the tokenizer of {folder} has no words"
         raise ModelError(Problem("model.name", what, "The folder needs tokenizer.json, or a vocabulary file."))
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        what = f"the tokenizer of {folder}, {type(tokenizer).__name__}, is in Python, without the offsets of its tokens"
+        name = type(tokenizer).__name__
+        what = f"the tokenizer of {folder}, {name}, is written in Python and gives no offsets of its tokens"
         raise ModelError(Problem("model.name", what, "Use an encoder whose tokenizer comes as tokenizer.json."))
     if tokenizer.pad_token_id is None:
         raise ModelError(Problem("model.name", f"the tokenizer of {folder} has no padding token", "Use an encoder."))

@@ -181,7 +181,7 @@ def _calibration(facts: Facts) -> str:
     values = ", ".join(f"{_inline(name)} {value}" for name, value in sections.fitted_options(facts).items())
     error = facts.scores["metrics"].get("ece")
     measured = f"; expected calibration error on {facts.split}: {error:.4f}" if error is not None else ""
-    how = sections.fitted_on(facts) or "given"
+    how = sections.fitted_on(facts) or "set by the recipe"
     return f"Its probabilities are calibrated ({how}): {values}{measured}."
 
 

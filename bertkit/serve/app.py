@@ -58,7 +58,7 @@ def make_app(predictor: Predictor, name: str, limits: Limits) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # FastAPI's own pages load scripts from the internet
         redoc_url=None,
-        redirect_slashes=False,  # to an address that the request names
+        redirect_slashes=False,  # a redirect would go to the host that the request names
         telemetry=NO_TELEMETRY,
         responses={status: {"model": Error} for status in (400, 408, 413, 415, 422, 429, 500, 503, 504)},
     )

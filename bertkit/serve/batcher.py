@@ -201,7 +201,7 @@ class Batcher:
                 raise RuntimeError(f"{len(answers)} answers to {len(rows)} rows")
         except UserError as error:
             return [], error
-        except BaseException as error:  # one failed batch must not stop the server; a panic in Rust is no Exception
+        except BaseException as error:  # one failed batch must not stop the server; a panic in Rust is not an Exception
             return [], _refusal(error)
         finally:
             self._metrics.model_seconds.observe(time.perf_counter() - started)

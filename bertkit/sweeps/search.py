@@ -58,7 +58,7 @@ class PruningCallback(TrainerCallback):
 
 @dataclass(frozen=True)
 class Search:
-    """Trials of one recipe, which is `folder / "recipe.yaml"` too. metric: higher is better."""
+    """The trials of a sweep. base: the recipe they vary, also saved in `folder`. metric: higher is better."""
 
     study: Study
     storage: JournalStorage

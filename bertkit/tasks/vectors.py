@@ -78,11 +78,11 @@ def _sentence_transformers(file: Path, *, unit: bool) -> dict[str, Any]:
     settings = read_object(file) if file.is_file() else {}
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str | None) for prompt in prompts.values()):
-        raise ModelError(Problem(str(file), "its prompts are not texts by name"))
+        raise ModelError(Problem(str(file), "its `prompts` do not map names to texts"))
     if default is not None and (prompt := prompts.get(str(default))):
-        what = f"default_prompt_name is {default!r}, but bertkit prepends {prompt!r:.60} to no text that is not"
+        what = f"default_prompt_name is {default!r}, but bertkit prepends prompts only to queries and documents"
         fix = "Set it to null in a copy of the model, and prepend the prompt to your own texts."
-        raise ModelError(Problem(str(file), f"{what} named as a query or document", fix))
+        raise ModelError(Problem(str(file), f"{what}, not {prompt!r:.60} to every text", fix))
     similarity, size = settings.get("similarity_fn_name") or "cosine", settings.get("truncate_dim")
     if size is not None and (type(size) is not int or size < 1):
         raise ModelError(Problem(str(file), f"truncate_dim is {size!r:.60}", "Expected a whole number from 1 on."))
@@ -116,9 +116,9 @@ class VectorTask(Task[V]):
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
-        """The model's own modules.json, prompts and size, or mean pooling and none; cosines, no threshold, truncation.
+        """What the model's sentence-transformers files state: modules, prompts, `truncate_dim` and the token limit.
 
-        Raises ModelError on modules and settings that bertkit does not support.
+        Mean pooling of a model without them. Raises ModelError on modules and settings that bertkit does not support.
         """
         from bertkit.models.heads.vectors import read_layout
 

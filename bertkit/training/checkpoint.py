@@ -62,7 +62,7 @@ class CheckpointTrainer(Trainer):
             publish(aside, parent / f"checkpoint-{self.state.global_step}")
             self._remove_old(parent)
 
-    def _remove_old(self, parent: Path) -> None:  # transformers' own would take a copy, checkpoint-2.old, for one
+    def _remove_old(self, parent: Path) -> None:  # that of transformers takes checkpoint-2.old for a checkpoint
         present = checkpoints(parent)
         removable = [p for p in present[:-1] if str(p) != self.state.best_model_checkpoint]
         excess = len(present) - (self.args.save_total_limit or len(present))

@@ -127,5 +127,5 @@ def _all_gather(into: list[torch.Tensor], values: torch.Tensor) -> None:
     try:
         distributed.all_gather(into, values)
     except RuntimeError as error:
-        what = f"another process is gone ({first_line(error)})"
+        what = f"another process has ended ({first_line(error)})"
         raise RemoteError(Problem("", what, "See the messages above; it may have run out of memory.")) from error

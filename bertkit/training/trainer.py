@@ -188,9 +188,10 @@ class TaskTrainer(CheckpointTrainer):
         return prepared
 
     def _split_factor(self, model: Any, loader: Any, parts: int) -> int:
-        """Into how many parts micro-batches must be split, from `parts` on by powers of two.
+        """Into how many parts each micro-batch must be split to fit into memory: `parts` times a power of two.
 
-        The heaviest is tried, without any lasting effect. Raises torch.OutOfMemoryError where single units do not fit.
+        Found with the heaviest micro-batch; gradients and random states are restored. Raises torch.OutOfMemoryError
+        where a single unit does not fit.
         """
         batch = loader.collate_fn(loader.dataset.__getitems__(loader.batch_sampler.heaviest()))
         units, counted = len(batch[UNIT].unique()), self._counted([batch])

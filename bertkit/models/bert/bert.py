@@ -40,7 +40,7 @@ IGNORED = -100  # the label of a token that is not predicted
 
 
 class BertEmbeddings(nn.Module):
-    """The sum of three vectors: of the word piece, its segment and its position (Devlin et al. 2019, figure 2)."""
+    """The sum of three vectors: of the token, its segment and its position (Devlin et al. 2019, figure 2)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -101,15 +101,15 @@ def read_mask(given: Tensor, heads: int, ids: Tensor) -> Tensor:
     fits = mask.ndim == 4 and all(size in (1, most) for size, most in zip(mask.shape, whole, strict=True))
     if not fits or (given.ndim == 4 and given.is_floating_point()):
         what = f"{given.dtype} of shape {tuple(given.shape)}, for texts of shape {tuple(ids.shape)}"
-        fix = "Give 1 or 0, by token (batch, length), or as integers by pair of tokens (batch, 1, length, length)."
+        fix = "Give 1 to attend, 0 to mask: (batch, length), or integers or bools (batch, 1 or heads, length, length)."
         raise ModelError(Problem("attention_mask", what, fix))
     return mask.bool()
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-    """softmax(Q Kᵀ / √size): how much each word piece looks at each other one (Vaswani et al., section 3.2.1).
+    """softmax(Q Kᵀ / √size): how much each token attends to each other one (Vaswani et al., section 3.2.1).
 
-    query and key: `(batch, heads, length, size)`. mask: as `read_mask` gives it, true where one may look.
+    query and key: `(batch, heads, length, size)`. mask: as `read_mask` gives it, true where a token may attend.
     Returns `(batch, heads, length, length)`; the last axis sums to 1.
     """
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (batch, heads, length, length)
@@ -120,7 +120,7 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor
 
 
 class BertSelfAttention(nn.Module):
-    """Every word piece takes from all others, in several heads at once (Vaswani et al., section 3.2.2)."""
+    """Every token attends to all tokens, in several heads at once (Vaswani et al., section 3.2.2)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ class BertEncoder(nn.Module):
 
 
 class BertPooler(nn.Module):
-    """The text as one vector: tanh of a projection of [CLS], the first word piece (Devlin et al., section 3.1, NSP)."""
+    """The text as one vector: tanh of a projection of [CLS], the first token (Devlin et al., section 3.1, NSP)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ class BertPredictionHeadTransform(nn.Module):
 
 
 class BertLMPredictionHead(nn.Module):
-    """Which word piece was masked (Devlin et al., section 3.1, task 1): products with their embeddings, and a bias."""
+    """Which token was masked (Devlin et al., section 3.1, task 1): products with the embeddings, and a bias."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()

@@ -93,7 +93,7 @@ class _Encoder:
                 token["special"] = token["special"] and token["id"] != mask_id
             copy = Tokenizer.from_str(json.dumps(state))
         except Exception as error:  # the only class that tokenizers raises
-            what = f"{type(tokenizer).__name__} cannot be copied, as pretraining has to: {first_line(error)}"
+            what = f"{type(tokenizer).__name__} cannot be copied, which pretraining requires: {first_line(error)}"
             fix = "Use an encoder whose tokenizer is complete in tokenizer.json."
             raise ModelError(Problem("model.name", what, fix)) from error
         copy.no_truncation()

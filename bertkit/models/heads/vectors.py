@@ -83,8 +83,11 @@ def attach(model: PreTrainedModel, layout: Layout) -> None:
 
 
 def attach_classifier(model: Any, size: int, classes: int, encoder: Encoder | None) -> None:
-    """A classifier over (u, v, |u - v|) of vectors of this size, whose tensors go with them: which texts are pairs,
-    the loss and decoding know. encoder: the folder to load it from."""
+    """A linear classifier over (u, v, |u - v|), for vectors u and v of `size` numbers.
+
+    The model returns its weight and bias next to the vectors; loss and decoding, which know the pairs, apply them.
+    encoder: the folder to load them from; None: randomly initialised.
+    """
     model.classifier = nn.Linear(3 * size, classes)
     nn.init.normal_(model.classifier.weight, std=0.02)
     nn.init.zeros_(model.classifier.bias)
