@@ -172,6 +172,13 @@ def test_limits_follow_the_options(options: dict[str, Any], said: str, facts: Fa
     assert said in card(replace(facts, options={**facts.options, **options}))
 
 
+def test_a_temperature_of_the_recipe_was_not_fitted(facts: Facts) -> None:
+    task = facts.recipe.task.model_copy(update={"temperature": 1.5})
+    changed = replace(facts, recipe=facts.recipe.model_copy(update={"task": task}))
+    assert "Its probabilities are calibrated (fitted on " in card(facts)
+    assert "Its probabilities are calibrated (set by the recipe): " in card(changed)
+
+
 # --- facts that are missing, paths that are nobody's business
 
 
