@@ -75,9 +75,12 @@ class DataSpec(Section):
     validation: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="Fraction of train to hold out, stratified by label, if the source has no validation split."
     )
+    group_by: Text | None = Field(
+        None, description="A column, such as a customer or a document, whose rows with one value are held out together."
+    )
     seed: Seed = Field(42, description="Seed of the hold-out and of `limit`.")
     limit: Annotated[int, Field(ge=1)] | dict[Split, Annotated[int, Field(ge=1)]] | None = Field(
-        None, description="Maximum number of rows per split, sampled with `seed`, for quick runs."
+        None, description="Maximum number of rows per split, sampled by label with `seed`, for quick runs."
     )
     unseen_labels: Literal["error", "ignore"] = Field(
         "error", description="Labels that train does not have: stop, or drop those rows and report them."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from transformers import set_seed
 
 from bertkit.data import Data
 from bertkit.data.schema import Finding
+from bertkit.data.table import Origin
 from bertkit.inference.runner import Runner
 from bertkit.recipe.recipe import load_recipe
 from bertkit.report.card import write_card
@@ -40,9 +42,8 @@ def finished(case: Case, folder: Path, where: Path, **sections: dict[str, Any]) 
     own = {"train": rows, "validation": rows}
     target = next((name for name in task.schema.targets if name in rows.column_names), None)
     prints = dict.fromkeys(own, "0" * 64)
-    data = Data(
-        own, dict(task.schema.columns), target, [], prints, [], {split: [] for split in own}, task.schema.corpus
-    )
+    origin = Origin(["rows.jsonl:"], array("H", bytes(2 * len(rows))), array("q", range(1, len(rows) + 1)))
+    data = Data(own, dict(task.schema.columns), target, [], prints, [], dict.fromkeys(own, origin), task.schema.corpus)
     recipe = load_recipe(once, check_files=False)
     job = Job(recipe, encoder(folder), task, data, features=rows)
     write_run_metadata(job, run, [FOUND])

@@ -65,10 +65,24 @@ def labelled(*labels):
 
 def test_only_canonical_columns_come_back_and_know_where_they_stood(tmp_path):
     data = get(write(tmp_path / "t.csv", "id,review,label\n7,good,1\n8,bad,0\n"), columns={"text": "review"})
-    assert list(data.rows["train"]) == [{"text": "good", "label": "1"}, {"text": "bad", "label": "0"}]
-    assert data.origins["train"][1] == f"{tmp_path / 't.csv'}:3"
+    assert data.rows["train"][0] == {"text": "good", "label": "1", "id": "7"}
+    assert data.origins["train"][1] == f"{tmp_path / 't.csv'}:3, id 8"
+    assert data.origins["train"].public(1) == "t.csv:3"
     assert data.target == "label"
-    assert list(data.columns) == ["text", "label"]
+    assert list(data.columns) == ["text", "label", "id"]
+
+
+def test_an_id_follows_its_row(tmp_path):
+    rows = [{"text": f"text {n}", "label": "ab"[n % 2], "ticket": None if n == 3 else 100 + n} for n in range(20)]
+    path = write(tmp_path / "t.jsonl", rows)
+    data = get(path, columns={"id": "ticket"}, validation=0.5, limit={"train": 6})
+    for split, own in data.rows.items():
+        for index, row in enumerate(own):
+            number = int(row["text"].removeprefix("text "))
+            assert row["id"] == (None if number == 3 else str(100 + number))
+            assert data.origins[split][index] == f"{path}:{number + 1}" + (
+                "" if number == 3 else f", id {100 + number}"
+            )
 
 
 def test_one_source_column_may_be_two_canonical_ones(tmp_path):
@@ -515,6 +529,52 @@ def test_the_hold_out_is_the_same_on_every_machine(skewed):
     assert held == ["text 1", "text 9", "text 12", "text 19", "text 89"]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_with_the_same_text_are_held_out_together(seed, tmp_path):
+    """Oracle: the leak check, and sets of texts."""
+    texts = [f"text {n}" for n in range(60)] + [f"Text  {n}" for n in range(20)] + ["", " ", "\u00a0"]
+    rows = [{"text": text, "label": "ab"[n % 2]} for n, text in enumerate(texts)]
+    data = get(write(tmp_path / "t.jsonl", rows), validation=0.3, seed=seed)
+    train, held = (
+        {" ".join(text.casefold().split()) for text in data.rows[s]["text"]} for s in ("train", "validation")
+    )
+    assert train & held <= {""}
+    assert len(data.rows["validation"]) == round(0.3 * len(rows))
+    assert not any("in train too" in finding.what for finding in check(data))
+
+
+def test_groups_are_held_out_together(tmp_path):
+    """A customer stays whole; a text of two customers joins them; rows without a customer stand alone."""
+    rows = [{"text": f"text {n}", "label": "ab"[n % 2], "customer": n // 3} for n in range(60)]
+    rows += [{"text": f"alone {n}", "label": "a", "customer": None} for n in range(20)]
+    rows[1]["text"] = rows[30]["text"] = "Thanks!"
+    path = write(tmp_path / "t.jsonl", rows)
+    held_out, alone = set(), set()
+    for seed in range(20):
+        data = get(path, validation=0.2, group_by="customer", seed=seed)
+        by_text = {row["text"]: row["customer"] for row in rows}
+        sides = [{by_text[text] for text in data.rows[split]["text"]} for split in ("train", "validation")]
+        assert sides[0] & sides[1] <= {None}
+        assert ({0, 10} <= sides[1]) == bool({0, 10} & sides[1])
+        assert abs(len(data.rows["validation"]) - 16) <= 2
+        held_out |= sides[1]
+        alone |= {text for text in data.rows["validation"]["text"] if text.startswith("alone")}
+        assert not any("that train has too" in finding.what for finding in check(data))
+    assert {0, 10} <= held_out
+    assert len(alone) > 10
+
+
+def test_groups_that_cannot_be_divided_are_said(tmp_path):
+    rows = [{"text": f"text {n}", "label": "ab"[n % 2], "customer": "one"} for n in range(20)]
+    path = write(tmp_path / "t.jsonl", rows)
+    wrong = fails(path, validation=0.2, group_by="customer")
+    assert "0.2 of 20 rows of train cannot be held out, since 20 of them must stay together" in wrong
+    assert "no column `custmer`, which `data.group_by` names" in fails(path, validation=0.2, group_by="custmer")
+    parts = {"train": str(path), "test": str(write(tmp_path / "u.jsonl", [{**rows[0], "text": "new"}]))}
+    found = [finding.what for finding in check(get(parts, group_by="customer"))]
+    assert "test: 1 of 1 row (100.0%) is of a group (`data.group_by`) that train has too" in found
+
+
 def test_a_hold_out_of_numbers_is_spread_over_them(tmp_path):
     path = write(tmp_path / "t.jsonl", [{"text": str(i), "score": i / 10} for i in range(100)])
     held = get(path, validation=0.2).rows["validation"]["score"][:]
@@ -536,6 +596,13 @@ def test_a_hold_out_contradicts_a_validation_split_and_needs_rows(tmp_path):
     assert "cannot be held out" in fails(tmp_path, validation=0.5)
     write(tmp_path / "dev.jsonl", labelled("a"))
     assert "remove `validation:`" in fails(tmp_path, validation=0.5)
+
+
+def test_a_limit_is_stratified_and_keeps_every_label(skewed):
+    counts = Counter(get(skewed, limit=30).rows["train"]["label"])
+    assert counts["once"] == counts["twice"] == 1
+    assert abs(counts["common"] - 30 * 80 / 103) <= 2
+    assert len(set(get(skewed, limit=4).rows["train"]["label"])) == 4
 
 
 def test_limit_is_seeded_and_keeps_the_order(skewed):

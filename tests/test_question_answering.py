@@ -397,7 +397,7 @@ def test_ids_that_are_there_twice_are_a_warning_and_none_are_needed(tmp_path: Pa
 
 def test_rows_of_a_test_split_without_answers_can_be_predicted(tmp_path: Path) -> None:
     files = {
-        "train": small.write_rows(tmp_path / "train.jsonl", [asked(str(n), ["good"]) for n in range(8)]),
+        "train": small.write_rows(tmp_path / "train.jsonl", [asked(str(n), ["good"], f"{CAT} {n}") for n in range(8)]),
         "test": small.write_rows(tmp_path / "test.jsonl", [asked("x", None)]),
     }
     spec = DataSpec.model_validate({"source": {k: str(v) for k, v in files.items()}, "validation": 0.25})

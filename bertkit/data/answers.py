@@ -27,10 +27,7 @@ def locate_answers(table: Table, split: str) -> tuple[Table, list[Finding]]:
         moved += found.moved
         return {"text": [context[a:b] for a, b in found.spans], "answer_start": [start for start, _ in found.spans]}
 
-    def where(row: int) -> str:
-        return table.origin[row] + ("" if names[row] is None else f", id {names[row]}")
-
-    answers = DiskList(each_row(locate, where, table.values["context"], table.values["answers"]))
+    answers = DiskList(each_row(locate, table.origin.__getitem__, table.values["context"], table.values["answers"]))
     return Table({**table.values, "answers": answers}, table.origin), list(_findings(split, names, answers, moved))
 
 

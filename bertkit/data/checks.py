@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.schema import Column, Finding, in_train_too, note, warn
+from bertkit.data.schema import MISLEADING, Column, Finding, in_train_too, note, warn
 from bertkit.data.splits import names_of
 from bertkit.data.table import Data, Origin, column_values, locations, numbers
-from bertkit.data.values import folded
-from bertkit.text import counted, share
+from bertkit.data.values import text_keys
+from bertkit.text import counted, part_of, share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,13 +53,9 @@ def check(data: Data) -> list[Finding]:
     return findings
 
 
-def _joined(value: str | list[str]) -> str:
-    return value if isinstance(value, str) else " ".join(value)
-
-
 def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> Iterator[Finding]:
     for name in names:
-        empty = [index for index, value in enumerate(column_values(rows, name)) if not folded(_joined(value))]
+        empty = [index for index, key in enumerate(text_keys(column_values(rows, name))) if key is None]
         if empty:
             what = f"{split}: {counted(len(empty), 'row')} with an empty `{name}`: {locations(origin, empty)}"
             yield warn(what)
@@ -117,10 +113,9 @@ class _Seen:
         import numpy as np
 
         hashes, with_text = array("q"), array("q")
-        for row, texts in enumerate(zip(*(column_values(rows, name) for name in names), strict=True)):
-            normal = tuple(folded(_joined(text)) for text in texts)
-            if any(normal):
-                hashes.append(hash(normal))
+        for row, key in enumerate(text_keys(*(column_values(rows, name) for name in names))):
+            if key is not None:
+                hashes.append(key)
                 with_text.append(row)
         indices, keys = (np.frombuffer(values, dtype=np.int64) for values in (with_text, hashes))
         _, index, inverse = np.unique(keys, return_index=True, return_inverse=True)
@@ -152,9 +147,14 @@ def _duplicates(seen: _Seen, split: str, data: Data) -> list[Finding]:
 def _shared(seen: _Seen, trained: _Seen, split: str, data: Data) -> list[Finding]:
     import numpy as np
 
+    groups, known = (np.asarray(data.origins[each].groups, dtype=np.int64) for each in (split, "train"))
+    shared, findings = int(np.isin(groups, known).sum()), list[Finding]()
+    if shared:
+        what = f"{split}: {part_of(shared, len(groups), 'row')} of a group (`data.group_by`) that train has too"
+        findings.append(warn(what, MISLEADING))
     common = np.flatnonzero(np.isin(seen.keys, trained.keys))
-    if not len(common):
-        return []
-    same = trained.first[trained.keys == seen.keys[common[0]]][0]
-    pair = f"{data.origins[split][int(seen.rows[common[0]])]} is {data.origins['train'][int(same)]}"
-    return [in_train_too(split, len(common), len(data.rows[split]), "row", pair)]
+    if len(common):
+        same = trained.first[trained.keys == seen.keys[common[0]]][0]
+        pair = f"{data.origins[split][int(seen.rows[common[0]])]} is {data.origins['train'][int(same)]}"
+        findings.append(in_train_too(split, len(common), len(data.rows[split]), "row", pair))
+    return findings

@@ -10,14 +10,15 @@ from typing import Any, TypeAlias
 
 from bertkit.data.columns import choose_columns
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import Column, Finding, Schema, note, warn
+from bertkit.data.schema import ID, Column, Finding, Schema, note, warn
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of
 from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerprint, in_blocks, locations, on_disk
 from bertkit.data.values import convert
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
-from bertkit.text import counted
+from bertkit.text import counted, listed
+from bertkit.validation import did_you_mean
 
 Refine: TypeAlias = Callable[[Table, str], tuple[Table, list[Finding]]]
 Parts: TypeAlias = Mapping[str, Sequence[Part]]  # by split
@@ -48,7 +49,10 @@ def load(
     needs_train = splits is None or not {"train", "validation"}.isdisjoint(splits)
     share = spec.validation if needs_train else None
     opened = splits if splits is None or share is None else {*splits, "train"} - {"validation"}
-    unmapped = open_source(spec, opened, {ANSWER, *(spec.columns.get(n, n) for n in schema.columns)})
+    if not schema.corpus:
+        schema = replace(schema, columns={**schema.columns, "id": schema.columns.get("id", ID)})
+    grouping = [spec.columns.get(spec.group_by, spec.group_by)] if spec.group_by else []
+    unmapped = open_source(spec, opened, {ANSWER, *grouping, *(spec.columns.get(n, n) for n in schema.columns)})
     if splits is None and "train" not in unmapped:
         raise DataError(Problem(str(spec.source), f"no train split; available: {', '.join(unmapped)}"))
     parts = _map_columns(unmapped, spec, schema)
@@ -111,7 +115,7 @@ def _read_tables(
     """The rows of all splits that were opened or held out, their target, and what was noticed."""
     tables, findings = dict[str, Table](), list[Finding]()
     for split in parts:
-        table, judged = _read(parts[split], schema.columns)
+        table, judged = _read(parts[split], schema.columns, spec)
         table, left_out = _accepted(table, judged, split)
         tables[split], notes = refine(table, split)
         findings += left_out + notes
@@ -120,17 +124,22 @@ def _read_tables(
     names = names_of(schema.columns[target]) if target else None
     if share is not None:
         count = len(tables["train"])
-        tables["train"], tables["validation"] = hold_out(tables["train"], share, spec.seed, target, names)
+        texts = [name for name, column in schema.columns.items() if column.holds in ("text", "words")]
+        texts = [name for name in texts if all(name in table.values for table in tables.values())]
+        tables["train"], tables["validation"] = hold_out(tables["train"], share, spec.seed, target, names, texts)
         findings.append(note(f"validation: {len(tables['validation']):,} of {count:,} rows of train"))
     limits = dict.fromkeys(tables, spec.limit) if isinstance(spec.limit, int) else {**(spec.limit or {})}
     for split, limit in limits.items():
         if split in tables and len(tables[split]) > limit:
             findings.append(note(f"{split}: limited to {limit:,} of {len(tables[split]):,} rows"))
-            tables[split] = limit_rows(tables[split], limit, spec.seed, split)
+            tables[split] = limit_rows(tables[split], limit, spec.seed, split, target, names)
     if share is not None or spec.limit is not None:
         present = {name for table in tables.values() for name in table.values}
-        lost = [what for name, what in schema.group_columns.items() if name in present]
-        findings += [warn(f"rows are sampled individually: {what}") for what in lost]
+        for name, what in schema.group_columns.items():
+            if name in present and (spec.group_by != name or spec.limit is not None):
+                findings.append(
+                    warn(f"rows are sampled individually: {what}", f"data.group_by={name} holds out whole groups")
+                )
     if target is not None and names is not None:
         if known_labels is None and "train" in tables:
             known_labels = labels_of(tables["train"], target, names)
@@ -140,16 +149,23 @@ def _read_tables(
     return tables, target, findings
 
 
-def _read(parts: Sequence[Part], columns: Mapping[str, Column]) -> tuple[Table, bytes]:
+def _read(parts: Sequence[Part], columns: Mapping[str, Column], spec: DataSpec) -> tuple[Table, bytes]:
     """The rows of a split: labels and numbers in memory, all else on disk; and whether ANSWER accepts each of them."""
     names = [name for name in columns if any(name in part.mapping for part in parts)]
     read = {name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in names}
     origin, judged = Origin([part.prefix for part in parts]), bytearray()
     for index, part in enumerate(parts):
         free = ANSWER not in part.mapping.values()
+        group_by = part.mapping.get(spec.group_by or "", spec.group_by)
+        if group_by and group_by not in part.columns:
+            what = f"no column `{group_by}`, which `data.group_by` names; found: {listed(part.columns)}"
+            raise DataError(Problem(part.name, f"{what}{did_you_mean(group_by, part.columns)}"))
         for block in in_blocks(part.rows):
-            for number, _ in block:
+            for number, row in block:
                 origin.add(index, number)
+                if group_by:  # a row without a value is a group of its own
+                    value = row.get(group_by)
+                    origin.groups.append(hash((part.name, number) if value in (None, "") else str(value)))
             judged += bytes(_judgement(row.get(ANSWER)) if free else ACCEPTED for _, row in block)
             places = origin.select(range(len(origin) - len(block), len(origin)))
             for name in names:
@@ -161,7 +177,7 @@ def _read(parts: Sequence[Part], columns: Mapping[str, Column]) -> tuple[Table, 
                     read[name].extend(convert(values, name, columns[name], places))
     for name in (name for name in names if columns[name].holds == "label"):
         read[name] = convert(read[name], name, columns[name], origin)
-    return Table({**read}, origin), bytes(judged)
+    return Table({**read}, replace(origin, ids=read.get("id", ()))), bytes(judged)
 
 
 def _judgement(answer: Any) -> int:

@@ -27,6 +27,10 @@ class Column(NamedTuple):
     located: bool = False  # answers have offsets in it, in the user's own characters
 
 
+MISLEADING = "scores will look better than they are"
+ID = Column("name", "a name for the row, kept in messages and predictions")  # optional, of every task
+
+
 @dataclass(frozen=True)
 class Schema:
     """The columns of a task's rows."""
@@ -61,4 +65,4 @@ def warn(what: str, fix: str = "") -> Finding:
 def in_train_too(split: str, count: int, total: int, noun: str, example: str) -> Finding:
     """So many of the split's rows are rows of train."""
     what = f"{split}: {part_of(count, total, noun)} in train too; e.g. {example}"
-    return warn(what, "scores will look better than they are")
+    return warn(what, MISLEADING)

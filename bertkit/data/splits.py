@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from bertkit.data.schema import Column, Finding, warn
 from bertkit.data.table import Problems, Table
+from bertkit.data.values import text_keys
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 from bertkit.text import counted
@@ -30,43 +31,102 @@ def names_of(column: Column) -> Names | None:
 
 
 def hold_out(
-    train: Table, share: float, seed: int, target: str | None, names: Names | None = None
+    train: Table, share: float, seed: int, target: str | None, names: Names | None = None, texts: Sequence[str] = ()
 ) -> tuple[Table, Table]:
     """Split train into (train, validation), both in their old order; the same on every platform for a seed.
 
     share: of the rows, in (0, 1).  target: column to stratify by: a label, the first of several labels, or a number
     (by quantile); None: not stratified. A label never loses its last row in train.  names: `names_of` the target.
+    texts: columns; rows that have the same texts stay together, and so do rows with one value of `data.group_by`.
     Raises DataError where no row can be held out.
     """
-    values = train.values[target] if target else [None] * len(train)
-    labels = [names(value) if names else [] for value in values]
-    rng = random.Random(seed)
-    draw = [rng.random() for _ in range(len(train))]  # random() is the part of the module that never changes
-    strata: defaultdict[Any, list[int]] = defaultdict(list)
-    for index, stratum in enumerate(_strata(values, labels)):
-        strata[stratum].append(index)
-    position = {}
-    for members in strata.values():
-        members.sort(key=draw.__getitem__)
-        position.update({index: (i + 0.5) / len(members) for i, index in enumerate(members)})
-    order = sorted(range(len(train)), key=lambda index: (position[index], draw[index]))
-    held = set(order[: max(1, round(share * len(train)))])
-    remaining = Counter(name for i, given in enumerate(labels) if i not in held for name in given)
-    for index in sorted(held):
-        if any(not remaining[name] for name in labels[index]):
-            held.remove(index)
-            remaining.update(labels[index])
-    if not 0 < len(held) < len(train):
-        what = f"validation: {share} of {len(train)} rows of train cannot be held out"
+    labels = _labels(train, target, names)
+    units = _units(train, texts)
+    wanted, held = max(1, round(share * len(train))), list[list[int]]()
+    for unit in _stratified(units, train, target, labels, random.Random(seed)):
+        if len(unit) <= wanted:
+            held.append(unit)
+            wanted -= len(unit)
+    held = held or [min(units, key=len)]
+    out = {row for unit in held for row in unit}
+    remaining = Counter(name for row, given in enumerate(labels) if row not in out for name in given)
+    for unit in sorted(held):
+        needed = [name for row in unit for name in labels[row]]
+        if any(not remaining[name] for name in needed):
+            out.difference_update(unit)
+            remaining.update(needed)
+    if not 0 < len(out) < len(train):
+        together = f", since {len(max(units, key=len)):,} of them must stay together" if len(units) < len(train) else ""
+        what = f"validation: {share} of {len(train):,} rows of train cannot be held out{together}"
         raise DataError(Problem("data.validation", what, "add rows, or name a validation file under data.source"))
-    return train.select([i for i in range(len(train)) if i not in held]), train.select(sorted(held))
+    return train.select([i for i in range(len(train)) if i not in out]), train.select(sorted(out))
 
 
-def limit_rows(table: Table, limit: int, seed: int, split: str) -> Table:
-    """`limit` rows, sampled with `seed`, in their old order, independently of the other splits."""
-    rng = random.Random(f"{seed} {split}")
-    draw = [rng.random() for _ in range(len(table))]
-    return table.select(sorted(sorted(range(len(table)), key=draw.__getitem__)[:limit]))
+def limit_rows(table: Table, limit: int, seed: int, split: str, target: str | None, names: Names | None) -> Table:
+    """`limit` rows in their old order, stratified like a hold-out, with a row of each label while there is room.
+
+    They are sampled with `seed`, independently of the other splits.
+    """
+    labels, rng = _labels(table, target, names), random.Random(f"{seed} {split}")
+    order = [row for (row,) in _stratified([[row] for row in range(len(table))], table, target, labels, rng)]
+    found = set[str]()
+    brings = []  # whether a row has a label that no row before it has
+    for row in order:
+        brings.append(not found.issuperset(labels[row]))
+        found.update(labels[row])
+    first = sorted(range(len(order)), key=lambda place: (not brings[place], place))
+    return table.select(sorted(order[place] for place in first[:limit]))
+
+
+def _labels(table: Table, target: str | None, names: Names | None) -> list[Sequence[str]]:
+    values = table.values.get(target or "")
+    return [names(value) for value in values] if values is not None and names else [()] * len(table)
+
+
+def _units(table: Table, texts: Sequence[str]) -> list[list[int]]:
+    """The rows, those together that have the same texts or belong to one group, directly or by way of other rows."""
+    parent = list(range(len(table)))
+
+    def root(row: int) -> int:
+        while parent[row] != row:
+            parent[row] = parent[parent[row]]
+            row = parent[row]
+        return row
+
+    for keys in (text_keys(*(table.values[name] for name in texts)), table.origin.groups):
+        first = dict[int, int]()
+        for row, key in enumerate(keys):
+            if key is not None:
+                parent[root(row)] = root(first.setdefault(key, row))
+    units: defaultdict[int, list[int]] = defaultdict(list)
+    for row in range(len(table)):
+        units[root(row)].append(row)
+    return sorted(units.values())
+
+
+def _stratified(
+    units: Sequence[list[int]],
+    table: Table,
+    target: str | None,
+    labels: Sequence[Sequence[str]],
+    rng: random.Random,
+) -> Iterator[list[int]]:
+    """The units in a random order, every beginning of which is stratified by the target of their first rows."""
+    draw = [rng.random() for _ in range(len(table))]  # random() is the part of the module that never changes
+    values = table.values.get(target or "", ())
+    of_row = (
+        _quantiles(values) if values and isinstance(values[0], float) else [next(iter(each), "") for each in labels]
+    )
+    strata: defaultdict[Any, list[list[int]]] = defaultdict(list)
+    for unit in sorted(units, key=lambda unit: draw[unit[0]]):
+        strata[of_row[unit[0]]].append(unit)
+    placed = []
+    for members in strata.values():
+        size, before = sum(map(len, members)), 0
+        for unit in members:
+            placed.append(((before + len(unit) / 2) / size, draw[unit[0]], unit))
+            before += len(unit)
+    return (unit for _, _, unit in sorted(placed))
 
 
 def labels_of(table: Table, target: str, names: Names) -> set[str]:
@@ -106,11 +166,9 @@ def known_only(
     return known_tables, findings
 
 
-def _strata(values: Sequence[Any], labels: Sequence[Sequence[str]]) -> Iterator[Any]:
-    if values and isinstance(values[0], float):
-        rank = {index: r for r, index in enumerate(sorted(range(len(values)), key=values.__getitem__))}
-        return (rank[i] * BINS // len(values) for i in range(len(values)))
-    return (next(iter(each), None) for each in labels)
+def _quantiles(values: Sequence[float]) -> list[int]:
+    rank = {row: place for place, row in enumerate(sorted(range(len(values)), key=values.__getitem__))}
+    return [rank[row] * BINS // len(values) for row in range(len(values))]
 
 
 VALIDATION = ("validation", "valid", "val", "dev")  # its names in folders and on the Hub

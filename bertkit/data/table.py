@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from bertkit.data.disk_list import DiskList, close, disk_full_as_error
@@ -82,14 +83,21 @@ class FirstSeen:
 
 @dataclass(frozen=True)
 class Origin:
-    """The location of each row of a split, in ten bytes: `origin[i]` is text such as "train.csv:12"."""
+    """The location of each row of a split, in ten bytes: `origin[i]` is text such as "train.csv:12, id 4711"."""
 
     files: Sequence[str]  # "train.csv:", "train.json, row "
     file: array[int] = field(default_factory=lambda: array("H"))
     number: array[int] = field(default_factory=lambda: array("q"))
+    groups: array[int] = field(default_factory=lambda: array("q"))  # equal in rows of one `data.group_by`; or empty
+    ids: Sequence[str | None] = ()  # what the column `id` holds
 
     def __getitem__(self, index: int) -> str:
-        return f"{self.files[self.file[index]]}{self.number[index]}"
+        name = self.ids[index] if self.ids else None
+        return f"{self.files[self.file[index]]}{self.number[index]}" + ("" if name is None else f", id {name}")
+
+    def public(self, index: int) -> str:
+        """The location without the file's folder, such as "train.csv:12"."""
+        return f"{PurePath(self.files[self.file[index]]).name}{self.number[index]}"
 
     def __len__(self) -> int:
         return len(self.number)
@@ -102,7 +110,11 @@ class Origin:
     def select(self, indices: Sequence[int]) -> Origin:
         """The locations of these rows, in this order."""
         file, number = (array(a.typecode, [a[i] for i in indices]) for a in (self.file, self.number))
-        return Origin(self.files, file, number)
+        groups = array("q", [self.groups[i] for i in indices] if self.groups else [])
+        ids = (
+            self.ids.select(indices) if isinstance(self.ids, DiskList) else self.ids and [self.ids[i] for i in indices]
+        )
+        return Origin(self.files, file, number, groups, ids)
 
 
 class WrongColumn(ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertkit.data.schema import Column, Schema
@@ -95,6 +95,13 @@ def folded(text: str) -> str:
     if not text.isascii():
         text = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text))
     return " ".join(text.casefold().split())
+
+
+def text_keys(*columns: Iterable[str | Sequence[str]]) -> Iterator[int | None]:
+    """For each row a number that rows with the same texts share, by `folded`; None for a row without any text."""
+    for texts in zip(*columns, strict=True):
+        normal = tuple(folded(text if isinstance(text, str) else " ".join(text)) for text in texts)
+        yield hash(normal) if any(normal) else None
 
 
 def _refuse_fractions(values: Sequence[Any], name: str, origin: Origin) -> None:

@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """One wrong answer. row: from 1. lines: name -> the text in parts, some of them marked."""
+    """One wrong answer. row: from 1; where: its id, or file and line. lines: name -> the text in parts, some marked."""
 
     row: int
     gold: str
@@ -35,6 +35,7 @@ class Mistake(NamedTuple):
     texts: tuple[str, ...] = ()
     lines: tuple[tuple[str, tuple[Part, ...]], ...] = ()
     notes: tuple[str, ...] = ()
+    where: str = ""
 
 
 class Mistakes(NamedTuple):
@@ -79,7 +80,12 @@ def label_of(facts: Facts, value: Any) -> str:
 def _by_row(facts: Facts, measure: str, find: Callable[[Facts, int, Row], Mistake | None]) -> Mistakes:
     """The mistakes of single rows. find: row and its number from 1 -> its mistake, if it is one."""
     found = (find(facts, number, row) for number, row in enumerate(facts.rows, 1))
-    return _sorted("rows", measure, len(facts.rows), found)
+    placed = (each and each._replace(where=_where(facts.rows[each.row - 1])) for each in found)
+    return _sorted("rows", measure, len(facts.rows), placed)
+
+
+def _where(row: Row) -> str:
+    return str(row.get("id") or row.get("location", ""))
 
 
 def _labels(facts: Facts) -> Mistakes:

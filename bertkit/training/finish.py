@@ -134,9 +134,11 @@ def score_splits(
             answers = predictor.task.answer(rows, predictor.predict_features)
         else:
             continue
+        origin = data.origins[split]
         with written_aside(run.folder / "predictions" / f"{split}.jsonl") as file:
-            for row, answer in zip(rows, answers, strict=True):
-                file.write(json.dumps({**row, "answer": answer}, ensure_ascii=False) + "\n")
+            for index, (row, answer) in enumerate(zip(rows, answers, strict=True)):
+                line = {**row, "location": origin.public(index), "answer": answer}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
     return splits, baselines
 
 
