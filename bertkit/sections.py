@@ -82,6 +82,13 @@ class DataSpec(Section):
     limit: Annotated[int, Field(ge=1)] | dict[Split, Annotated[int, Field(ge=1)]] | None = Field(
         None, description="Maximum number of rows per split, sampled by label with `seed`, for quick runs."
     )
+    labels_separator: Text = Field("|", description="Between the labels of a row, where `labels` is text.")
+    normalize_labels: Literal["strip", "casefold"] | None = Field(
+        None, description="Labels that differ only in space at their ends (strip), or also in case (casefold), are one."
+    )
+    missing_labels: Literal["error", "ignore"] = Field(
+        "error", description="Rows without a label: stop, or leave them out and report them."
+    )
     unseen_labels: Literal["error", "ignore"] = Field(
         "error", description="Labels that train does not have: stop, or drop those rows and report them."
     )

@@ -721,6 +721,74 @@ def test_a_row_with_two_values_of_one_name_counts_once(tmp_path):
     assert settled["pos_weight"] == {"pos": 2.0, "neg": 2.0}
 
 
+def test_rows_without_a_label_are_left_out_if_asked(tmp_path):
+    path = write(tmp_path / "t.csv", "text,label\na,x\nb,\nc,y\nd, \n")
+    assert "2 of 4 rows of train have no `label`" in fails(path)
+    assert "data: {missing_labels: ignore}" in fails(path)
+    data = get(path, missing_labels="ignore")
+    assert data.rows["train"]["text"][:] == ["a", "c"]
+    assert f"2 of 4 rows of train have no `label`; left out: {path}:3, {path}:5" in says(data, "warn")
+    nothing = write(tmp_path / "u.csv", "text,label\na,\n")
+    assert "1 of 1 rows of train have no `label`" in fails(nothing, missing_labels="ignore")
+
+
+SPELLED = ["Billing", "billing", "Billing ", "Billing", "other"]
+
+
+@pytest.mark.parametrize(
+    ("how", "labels"),
+    [(None, SPELLED), ("strip", [label.strip() for label in SPELLED]), ("casefold", ["billing"] * 4 + ["other"])],
+)
+@pytest.mark.parametrize("several", [False, True])
+def test_labels_that_differ_in_case_or_space_are_one_if_asked(how, labels, several, tmp_path):
+    name, cells = ("labels", [[each] for each in SPELLED]) if several else ("label", SPELLED)
+    rows = [{"text": str(number), name: cell} for number, cell in enumerate(cells)]
+    data = get(write(tmp_path / "t.jsonl", rows), normalize_labels=how)
+    assert data.rows["train"][name][:] == ([[label] for label in labels] if several else labels)
+    merged = [finding.what for finding in data.findings if "are read as" in finding.what]
+    expected = {None: [], "strip": ["'Billing' (2), 'Billing ' (1) are read as 'Billing'"]}
+    expected["casefold"] = ["'Billing' (2), 'billing' (1), 'Billing ' (1) are read as 'billing'"]
+    assert merged == [f"train: {what}" for what in expected[how]]
+
+
+def test_two_spellings_in_one_row_are_one_label(tmp_path):
+    path = write(tmp_path / "t.jsonl", [{"text": "a", "labels": ["B", "b", "c"]}, {"text": "b", "labels": []}])
+    assert get(path, normalize_labels="casefold").rows["train"]["labels"][:] == [["b", "c"], []]
+
+
+def test_labels_of_all_splits_and_the_data_sets_names_are_normalized(tmp_path):
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["Pos", "neg", "pos"])})
+    for split, labels in (("train", [0, 1, 2]), ("validation", [2, 1, 0])):
+        Dataset.from_dict({"text": ["a", "b", "c"], "label": labels}, features).to_parquet(
+            tmp_path / f"{split}.parquet"
+        )
+    data = get(tmp_path, normalize_labels="casefold")
+    assert data.class_names == ["pos", "neg"]
+    assert data.rows["validation"]["label"][:] == ["pos", "neg", "pos"]
+
+
+@pytest.mark.parametrize("separator", [",", ";", " / "])
+def test_labels_in_one_cell_are_divided(separator, tmp_path):
+    cells = [separator.join(labels) for labels in (["a", "b"], ["a"], [], ["c", "a"])]
+    path = write(tmp_path / "t.jsonl", [{"text": str(n), "labels": cell} for n, cell in enumerate(cells)])
+    assert get(path, labels_separator=separator).rows["train"]["labels"][:] == [["a", "b"], ["a"], [], ["c", "a"]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "hint"),
+    [
+        (["Billing", "urgent", "Billing, urgent"], "train: labels such as 'Billing, urgent' look like several labels"),
+        (["a; b", "b; c"], "train: labels such as 'a; b' look like several labels"),
+        (["Paris, France", "Oslo, Norway"], None),
+    ],
+)
+def test_cells_that_hold_several_labels_are_noticed(labels, hint, tmp_path):
+    found = says(get(write(tmp_path / "t.jsonl", labelled(*labels))), "warn")
+    assert [what for what in found if "look like several" in what] == [hint] * bool(hint)
+
+
 # --- fingerprints and checks -----------------------------------------------------------------------------------------
 
 

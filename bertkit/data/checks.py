@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 FEW_ROWS = 10  # of a label in train: fewer can hardly be learned
+SEPARATORS = ";,|"  # that several labels in one cell may have between them
 MANY_LABELS = 10  # a longer list is cut short in messages
 
 
@@ -95,7 +97,14 @@ def _label_findings(counts: Mapping[str, int], several: bool) -> list[Finding]:
         other = spelled.setdefault(name.strip().casefold(), name)
         if other != name:
             what = f"train: the labels {other!r} and {name!r} differ only in case or space"
-            findings.append(warn(what, "they are two labels; write them the same way if they are one"))
+            fix = "they are two labels; if they are one:  data: {normalize_labels: casefold}"
+            findings.append(warn(what, fix))
+    for separator in SEPARATORS:
+        parts = Counter(part.strip() for name in counts for part in set(name.split(separator)) if separator in name)
+        if any(part in counts or rows > 1 for part, rows in parts.items()):
+            name = next(name for name in counts if separator in name)
+            fix = f"if so, map the column as `labels`, with  data: {{labels_separator: {json.dumps(separator)}}}"
+            findings.append(warn(f"train: labels such as {name!r} look like several labels", fix))
     return findings
 
 

@@ -12,9 +12,9 @@ from bertkit.data.columns import choose_columns
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import ID, Column, Finding, Schema, note, warn
 from bertkit.data.sources import Part, open_source
-from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of
+from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of, normal, normalize_labels
 from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerprint, in_blocks, locations, on_disk
-from bertkit.data.values import convert
+from bertkit.data.values import convert, divided
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 from bertkit.text import counted, listed
@@ -72,7 +72,7 @@ def load(
         rows={split: each.rows for split, each in loaded.items()},
         columns={name: column for name, column in schema.columns.items() if name in present},
         target=target,
-        class_names=_class_names(parts, target),
+        class_names=_class_names(parts, target, spec.normalize_labels),
         fingerprints={split: each.fingerprint for split, each in loaded.items()},
         findings=findings + notes,
         origins={split: each.origin for split, each in loaded.items()},
@@ -119,7 +119,10 @@ def _read_tables(
         table, left_out = _accepted(table, judged, split)
         tables[split], notes = refine(table, split)
         findings += left_out + notes
-    findings += [each for split, table in tables.items() for each in _drop_unlabelled(table, split, schema.targets)]
+    for split, table in tables.items():
+        table, notes = _drop_unlabelled(table, split, schema.targets, spec.missing_labels)
+        tables[split], merged = normalize_labels(table, split, schema.columns, spec.normalize_labels)
+        findings += notes + merged
     target = next((name for name in schema.targets if any(name in t.values for t in tables.values())), None)
     names = names_of(schema.columns[target]) if target else None
     if share is not None:
@@ -171,6 +174,8 @@ def _read(parts: Sequence[Part], columns: Mapping[str, Column], spec: DataSpec) 
             for name in names:
                 source = part.mapping.get(name)
                 values = [None if source is None else row.get(source) for _, row in block]
+                if columns[name].holds == "labels":
+                    values = [divided(value, spec.labels_separator) for value in values]
                 if columns[name].holds == "label":  # converted once all values are read; equal ones are one object
                     read[name].extend(intern(value) if isinstance(value, str) else value for value in values)
                 else:
@@ -196,27 +201,34 @@ def _accepted(table: Table, judged: bytes, split: str) -> tuple[Table, list[Find
     return accepted, [warn(f"{what}, left out: {locations(table.origin, out)}")]
 
 
-def _drop_unlabelled(table: Table, split: str, targets: Sequence[str]) -> list[Finding]:
-    """Remove targets that no row of a test split has; DataError where some rows, or train, lack theirs."""
-    notes = []
+def _drop_unlabelled(table: Table, split: str, targets: Sequence[str], policy: str) -> tuple[Table, list[Finding]]:
+    """Without targets that no row of a test split has, and without rows that lack theirs, by `policy`.
+
+    policy: "error" raises a DataError where some rows, or train, lack theirs; "ignore" leaves them out with a warning.
+    """
+    findings = []
     for name in [name for name in targets if name in table.values]:
-        missing = [index for index, value in enumerate(table.values[name]) if value is None]
+        missing = {index for index, value in enumerate(table.values[name]) if value is None}
         # GLUE's mark of a hidden score; a missing text
         if split == "test" and all(value in (-1.0, "") for value in table.values[name]):
-            missing = list(range(len(table)))
+            missing = set(range(len(table)))
+        what = f"{len(missing):,} of {len(table):,} rows of {split} have no `{name}`"
         if split == "test" and len(missing) == len(table):
-            del table.values[name]
-            notes.append(note(f"{split} has no `{name}`: it can be predicted, but not scored"))
+            table = Table({other: values for other, values in table.values.items() if other != name}, table.origin)
+            findings.append(note(f"{split} has no `{name}`: it can be predicted, but not scored"))
         elif missing:
-            what = f"{len(missing):,} of {len(table):,} rows of {split} have no `{name}`"
-            where = locations(table.origin, missing)
-            raise DataError(Problem("", f"{what}: {where}", "fill it in, or remove these rows"))
-    return notes
+            where = locations(table.origin, sorted(missing))
+            if policy == "error" or len(missing) == len(table):
+                fix = "fill it in, or leave these rows out:  data: {missing_labels: ignore}"
+                raise DataError(Problem("", f"{what}: {where}", fix))
+            findings.append(warn(f"{what}; left out: {where}"))
+            table = table.select([index for index in range(len(table)) if index not in missing])
+    return table, findings
 
 
-def _class_names(parts: Parts, target: str | None) -> list[str]:
+def _class_names(parts: Parts, target: str | None, how: str | None) -> list[str]:
     names = (part.class_names.get(part.mapping.get(target or "", "")) for own in parts.values() for part in own)
-    return next((each for each in names if each), [])
+    return list(dict.fromkeys(normal(name, how) for name in next((each for each in names if each), [])))
 
 
 def _loaded(table: Table, schema: Schema) -> Loaded:

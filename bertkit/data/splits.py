@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from bertkit.data.schema import Column, Finding, warn
+from bertkit.data.disk_list import DiskList
+from bertkit.data.schema import Column, Finding, note, warn
 from bertkit.data.table import Problems, Table
 from bertkit.data.values import text_keys
 from bertkit.errors import DataError, Problem
@@ -127,6 +128,34 @@ def _stratified(
             placed.append(((before + len(unit) / 2) / size, draw[unit[0]], unit))
             before += len(unit)
     return (unit for _, _, unit in sorted(placed))
+
+
+def normal(label: str, how: str | None) -> str:
+    """The label as `data.normalize_labels` reads it."""
+    return label if how is None else label.strip() if how == "strip" else label.strip().casefold()
+
+
+def normalize_labels(
+    table: Table, split: str, columns: Mapping[str, Column], how: str | None
+) -> tuple[Table, list[Finding]]:
+    """The table with every label as `normal` reads it, and which spellings became one."""
+    values, findings = dict(table.values), list[Finding]()
+    several = {name: columns[name].holds == "labels" for name in values if columns[name].holds in ("label", "labels")}
+    for name, many in several.items() if how else ():
+        given = values[name]
+        spellings = Counter(each for value in given for each in ((value or ()) if many else (value,) if value else ()))
+        read = {spelling: normal(spelling, how) for spelling in spellings}
+        if many:
+            values[name] = DiskList(value and list(dict.fromkeys(read[each] for each in value)) for value in given)
+        else:
+            values[name] = [value and read[value] for value in given]
+        merged: defaultdict[str, list[str]] = defaultdict(list)
+        for spelling, _ in spellings.most_common():
+            merged[read[spelling]].append(f"{spelling!r} ({spellings[spelling]:,})")
+        for label, forms in merged.items():
+            if len(forms) > 1:
+                findings.append(note(f"{split}: {', '.join(forms)} are read as {label!r}"))
+    return Table(values, table.origin), findings
 
 
 def labels_of(table: Table, target: str, names: Names) -> set[str]:

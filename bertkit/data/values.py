@@ -138,11 +138,14 @@ def _label(value: Any) -> str | None:
     return value
 
 
+def divided(value: Any, separator: str) -> Any:
+    """Several labels in one text as a list; every other value as it is."""
+    return [part.strip() for part in value.split(separator) if part.strip()] if isinstance(value, str) else value
+
+
 def _labels(value: Any) -> list[str] | None:
     if value is None:
         return None
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split("|") if part.strip()]
     if not isinstance(value, list):
         raise ValueError(f"holds {short_repr(value)}, where a list of labels, or text such as a|b, is expected")
     if any(isinstance(part, float | list) for part in value):
