@@ -41,10 +41,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def unknown_key(path: KeyPath, known: Iterable[str], homes: Mapping[str, str] = {}) -> KeyProblem:
-    """A key that its section does not have. homes: key -> the section it belongs to, for misplaced keys."""
+    """A key that its section does not have. homes: key -> its section, or a dotted path where it has another name."""
     names, key = sorted(known), str(path[-1])
     if key in homes:
-        return KeyProblem(path, "unknown key", f"it belongs under `{homes[key]}:`")
+        renamed = "." in homes[key]
+        fix = f"here it is `{homes[key]}`" if renamed else f"it belongs under `{homes[key]}:`"
+        return KeyProblem(path, "unknown key", fix)
     near = did_you_mean(key, names)
     fix = f"known here: {', '.join(names)}" if not near and len(names) <= 25 else ""
     return KeyProblem(path, f"unknown key{near}", fix)

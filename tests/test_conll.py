@@ -125,6 +125,21 @@ def test_other_names_and_streams_need_the_format(tmp_path):
     assert list(read_stream(io.BytesIO(content), "standard input", spec(format="conll"))) == [EU]
 
 
+def test_words_before_the_first_document_make_it_one_document(tmp_path):
+    path, findings = tmp_path / "t.conll", []
+    path.write_text("a O\n" + "".join(f"\n-DOCSTART- -X- O\n\nb{n} O\n" for n in range(29)))
+    rows = list(read_rows(path, spec(), findings))
+    assert [row["tokens"] for _, row in rows] == [["a"], *([f"b{n}"] for n in range(29))]
+    assert all("document" not in row for _, row in rows)
+    (finding,) = findings
+    assert finding.level == "warn"
+    assert finding.what == f"{path}: words precede its first -DOCSTART-, in line 3; read as one document"
+    path.write_text("-DOCSTART- -X- O\n\na O\n\n-DOCSTART- -X- O\n\nb O\n")
+    findings.clear()
+    assert [row["document"] for _, row in read_rows(path, spec(), findings)] == ["1", "2"]
+    assert not findings
+
+
 def test_places_are_lines_and_columns_those_of_the_first_row(tmp_path):
     path = tmp_path / "t.conll"
     path.write_text("-DOCSTART- O\n\nEU NNP B-ORG\n")
@@ -150,18 +165,6 @@ SAD = [
     ("a column twice", "a O\n", {"header": ["x", "x"]}, ["data.header: names a column twice: x", "[tokens, tags]"]),
     ("no column", "a O\n", {"header": []}, ["data.header: names no column"]),
     ("no delimiter", "a O\n", {"delimiter": "\n"}, ["data.delimiter: '\\n' cannot separate fields"]),
-    (
-        "a document too late",
-        "a O\n\n-DOCSTART- O\n\nb O\n",
-        {},
-        ["t.conll:3: -DOCSTART- in a file that does not begin"],
-    ),
-    (
-        "a document after a bad line",
-        "a\tb c\n-DOCSTART-\nd O\n",
-        {},
-        ["t.conll:1: a field", "t.conll:2: -DOCSTART- in a"],
-    ),
     (
         "a column named document",
         "-DOCSTART-\n\na O\n",

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import small
+from datasets.data_files import EmptyDatasetError
+from datasets.exceptions import DataFilesNotFoundError
 
 from bertkit.data import check, label_names, load
 from bertkit.data import sources as sources_module
@@ -418,6 +420,8 @@ def test_a_folder_as_on_the_hub_has_its_files_in_data(tmp_path):
         (ConnectionError("Couldn't reach https://u:p@hf.co/x?sig=1 with hf_SECRET"), "the Hub cannot be reached"),
         (RuntimeError("Dataset scripts are no longer supported, but found glue.py"), "refs/convert/parquet"),
         (FileNotFoundError("Dataset 'some/data' doesn't exist"), "nor a data set on the Hub"),
+        (EmptyDatasetError("The directory at x doesn't contain any data files"), "exists, but holds no data files"),
+        (DataFilesNotFoundError("No (supported) data files found"), "exists, but holds no data files"),
         (ValueError("BuilderConfig 'x' not found. Available: ['cola'] hf_SECRET"), "pick one"),
         (ValueError("is a gated dataset on the Hub"), "hf auth login"),
     ],
@@ -617,6 +621,16 @@ def test_limit_is_seeded_and_keeps_the_order(skewed):
     assert len(both.rows["validation"]) == 5
     assert len(both.rows["train"]) == 82
     assert len(get(skewed, limit=1000).rows["train"]) == 103
+
+
+def test_labels_that_the_limit_removed_from_train_are_told_as_such(tmp_path):
+    write(tmp_path / "train.csv", "text,label\n" + "a,x\n" * 200 + "b,rare\n")
+    write(tmp_path / "validation.csv", "text,label\na,x\nb,rare\n")
+    message = fails(tmp_path, limit={"train": 3})
+    assert "raise `data.limit`, which left no row of train with rare; or leave the rows out" in message
+    assert "add rows" not in message
+    write(tmp_path / "validation.csv", "text,label\na,x\nb,other\n")
+    assert "add rows with these labels to train; or leave" in fails(tmp_path, limit={"train": 3})
 
 
 def test_unseen_labels_stop_or_are_left_out(tmp_path):

@@ -124,6 +124,28 @@ def test_an_entity_that_begins_with_i_is_counted_and_kept(tmp_path: Path) -> Non
     assert "wild.conll:4" in finding.what
 
 
+def test_documents_that_begin_too_late_are_a_finding(tmp_path: Path) -> None:
+    path = tmp_path / "late.conll"
+    path.write_text("a B-X\n\n-DOCSTART- O\n\nb O\n")
+    data = get(path)
+    assert data.rows["train"]["tokens"][:] == [["a"], ["b"]]
+    assert [f.what for f in data.findings if f.level == "warn"] == [
+        f"{path}: words precede its first -DOCSTART-, in line 3; read as one document"
+    ]
+
+
+def test_spans_that_cut_words_are_told_with_the_setting_that_moves_them(tmp_path: Path) -> None:
+    cut = {"text": "Ada Brixton", "spans": [[0, 2, "X"]]}
+    with pytest.raises(DataError) as error:
+        get(spans_file(tmp_path, *[cut] * 30))
+    assert str(error.value).count("cuts a word") == 20
+    assert str(error.value).count("alignment: expand") == 1
+    assert get(spans_file(tmp_path, cut), alignment="expand").rows["train"]["tags"][0] == ["B-X", "O"]
+    with pytest.raises(DataError) as error:
+        get(spans_file(tmp_path, {"text": "Ada", "spans": [[0, 9, "X"]]}))
+    assert "alignment" not in str(error.value)
+
+
 def test_words_and_tags_of_different_number_are_an_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"tokens": ["a", "b"], "tags": ["O", "B-X"]}\n{"tokens": ["a"], "tags": ["O", "O"]}\n')

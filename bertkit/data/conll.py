@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TypeAlias
 
+from bertkit.data.schema import warn
 from bertkit.data.table import NumberedRow, Problems
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
@@ -21,16 +22,17 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Num
 
     Columns are named by `spec.header` where it is a list, else by position: `tokens`, then `column2`, `column3`
     …, and the last `tags`. A file that begins with a -DOCSTART- line has a column `document` too: the number of
-    the document, "1" for the first. Fields are separated by `spec.delimiter`; None: by tabs, or else by spaces.
-    Memory is that of one sentence. Comments, as in CoNLL-U, are not recognised.
+    the document, "1" for the first; a file with words before its first -DOCSTART- is one document. Fields are
+    separated by `spec.delimiter`; None: by tabs, or else by spaces. Memory is that of one sentence. Comments, as in
+    CoNLL-U, are not recognised.
 
-    problems: gets, each with its line, missing, extra and empty fields, and a -DOCSTART- in a file that did not begin
-    with one. Raises DataError: invalid column names or delimiter.
+    problems: gets missing, extra and empty fields, each with its line, and words before -DOCSTART- as a finding.
+    Raises DataError: invalid column names or delimiter.
     """
     names = _given_names(spec)
     sentence: list[list[str]] = []
     first = document = 0
-    begun = False  # whether a word was read
+    begun = late = False  # whether a word was read; whether that was before the first -DOCSTART-
     for number, line in chain(lines, [(0, "")]):
         text = line.rstrip("\r\n")
         if text.strip() and not text.startswith(DOCUMENT):
@@ -50,8 +52,10 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Num
             sentence = []
         if text.startswith(DOCUMENT):
             if begun and not document:
-                fix = f"begin the file with a {DOCUMENT} line, or remove this one"
-                problems.add(number, f"{DOCUMENT} in a file that does not begin with it", fix)
+                if not late:
+                    what = f"words precede its first {DOCUMENT}, in line {number:,}; read as one document"
+                    problems.findings.append(warn(f"{problems.name}: {what}"))
+                late = True
             elif "document" in names:
                 what = f"names a column `document`, but {problems.name} has {DOCUMENT} lines"
                 raise DataError(Problem("data.header", what))

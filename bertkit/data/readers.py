@@ -24,6 +24,7 @@ from typing import IO, Any, cast
 
 from bertkit.data.arrow import read_all, table_names, table_rows
 from bertkit.data.conll import Lines, conll_rows
+from bertkit.data.schema import Finding
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems
 from bertkit.errors import DataError, Problem
@@ -69,8 +70,8 @@ def row_prefix(name: str, file_format: str) -> str:
     return f"{name}, row " if file_format in ("json", *TABLES) else f"{name}:"
 
 
-def read_rows(path: Path, spec: DataSpec) -> Iterator[NumberedRow]:
-    """Stream the rows of a file as (number, {column: value}).
+def read_rows(path: Path, spec: DataSpec, findings: list[Finding] | None = None) -> Iterator[NumberedRow]:
+    """Stream the rows of a file as (number, {column: value}). findings: gets what is noticed while they are read.
 
     The number is the line on which the row begins; in json, parquet and arrow, the number of the row; both from 1.
     Nothing is yielded after the first bad row, but reading continues to gather more of them.
@@ -79,7 +80,7 @@ def read_rows(path: Path, spec: DataSpec) -> Iterator[NumberedRow]:
     file_format = format_of(path, spec)
     try:
         with _open(path) as stream:
-            yield from _rows(stream, str(path), spec, file_format)
+            yield from _rows(stream, Problems(str(path), findings), spec, file_format)
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         what = f"the archive is damaged or incomplete ({error})"
         raise DataError(Problem(str(path), what, "copy or download the file again")) from error
@@ -94,13 +95,12 @@ def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> Iterator[Number
 
     name: for messages.  `spec.format`: None means jsonl.
     """
-    return _rows(stream, name, spec, spec.format or "jsonl")
+    return _rows(stream, Problems(name), spec, spec.format or "jsonl")
 
 
-def _rows(stream: IO[bytes], name: str, spec: DataSpec, file_format: str) -> Iterator[NumberedRow]:
-    problems = Problems(name)
+def _rows(stream: IO[bytes], problems: Problems, spec: DataSpec, file_format: str) -> Iterator[NumberedRow]:
     if file_format in TABLES:
-        rows = table_rows(stream, name, file_format)
+        rows = table_rows(stream, problems.name, file_format)
     elif file_format == "json":
         rows = _json(stream, problems)
     else:
@@ -111,7 +111,7 @@ def _rows(stream: IO[bytes], name: str, spec: DataSpec, file_format: str) -> Ite
             yield number, row
     problems.raise_if_any()
     if not number:
-        raise DataError(Problem(name, "holds no rows"))
+        raise DataError(Problem(problems.name, "holds no rows"))
 
 
 def read_class_names(path: Path, spec: DataSpec) -> dict[str, list[str]]:

@@ -40,6 +40,7 @@ class Part:
     rows: Iterator[tuple[int, dict[str, Any]]]
     class_names: dict[str, list[str]]
     findings: tuple[Finding, ...] = ()  # of the whole source: its parts have the same
+    noticed: list[Finding] = field(default_factory=list)  # complete once all rows are read
     mapping: Mapping[str, str] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
     fingerprint: str = ""  # that `datasets` gives the content of a Hub data set
 
@@ -201,10 +202,11 @@ def _listed(file: Path, key: str, name_of: Callable[[Any], str]) -> list[str]:
 def _file_parts(paths: Sequence[Path], spec: DataSpec) -> list[Part]:
     parts = []
     for path in paths:
-        rows = read_rows(path, spec)
+        noticed = list[Finding]()
+        rows = read_rows(path, spec, noticed)
         first = next(rows)
-        prefix = row_prefix(str(path), format_of(path, spec))
-        parts.append(Part(str(path), prefix, list(first[1]), chain([first], rows), read_class_names(path, spec)))
+        prefix, names = row_prefix(str(path), format_of(path, spec)), read_class_names(path, spec)
+        parts.append(Part(str(path), prefix, list(first[1]), chain([first], rows), names, noticed=noticed))
     return parts
 
 
@@ -232,6 +234,8 @@ def _load_hub(spec: DataSpec) -> Mapping[str, Dataset]:
 
 def _hub_problem(spec: DataSpec, error: Exception) -> Problem:
     """What went wrong with a Hub data set, in one message without tokens and signed addresses."""
+    from datasets.data_files import EmptyDatasetError
+    from datasets.exceptions import DataFilesNotFoundError
     from huggingface_hub.errors import GatedRepoError, HFValidationError
 
     text = " ".join(_SECRET.sub("…", str(error)).split())[:400]
@@ -244,6 +248,9 @@ def _hub_problem(spec: DataSpec, error: Exception) -> Problem:
         fix = f"accept its terms at https://huggingface.co/datasets/{spec.source} and log in: hf auth login"
     elif isinstance(error, HFValidationError):
         what = "neither a file or folder here, nor a name that the Hub allows"
+    elif isinstance(error, EmptyDatasetError | DataFilesNotFoundError):
+        what = "the Hub repository exists, but holds no data files that datasets can read"
+        fix = f"see its files at https://huggingface.co/datasets/{spec.source}/tree/{spec.revision or 'main'}"
     elif isinstance(error, FileNotFoundError):
         what = f"neither a file or folder here, nor a data set on the Hub: {text}"
         fix = f"files are looked for from {Path.cwd()}; a private data set needs: hf auth login"

@@ -13,7 +13,7 @@ from bertkit.data.table import Problems, Table
 from bertkit.data.values import text_keys
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
-from bertkit.text import counted
+from bertkit.text import counted, listed
 from bertkit.validation import did_you_mean
 
 Names: TypeAlias = Callable[[Any], Sequence[str]]  # a value of the target -> its labels
@@ -164,14 +164,14 @@ def labels_of(table: Table, target: str, names: Names) -> set[str]:
 
 
 def known_only(
-    tables: dict[str, Table], target: str, names: Names, known: Collection[str], policy: str
+    tables: dict[str, Table], target: str, names: Names, known: Collection[str], before: Collection[str], policy: str
 ) -> tuple[dict[str, Table], list[Finding]]:
     """The tables without labels of validation and test that are not in `known`, by `policy`, and what was left out.
 
-    policy: "error" raises a DataError with split, label, count and first row of each; "ignore" leaves those rows out
-    with a warning. Raises DataError also when no row remains.
+    before: labels that train had before `data.limit`.  policy: "error" raises a DataError with split, label, count and
+    first row of each; "ignore" leaves those rows out with a warning. Raises DataError also when no row remains.
     """
-    known_tables, findings, problems = dict(tables), [], []
+    known_tables, findings, problems, lost = dict(tables), [], [], set[str]()
     for split, table in tables.items():
         if split == "train" or target not in table.values:
             continue
@@ -181,6 +181,7 @@ def known_only(
                 if name not in known:
                     unseen[name].append(index)
         out = {index for indices in unseen.values() for index in indices}
+        lost |= unseen.keys() & before
         for name, rows in sorted(unseen.items()):
             what = f"{split} has {counted(len(rows), 'row')} with the label {name!r}, which train does not have"
             problems.append(Problem(table.origin[rows[0]], what))
@@ -190,8 +191,9 @@ def known_only(
         if out:
             known_tables[split] = table.select([i for i in range(len(table)) if i not in out])
     if problems and policy == "error":
-        fix = "add rows with these labels to train, or leave the rows out:  data: {unseen_labels: ignore}"
-        raise DataError([*problems, Problem("", fix)])
+        limited = f"raise `data.limit`, which left no row of train with {listed(sorted(lost))}"
+        fix = limited if lost else "add rows with these labels to train"
+        raise DataError([*problems, Problem("", f"{fix}; or leave the rows out:  data: {{unseen_labels: ignore}}")])
     return known_tables, findings
 
 

@@ -29,11 +29,12 @@ AT_A_TIME = 1000  # values of a column that are Python objects at the same time
 class Problems:
     """Gathers problems with rows; raises a DataError when there are MAX_PROBLEMS, or on request.
 
-    name: of the file that is read, for problems with its lines.
+    name: of the file that is read, for problems with its lines.  findings: gets what is noticed but no problem.
     """
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", findings: list[Finding] | None = None) -> None:
         self.name, self._found = name, list[Problem]()
+        self.findings = [] if findings is None else findings
 
     def __bool__(self) -> bool:
         return bool(self._found)

@@ -84,12 +84,18 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
         if value is None:
             return None
         aligned = spans_to_tags(text, read_spans(value), alignment)
+        counts.update(aligned.counts)
         if aligned.problems:
             raise ValueError(*aligned.problems)
-        counts.update(aligned.counts)
         return aligned.tags
 
-    bio = DiskList(each_row(convert, table.origin.__getitem__, table.values["text"], table.values["spans"]))
+    try:
+        bio = DiskList(each_row(convert, table.origin.__getitem__, table.values["text"], table.values["spans"]))
+    except DataError as error:
+        if not counts["cut"]:
+            raise
+        what = "spans that cut a word can be expanded to whole words, or contracted to them"
+        raise DataError([*error.problems, Problem("", what, "set  task: {alignment: expand}, or contract")]) from None
     findings = [warn(f"{split}: {counts[key]:,} {what}") for key, what in REPORTED.items() if counts[key]]
     rest: dict[str, Sequence[Any]] = {name: column for name, column in table.values.items() if name != "spans"}
     return Table({**rest, "tags": bio}, table.origin), findings

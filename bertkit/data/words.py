@@ -25,7 +25,7 @@ class Aligned(NamedTuple):
     """The tags of a text's words, and what was done to its spans."""
 
     tags: list[str]  # BIO, one per word
-    counts: dict[str, int]  # trimmed, empty, misaligned, lost, overlapping: see `spans_to_tags`
+    counts: dict[str, int]  # trimmed, empty, misaligned, cut, lost, overlapping: see `spans_to_tags`
     problems: list[str]  # spans that cannot be used, by their numbers from 1
 
 
@@ -43,14 +43,14 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
     """BIO tags of a text's words from spans {start, end, label}: offsets in characters, end exclusive.
 
     Counted: `trimmed`, outer whitespace removed; `empty`, dropped: nothing but whitespace; `misaligned`, cut a word
-    and was expanded or contracted to whole words; `lost`, dropped: contracted to nothing; `overlapping`, dropped:
-    shares a word with a longer span, or with an earlier one of its length. In `problems`: offsets that are not whole
-    numbers or not in the text, an end before the start, a missing key, a label that is not text, and with strict a
-    span that cuts a word.
+    and was expanded or contracted to whole words; `cut`, with strict: cut a word, which is a problem; `lost`, dropped:
+    contracted to nothing; `overlapping`, dropped: shares a word with a longer span, or with an earlier one of its
+    length. In `problems`: offsets that are not whole numbers or not in the text, an end before the start, a missing
+    key, a label that is not text, and with strict a span that cuts a word.
     """
     offsets = words(text)
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
-    counts = dict.fromkeys(("trimmed", "empty", "misaligned", "lost", "overlapping"), 0)
+    counts = dict.fromkeys(("trimmed", "empty", "misaligned", "cut", "lost", "overlapping"), 0)
     problems: list[str] = []
     aligned: list[tuple[int, Entity]] = []
     for number, span in enumerate(spans, 1):
@@ -66,6 +66,7 @@ def spans_to_tags(text: str, spans: Sequence[Mapping[str, Any]], alignment: Alig
         touched = bisect_right(ends, start), bisect_left(starts, end)
         inside = bisect_left(starts, start), bisect_right(ends, end)
         if touched != inside and alignment == "strict":
+            counts["cut"] += 1
             cut = text[starts[touched[0]] : ends[touched[1] - 1]]
             where = f"span {number}, {short_repr(text[start:end])} from {start} to {end}"
             problems.append(f"{where}, cuts a word; whole words are {short_repr(cut)}")

@@ -156,6 +156,15 @@ _SECTIONS: Mapping[str, type[BaseModel]] = {
     "early_stopping": sections.EarlyStopping, "peft": sections.Lora, "freeze": sections.Freeze, "hub": sections.Hub,
     "batching": sections.Batching,
 }  # fmt: skip
+_RENAMED = {  # arguments of transformers' scripts -> their names here
+    "max_seq_length": "model.max_length", "model_name_or_path": "model.name", "model_revision": "model.revision",
+    "dataset_name": "data.source", "dataset_config_name": "data.subset", "train_file": "data.source.train",
+    "validation_file": "data.source.validation", "test_file": "data.source.test",
+    **dict.fromkeys(("text_column", "text_column_name", "label_column", "label_column_name"), "data.columns"),
+    "max_train_samples": "data.limit.train", "max_eval_samples": "data.limit.validation",
+    "task_name": "task.name", "doc_stride": "task.stride", "epochs": "training.num_train_epochs",
+    "batch_size": "training.per_device_train_batch_size", "lr": "training.learning_rate",
+}  # fmt: skip
 _AMBIGUOUS = {"name", "revision", "seed"}  # keys of several sections
 
 
@@ -200,7 +209,8 @@ def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
     """Report everything that is wrong with the values; returns the values that are right."""
     options, problems = _options(data)
     kinds = {**_SECTIONS, "task": options or TaskOptions}
-    homes = {key: name for name, kind in kinds.items() for key in kind.model_fields.keys() - _AMBIGUOUS}
+    own = {key: name for name, kind in kinds.items() for key in kind.model_fields.keys() - _AMBIGUOUS}
+    homes = {**_RENAMED, **own}
     invalid = validate(Recipe, data, kinds, {**dict.fromkeys(training_fields(), "training"), **homes})
     # without a task its options cannot be checked
     problems += [each for each in invalid if not problems or each.path[:1] != ("task",)]
