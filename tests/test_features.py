@@ -244,6 +244,38 @@ def test_it_is_pickled_without_its_weights(tiny_encoder: Path) -> None:
     np.testing.assert_array_equal(pickle.loads(data).transform(TEXTS), before)
 
 
+def test_skops_keeps_a_pipeline(tiny_encoder: Path) -> None:
+    skops = pytest.importorskip("skops.io")
+    columns = [("text", features(tiny_encoder, layers=[0, -1]), "text"), ("city", OneHotEncoder(), ["city"])]
+    pipeline = make_pipeline(ColumnTransformer(columns), LogisticRegression()).fit(TABLE, LABELS)
+    data = skops.dumps(pipeline)
+    assert skops.get_untrusted_types(data=data) == ["bertkit.inference.features.Features"]
+    again = skops.loads(data, trusted=[Features])
+    np.testing.assert_array_equal(again.predict_proba(TABLE), pipeline.predict_proba(TABLE))
+    assert list(again[0].get_feature_names_out()) == list(pipeline[0].get_feature_names_out())
+
+
+def test_a_model_that_changes_after_its_features_were_saved_is_an_error(tmp_path: Path) -> None:
+    folder = build_encoder(tmp_path / "model", seed=0)
+    saved = pickle.dumps(features(folder).fit(TEXTS))
+    assert pickle.loads(saved).transform(TEXTS).shape == (len(TEXTS), 16)
+    build_encoder(folder, seed=1)
+    again = pickle.loads(saved)
+    for _ in range(2):
+        with pytest.raises(ModelError, match="changed since it was fitted"):
+            again.transform(TEXTS)
+    assert again.fit_transform(TEXTS).shape == (len(TEXTS), 16)
+
+
+def test_what_was_fitted_is_kept_with_its_precision(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Features(str(tiny_encoder), cache=False).fit(TEXTS)
+    other = {"fp32": "bf16", "bf16": "fp32"}[model.reader_.precision]
+    monkeypatch.setattr("bertkit.inference.features.best_precision", lambda device: other)
+    again = pickle.loads(pickle.dumps(model))
+    assert again.precision is None
+    np.testing.assert_array_equal(again.transform(TEXTS), model.transform(TEXTS))
+
+
 def test_names(tiny_encoder: Path) -> None:
     names = features(tiny_encoder, layers=[0, -1]).fit(TEXTS).get_feature_names_out()
     assert [names[0], names[15], names[16], names[31], len(names)] == [

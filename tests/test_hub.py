@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -16,10 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import small
 import torch
 from cases import CASES, DRAWN, Case
+from conftest import build_encoder
 from fakehub import TOKEN, FakeHub, Fault, running
 from finished import finished, restate
 from huggingface_hub import ModelCard, constants, file_download
@@ -32,6 +35,7 @@ from bertkit.files import sha256, write_json, write_text
 from bertkit.hub import payload
 from bertkit.hub.push import Pushed, metadata_problems, push
 from bertkit.inference.evaluate import evaluate
+from bertkit.inference.features import Features
 from bertkit.inference.predictor import load
 from bertkit.recipe.recipe import to_yaml
 from bertkit.report.card import BEGIN, END, yours
@@ -162,6 +166,17 @@ def test_a_revision_is_exact(run: Run, hub: FakeHub) -> None:
     assert load(ME, revision=first.commit)("a cat")["label"] == label
     assert load(ME, revision=second.commit)("a cat")["label"] != label
     assert load(ME)("a cat")["label"] != label
+
+
+def test_features_that_were_saved_keep_their_commit(hub: FakeHub, tmp_path: Path) -> None:
+    repo = hub.create(ME)
+    hub.commit(repo, "main", {file.name: file.read_bytes() for file in build_encoder(tmp_path / "one").iterdir()})
+    model = Features(ME, cache=False).fit(["a cat"])
+    saved, before = pickle.dumps(model), model.transform(["a cat"])
+    other = build_encoder(tmp_path / "other", seed=1)
+    hub.commit(repo, "main", {file.name: file.read_bytes() for file in other.iterdir()})
+    np.testing.assert_array_equal(pickle.loads(saved).transform(["a cat"]), before)
+    assert not np.allclose(Features(ME, cache=False).fit_transform(["a cat"]), before)
 
 
 def test_pickles_and_code_at_the_hub_are_not_fetched(trained: Run, hub: FakeHub, tmp_path: Path) -> None:

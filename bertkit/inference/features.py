@@ -76,17 +76,23 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """
         _check(self)
         _texts(X)
-        run = Path(self.model).expanduser() / "model"
-        name = str(run if (run / "config.json").is_file() else self.model)
-        encoder = resolve_encoder(ModelSpec(name=name, revision=self.revision))
-        config, tokenizer = load_config(encoder.folder), load_tokenizer(encoder.folder)
-        device, layers = best_device(), _layers(self.layers, config.num_hidden_layers)
-        size = config.hidden_size * (len(layers) if self.combine == "concat" else 1)
-        limit = resolve_max_length(encoder, tokenizer, self.max_length)
-        precision = self.precision or best_precision(device)
-        self.reader_ = _Reader(clone(self), encoder, tokenizer, layers, size, limit, device, precision)
+        self.reader_ = _reader(clone(self))
+        self.files_ = self.reader_.files
+        self.params_ = clone(self).set_params(revision=self.reader_.encoder.revision, precision=self.reader_.precision)
         self.n_features_in_ = 1
         return self
+
+    @cached_property
+    def reader_(self) -> _Reader:
+        """As `fit` made it; it is not saved, but made again where it is needed. Raises ModelError."""
+        reader = _reader(self.params_)
+        if reader.files != self.files_:
+            raise _changed(reader.encoder)
+        return reader
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Parameters and other plain values, so that pickle, joblib and skops can save it."""
+        return {name: value for name, value in super().__getstate__().items() if name != "reader_"}
 
     def transform(self, X: Any) -> Vectors | list[Vectors]:
         """Vectors, float32 `(texts, size)`; with pool="none" a list with `(words, size)` for each text.
@@ -133,6 +139,24 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         reader, combine = self.reader_, self.reader_.params.combine
         blocks = [f"layer{layer}" for layer in reader.layers] if combine == "concat" else [combine]
         return np.asarray([f"{block}_{n}" for block in blocks for n in range(reader.size // len(blocks))], dtype=object)
+
+
+def _reader(params: Features) -> _Reader:
+    """Raises ModelError where there is no such encoder, or the parameters do not suit it."""
+    run = Path(params.model).expanduser() / "model"
+    name = str(run if (run / "config.json").is_file() else params.model)
+    encoder = resolve_encoder(ModelSpec(name=name, revision=params.revision))
+    files = fingerprint(encoder.folder)  # computed before they are read
+    config, tokenizer = load_config(encoder.folder), load_tokenizer(encoder.folder)
+    device, layers = best_device(), _layers(params.layers, config.num_hidden_layers)
+    size = config.hidden_size * (len(layers) if params.combine == "concat" else 1)
+    limit = resolve_max_length(encoder, tokenizer, params.max_length)
+    precision = params.precision or best_precision(device)
+    return _Reader(params, encoder, files, tokenizer, layers, size, limit, device, precision)
+
+
+def _changed(encoder: Encoder) -> ModelError:
+    return ModelError(Problem(encoder.name, "its files have changed since it was fitted", "Fit again."))
 
 
 def _chunks(texts: list[str]) -> Iterator[list[str]]:
@@ -206,10 +230,11 @@ def _texts(X: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """An encoder and how it is used. It is pickled without its weights, which are loaded on first use."""
+    """An encoder and how it is used. Its weights are loaded on first use."""
 
     params: Features  # as they were when it was fitted
     encoder: Encoder
+    files: str  # their fingerprint
     tokenizer: PreTrainedTokenizerBase
     layers: tuple[int, ...]  # counted from the embeddings
     size: int  # of a vector
@@ -217,17 +242,13 @@ class _Reader:
     device: torch.device
     precision: Precision
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("model", "key")}
-
     @cached_property
     def model(self) -> Any:
         from transformers import AutoModel
 
-        key = self.key if self.params.cache else None  # computed before the files are read
         model: Any = load_model(self.encoder, AutoModel, {}, new_head=True)
-        if key and key["model"] != fingerprint(self.encoder.folder):
-            raise ModelError(Problem(self.encoder.name, "its files have changed since it was fitted", "Fit again."))
+        if fingerprint(self.encoder.folder) != self.files:
+            raise _changed(self.encoder)
         return model.to(self.device).eval()
 
     @cached_property
@@ -235,7 +256,7 @@ class _Reader:
         """All that determines the vector of a text."""
         options = {name: getattr(self, name) for name in ("layers", "max_length", "precision")}
         options |= {"combine": self.params.combine, "pool": self.params.pool, "device": self.device.type}
-        return model_key(self.encoder.folder) | options
+        return model_key(self.encoder.folder) | options | {"model": self.files}
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
         """`(texts, size + 1)`: the last column is the number of dropped tokens, so that it is cached too."""
