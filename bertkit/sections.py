@@ -60,7 +60,9 @@ class DataSpec(Section):
     revision: str | None = Field(None, description="Commit, tag or branch of a Hub data set.")
     subset: str | None = Field(None, description="Configuration of a Hub data set, such as `cola` of nyu-mll/glue.")
     splits: dict[Split, str] | None = Field(None, description="Split -> its name at the source, if it differs.")
-    columns: dict[str, str] = Field(default_factory=dict, description="Canonical column -> column at the source.")
+    columns: dict[str, str | Texts] = Field(
+        default_factory=dict, description="Canonical column -> column at the source; several text columns are joined."
+    )
     format: Literal["csv", "tsv", "json", "jsonl", "parquet", "arrow", "conll", "txt", "lines"] | None = Field(
         None, description="null: from the file's name, with or without .gz or .xz."
     )

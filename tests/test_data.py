@@ -20,6 +20,7 @@ from bertkit.data import check, label_names, load
 from bertkit.data import sources as sources_module
 from bertkit.data.schema import Column, Schema
 from bertkit.data.table import numbers
+from bertkit.data.values import read_inputs
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
@@ -91,6 +92,32 @@ def test_one_source_column_may_be_two_canonical_ones(tmp_path):
     path = write(tmp_path / "t.csv", "x,label\ngood,1\nbad,0\n")
     data = get(path, columns={"text_a": "x", "text_b": "x"})
     assert data.rows["train"][0] == {"text_a": "good", "text_b": "good", "label": "1"}
+
+
+def test_text_columns_are_joined(tmp_path):
+    path = write(
+        tmp_path / "t.csv", "subject,body,label\nHello,How are you?,a\n,only a body,b\nonly a subject,,a\n,,b\n"
+    )
+    data = get(path, columns={"text": ["subject", "body"]})
+    texts = ["Hello\nHow are you?", "only a body", "only a subject", ""]
+    assert data.rows["train"]["text"][:] == texts
+    rows = [
+        {"subject": "Hello", "body": "How are you?"},
+        {"subject": None, "body": "only a body"},
+        {"text": "as it is"},
+    ]
+    read = read_inputs(rows, SCHEMA, SCHEMA.inputs, {"text": ["subject", "body"]})
+    assert read == {"text": [*texts[:2], "as it is"]}
+
+
+def test_columns_that_cannot_be_joined_are_said(tmp_path):
+    path = write(tmp_path / "t.jsonl", [{"subject": "Hello", "body": 0, "label": "a"}])
+    assert "`text` holds 0, where text is expected" in fails(path, columns={"text": ["subject", "body"]})
+    assert "no column `boddy`, which `data.columns` names for `text`" in fails(
+        path, columns={"text": ["subject", "boddy"]}
+    )
+    wrong = fails(path, columns={"text": "subject", "label": ["label", "body"]})
+    assert "only columns of text can be joined; `label` is none" in wrong
 
 
 MISSING = [

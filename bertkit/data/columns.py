@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from bertkit.data.schema import Schema
+from bertkit.data.schema import Column, Schema, Source, columns_of
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
@@ -20,22 +20,26 @@ _WHOLE = re.compile(r"-?\d+")
 
 def choose_columns(
     found: Sequence[str], spec: DataSpec, schema: Schema, where: str, needs_target: bool
-) -> dict[str, str]:
-    """Canonical column -> column of the source, for one source whose columns are `found`.
+) -> dict[str, Source]:
+    """Canonical column -> column of the source, or text columns to be joined; `found` are all that it has.
 
     Columns that the recipe maps precede those that have the canonical name. Of the schema's inputs one alternative is
     required in full; of its targets, one, if `needs_target`.
     Raises DataError, with the line that fixes it: columns that are missing, or several that could be meant.
     """
     columns, targets = schema.columns, [[name] for name in schema.targets]
+
+    def there(name: str) -> bool:
+        return all(each in found for each in columns_of(spec.columns.get(name, name)))
+
     inputs = [[name for name in columns if name in alternative] for alternative in schema.inputs]
-    _check_mapping(found, spec, columns, schema.targets if not needs_target else (), where)
+    _check_mapping(found, spec, columns, () if needs_target else (*schema.targets, "id"), where)
     grouped = {name for alternative in (*inputs, *targets) for name in alternative}
-    chosen = [name for name in columns if name not in grouped and spec.columns.get(name, name) in found]
+    chosen = [name for name in columns if name not in grouped and there(name)]
     for group, needed in ((inputs, True), (targets, needs_target)):
         names = {name for alternative in group for name in alternative}
         mapped = names & spec.columns.keys()
-        complete = [a for a in group if mapped <= set(a) and all(spec.columns.get(n, n) in found for n in a)]
+        complete = [a for a in group if mapped <= set(a) and all(map(there, a))]
         if mapped and not any(mapped <= set(a) for a in group):
             what = f"{_either([sorted(mapped)])} do not go together; map {_either(group)}"
             raise DataError(Problem("data.columns", what))
@@ -62,16 +66,19 @@ def label_names(values: Iterable[str], class_names: Sequence[str] = ()) -> list[
 
 
 def _check_mapping(
-    found: Sequence[str], spec: DataSpec, columns: Collection[str], optional: Collection[str], where: str
+    found: Sequence[str], spec: DataSpec, columns: Mapping[str, Column], optional: Collection[str], where: str
 ) -> None:
     problems = Problems()
     for ours, theirs in spec.columns.items():
         if ours not in columns:
             what = f"the task has no column `{ours}`{did_you_mean(ours, columns)}"
             problems.add("data.columns", what, f"columns of the task: {', '.join(columns)}")
-        elif theirs not in found and ours not in optional:
-            what = f"no column `{theirs}`, which `data.columns` names for `{ours}`; found: {listed(found)}"
-            problems.add(where, what, _fix(ours, nearest(theirs, found) or nearest(ours, found)))
+        elif not isinstance(theirs, str) and columns[ours].holds != "text":
+            problems.add("data.columns", f"only columns of text can be joined; `{ours}` is none")
+        for name in columns_of(theirs) if ours in columns and ours not in optional else ():
+            if name not in found:
+                what = f"no column `{name}`, which `data.columns` names for `{ours}`; found: {listed(found)}"
+                problems.add(where, what, _fix(ours, nearest(name, found) or nearest(ours, found)))
     problems.raise_if_any()
 
 
@@ -86,11 +93,14 @@ def _missing(
     if len(found) == 1 and (others := [d for d in "\t;,|" if d in found[0]]):
         fix = f"the fields may be separated by it:  data: {{delimiter: {json.dumps(others[0])}}}"
         return Problem(where, what, fix)
-    free = [name for name in found if name not in spec.columns.values() and name not in columns]
+    taken = {name for source in spec.columns.values() for name in columns_of(source)}
+    free = [name for name in found if name not in taken and name not in columns]
     free.sort(key=lambda name: name.lower() in _IDS)
     near = [(n, match) for alternative in group for n in alternative if (match := nearest(n, free))]
-    closest = max(group, key=lambda names: sum(spec.columns.get(n, n) in found for n in names))
-    gaps = [n for n in closest if spec.columns.get(n, n) not in found]
+    closest = max(
+        group, key=lambda names: sum(each in found for n in names for each in columns_of(spec.columns.get(n, n)))
+    )
+    gaps = [n for n in closest if not set(columns_of(spec.columns.get(n, n))) <= set(found)]
     ours, theirs = near[0] if near else (gaps[0], free[0] if free else "")
     return Problem(where, what, _fix(ours, theirs) if theirs else "")
 

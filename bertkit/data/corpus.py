@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bertkit.cache import cache_root, cached_folder, file_digest
-from bertkit.data.schema import Finding, in_train_too, note, warn
+from bertkit.data.schema import Finding, cell, in_train_too, note, warn
 from bertkit.data.sources import Part
 from bertkit.data.splits import SPLITS
 from bertkit.data.table import Loaded, Origin, Problems, locations
@@ -116,7 +116,7 @@ def _texts(parts: Sequence[Part], empty: Origin) -> Iterator[tuple[int, int, str
     problems = Problems()
     for index, part in enumerate(parts):
         for number, row in part.rows:
-            text = row.get(part.mapping["text"])
+            text = cell(row, part.mapping["text"])
             if text is None or (isinstance(text, str) and not text.strip()):
                 empty.add(index, number)
             elif not isinstance(text, str):

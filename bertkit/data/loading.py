@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from bertkit.data.columns import choose_columns
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import ID, Column, Finding, Schema, note, warn
+from bertkit.data.schema import ID, Column, Finding, Schema, cell, columns_of, note, warn
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of, normal, normalize_labels
 from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerprint, in_blocks, locations, on_disk
@@ -51,8 +51,8 @@ def load(
     opened = splits if splits is None or share is None else {*splits, "train"} - {"validation"}
     if not schema.corpus:
         schema = replace(schema, columns={**schema.columns, "id": schema.columns.get("id", ID)})
-    grouping = [spec.columns.get(spec.group_by, spec.group_by)] if spec.group_by else []
-    unmapped = open_source(spec, opened, {ANSWER, *grouping, *(spec.columns.get(n, n) for n in schema.columns)})
+    sources = [spec.columns.get(name, name) for name in (*schema.columns, *filter(None, [spec.group_by]))]
+    unmapped = open_source(spec, opened, {ANSWER, *chain.from_iterable(map(columns_of, sources))})
     if splits is None and "train" not in unmapped:
         raise DataError(Problem(str(spec.source), f"no train split; available: {', '.join(unmapped)}"))
     parts = _map_columns(unmapped, spec, schema)
@@ -161,7 +161,8 @@ def _read(parts: Sequence[Part], columns: Mapping[str, Column], spec: DataSpec) 
     origin, judged = Origin([part.prefix for part in parts]), bytearray()
     for index, part in enumerate(parts):
         free = ANSWER not in part.mapping.values()
-        group_by = part.mapping.get(spec.group_by or "", spec.group_by)
+        mapped = part.mapping.get(spec.group_by or "")
+        group_by = mapped if isinstance(mapped, str) else spec.group_by
         if group_by and group_by not in part.columns:
             what = f"no column `{group_by}`, which `data.group_by` names; found: {listed(part.columns)}"
             raise DataError(Problem(part.name, f"{what}{did_you_mean(group_by, part.columns)}"))
@@ -175,7 +176,7 @@ def _read(parts: Sequence[Part], columns: Mapping[str, Column], spec: DataSpec) 
             places = origin.select(range(len(origin) - len(block), len(origin)))
             for name in names:
                 source = part.mapping.get(name)
-                values = [None if source is None else row.get(source) for _, row in block]
+                values = [None if source is None else cell(row, source) for _, row in block]
                 if columns[name].holds == "labels":
                     values = [divided(value, spec.labels_separator) for value in values]
                 if columns[name].holds == "label":  # converted once all values are read; equal ones are one object
@@ -229,7 +230,7 @@ def _drop_unlabelled(table: Table, split: str, targets: Sequence[str], policy: s
 
 
 def _class_names(parts: Parts, target: str | None, how: str | None) -> list[str]:
-    names = (part.class_names.get(part.mapping.get(target or "", "")) for own in parts.values() for part in own)
+    names = (part.class_names.get(str(part.mapping.get(target or ""))) for own in parts.values() for part in own)
     return list(dict.fromkeys(normal(name, how) for name in next((each for each in names if each), [])))
 
 

@@ -11,6 +11,22 @@ from bertkit.text import part_of
 Answer: TypeAlias = dict[str, Any]  # one row's answer, as it is written to JSON
 
 
+Source: TypeAlias = str | Sequence[str]  # the column that a canonical one is read from; several texts become one
+
+
+def columns_of(source: Source) -> Sequence[str]:
+    """The columns that are read."""
+    return [source] if isinstance(source, str) else source
+
+
+def cell(row: Mapping[str, Any], source: Source) -> Any:
+    """The row's value; of several columns their texts, each on a line, or the first value that is no text."""
+    if isinstance(source, str):
+        return row.get(source)
+    values = [value for name in source if (value := row.get(name)) not in (None, "")]
+    return next((value for value in values if not isinstance(value, str)), "\n".join(map(str, values)))
+
+
 class Column(NamedTuple):
     """What a canonical column must hold.
 

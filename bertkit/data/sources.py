@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.arrow import class_names, named_rows
 from bertkit.data.beir import Beir, pairs, read_beir
 from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_class_names, read_rows, row_prefix
-from bertkit.data.schema import Finding
+from bertkit.data.schema import Finding, Source
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
@@ -41,7 +41,7 @@ class Part:
     class_names: dict[str, list[str]]
     findings: tuple[Finding, ...] = ()  # of the whole source: its parts have the same
     noticed: list[Finding] = field(default_factory=list)  # complete once all rows are read
-    mapping: Mapping[str, str] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
+    mapping: Mapping[str, Source] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
     fingerprint: str = ""  # that `datasets` gives the content of a Hub data set
 
 

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bertkit.data.schema import Column, Schema
+from bertkit.data.schema import Column, Schema, Source, cell, columns_of
 from bertkit.data.table import Origin, Problems, WrongColumn, each_row
 from bertkit.errors import DataError, Problem
 from bertkit.text import short_repr
@@ -29,7 +29,7 @@ def convert(values: Sequence[Any], name: str, column: Column, origin: Origin) ->
 
 
 def read_inputs(
-    rows: Sequence[Any], schema: Schema, inputs: Sequence[frozenset[str]], mapped: Mapping[str, str], start: int = 0
+    rows: Sequence[Any], schema: Schema, inputs: Sequence[frozenset[str]], mapped: Mapping[str, Source], start: int = 0
 ) -> dict[str, list[Any]]:
     """Rows that a caller gives, each a text or a mapping -> their input and context columns, by canonical name.
 
@@ -46,7 +46,7 @@ def read_inputs(
     problems.raise_if_any()
 
     def has(row: Mapping[str, Any], names: Iterable[str]) -> bool:
-        return all(name in row or mapped.get(name) in row for name in names)
+        return all(name in row or all(each in row for each in columns_of(mapped.get(name, name))) for name in names)
 
     where, first = numbered[0]
     chosen = next((names for names in inputs if has(first, names)), None)
@@ -62,7 +62,7 @@ def read_inputs(
                 problems.add(where, f"no {name} in this row; it has {', '.join(map(str, row)) or 'nothing'}")
                 continue
             try:
-                given, column = row.get(mapped.get(name, name), row.get(name)), schema.columns[name]
+                given, column = given_cell(row, name, mapped), schema.columns[name]
                 values.append(_READ[column.holds](given))
                 if column.located:
                     refuse_pairs([given] if isinstance(given, str) else given or ())
@@ -70,6 +70,12 @@ def read_inputs(
                 problems.add(where, f"`{name}` {error}")
     problems.raise_if_any()
     return columns
+
+
+def given_cell(row: Mapping[str, Any], name: str, mapped: Mapping[str, Source]) -> Any:
+    """The value that a caller's row has for a canonical column, under the column's own name or a mapped one."""
+    source = mapped.get(name, name)
+    return cell(row, source if any(each in row for each in columns_of(source)) else name)
 
 
 def replace_surrogates(text: str) -> str:

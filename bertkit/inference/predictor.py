@@ -15,7 +15,7 @@ import numpy as np
 from datasets import Dataset
 from pydantic import ValidationError
 
-from bertkit.data.schema import Answer
+from bertkit.data.schema import Answer, Source
 from bertkit.data.values import read_inputs, replace_surrogates
 from bertkit.encoding.padding import BatchSize
 from bertkit.errors import DataError, ModelError, Problem, RowsError, UserError
@@ -49,7 +49,7 @@ class Predictor:
     device: Any  # torch.device | None
     precision: ModelPrecision
     batch_size: BatchSize
-    columns: Mapping[str, str]
+    columns: Mapping[str, Source]
     mapper: Mapper = map
 
     @property

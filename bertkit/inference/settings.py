@@ -31,7 +31,7 @@ class Settings(BaseModel):
     max_length: Annotated[int, Field(ge=MIN_LENGTH)] | None = None
     precision: Literal["auto", "fp32", "int8"] = "auto"  # int8: of an exported model
     batch_size: Annotated[int, Field(gt=0)] | Batching = 32
-    columns: dict[str, str] = {}
+    columns: dict[str, str | list[str]] = {}
     onnx: Annotated[list[str], Field(min_length=1)] | None = None  # an exported model: the outputs the task reads
 
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, Field, PlainValidator, create_model
 
-from bertkit.data.values import read_inputs
+from bertkit.data.schema import Source
+from bertkit.data.values import given_cell, read_inputs
 from bertkit.errors import DataError, Problem
 from bertkit.serve.limits import Limits
 from bertkit.tasks.base import Task
@@ -22,7 +23,7 @@ _TYPES: dict[str, Any] = {"text": str, "words": list[str], "name": str | int | f
 class RowReader:
     """Reads rows for one task, whose columns have the task's names or those that the recipe mapped to them."""
 
-    def __init__(self, task: Task, columns: Mapping[str, str], limits: Limits) -> None:
+    def __init__(self, task: Task, columns: Mapping[str, Source], limits: Limits) -> None:
         """columns: canonical column -> column of the user's rows."""
         self._task, self._columns, self._limits = task, columns, limits
 
@@ -59,7 +60,7 @@ class RowReader:
         required = frozenset().union(*self._task.inputs) & columns.keys()
         for number, row in enumerate(given, 1):
             for name in required if isinstance(row, dict) else ():
-                if row.get(self._columns.get(name, name), row.get(name)) is None:
+                if given_cell(row, name, self._columns) is None:
                     raise DataError(Problem(f"row {number}", f"`{name}` is null"))
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
