@@ -91,6 +91,26 @@ def test_documents_become_passages_with_their_places_and_metadata(store: Store) 
     assert Store.open(store.uri, MODEL).identity == MODEL
 
 
+def test_metadata_may_be_called_as_the_fields_of_a_passage(store: Store) -> None:
+    documents = [
+        {"id": "a", "text": "w " * 15, "number": 7, "document": "invoice"},
+        {"id": "b", "text": "w " * 15},
+    ]
+    index(store, documents)
+    assert rows(store, "number", "document") == [(7, "invoice")] * 2 + [(None, None)] * 2
+    assert rows(store, "passage") == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("locations", [["f:1", "f:2"], ["f:1", "f:2", "f:3", "f:4"], []])
+def test_every_document_has_a_location_or_none_has(store: Store, locations: list[str]) -> None:
+    tokenizer: Any = ByWords()
+    with pytest.raises(ValueError, match="argument 2 is"):
+        store.index(numbered(3), Encoder(), tokenizer, locations=locations)
+    bad = [*numbered(1), {"id": "d0", "text": "other"}]
+    with pytest.raises(DataError, match="f:2: the id 'd0' has other contents at f:1"):
+        store.index(bad, Encoder(), tokenizer, locations=iter(["f:1", "f:2"]))
+
+
 def test_equal_documents_are_not_encoded_again_and_others_are_replaced(store: Store) -> None:
     index(store, [{"id": "a", "text": "w " * 60}, {"id": "b", "text": "b", "n": 1}, {"id": "c", "text": "c"}])
     assert len(store) > 8

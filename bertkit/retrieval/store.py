@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -162,11 +161,13 @@ class Store:
         documents: `{"id" or "_id", "text", optional "title", further columns of text, numbers, true or false}`.
         Each batch is written in one step with all its passages, so that a killed call loses at most one batch: repeat
         it with the same documents. ann_from: minimum number of passages for an approximate index.
-        locations: of the documents, for messages; their numbers where it is left out.
-        Raises DataError on bad rows and a full disk, ModelError on bad vectors; earlier batches are in the store.
+        locations: one per document, for messages; None: their numbers.
+        Raises DataError on bad rows and a full disk, ModelError on bad vectors, ValueError where locations are fewer
+        or more than the documents; earlier batches are in the store.
         """
         seen, columns, counts = FirstSeen(), self.columns, Counter[str]()
-        rows = zip(locations or (f"row {n}" for n in count(1)), documents, strict=False)
+        numbered = ((f"row {n}", document) for n, document in enumerate(documents, 1))
+        rows = numbered if locations is None else zip(locations, documents, strict=True)
         for batch in batches(read_documents(rows, seen)):
             new = infer_column_types(batch, columns)
             if new:
@@ -213,7 +214,10 @@ class Store:
 
         vectors, schema = self._encode(split, encode), self.table.schema
         of_documents = {d.id: {**d.metadata, "id": d.id, "hash": d.hash, "title": d.title} for d in documents}
-        rows = [{**vars(p), "passage": p.number, **of_documents[p.document]} for p in split]
+        rows = [
+            {"passage": p.number, "start": p.start, "end": p.end, "text": p.text, **of_documents[p.document]}
+            for p in split
+        ]
         values: dict[str, Any] = {name: [row.get(name) for row in rows] for name in schema.names}
         values["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), self.identity.size)
         with database_errors(self.uri):
