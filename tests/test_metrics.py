@@ -17,7 +17,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from bertkit.errors import ModelError, UserError
 from bertkit.evaluation import hf_metrics, intervals, metrics
 from bertkit.evaluation.labels import GradedLabels
-from bertkit.tasks.labels import balanced_weights
+from bertkit.tasks.labels import assigned_labels, balanced_weights
 
 LABELS = ["a", "b", "c"]
 
@@ -156,6 +156,24 @@ def test_confusion():
     ours = GradedLabels.of("multi-label", ["a", "b"], truth, answers).details()["confusion_matrix"]
     assert ours == sk.multilabel_confusion_matrix(truth, chosen).tolist()
     assert type(ours[0][0][0]) is int
+
+
+@pytest.mark.parametrize("fixed", [0.3, {"a": 0.2, "c": 0.9}])
+def test_fixed_thresholds_decide_again_at_the_fitted_temperature(fixed):
+    rng = np.random.default_rng(5)
+    table, truth = rng.beta(0.2, 0.2, (60, 3)), rng.integers(0, 2, (60, 3))
+    answers = [assigned_labels(LABELS, row, fixed) for row in table.tolist()]
+    fitted = GradedLabels.of("multi-label", LABELS, truth, answers, thresholds=fixed).after_fit()
+    assert fitted.temperature > 2
+    again = [assigned_labels(LABELS, row, fixed) for row in fitted.table.tolist()]
+    assert again != answers
+    expected = GradedLabels.of("multi-label", LABELS, truth, again, fitted.temperature, fixed)
+    assert fitted.given.tolist() == expected.given.tolist()
+    assert fitted.scores == expected.scores
+    assert fitted.calibrated() == {}
+    assert GradedLabels.of("multi-label", LABELS, truth, answers, 1.0, fixed).after_fit().given.tolist() == [
+        [int(name in answer["labels"]) for name in LABELS] for answer in answers
+    ]
 
 
 def test_misuse_is_refused():

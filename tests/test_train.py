@@ -442,6 +442,18 @@ def test_thresholds_and_temperature_are_saved_and_used(runs: dict[str, Run]) -> 
     assert list(load(run.folder, precision="fp32")("the cat was good")["scores"].values()) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("thresholds", ["0.45", "{good: 0.2, bad: 0.45, long: 0.4}"])
+def test_fixed_thresholds_select_the_checkpoint_at_the_fitted_temperature(
+    thresholds: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    given = (f"task.thresholds={thresholds}", *small.LEARN, "training.num_train_epochs=20", "training.eval_steps=8")
+    fast = ("verify=false", "explain=false")
+    run = train(small.recipe(tmp_path, tiny_encoder, *given, *fast, kind="multi-label"), tmp_path / "run")
+    logged = [e["eval_f1_micro"] for e in small.read_rows(run.folder / "metrics.jsonl") if "eval_f1_micro" in e]
+    assert len(set(logged)) > 2
+    assert run.results["splits"]["validation"]["metrics"]["f1_micro"] == pytest.approx(max(logged))
+
+
 def test_pos_weight_is_not_part_of_the_probabilities(tiny_encoder: Path, tmp_path: Path) -> None:
     """Nor of the thresholds, which select the checkpoint as they are reported."""
     weights = {"good": 4.0, "bad": 1.0, "long": 0.25}

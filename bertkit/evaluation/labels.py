@@ -34,16 +34,19 @@ class GradedLabels(Graded):
 
     @classmethod
     def of(
-        cls, kind: Kind, names: Sequence[str], references: Any, answers: Sequence[Mapping[str, Any]], *fixed: Any
+        cls,
+        kind: Kind,
+        names: Sequence[str],
+        references: Any,
+        answers: Sequence[Mapping[str, Any]],
+        temperature: float | None = None,
+        thresholds: Mapping[str, float] | float | None = None,
     ) -> Self:
-        """From answers as they are written, with `label`, `labels` or `score`, and `scores`.
-
-        fixed: temperature and thresholds, if any.
-        """
+        """From answers as they are written, with `label`, `labels` or `score`, and `scores`."""
         rows, single = len(answers), kind == "single-label"
         if kind == "regression":
             numbers = np.fromiter((answer["score"] for answer in answers), np.float64, rows)
-            return cls(kind, names, references, numbers, numbers[:, None], *fixed)
+            return cls(kind, names, references, numbers, numbers[:, None], temperature, thresholds)
         table = np.empty((rows, len(names)))
         given = np.zeros(rows if single else table.shape, dtype=np.int64)
         ids = {name: index for index, name in enumerate(names)}
@@ -53,7 +56,7 @@ class GradedLabels(Graded):
                 given[row] = ids[answer["label"]]
             else:
                 given[row, [ids[name] for name in answer["labels"]]] = 1
-        return cls(kind, names, references, given, table, *fixed)
+        return cls(kind, names, references, given, table, temperature, thresholds)
 
     @cached_property
     def scored(self) -> Scored:
@@ -90,18 +93,20 @@ class GradedLabels(Graded):
         return calibration.apply_temperature(logits, temperature, exclusive=exclusive)
 
     def after_fit(self) -> Self:
-        """The same rows with fitted values of what is not set: temperature, then thresholds of best F1 per label."""
+        """The same rows, with a fitted temperature and per-label thresholds of best F1 where no option fixes them."""
         if self.kind == "regression":
             return self
         fitted, exclusive = self, self.kind == "single-label"
         if self.temperature is None:
             temperature = calibration.fit_temperature(self.table, self.references, exclusive=exclusive)
             fitted = replace(fitted, temperature=temperature, table=self.tempered(temperature))
-        if self.thresholds is None and not exclusive:
-            best = calibration.fit_thresholds(fitted.table, self.references)
-            thresholds = dict(zip(self.names, best, strict=True))
-            fitted = replace(fitted, thresholds=thresholds, given=(fitted.table >= best).astype(np.int64))
-        return fitted
+        if exclusive:
+            return fitted
+        limits = self.thresholds
+        if limits is None:
+            limits = dict(zip(self.names, calibration.fit_thresholds(fitted.table, self.references), strict=True))
+        each = [limits.get(name, 0.5) for name in self.names] if isinstance(limits, Mapping) else limits
+        return replace(fitted, thresholds=limits, given=(fitted.table >= each).astype(np.int64))
 
     def calibrated(self) -> dict[str, Any]:
         """What `after_fit` fits, of the options `temperature` and `thresholds`."""

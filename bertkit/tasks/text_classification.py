@@ -230,8 +230,8 @@ class TextClassification(Task[TextClassificationOptions]):
         return self.grade(DiskList(self.answer(rows, predict)), rows).calibrated()
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> GradedLabels:
-        fixed = self.options.temperature, self.options.thresholds
-        return GradedLabels.of(self.kind, self.names, self._targets(rows), answers, *fixed)
+        targets, options = self._targets(rows), self.options
+        return GradedLabels.of(self.kind, self.names, targets, answers, options.temperature, options.thresholds)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:
         train = simple.enough(train)
