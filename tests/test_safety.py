@@ -6,6 +6,7 @@ import builtins
 import json
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -380,11 +381,12 @@ def test_values_nested_without_end_and_huge_files_are_refused(model: Path) -> No
         load(model)
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "1_Pooling/config.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "1_Pooling/config.json"])
 def test_a_pipe_is_refused_before_anybody_waits_for_it(name: str, model: Path) -> None:
-    (model / "model.safetensors").unlink()
-    os.mkfifo(model / "model.safetensors")
-    with pytest.raises(ModelError, match=r"model\.safetensors: is not a regular file"):
+    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).unlink(missing_ok=True)
+    os.mkfifo(model / name)
+    with pytest.raises(ModelError, match=f"{re.escape(name)}: is not a regular file"):
         vet(model)
 
 

@@ -925,6 +925,7 @@ def address(tiny_encoder: Path, request: pytest.FixtureRequest) -> Iterator[tupl
     """Where a server in a thread of this process listens; the parameter is its timeout in seconds."""
     limits = Limits(timeout=request.param)
     server = make_server(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", limits), limits)
+    server.config.timeout_keep_alive = 3600  # uvicorn's own, which would end an idle connection after 5 seconds
     with listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
