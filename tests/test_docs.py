@@ -41,7 +41,7 @@ def tables(page: str) -> dict[str, dict[str, list[str]]]:
     found = {}
     for title, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", page, re.M | re.S):
         rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", body, re.M)
-        found[title] = {key: re.split(r"(?<!\\) \| ", cells) for key, cells in rows}
+        found[title] = {key: [c.replace("\\|", "|") for c in re.split(r"(?<!\\) \| ", cells)] for key, cells in rows}
     return found
 
 
