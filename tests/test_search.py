@@ -290,8 +290,8 @@ def test_index_and_search_from_files(tmp_path: Path) -> None:
     csv.write_text("id,title,text,lang\nd1,,a new text,en\nx,A title,,de\ny,,,\nx,A title,,de\n", encoding="utf-8")
     told = commands.index_file(MODEL.name, store, documents=csv, delete=["d4", "gone"])
     assert told.splitlines() == [
-        "1 documents deleted; not in the store: gone; 4 passages left",
-        "1 documents added, 1 replaced, 0 unchanged, 1 repeated rows, 1 without text, skipped: 2 passages written; "
+        "1 document deleted; not in the store: gone; 4 passages left",
+        "1 document added, 1 replaced, 0 unchanged, 1 repeated row, 1 without text, skipped: 2 passages written; "
         f"{store} holds 5 passages",
     ]
     hits = commands.search_store(store, "a new text", top_k=2, filter="lang = 'en'")
@@ -329,7 +329,7 @@ def test_nothing_is_deleted_where_the_rest_can_not_be_done(tmp_path: Path) -> No
         commands.index_file("b/model", store.uri, documents=file, delete=["d2"])
     assert len(store) == 3
     told = commands.index_file(MODEL.name, store.uri, delete=["d2", "\udcff"])
-    assert told == "1 documents deleted; not in the store: \ufffd; 2 passages left"
+    assert told == "1 document deleted; not in the store: \ufffd; 2 passages left"
 
 
 def test_a_model_that_was_moved_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

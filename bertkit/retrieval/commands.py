@@ -14,6 +14,7 @@ from bertkit.retrieval.models import dual_encoder
 from bertkit.retrieval.search import Hit, search
 from bertkit.retrieval.store import Store
 from bertkit.sections import DataSpec
+from bertkit.text import counted
 
 MAX_SHOWN = 200  # characters of a passage on the screen
 
@@ -38,10 +39,14 @@ def index_file(model: str, store: str, *, documents: Path | None = None, delete:
     lines = [_delete(opened, delete)] if delete else []
     locations, contents = (f"{prefix}{number}" for number, _ in numbers), (row for _, row in rows)
     done = opened.index(contents, loaded.encode_documents, loaded.tokenizer, locations=locations)
-    counts = [f"{done.added:,} documents added", f"{done.replaced:,} replaced", f"{done.unchanged:,} unchanged"]
-    counts += [f"{done.repeated:,} repeated rows"] if done.repeated else []
+    counts = [
+        f"{counted(done.added, 'document')} added",
+        f"{done.replaced:,} replaced",
+        f"{done.unchanged:,} unchanged",
+    ]
+    counts += [counted(done.repeated, "repeated row")] if done.repeated else []
     counts += [f"{done.empty:,} without text, skipped"] if done.empty else []
-    written = f"{done.passages:,} passages written; {store} holds {len(opened):,} passages"
+    written = f"{counted(done.passages, 'passage')} written; {store} holds {counted(len(opened), 'passage')}"
     return "\n".join([*lines, f"{', '.join(counts)}: {written}"])
 
 
@@ -79,4 +84,4 @@ def _delete(store: Store, ids: Sequence[str]) -> str:
     deleted = store.delete(list(wanted))
     absent = [name for name in wanted if name not in deleted]
     more = f"; not in the store: {', '.join(absent)}" if absent else ""
-    return f"{len(deleted):,} documents deleted{more}; {len(store):,} passages left"
+    return f"{counted(len(deleted), 'document')} deleted{more}; {counted(len(store), 'passage')} left"
