@@ -458,7 +458,16 @@ def test_the_same_facts_make_the_same_page(facts: Facts) -> None:
 def test_training_makes_the_report(run: Run) -> None:
     """That of the finished run; its recipe asks for no explanations."""
     page = (run.folder / "report.html").read_text(encoding="utf-8")
-    assert "Mistakes" in well_formed(page).text
+    text, results = well_formed(page).text, run.results
+    test = results["splits"]["test"]["metrics"]["accuracy"]
+    assert f"Its accuracy on test is {number(test)} (7 rows;" in text
+    assert all(number(seed["metrics"]["test"]["accuracy"]) in text for seed in results["seeds"])
+    assert all(sha256 in text for sha256 in read_json(run.folder / "data.json")["fingerprints"].values())
+    rows = small.read_rows(run.folder / "predictions" / "test.jsonl")
+    wrong = [row["text"] for row in rows if row["answer"]["label"] != row["label"]]
+    assert wrong
+    assert all(each in text.partition("Mistakes")[2] for each in wrong)
+    assert "Explanations" not in text
     assert page == report(replace(read_facts(run.folder), explanations={}))
 
 
