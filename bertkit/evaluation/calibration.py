@@ -151,9 +151,9 @@ def best_temperature(decide: Callable[[float], Decisions]) -> float:
     """The temperature in [0.05, 20] of least log loss, with the smoothed targets of Platt 1999, section 2.2.
 
     decide: temperature -> the decisions of validation. Of n decisions each gold outcome has the target (n + 1) /
-    (n + 2), so that more confidence is not always better. A temperature below 1 raises confidence, and needs evidence
-    of how often answers are wrong: there is none without an error, and with e errors the mean confidence does not
-    exceed (n - e + 1) / (n + 2) (Laplace's rule of succession). 1.0 where no other temperature is better.
+    (n + 2), so the loss does not keep falling as confidence grows. A temperature below 1, which raises confidence,
+    needs evidence of how often answers are wrong: there is none without an error, and with e errors the mean confidence
+    does not exceed (n - e + 1) / (n + 2) (Laplace's rule of succession). 1.0 where no other temperature is better.
 
     Platt, "Probabilistic Outputs for Support Vector Machines and Comparisons to Regularized Likelihood Methods".
     """

@@ -27,7 +27,7 @@ class Graded:
         return self.scored.scores
 
     def after_fit(self) -> Self:
-        """The same answers, decided with what is fitted on them where no option fixes it; by default as they are."""
+        """The same rows, decided with what is fitted on them where no option fixes it. Default: nothing is fitted."""
         return self
 
     def intervals(self, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:

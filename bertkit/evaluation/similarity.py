@@ -24,7 +24,7 @@ RANKED = ("mrr", "accuracy_at_1", "triplet_accuracy")
 SELECTING = (*GRADED, *LABELLED, *RANKED, *selecting("single-label"), *PER_LABEL)
 
 
-MIDDLE = 0.5  # the threshold where nothing fitted one
+MIDDLE = 0.5  # the threshold where none is set or fitted
 
 
 def by_classifier(u: Floats, v: Floats, weight: ArrayLike, bias: ArrayLike) -> Floats:
@@ -72,7 +72,7 @@ def graded(targets: ArrayLike, cosines: ArrayLike) -> Scored:
 
 
 def labelled(similar: ArrayLike, cosines: ArrayLike, threshold: float | None) -> Scored:
-    """Accuracy of `cosine >= threshold` (null: 0.5), and average precision: the mean precision at each similar pair.
+    """Accuracy of `cosine >= threshold` (None: 0.5), and average precision: the mean precision at each similar pair.
 
     Average precision is scikit-learn's: pairs of one cosine are one step.
     """

@@ -80,9 +80,9 @@ def output_names(config: PretrainedConfig) -> list[str]:
 
 
 def probabilities(logits: Floats, options: Any, names: Sequence[str], *, exclusive: bool) -> Floats:
-    """`(rows, labels)` at the temperature of these options, without what `pos_weight` adds to a logit.
+    """Probabilities `(rows, labels)` at the temperature of these options, corrected for `pos_weight`.
 
-    That is the logarithm of the weight, where the loss is least.
+    Training with a weight w adds log(w) to the logit at which the loss is least; it is subtracted here.
     """
     weights = options.pos_weight if isinstance(options.pos_weight, dict) else {}
     offsets = np.log([weights.get(name, 1.0) for name in names])

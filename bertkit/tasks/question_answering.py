@@ -47,7 +47,9 @@ class QuestionAnsweringOptions(TaskOptions):
     n_best: int = Field(20, ge=1, le=200, description="Candidates per window that are ranked.")
     unanswerable: bool | None = Field(None, description="May there be no answer? null: if train has such questions.")
     null_threshold: float | None = Field(
-        None, description="No answer above these log odds of none against the best. null: fitted on validation."
+        None,
+        description="Log odds of no answer versus the best span, above which no answer is predicted. "
+        "null: fitted on validation.",
     )
     temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
         None, description="Divides the scores of candidates. null: fitted on validation."
