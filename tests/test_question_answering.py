@@ -33,7 +33,7 @@ from bertkit.evaluation import squad
 from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
-from bertkit.models.heads.spans import WindowSpans, log_odds
+from bertkit.models.heads.spans import WindowSpans
 from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
 from bertkit.sections import DataSpec
@@ -506,7 +506,14 @@ def test_the_null_threshold_is_the_best_there_is_and_the_recipe_goes_first(shift
     assert len(set(scores)) > 4
     assert f1(fitted.null_threshold) >= max(scores) - 1e-12
     assert max(scores) > max(f1(-1e9), f1(1e9))
+    graded = task.grade(task.decode(kept, features, rows), rows).after_fit()
+    reported = task.grade(decode(fitted.null_threshold), rows)
+    assert graded.fitted == {"temperature": 1.0, "null_threshold": fitted.null_threshold}
+    assert graded.scores == reported.scores
+    assert graded.pairs() == reported.pairs()
     fixed = qa(kinds["wordpiece"], temperature=2.0, null_threshold=0.25)
+    as_fixed = fixed.grade(fixed.decode(kept, features, rows), rows)
+    assert as_fixed.after_fit().pairs() == as_fixed.pairs()
     assert calibrate(fixed, rows, lambda _: kept).options == fixed.options
     certain = qa(kinds["wordpiece"], unanswerable=False)
     assert calibrate(certain, rows, lambda _: kept).options.null_threshold is None
@@ -563,7 +570,7 @@ def test_odds_of_just_the_threshold_give_an_answer(kinds: dict[str, Any]) -> Non
         return answer
 
     best = answered(1e9)
-    odds = log_odds(best["null_score"], best["score"])
+    odds = squad.log_odds(best["null_score"], best["score"])
     assert answered(odds) == best
     assert best["answer"]
     assert answered(math.nextafter(odds, -math.inf))["answer"] == ""

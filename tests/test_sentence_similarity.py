@@ -461,6 +461,18 @@ def test_a_threshold_of_0_is_one(tiny_encoder: Path) -> None:
     assert own.grade(answers, case.rows()).scores["accuracy"] == 1.0
 
 
+@pytest.mark.parametrize(("fixed", "reported"), [(None, 1.0), (0.0, 0.5), (0.5, 0.5)])
+def test_the_checkpoint_is_selected_at_the_fitted_threshold(
+    fixed: float | None, reported: float, tiny_encoder: Path
+) -> None:
+    case = next(c for c in CASES if c.id == "similarity-labels")
+    own = Case("x", {**case.options, "threshold": fixed}, case.columns).task(tiny_encoder)
+    cosines = [0.3 if label == own.names[1] else 0.2 for label in case.columns["label"]]
+    graded = own.grade([{"score": cosine} for cosine in cosines], case.rows()).after_fit()
+    assert graded.scores["accuracy"] == reported
+    assert graded.intervals()["accuracy"] is not None
+
+
 def test_vectors_of_texts_that_were_cut_are_told_of(
     tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -103,6 +103,15 @@ def numbers(answer: dict[str, Any]) -> list[float]:
 
 
 @every_case
+def test_the_scores_that_select_a_checkpoint_are_those_after_calibration(case: Case, begun: Begun) -> None:
+    task, model = begun(case)
+    predict, rows = ask(task, model).predict_features, case.rows()
+    selecting = evaluate_task(task, rows, predict, fitted=True)
+    reported = evaluate_task(calibrate(task, rows, predict), rows, predict)
+    assert [selecting.get(name) for name in task.metrics] == pytest.approx([reported.get(n) for n in task.metrics])
+
+
+@every_case
 def test_learns_eight_rows_by_heart(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
     task, model = fit(case, tiny_encoder, tmp_path)
     scores = evaluate_task(task, case.rows(), ask(task, model).predict_features)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bertkit.data.schema import Answer
 from bertkit.data.table import column_values
-from bertkit.evaluation.graded import Scored
+from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats
 from bertkit.evaluation.metrics import PER_LABEL, regression, selecting
 
@@ -91,6 +93,25 @@ def labelled(similar: ArrayLike, cosines: ArrayLike, threshold: float | None) ->
         return {"accuracy": right @ weights / weights.sum(axis=0), "average_precision": average}
 
     return Scored(weighted, len(truth))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledPairs(Graded):
+    """Cosines of pairs, `(pairs,)`, compared with two labels, 1 where similar; threshold: None where none is set."""
+
+    similar: ArrayLike
+    cosines: ArrayLike
+    threshold: float | None = None
+
+    @cached_property
+    def scored(self) -> Scored:
+        """Accuracy and average precision; see `labelled`."""
+        return labelled(self.similar, self.cosines, self.threshold)
+
+    def after_fit(self) -> Self:
+        """The same pairs, with a fitted threshold of best accuracy where none is set."""
+        threshold = best_threshold(self.similar, self.cosines) if self.threshold is None else self.threshold
+        return replace(self, threshold=threshold)
 
 
 def ranked(ranks: ArrayLike, beats: ArrayLike | None) -> Scored:

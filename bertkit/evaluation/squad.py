@@ -6,16 +6,18 @@ is nothing but articles and punctuation, this is the script of 2.0: such an answ
 
 from __future__ import annotations
 
+import math
 import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bertkit.data.disk_list import DiskList
 from bertkit.data.table import column_values
 from bertkit.evaluation import calibration
 from bertkit.evaluation.calibration import expected_calibration_error
@@ -50,6 +52,11 @@ def question_scores(predicted: str, gold: Sequence[str]) -> tuple[float, float]:
     if given in wanted:
         return 1.0, 1.0
     return 0.0, max(_f1(given, tokens) for tokens in wanted)
+
+
+def log_odds(null: float, best: float) -> float:
+    """Log odds of no answer against the best one."""
+    return math.log(max(null, 1e-300)) - math.log(max(best, 1e-300))
 
 
 class GradedAnswers(Graded):
@@ -97,6 +104,20 @@ class GradedAnswers(Graded):
         if self.unanswerable:
             scores["no_answer_auc"] = exact_roc_auc(~self.answerable[:, None], self._column("null_score")[:, None])
         return scores
+
+    def after_fit(self) -> Self:
+        """The same candidates at the same temperature, with the null threshold of best F1 where none is set."""
+        if not self.unanswerable or self.fitted["null_threshold"] is not None:
+            return self
+        best = [next(iter(a["n_best"]), {"answer": "", "score": a["null_score"]}) for a in self.answers]
+        odds = [log_odds(null, each["score"]) for null, each in zip(self._column("null_score"), best, strict=True)]
+        threshold = best_threshold(odds, [each["answer"] for each in best], list(self._gold()))
+        none = {"answer": "", "start": 0, "end": 0}
+        answers = DiskList(
+            {**answer, **({**none, "score": answer["null_score"]} if odd > threshold else each)}
+            for answer, odd, each in zip(self.answers, odds, best, strict=True)
+        )
+        return type(self)(answers, self.rows, True, {**self.fitted, "null_threshold": threshold})
 
     def details(self) -> dict[str, Any]:
         """The threshold, the temperature, and how far the answers' scores are from their chance of being right.

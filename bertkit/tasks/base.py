@@ -250,7 +250,7 @@ def calibrate(task: T, rows: Dataset, predict: Predict) -> T:
 
 
 def evaluate(task: Task, rows: Dataset, predict: Predict, *, fitted: bool = False) -> Scores:
-    """The scores of the model behind `predict` on these rows; fitted: as they are after calibration on these rows."""
+    """The scores of the model behind `predict` on these rows; fitted: after `Graded.after_fit` on these rows."""
     graded = task.grade(DiskList(task.answer(rows, predict)), rows)
     return (graded.after_fit() if fitted else graded).scores
 

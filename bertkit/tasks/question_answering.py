@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from bertkit.data.answers import locate_answers
+from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import Table, required
 from bertkit.encoding.padding import Arrays
@@ -24,7 +25,6 @@ from bertkit.models.heads.spans import (
     WindowSpans,
     best_of_windows,
     best_spans,
-    log_odds,
     masked_logits,
     merge_texts,
     window_spans,
@@ -188,7 +188,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         probabilities, null = found.probabilities(temperature, unanswerable=self.unanswerable)
         ranked = merge_texts(found.spans, probabilities, context)
         none = {"answer": "", "start": 0, "end": 0, "score": null}
-        silent = not ranked or (self.unanswerable and log_odds(null, ranked[0]["score"]) > null_threshold)
+        silent = not ranked or (self.unanswerable and squad.log_odds(null, ranked[0]["score"]) > null_threshold)
         return {**(none if silent else ranked[0]), "n_best": ranked, "null_score": null, "truncated": False}
 
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
@@ -210,10 +210,9 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         temperature = self.options.temperature or squad.best_temperature(judged, gold)
         if not self.unanswerable or self.options.null_threshold is not None:
             return {"temperature": temperature}
-        answers = [best(row, temperature) for row in range(len(found))]
-        odds = [log_odds(a["null_score"], a["score"]) for a in answers]
-        threshold = squad.best_threshold(odds, [a["answer"] for a in answers], gold)
-        return {"temperature": temperature, "null_threshold": threshold}
+        answers = DiskList(best(row, temperature) for row in range(len(found)))
+        unset = {"temperature": temperature, "null_threshold": None}
+        return {**squad.GradedAnswers(answers, rows, True, unset).after_fit().fitted}
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> squad.GradedAnswers:
         required(rows, "answers")

@@ -214,8 +214,8 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
             raise DataError(Problem("column `label`", "this model learned no labels, only cosines", "Map a `score`."))
         truth = self._numbers(rows, "label")
         if self.options.loss == "softmax":
-            return GradedLabels.of("single-label", self.names, truth, answers)
-        return similarity.labelled(truth, similarity.of(answers, "score"), self.options.threshold)
+            return GradedLabels.of("single-label", self.names, truth, answers, temperature=1.0)  # none is fitted
+        return similarity.LabelledPairs(truth, similarity.of(answers, "score"), self.options.threshold)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """What the cosine of TF-IDF vectors, learned on the texts of train, scores."""
@@ -227,6 +227,5 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
             return {}
         if not self.names:
             return {"tf-idf cosine": self.grade(answers, rows).scores}
-        truth, cosines = self._numbers(rows, "label"), similarity.of(answers, "score")
-        best = similarity.best_threshold(truth, cosines)
-        return {"tf-idf cosine": similarity.labelled(truth, cosines, best).scores}
+        pairs = similarity.LabelledPairs(self._numbers(rows, "label"), similarity.of(answers, "score"))
+        return {"tf-idf cosine": pairs.after_fit().scores}

@@ -229,7 +229,10 @@ class TaskTrainer(CheckpointTrainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """The task's overall metrics, calibrated, on the validation rows or on `eval_dataset`, a Dataset of rows."""
+        """The task's overall metrics on the validation rows or on `eval_dataset`, a Dataset of rows.
+
+        Thresholds, and where labels have one the temperature, are fitted on these rows; see `Graded.after_fit`.
+        """
         self.profile.switch("evaluation")
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         scores = evaluate(self.task, rows, replace(self.runner, model=self.model), fitted=True)

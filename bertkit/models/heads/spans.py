@@ -117,11 +117,6 @@ def best_of_windows(
     return Candidates(kept, spans, min(window.null for window in windows))
 
 
-def log_odds(null: float, best: float) -> float:
-    """Log odds of no answer against the best one."""
-    return math.log(max(null, 1e-300)) - math.log(max(best, 1e-300))
-
-
 def merge_texts(spans: Sequence[tuple[int, int]], probabilities: Sequence[float], context: str) -> list[dict[str, Any]]:
     """{answer, start, end, score} of each text among these spans, best first; scores of equal texts are summed."""
     merged: dict[str, dict[str, Any]] = {}
