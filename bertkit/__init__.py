@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bertkit.inference.features import Features
     from bertkit.inference.predictor import Predictor, load
     from bertkit.recipe.recipe import Recipe, load_recipe
-    from bertkit.run import Run
+    from bertkit.report.view import Run
     from bertkit.training.train import train
 
 __all__ = [
@@ -29,7 +29,7 @@ _MODULES = {
     "inference.features": "Features",
     "inference.predictor": "Predictor load",
     "recipe.recipe": "Recipe load_recipe",
-    "run": "Run",
+    "report.view": "Run",
     "training.train": "train",
 }
 

@@ -31,6 +31,10 @@ class Run:
 
     folder: Path
 
+    def __fspath__(self) -> str:
+        """A run is given wherever the path of its folder is."""
+        return str(self.folder)
+
     @property
     def model(self) -> Path:
         """The model folder: what push uploads, and what loads without bertkit."""

@@ -26,7 +26,7 @@ from bertkit.evaluation import ranking, squad
 from bertkit.files import read_json
 from bertkit.inference.predictor import Predictor
 from bertkit.recipe.recipe import load_recipe
-from bertkit.report import comparison, examples, mistakes, pictures, rankings, sections, task_pictures
+from bertkit.report import comparison, examples, mistakes, pictures, rankings, sections, task_pictures, view
 from bertkit.report.card import write_card
 from bertkit.report.examples import neighbours, write_explanations
 from bertkit.report.facts import Facts, read_facts
@@ -145,6 +145,10 @@ def test_every_task_has_a_report(
         assert f"{len(wrong.every)} of {wrong.total} {wrong.unit}" in page.text
         assert [each.measure for each in wrong.top] == sorted((each.measure for each in wrong.top), reverse=True)
         assert all(any(each.texts) or each.lines for each in wrong.top)
+    run = view.Run(folder)
+    assert f"<td>{number(scores['metrics'][own.headline])}</td>" in run._repr_html_()
+    assert len(run.plot().axes) == 2
+    assert (len(run.frame()), len(run.mistakes(10**6))) == (len(own.rows), len(wrong.every) if wrong else 0)
     ece = scores.get("calibration", {})
     if ece and own.options.get("temperature") is not None:
         assert f"decisions of validation, {ece['errors']} of them wrong." in page.text

@@ -96,7 +96,7 @@ def read_facts(folder: str | Path) -> Facts:
         raise damaged_settings(run.model, error, "bertkit.task") from error
     split = next((name for name in ("test", "validation") if name in results["splits"]), next(iter(results["splits"])))
     # Answers for a corpus are counts, which the results already sum up.
-    rows = () if task.schema.corpus else tuple(_lines(run.folder / "predictions" / f"{split}.jsonl"))
+    rows = () if task.schema.corpus else tuple(lines_of(run.folder / "predictions" / f"{split}.jsonl"))
     paths = local_paths(recipe)
 
     def public(text: str) -> str:
@@ -112,7 +112,7 @@ def read_facts(folder: str | Path) -> Facts:
         results=results,
         data=data,
         environment=_mapping(run.folder / "environment.json", ENVIRONMENT),
-        log=tuple(_lines(run.folder / "metrics.jsonl")),
+        log=tuple(lines_of(run.folder / "metrics.jsonl")),
         options=options,
         split=split,
         rows=rows,
@@ -166,7 +166,7 @@ def _mapping(path: Path, required: Iterable[str]) -> Mapping[str, Any]:
     return stated
 
 
-def _lines(path: Path) -> Iterator[Row]:
+def lines_of(path: Path) -> Iterator[Row]:
     if not path.is_file():
         return
     with path.open(encoding="utf-8") as file:

@@ -24,16 +24,17 @@ PARTS = ("data", "forward", "backward", "optimizer", "evaluation", "saving", "ot
 
 
 class Progress(TrainerCallback):
-    """A bar with ETA and the current loss on a terminal, or a line per log event."""
+    """A bar with ETA, loss and metric on a terminal or in a notebook; elsewhere a line per log event."""
 
     def __init__(self, title: str, headline: str) -> None:
         self.title, self.headline = title, headline
         self.bar: Any = None
+        self.latest = dict[str, str]()
         self.started, self.first_step = 0.0, 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.started, self.first_step = time.monotonic(), state.global_step
-        if state.is_world_process_zero and sys.stderr.isatty():
+        if state.is_world_process_zero and (sys.stderr.isatty() or _in_notebook()):
             self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.title, unit="step")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -44,20 +45,27 @@ class Progress(TrainerCallback):
         names = [name for name in ("loss", f"eval_{self.headline}") if name in (logs or {})]
         if not logs or not names or not state.is_world_process_zero:
             return
-        text = "  ".join(f"{name.removeprefix('eval_')} {logs[name]:.4f}" for name in names)
+        numbers = {name.removeprefix("eval_"): f"{logs[name]:.4f}" for name in names}
+        text = "  ".join(f"{name} {number}" for name, number in numbers.items())
         line = f"{self.title}  step {state.global_step}/{state.max_steps}  epoch {state.epoch:.2f}  {text}"
         done = state.global_step - self.first_step
         if self.bar is None:
             left = (time.monotonic() - self.started) / max(done, 1) * (state.max_steps - state.global_step)
             logger.info("%s", line + (f"  {left:.0f} s left" if done else ""))
-        elif "loss" in names:
-            self.bar.set_postfix_str(text)
-        else:
+            return
+        self.latest |= numbers
+        self.bar.set_postfix(self.latest)
+        if "loss" not in names and sys.stderr.isatty():
             self.bar.write(line, file=sys.stderr)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.bar is not None:
             self.bar.close()
+
+
+def _in_notebook() -> bool:
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return shell is not None and "IPKernelApp" in shell.config
 
 
 class MetricsLog(TrainerCallback):

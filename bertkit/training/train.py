@@ -16,7 +16,8 @@ from bertkit import processes
 from bertkit.files import write_json
 from bertkit.models.encoder import quiet_logger, resolve_encoder
 from bertkit.recipe.recipe import Recipe
-from bertkit.run import Run, only_writer, open_run
+from bertkit.report.view import Run
+from bertkit.run import only_writer, open_run
 from bertkit.training.callbacks import Profile, profile_lines
 from bertkit.training.finish import finish, publish, push_run, write_reports
 from bertkit.training.preflight import Job, check_hub, dry_run, inspect, prepare, write_run_metadata
@@ -50,7 +51,7 @@ def train(
     run = open_run(recipe, Path(output_dir), resume, changed) if first else Run(Path(output_dir))
     if resume and run.finished:
         logger.info("%s is finished; there is nothing to resume", run.folder)
-        return run
+        return Run(run.folder)
     with nullcontext() if first else quiet_logger("bertkit"):  # one process reports for all
         encoder = resolve_encoder(recipe.model)
         logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
@@ -74,4 +75,4 @@ def train(
             write_reports(run, recipe.explain)
     if first and recipe.hub and recipe.hub.repo_id:
         push_run(run, recipe.hub, recipe.hub.repo_id)
-    return run
+    return Run(run.folder)

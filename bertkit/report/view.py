@@ -1,0 +1,90 @@
+"""A run as a person looks at it in Python: its summary, curves, mistakes, and rows with answers as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from bertkit import run
+from bertkit.errors import ModelError, Problem
+from bertkit.report.facts import Facts, damage_as_error, lines_of, read_facts
+from bertkit.report.mistakes import mistakes
+from bertkit.report.sections import points_of, score_rows, summary, warnings
+from bertkit.validation import did_you_mean
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+
+class Run(run.Run):
+    """A run folder. In a notebook it shows its scores, with intervals and baselines."""
+
+    @property
+    def facts(self) -> Facts:
+        """The contents of the folder. Raises ModelError before the run is finished, or if a file is damaged."""
+        with damage_as_error(self.folder):
+            return read_facts(self.folder)
+
+    def frame(self, split: str | None = None) -> DataFrame:
+        """The rows of a split, with the columns of their answers: `answer.label`, `answer.scores.positive`, ….
+
+        split: one that was not trained on; None: the one that the report is about. Raises ModelError.
+        """
+        import pandas as pd
+
+        if split is None:
+            return pd.json_normalize([*self.facts.rows])
+        files = {file.stem: file for file in sorted((self.folder / "predictions").glob("*.jsonl"))}
+        if split not in files:
+            what = f"has no predictions for {split!r}{did_you_mean(split, files)}"
+            raise ModelError(Problem(str(self.folder), what, f"It has them for: {', '.join(files) or 'no split'}."))
+        return pd.json_normalize([*lines_of(files[split])])
+
+    def mistakes(self, n: int = 10) -> DataFrame:
+        """The first `n` mistakes of the report's list: the most confident, or those that are the farthest off."""
+        import pandas as pd
+
+        found = mistakes(self.facts)
+        names = ["row", "where", "gold", "answer", found.measure if found else "measure", "text"]
+        listed = found.every[:n] if found else []
+        cells = [(*each[:1], each.where, *each[1:4], " | ".join(_texts(each))) for each in listed]
+        return pd.DataFrame(cells, columns=names)
+
+    def plot(self) -> Figure:
+        """The training loss and the headline metric on validation over steps, a line per seed."""
+        from matplotlib import pyplot
+
+        facts = self.facts
+        figure, axes = pyplot.subplots(ncols=2, figsize=(9, 3), layout="constrained")
+        logged = {"training loss": "loss", f"{facts.headline} on validation": f"eval_{facts.headline}"}
+        for axis, (title, name) in zip(axes, logged.items(), strict=True):
+            for seed in [outcome["seed"] for outcome in facts.results["seeds"]]:
+                points = points_of(facts, name, seed)
+                axis.plot([x for x, _ in points], [y for _, y in points], marker=".", label=f"seed {seed}")
+            axis.set(title=title, xlabel="step")
+        axes[1].legend()
+        pyplot.close(figure)  # a notebook shows what a cell returns; an open figure would be shown twice
+        return figure
+
+    def _repr_html_(self) -> str:
+        if not self.finished:
+            return f"<p>The run in <code>{escape(str(self.folder))}</code> is not finished.</p>"
+        facts = self.facts
+        parts = [f"<p>{escape(summary(facts))}</p>", _table(score_rows(facts))]
+        parts += [f"<p><b>Warning:</b> {escape(each)}</p>" for each in warnings(facts)]
+        report = self.folder / "report.html"
+        if report.is_file():
+            parts.append(f'<p><a href="{escape(str(report))}" target="_blank">Report</a></p>')
+        return "\n".join(parts)
+
+
+def _texts(mistake: Any) -> Sequence[str]:
+    return mistake.texts or ["".join(part.text for part in line) for _, line in mistake.lines[:1]]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    import pandas as pd
+
+    return str(pd.DataFrame(rows[1:], columns=list(rows[0])).to_html(index=False, border=0))

@@ -1,0 +1,146 @@
+"""A run in a notebook: its summary, curves, mistakes and rows; the progress of a training."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import small
+
+import bertkit
+from bertkit.errors import ModelError
+from bertkit.report.facts import read_facts
+from bertkit.report.mistakes import mistakes
+from bertkit.report.view import Run
+from bertkit.training.callbacks import Progress
+from bertkit.training.train import train
+
+
+@pytest.fixture(scope="module")
+def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    room = tmp_path_factory.mktemp("view")
+    recipe = small.recipe(
+        room, tiny_encoder, "training.logging_steps=2", "seeds=[1, 2]", "explain=false", "verify=false"
+    )
+    return train(recipe, room / "run & more")
+
+
+def written(run: Run, split: str) -> list[dict[str, Any]]:
+    lines = (run.folder / "predictions" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_rows_and_answers_as_a_frame(run: Run) -> None:
+    assert isinstance(run, bertkit.Run)
+    rows, frame = written(run, "validation"), run.frame("validation")
+    assert len(frame) == len(rows)
+    for row, line in zip(rows, frame.to_dict("records"), strict=True):
+        flat = {f"answer.scores.{name}": score for name, score in row["answer"]["scores"].items()}
+        assert line["text"] == row["text"]
+        assert line["location"] == row["location"]
+        assert (line["answer.label"], line["answer.score"]) == (row["answer"]["label"], row["answer"]["score"])
+        assert {name: line[name] for name in flat} == flat
+    assert run.frame().equals(run.frame(read_facts(run).split))
+    with pytest.raises(ModelError, match=r"has no predictions for 'validaton'; did you mean 'validation'\?"):
+        run.frame("validaton")
+
+
+def test_mistakes_as_a_frame(run: Run) -> None:
+    expected = mistakes(run.facts)
+    assert expected is not None
+    assert len(expected.every) > 1
+    frame = run.mistakes(1)
+    first, rows = expected.every[0], written(run, run.facts.split)
+    assert frame.to_dict("records") == [
+        {
+            "row": first.row,
+            "where": rows[first.row - 1]["id"],
+            "gold": rows[first.row - 1]["label"],
+            "answer": rows[first.row - 1]["answer"]["label"],
+            "confidence": rows[first.row - 1]["answer"]["score"],
+            "text": rows[first.row - 1]["text"],
+        }
+    ]
+    assert len(run.mistakes(10**6)) == len(expected.every)
+
+
+def test_curves_show_what_was_logged(run: Run) -> None:
+    from matplotlib import pyplot
+
+    figure = run.plot()
+    loss, metric = figure.axes
+    log = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    for axes, name in ((loss, "loss"), (metric, f"eval_{run.facts.headline}")):
+        assert [line.get_label() for line in axes.lines] == ["seed 1", "seed 2"]
+        for line, seed in zip(axes.lines, (1, 2), strict=True):
+            expected = [(each["step"], each[name]) for each in log if each["seed"] == seed and name in each]
+            assert len(expected) > 1
+            assert list(zip(*line.get_data(), strict=True)) == expected
+    assert not pyplot.get_fignums()
+
+
+def test_a_notebook_shows_scores_with_intervals_and_baselines(run: Run) -> None:
+    shown, results = run._repr_html_(), run.results
+    for split, scores in results["splits"].items():
+        low, high = scores["intervals"]["accuracy"]
+        assert f"<td>{split}</td>" in shown
+        assert f"<td>{scores['metrics']['accuracy']:.4f}</td>" in shown
+        assert f"<td>{low:.4f} … {high:.4f}</td>" in shown
+        for baseline in results["baselines"][split].values():
+            assert f"<td>{baseline['accuracy']:.4f}</td>" in shown
+    assert "run &amp; more/report.html" in shown
+    assert "run & more" not in shown
+
+
+def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
+    assert (
+        Run(tmp_path / "<run>")._repr_html_()
+        == f"<p>The run in <code>{tmp_path}/&lt;run&gt;</code> is not finished.</p>"
+    )
+
+
+class Screen:
+    """A stream that may be a terminal."""
+
+    def __init__(self, terminal: bool) -> None:
+        self.terminal, self.text = terminal, ""
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("terminal", "notebook"), [(True, False), (False, True), (False, False)])
+def test_a_bar_is_shown_where_it_can_be_read(
+    terminal: bool, notebook: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    screen = Screen(terminal)
+    shell = SimpleNamespace(config={"IPKernelApp": {}} if notebook else {})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setattr(sys, "stderr", screen)
+    progress, state = Progress("seed 1", "accuracy"), SimpleNamespace(global_step=0, max_steps=8, epoch=0.0)
+    state.is_world_process_zero = True
+    with caplog.at_level("INFO", logger="bertkit"):
+        progress.on_train_begin(None, state, None)
+        for step in range(1, 9):
+            state.global_step, state.epoch = step, step / 8
+            progress.on_step_end(None, state, None)
+            progress.on_log(None, state, None, logs={"loss": 1 / step} if step % 4 else {"eval_accuracy": step / 10})
+        progress.on_train_end(None, state, None)
+    if not terminal and not notebook:
+        assert not screen.text
+        assert len(caplog.records) == 8
+        return
+    assert not caplog.records
+    assert "8/8" in screen.text
+    assert "loss=0.1429, accuracy=0.8000" in screen.text.replace("\n", "")
+    assert ("step 4/8" in screen.text) == terminal
