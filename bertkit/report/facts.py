@@ -167,6 +167,7 @@ def _mapping(path: Path, required: Iterable[str]) -> Mapping[str, Any]:
 
 
 def lines_of(path: Path) -> Iterator[Row]:
+    """The rows of a jsonl file; none where it does not exist. Raises ModelError on a damaged line."""
     if not path.is_file():
         return
     with path.open(encoding="utf-8") as file:
