@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from sys import intern
@@ -85,8 +85,10 @@ def _map_columns(opened: Parts, spec: DataSpec, schema: Schema) -> Parts:
     """The parts with their mapping of columns. All parts get the same inputs and target."""
     mapped: dict[str, list[Part]] = {split: [] for split in opened}
     alternatives = {*schema.targets, *chain.from_iterable(schema.inputs)}
-    common = schema  # with the alternatives that all parts have
-    problems: list[Problem] = []
+    common = _one_target(opened, spec, schema)  # with the alternatives that all parts have
+    problems = [problem for parts in opened.values() for part in parts for problem in _several(part, spec, schema)]
+    if problems:
+        raise DataError(problems)
     for split, part in [(split, part) for split, parts in opened.items() for part in parts]:
         needs_target = split != "test" and not schema.corpus
         try:
@@ -103,6 +105,23 @@ def _map_columns(opened: Parts, spec: DataSpec, schema: Schema) -> Parts:
     if problems:
         raise DataError(problems)
     return mapped
+
+
+def _one_target(opened: Parts, spec: DataSpec, schema: Schema) -> Schema:
+    """The schema with the first target that all parts have, if some are exports: these may have two for the same."""
+    parts = [part for parts in opened.values() for part in parts if not set(schema.targets).isdisjoint(part.columns)]
+    shared = [name for name in schema.targets if all(name in part.columns for part in parts)]
+    unmapped = spec.columns.keys().isdisjoint(schema.targets) and any(part.export for part in parts)
+    return replace(schema, targets=shared[:1]) if shared and unmapped else schema
+
+
+def _several(part: Part, spec: DataSpec, schema: Schema) -> Iterator[Problem]:
+    """The columns of the task that several fields of an export could be, where the recipe maps none."""
+    several = part.export.several if part.export and not spec.columns else {}
+    for column, names in several.items():
+        if column in schema.columns and column not in part.columns:
+            fix = f"say which one it is, e.g.  data: {{columns: {{{column}: {names[0]}}}}}"
+            yield Problem(part.name, f"several fields could be `{column}`: {listed(names)}", fix)
 
 
 def _read_tables(

@@ -2,8 +2,9 @@
 
 Values in csv and tsv stay text, including "NA", "null" and "1.0". Memory is constant, except for json (one document)
 and compressed files that are read from their end (parquet, Arrow's file format). Problems with rows are gathered: one
-DataError names up to 20. A json document in the layout of SQuAD is read as one row per question; see `squad_rows`. In
-txt, blank lines separate documents, and each line is a paragraph; in `lines`, each line is a text.
+DataError names up to 20. A json document in the layout of SQuAD is read as one row per question; see `squad_rows`;
+exports of annotation tools, in json and jsonl, as rows with text, spans and labels; see `exported`. In txt, blank lines
+separate documents, and each line is a paragraph; in `lines`, each line is a text.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import IO, Any, cast
 
 from bertkit.data.arrow import read_all, table_names, table_rows
 from bertkit.data.conll import Lines, conll_rows
+from bertkit.data.exports import Found, exported, is_pair
 from bertkit.data.schema import Finding
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems
@@ -70,8 +72,12 @@ def row_prefix(name: str, file_format: str) -> str:
     return f"{name}, row " if file_format in ("json", *TABLES) else f"{name}:"
 
 
-def read_rows(path: Path, spec: DataSpec, findings: list[Finding] | None = None) -> Iterator[NumberedRow]:
-    """Stream the rows of a file as (number, {column: value}). findings: gets what is noticed while they are read.
+def read_rows(
+    path: Path, spec: DataSpec, findings: list[Finding] | None = None, found: Found = lambda export: None
+) -> Iterator[NumberedRow]:
+    """Stream the rows of a file as (number, {column: value}).
+
+    findings: gets what is noticed while they are read.  found: called before the first row of a tool's export.
 
     The number is the line on which the row begins; in json, parquet and arrow, the number of the row; both from 1.
     Nothing is yielded after the first bad row, but reading continues to gather more of them.
@@ -80,7 +86,7 @@ def read_rows(path: Path, spec: DataSpec, findings: list[Finding] | None = None)
     file_format = format_of(path, spec)
     try:
         with _open(path) as stream:
-            yield from _rows(stream, Problems(str(path), findings), spec, file_format)
+            yield from _rows(stream, Problems(str(path), findings), spec, file_format, found)
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         what = f"the archive is damaged or incomplete ({error})"
         raise DataError(Problem(str(path), what, "copy or download the file again")) from error
@@ -98,13 +104,17 @@ def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> Iterator[Number
     return _rows(stream, Problems(name), spec, spec.format or "jsonl")
 
 
-def _rows(stream: IO[bytes], problems: Problems, spec: DataSpec, file_format: str) -> Iterator[NumberedRow]:
+def _rows(
+    stream: IO[bytes], problems: Problems, spec: DataSpec, file_format: str, found: Found = lambda export: None
+) -> Iterator[NumberedRow]:
     if file_format in TABLES:
         rows = table_rows(stream, problems.name, file_format)
     elif file_format == "json":
-        rows = _json(stream, problems)
+        rows = _json(stream, spec, problems, found)
     else:
         rows = _LINE_FORMATS[file_format](_lines(stream, problems), spec, problems)
+    if file_format == "jsonl":
+        rows = exported(rows, row_prefix(problems.name, file_format), spec, problems, found)
     number = 0
     for number, row in rows:
         if not problems:
@@ -263,7 +273,7 @@ def _check_object(row: Any, text: str, where: str | int, problems: Problems) -> 
             problems.add(where, r"half of a surrogate pair (an escape such as \ud83d alone) is not text")
 
 
-def _json(stream: IO[bytes], problems: Problems) -> Iterator[NumberedRow]:
+def _json(stream: IO[bytes], spec: DataSpec, problems: Problems, found: Found) -> Iterator[NumberedRow]:
     name = problems.name
     data = read_all(stream, name, "Write it as jsonl, one object per line, which is streamed.")
     data = data.removeprefix(codecs.BOM_UTF8)
@@ -280,14 +290,15 @@ def _json(stream: IO[bytes], problems: Problems) -> Iterator[NumberedRow]:
         raise DataError(Problem(where, what, fix)) from error
     lists = {k: v for k, v in content.items() if isinstance(v, list)} if isinstance(content, dict) else {}
     rows = content if isinstance(content, list) else lists.get("data")
-    if rows is None and len(lists) == 1:
-        (rows,) = lists.values()
+    if rows is None:  # the only list, or that of a tool that lists its labels too
+        rows = next((each for each in lists.values() if len(lists) == 1 or (each and is_pair(each[0]))), None)
     if rows is None:
         what = 'expected a list of objects, or an object with one such list, e.g. {"data": […]}'
         raise DataError(Problem(name, what))
-    escapes = text if _SURROGATE.search(text) else ""
-    for number, row in squad_rows(content, problems) if is_squad(content) else enumerate(rows, 1):
-        _check_object(row, escapes, f"{row_prefix(name, 'json')}{number}", problems)
+    escapes, where = text if _SURROGATE.search(text) else "", row_prefix(name, "json")
+    questions = squad_rows(content, problems) if is_squad(content) else None
+    for number, row in questions or exported(enumerate(rows, 1), where, spec, problems, found):
+        _check_object(row, escapes, f"{where}{number}", problems)
         yield number, row
 
 

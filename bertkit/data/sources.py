@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.resources import files
 from itertools import chain
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.arrow import class_names, named_rows
 from bertkit.data.beir import Beir, pairs, read_beir
+from bertkit.data.exports import Export, survey
 from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_class_names, read_rows, row_prefix
 from bertkit.data.schema import Finding, Source
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
@@ -43,6 +44,7 @@ class Part:
     noticed: list[Finding] = field(default_factory=list)  # complete once all rows are read
     mapping: Mapping[str, Source] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
     fingerprint: str = ""  # that `datasets` gives the content of a Hub data set
+    export: Export | None = None  # what the file is, where a tool wrote it
 
 
 def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collection[str]) -> dict[str, list[Part]]:
@@ -202,11 +204,16 @@ def _listed(file: Path, key: str, name_of: Callable[[Any], str]) -> list[str]:
 def _file_parts(paths: Sequence[Path], spec: DataSpec) -> list[Part]:
     parts = []
     for path in paths:
-        noticed = list[Finding]()
-        rows = read_rows(path, spec, noticed)
+        noticed, exports = list[Finding](), list[Export]()
+        rows = read_rows(path, spec, noticed, exports.append)
         first = next(rows)
         prefix, names = row_prefix(str(path), format_of(path, spec)), read_class_names(path, spec)
-        parts.append(Part(str(path), prefix, list(first[1]), chain([first], rows), names, noticed=noticed))
+        part = Part(str(path), prefix, list(first[1]), chain([first], rows), names, noticed=noticed)
+        for export in exports:  # it is read twice: its columns are those of all its rows
+            columns, findings = survey(export, part.rows, part.name, spec.columns.values())
+            annotated = (each for each in read_rows(path, spec) if each[1].get("annotated", True))
+            part = replace(part, columns=columns, rows=annotated, findings=tuple(findings), export=export)
+        parts.append(part)
     return parts
 
 

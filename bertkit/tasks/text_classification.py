@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
 import numpy as np
@@ -88,8 +88,9 @@ class TextClassification(Task[TextClassificationOptions]):
 
     @classmethod
     def schema_of(cls, options: TextClassificationOptions) -> Schema:
-        """The schema, whose labels have the names of `task.labels`."""
-        return own.with_names(cls.schema, options.labels)
+        """The schema, whose labels have the names of `task.labels`, with the target of `task.kind` alone."""
+        schema = own.with_names(cls.schema, options.labels)
+        return replace(schema, targets=(TARGETS[options.kind],)) if options.kind else schema
 
     @classmethod
     def settle(cls, options: TextClassificationOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:

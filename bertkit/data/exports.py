@@ -1,0 +1,212 @@
+"""Annotations as Label Studio, doccano, Prodigy and spaCy export them, as rows in canonical columns.
+
+A file is recognised by its first object. Its rows have `text`, and what was annotated: `spans`, or `labels` and, in
+rows with exactly one, `label`. `annotated` is false in rows that nobody annotated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
+
+from bertkit.data.label_studio import (
+    TARGETS,
+    Objects,
+    Reading,
+    Task,
+    full,
+    is_full,
+    is_minimal,
+    label_columns,
+    minimal,
+    read_tasks,
+)
+from bertkit.data.schema import Finding, note, warn
+from bertkit.data.table import NumberedRow, Problems, Row
+from bertkit.errors import DataError, Problem
+from bertkit.sections import DataSpec
+from bertkit.text import counted, short_repr
+
+
+@dataclass(frozen=True)
+class Export:
+    """A tool's export, recognised."""
+
+    title: str  # "Label Studio's JSON export"
+    unit: str  # what a row is to the tool, in the singular
+    several: Mapping[str, Sequence[str]] = field(default_factory=dict)  # column of a task -> the fields it could be
+
+
+Found: TypeAlias = Callable[[Export], None]
+
+
+def exported(objects: Objects, where: str, spec: DataSpec, problems: Problems, found: Found) -> Iterator[NumberedRow]:
+    """The rows of a tool's export, and objects of any other file as they are.
+
+    where: goes before the number of an object in messages.  found: called before the first row of an export.
+    problems: gets what an export must not hold, with its location.
+    """
+    objects = iter(objects)
+    first = next(objects, None)
+    if first is None:
+        return
+    objects = chain([first], objects)
+    form = next((form for form in _FORMS if form.recognised(first[1])), None)
+    if form is None:
+        yield from objects
+        return
+    for number, read in form.rows(objects, form.export, spec, found):
+        row: Row = {}
+        try:
+            row = read()
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            what = str(error) if isinstance(error, ValueError) else f"not as {form.export.title} has it: {error!r}"
+            problems.add(f"{where}{number}", what)
+        yield number, row
+
+
+def survey(
+    export: Export, rows: Iterable[NumberedRow], name: str, mapped: Iterable[str]
+) -> tuple[list[str], list[Finding]]:
+    """The columns of an export, and what was read. Raises DataError where nothing is annotated.
+
+    `label` is a column only if no row has several labels, or it is one of the columns that the recipe has `mapped`.
+    """
+    columns: dict[str, None] = {}
+    total = left_out = disputed = 0
+    multiple = False
+    for _, row in rows:
+        total += 1
+        if not row.get("annotated", True):
+            left_out += 1
+            continue
+        columns.update(dict.fromkeys(row))
+        disputed += "annotations" in row
+        multiple |= isinstance(row.get("labels"), list) and len(row["labels"]) > 1
+    what = f"read as {export.title}: {counted(total, export.unit)}"
+    if left_out == total:
+        fix = "annotate some, and export again; `bertkit predict` reads the file as it is"
+        raise DataError(Problem(name, f"{what}, none with an annotation", fix))
+    if multiple and "label" not in mapped:
+        columns.pop("label", None)
+    findings = [note(f"{name}: {what}" + (f", {left_out:,} without annotation left out" if left_out else ""))]
+    if disputed:
+        what = f"{counted(disputed, export.unit)} with several annotations, none of them the ground truth"
+        findings.append(warn(f"{name}: {what}; the first of each was read"))
+    return list(columns), findings
+
+
+# --- a row per object: doccano, Prodigy, spaCy
+
+
+def _each(read: Callable[[Any], Row]) -> Callable[[Objects, Export, DataSpec, Found], Reading]:
+    def rows(objects: Objects, export: Export, spec: DataSpec, found: Found) -> Reading:
+        found(export)
+        for number, given in objects:
+            yield number, partial(_mapped, read, given, spec)
+
+    return rows
+
+
+def _mapped(read: Callable[[Any], Row], given: Any, spec: DataSpec) -> Row:
+    """The row, with the fields that the recipe maps by the tool's names for them."""
+    own = {name: given[name] for name in spec.columns.values() if isinstance(given, dict) and name in given}
+    return {**read(given), **own}
+
+
+def _text(given: Any, *names: str) -> str:
+    for name in names:
+        if isinstance(text := given.get(name), str):
+            return text
+    raise ValueError(f"has no text in `{names[0]}`: {short_repr(given)}")
+
+
+def _is_doccano(given: Any) -> bool:
+    if not isinstance(given, dict) or not any(isinstance(given.get(name), str) for name in ("text", "data")):
+        return False
+    if "entities" in given:
+        return "relations" in given or "cats" in given
+    name = "label" if "label" in given else "labels"
+    marks = given.get(name)
+    if not isinstance(marks, list) or "id" not in given:
+        return False
+    return all(_is_mark(mark) for mark in marks) and (name == "label" or any(isinstance(m, list) for m in marks))
+
+
+def _is_mark(mark: Any) -> bool:
+    return isinstance(mark, str) or (isinstance(mark, list) and len(mark) == 3 and isinstance(mark[2], str))
+
+
+def _doccano_row(given: Any) -> Row:
+    """Sequence labelling, with or without relations, text classification, and both at once."""
+    row = {name: value for name, value in given.items() if name not in (*TARGETS, "entities", "cats", "data")}
+    row["text"] = _text(given, "text", "data")
+    marks = given.get("label", given.get("labels", []))
+    if "entities" in given:
+        return row | {"spans": given["entities"]} | (label_columns(given["cats"]) if "cats" in given else {})
+    if not marks:  # of either kind of project
+        return row | {"spans": [], "labels": []}
+    spans = [mark for mark in marks if not isinstance(mark, str)]
+    if 0 < len(spans) < len(marks):
+        raise ValueError(f"has labels of spans and of the whole text in one list: {short_repr(marks)}")
+    return row | ({"spans": spans} if spans else label_columns(marks))
+
+
+def _is_prodigy(given: Any) -> bool:
+    return isinstance(given, dict) and "_task_hash" in given and "_input_hash" in given
+
+
+def _prodigy_row(given: Any) -> Row:
+    """Spans by hand or corrected; one label, accepted or not; labels chosen among options."""
+    row = {name: value for name, value in given.items() if name not in (*TARGETS, "options", "accept", "config")}
+    row["text"] = _text(given, "text")
+    if "options" in given:
+        style = (given.get("config") or {}).get("choice_style", "single")
+        return row | label_columns(given.get("accept", []), single=style == "single")
+    if "label" in given and not given.get("spans"):
+        return row | label_columns([given["label"]])
+    return row | {"spans": given.get("spans", [])}
+
+
+def is_pair(given: Any) -> bool:
+    """Whether this is an example of spaCy's training data: a text and its annotations."""
+    pair = isinstance(given, list) and len(given) == 2 and isinstance(given[0], str) and isinstance(given[1], dict)
+    return pair and not {"entities", "cats"}.isdisjoint(given[1])
+
+
+def _spacy_row(given: Any) -> Row:
+    """[text, {"entities": [[start, end, label]], "cats": {label: 0 or 1}}]"""
+    if not isinstance(given, list) or len(given) != 2 or not isinstance(given[0], str):
+        raise ValueError(f'is {short_repr(given)}, where [text, {{"entities": […]}}] is expected')
+    text, marked = given
+    spans = {"spans": marked["entities"]} if "entities" in marked else {}
+    return {"text": text, **spans} | (
+        label_columns([label for label, value in marked["cats"].items() if value >= 0.5]) if "cats" in marked else {}
+    )
+
+
+def _label_studio(task_of: Callable[[int, Any], Task]) -> Callable[[Objects, Export, DataSpec, Found], Reading]:
+    def rows(objects: Objects, export: Export, spec: DataSpec, found: Found) -> Reading:
+        several, reading = read_tasks(objects, task_of, export.title, spec)
+        found(replace(export, several=several))
+        return reading
+
+    return rows
+
+
+class _Form(NamedTuple):
+    export: Export
+    recognised: Callable[[Any], bool]  # by the first object
+    rows: Callable[[Objects, Export, DataSpec, Found], Reading]
+
+
+_FORMS = (
+    _Form(Export("Label Studio's JSON export", "task"), is_full, _label_studio(full)),
+    _Form(Export("Label Studio's JSON_MIN export", "annotation"), is_minimal, _label_studio(minimal)),
+    _Form(Export("Prodigy's export", "example"), _is_prodigy, _each(_prodigy_row)),
+    _Form(Export("doccano's export", "text"), _is_doccano, _each(_doccano_row)),
+    _Form(Export("spaCy's training data", "text"), is_pair, _each(_spacy_row)),
+)

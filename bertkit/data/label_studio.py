@@ -1,0 +1,166 @@
+"""Label Studio's exports, JSON and JSON_MIN, as rows: which field is the text, and what its controls hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
+
+from bertkit.data.table import Row
+from bertkit.sections import DataSpec
+from bertkit.text import short_repr
+
+Objects: TypeAlias = Iterable[tuple[int, Any]]  # of json, numbered from 1; of jsonl, by line
+Reading: TypeAlias = Iterator[tuple[int, Callable[[], Row]]]  # number, and its row; raises ValueError
+
+TARGETS = ("spans", "label", "labels", "tags", "tokens", "annotated")  # names that a tool's own fields must not take
+_AFTER = ("annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement")  # of JSON_MIN
+_BLANKS = re.compile(r"\\n|\s")  # a line break in a region's text is written as a backslash and n
+
+
+def label_columns(chosen: Sequence[str], single: bool = True) -> Row:
+    """`labels`, and `label` where there is exactly one. single: whether there could be a `label`."""
+    return {"labels": list(chosen), **({"label": chosen[0]} if single and len(chosen) == 1 else {})}
+
+
+class Task(NamedTuple):
+    """A task with the annotation that is read."""
+
+    number: int
+    data: Row  # its own fields
+    results: dict[str, list[Any]] | None  # control tag -> its values; None: nobody annotated the task
+    annotations: int  # that were submitted and could have been read
+
+
+def is_full(given: Any) -> bool:
+    """Whether this is a task of a JSON export."""
+    return isinstance(given, dict) and isinstance(given.get("data"), dict) and "annotations" in given
+
+
+def is_minimal(given: Any) -> bool:
+    """Whether this is an annotation of a JSON_MIN export."""
+    return isinstance(given, dict) and {"annotation_id", "annotator", "lead_time"} <= given.keys()
+
+
+def full(number: int, given: Any) -> Task:
+    """The annotation that is the ground truth, else the first; without those that were skipped."""
+    done = [each for each in given.get("annotations") or [] if not each.get("was_cancelled")]
+    true = [each for each in done if each.get("ground_truth")]
+    results: dict[str, list[Any]] = {}
+    for result in (true or done or [{}])[0].get("result", []):
+        if "from_name" in result:  # relations have none
+            results.setdefault(result["from_name"], []).append(result["value"])
+    data = {"id": given.get("id"), **given["data"]}
+    return Task(number, data, results if done else None, 1 if true else len(done))
+
+
+def minimal(number: int, given: Any) -> Task:
+    """Its keys are the task's fields, `id`, the controls, and those of the annotation, in this order."""
+    names = [name for name in given if name not in _AFTER]
+    after = names.index("id") + 1 if "id" in names else len(names)
+    controls = [name for name in names if (name in names[after:] and name != "text") or _is_value(given[name])]
+    data = {name: given[name] for name in names if name not in controls}
+    return Task(number, data, {name: _values(given[name]) for name in controls}, 1)
+
+
+def _is_value(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return bool(values) and all(isinstance(each, dict) and ("choices" in each or _marks(each)) for each in values)
+
+
+def _values(value: Any) -> list[Any]:
+    return [
+        {"choices": [each]} if isinstance(each, str) else each
+        for each in (value if isinstance(value, list) else [value])
+    ]
+
+
+def _marks(value: Any) -> bool:
+    return isinstance(value, dict) and "start" in value and any(name.endswith("labels") for name in value)
+
+
+def _chosen(values: Iterable[Any]) -> list[str]:
+    """The choices for the whole text, not for one of its regions."""
+    whole = (value for value in values if isinstance(value, dict) and "start" not in value)
+    return list(chain.from_iterable(value.get("choices", []) for value in whole))
+
+
+def read_tasks(
+    objects: Objects, task_of: Callable[[int, Any], Task], title: str, spec: DataSpec
+) -> tuple[Mapping[str, Sequence[str]], Reading]:
+    """Column of a bertkit task -> the fields or controls that it could be, where they are several; and the rows."""
+    tasks, bad = list[Task](), dict[int, str]()
+    for number, given in objects:
+        try:
+            tasks.append(task_of(number, given))
+        except (TypeError, LookupError, AttributeError) as error:
+            bad[number] = f"not as {title} has it: {error!r}"
+    results = [(name, values) for task in tasks for name, values in (task.results or {}).items()]
+    spans = list(dict.fromkeys(name for name, values in results if any(map(_marks, values))))
+    choices = list(dict.fromkeys(name for name, values in results if _chosen(values)))
+    texts, mapped = _texts(tasks, spec), spec.columns.values()
+    refused = ((number, partial(_refuse, what)) for number, what in bad.items())
+    rows = ((task.number, partial(_task_row, task, texts, spans, choices, mapped)) for task in tasks)
+    several = {"text": texts, "spans": spans, "label": choices}
+    return {name: names for name, names in several.items() if len(names) > 1}, chain(refused, rows)
+
+
+def _refuse(what: str) -> Row:
+    raise ValueError(what)
+
+
+def _texts(tasks: Sequence[Task], spec: DataSpec) -> list[str]:
+    """The fields that could be the text: one, if the recipe says which or it is called `text`."""
+    names = [name for name in (tasks[0].data if tasks else ()) if name not in (*TARGETS, "id")]
+    fields = [name for name in names if all(isinstance(task.data.get(name), str) for task in tasks)]
+    named = [name for name in (spec.columns.get("text"), "text") if name in fields]
+    return named[:1] or fields
+
+
+def _task_row(
+    task: Task, texts: Sequence[str], spans: Sequence[str], choices: Sequence[str], mapped: Collection[str]
+) -> Row:
+    text = task.data[texts[0]] if len(texts) == 1 else None
+    row: Row = {name: value for name, value in task.data.items() if name not in TARGETS}
+    row |= {} if text is None else {"text": text}
+    if task.results is None:
+        return row | {"annotated": False}
+    own: Row = {}  # controls by their names, in case the recipe maps one of them
+    for name in spans:
+        marked = [value for value in task.results.get(name, []) if _marks(value)]
+        own[name] = marked if text is None else [_region(text, value) for value in marked]
+    for name in choices:
+        chosen = _chosen(task.results.get(name, []))
+        own[name] = chosen[0] if len(chosen) == 1 else chosen or None
+    if len(spans) == 1:
+        row["spans"] = own[spans[0]]
+    if len(choices) == 1:
+        row |= label_columns(_chosen(task.results.get(choices[0], [])))
+    row |= {name: value for name, value in own.items() if name not in TARGETS or name in mapped}
+    return row | ({"annotations": task.annotations} if task.annotations > 1 else {})
+
+
+def _region(text: str, value: Any) -> Row:
+    """A region as a span: code points, where older versions of Label Studio count UTF-16 code units."""
+    start, end, marked = value["start"], value["end"], value.get("text")
+    names = next(name for name in value if name.endswith("labels"))
+    if names != "labels" or type(start) is not int or type(end) is not int:
+        raise ValueError(f"a region has `{names}` from {short_repr(start)}; only regions of plain text can be read")
+    units = text[:end].encode("utf-16-le", "surrogatepass")[: 2 * end]
+    moved = tuple(len(units[: 2 * place].decode("utf-16-le", "ignore")) for place in (start, end))
+    candidates = [(start, end)] if moved == (start, end) else [(start, end), moved]
+    if marked is not None:
+        candidates = [each for each in candidates if _same(text[each[0] : each[1]], marked)]
+    if not candidates:
+        there = short_repr(text[start:end])
+        raise ValueError(f"the region {short_repr(marked)} is from {start} to {end}, where the text has {there}")
+    if len(candidates) > 1 and marked is None:
+        what = f"a region from {start} to {end} has no `text`, by which to tell how its characters are counted"
+        raise ValueError(f"{what}: before it are characters that are two in JavaScript, such as emoji")
+    return {"start": candidates[0][0], "end": candidates[0][1], "label": value["labels"]}
+
+
+def _same(one: str, other: str) -> bool:
+    return _BLANKS.sub("", one) == _BLANKS.sub("", other)

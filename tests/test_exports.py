@@ -1,0 +1,366 @@
+"""Files as annotation tools write them, read without any mapping; and ones that are wrong, refused with their place."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small
+
+from bertkit.data import load, read_rows
+from bertkit.errors import DataError
+from bertkit.sections import DataSpec
+from bertkit.tasks import get_task
+
+
+def write(path: Path, content: Any) -> Path:
+    """.jsonl from a list, a line each; .json from anything; text as it is."""
+    if isinstance(content, str):
+        path.write_text(content, encoding="utf-8", newline="")
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in content), encoding="utf-8")
+    else:
+        path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def get(source: Any, task: str = "token-classification", options: dict[str, Any] | None = None, **settings: Any) -> Any:
+    source = {split: str(path) for split, path in source.items()} if isinstance(source, dict) else str(source)
+    kind = get_task(task)
+    spec = DataSpec.model_validate({"source": source, **settings})
+    return small.read_data(spec, kind, kind.Options.model_validate({"name": task, **(options or {})}))
+
+
+def fails(source: Any, *args: Any, **settings: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        get(source, *args, **settings)
+    return str(caught.value)
+
+
+def notes(data: Any) -> list[str]:
+    return [finding.what for finding in data.findings]
+
+
+def tagged(data: Any, split: str = "train") -> list[tuple[str, list[str]]]:
+    rows = data.rows[split]
+    return list(zip(rows["text"][:], rows["tags"][:], strict=True))
+
+
+# --- Label Studio, as its guide on exporting annotations has it
+
+
+def region(start: int, end: int, label: str, text: str | None, name: str = "label") -> dict[str, Any]:
+    value = {"start": start, "end": end, "labels": [label], **({} if text is None else {"text": text})}
+    return {"value": value, "id": "wqB0", "from_name": name, "to_name": "text", "type": "labels", "origin": "manual"}
+
+
+def choice(name: str, *chosen: str) -> dict[str, Any]:
+    value = {"choices": list(chosen)}
+    return {"value": value, "id": "Ao1", "from_name": name, "to_name": "text", "type": "choices", "origin": "manual"}
+
+
+def annotation(*results: dict[str, Any], **given: Any) -> dict[str, Any]:
+    return {
+        "id": 7, "completed_by": 1, "result": list(results), "was_cancelled": False, "ground_truth": False,
+        "created_at": "2024-02-05T10:02:03.137Z", "updated_at": "2024-02-05T10:02:03.137Z", "draft_created_at": None,
+        "lead_time": 9.2, "prediction": {}, "result_count": 0, "unique_id": "c1", "import_id": None,
+        "last_action": None, "task": 1, "project": 3, "updated_by": 1, "parent_prediction": None,
+        "parent_annotation": None, "last_created_by": None, **given,
+    }  # fmt: skip
+
+
+def task(data: Any, *annotations: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": 1, "annotations": list(annotations), "file_upload": "a1b2-texts.json", "drafts": [], "predictions": [],
+        "data": {"text": data} if isinstance(data, str) else data, "meta": {}, "created_at": "2024-02-05T10:01:39.1Z",
+        "updated_at": "2024-02-05T10:02:03.1Z", "inner_id": 1, "total_annotations": len(annotations),
+        "cancelled_annotations": 0, "total_predictions": 0, "comment_count": 0, "unresolved_comment_count": 0,
+        "last_comment_updated_at": None, "project": 3, "updated_by": 1, "comment_authors": [],
+    }  # fmt: skip
+
+
+RELATION = {"from_id": "wqB0", "to_id": "Ao1", "type": "relation", "direction": "right"}
+MET = task("Ann met Bo", annotation(region(0, 3, "PER", "Ann"), RELATION, region(8, 10, "PER", "Bo")))
+TAGS = ["B-PER", "O", "B-PER"]
+
+
+def test_label_studio_with_entities(tmp_path):
+    skipped = task("skipped", annotation(region(0, 7, "PER", "skipped"), was_cancelled=True))
+    path = write(tmp_path / "t.json", [MET, task("nobody looked"), skipped, task("no name", annotation())])
+    data = get(path)
+    assert tagged(data) == [("Ann met Bo", TAGS), ("no name", ["O", "O"])]
+    assert notes(data) == [f"{path}: read as Label Studio's JSON export: 4 tasks, 2 without annotation left out"]
+    assert [data.origins["train"][row] for row in range(2)] == [f"{path}, row 1", f"{path}, row 4"]
+
+
+def test_label_studio_reads_the_ground_truth_or_else_the_first_annotation(tmp_path):
+    one, other = annotation(region(0, 3, "PER", "Ann")), annotation(region(0, 3, "ORG", "Ann"))
+    tasks = [task("Ann", one, other), task("Ann", one, {**other, "ground_truth": True})]
+    data = get(write(tmp_path / "t.json", tasks))
+    assert [tags for _, tags in tagged(data)] == [["B-PER"], ["B-ORG"]]
+    assert notes(data)[1].endswith(
+        "1 task with several annotations, none of them the ground truth; the first of each was read"
+    )
+
+
+@pytest.mark.parametrize("counted", ["code points", "UTF-16"])
+def test_label_studio_counts_characters_in_either_way(tmp_path, counted):
+    text, wide = "😀 Ann met 👍👍 Bo\nLee", counted == "UTF-16"
+    results = [
+        region(2 + wide, 5 + wide, "PER", "Ann"),
+        region(13 + 3 * wide, 19 + 3 * wide, "PER", "Bo\\nLee"),  # how Label Studio writes a line break
+    ]
+    data = get(write(tmp_path / "t.json", [task(text, annotation(*results))]))
+    assert tagged(data) == [(text, ["O", "B-PER", "O", "O", "O", "B-PER", "I-PER"])]
+
+
+@pytest.mark.parametrize(
+    ("results", "said"),
+    [
+        (region(1, 4, "PER", "Ann"), "t.json, row 2: the region 'Ann' is from 1 to 4, where the text has 'nn '"),
+        (region(6, 9, "PER", None), "row 2: a region from 6 to 9 has no `text`, by which to tell"),
+        ({**region(0, 3, "PER", "Ann"), "value": {"start": "/p[1]/text()[1]", "end": "/p[1]/text()[1]",
+          "startOffset": 0, "endOffset": 3, "hypertextlabels": ["PER"]}}, "row 2: a region has `hypertextlabels`"),
+    ],
+)  # fmt: skip
+def test_label_studio_with_a_region_that_is_not_in_its_text(tmp_path, results, said):
+    assert said in fails(write(tmp_path / "t.json", [MET, task("Ann 😀 met", annotation(results))]))
+
+
+def test_label_studio_without_texts_of_regions(tmp_path):
+    data = get(write(tmp_path / "t.json", [task("Ann met Bo 😀", annotation(region(8, 10, "PER", None)))]))
+    assert tagged(data)[0][1] == ["O", "O", "B-PER", "O"]
+
+
+def test_label_studio_with_choices(tmp_path):
+    tasks = [task("good", annotation(choice("mood", "Positive"))), task("bad", annotation(choice("mood", "Negative")))]
+    path = write(tmp_path / "t.json", tasks)
+    assert get(path, "text-classification").rows["train"]["label"][:] == ["Positive", "Negative"]
+    several = get(path, "text-classification", {"kind": "multi-label"})
+    assert several.rows["train"]["labels"][:] == [["Positive"], ["Negative"]]
+    tasks.append(task("both", annotation(choice("mood", "Positive", "Negative"))))
+    more = write(tmp_path / "more.json", tasks)
+    data = get({"train": path, "validation": more}, "text-classification")
+    assert data.rows["train"]["labels"][:] == [["Positive"], ["Negative"]]  # as in validation
+    assert data.rows["validation"]["labels"][2] == ["Positive", "Negative"]
+
+
+def test_label_studio_with_both_serves_both_tasks(tmp_path):
+    path = write(tmp_path / "t.json", [task("Ann", annotation(region(0, 3, "PER", "Ann"), choice("kind", "name")))])
+    assert get(path).rows["train"]["tags"][:] == [["B-PER"]]
+    assert get(path, "text-classification").rows["train"]["label"][:] == ["name"]
+
+
+def test_label_studio_with_several_controls_names_them(tmp_path):
+    two = [choice("mood", "good"), choice("topic", "art", "war"), region(0, 1, "X", "a", "ner"), region(0, 1, "Y", "a")]
+    path = write(tmp_path / "t.json", [task("a b", annotation(*two))])
+    said = fails(path, "text-classification")
+    assert "several fields could be `label`: mood, topic" in said
+    assert "data: {columns: {label: mood}}" in said
+    assert "several fields could be `spans`: ner, label" in fails(path)
+    assert get(path, "text-classification", columns={"label": "mood"}).rows["train"]["label"][:] == ["good"]
+    assert get(path, "text-classification", columns={"labels": "topic"}).rows["train"]["labels"][:] == [["art", "war"]]
+    assert get(path, columns={"spans": "label"}).rows["train"]["tags"][:] == [["B-Y", "O"]]
+
+
+def test_label_studio_with_several_texts_names_them(tmp_path):
+    path = write(tmp_path / "t.json", [task({"subject": "Ann", "body": "xx Ann", "n": 1}, *MET["annotations"])])
+    assert "several fields could be `text`: subject, body" in fails(path)
+    tasks = [task({"subject": "Ann", "body": "xx Ann"}, annotation(region(3, 6, "PER", "Ann")))]
+    assert tagged(get(write(path, tasks), columns={"text": "body"})) == [("xx Ann", ["O", "B-PER"])]
+
+
+def test_a_text_of_another_name_is_found_where_it_is_the_only_one(tmp_path):
+    path = write(
+        tmp_path / "t.json", [task({"review": "Ann", "stars": 2, "label": "old"}, annotation(choice("a", "b")))]
+    )
+    assert get(path, "text-classification").rows["train"][:] == {"text": ["Ann"], "label": ["b"]}
+
+
+def test_label_studio_that_nobody_annotated(tmp_path):
+    path = write(tmp_path / "t.json", [task("a"), task("b")])
+    assert "read as Label Studio's JSON export: 2 tasks, none with an annotation" in fails(path)
+    rows = [row for _, row in read_rows(path, DataSpec(source=str(path)))]
+    assert [row["text"] for row in rows] == ["a", "b"]  # for `predict`
+
+
+def test_a_task_that_is_cut_short_is_refused_by_its_row(tmp_path):
+    path = write(
+        tmp_path / "t.json", [MET, {"id": 2, "annotations": [{"result": [{"from_name": "label"}]}], "data": {}}]
+    )
+    assert "t.json, row 2: not as Label Studio's JSON export has it: KeyError('value')" in fails(path)
+
+
+# --- Label Studio's JSON_MIN
+
+
+def minimal(given: dict[str, Any], controls: dict[str, Any]) -> dict[str, Any]:
+    end = {"annotator": 1, "annotation_id": 7, "created_at": "2024-02-05T10:02:03.137Z",
+           "updated_at": "2024-02-05T10:02:03.137Z", "lead_time": 9.2}  # fmt: skip
+    return {**given, "id": 1, **controls, **end}
+
+
+def test_json_min(tmp_path):
+    spans = [{"start": 0, "end": 3, "text": "Ann", "labels": ["PER"]}]
+    rows = [
+        minimal({"text": "Ann", "source": "mail"}, {"label": spans, "mood": "Positive"}),
+        minimal({"text": "x", "source": "web"}, {"mood": "Negative"}),
+    ]
+    path = write(tmp_path / "t.json", rows)
+    data = get(path)
+    assert tagged(data) == [("Ann", ["B-PER"]), ("x", ["O"])]
+    assert notes(data) == [f"{path}: read as Label Studio's JSON_MIN export: 2 annotations"]
+    assert get(path, "text-classification").rows["train"]["label"][:] == ["Positive", "Negative"]
+    rows[1]["mood"] = {"choices": ["Positive", "Negative"]}
+    labels = get(write(path, rows), "text-classification").rows["train"]["labels"][:]
+    assert labels == [["Positive"], ["Positive", "Negative"]]
+    assert get(path, columns={"spans": "label"}).rows["train"]["tags"][:] == [["B-PER"], ["O"]]
+
+
+def test_json_min_with_a_region_that_is_not_in_its_text(tmp_path):
+    spans = [{"start": 0, "end": 3, "text": "Bob", "labels": ["PER"]}]
+    path = write(tmp_path / "t.json", [minimal({"text": "Ann"}, {"label": spans})])
+    assert "t.json, row 1: the region 'Bob' is from 0 to 3, where the text has 'Ann'" in fails(path)
+
+
+# --- doccano
+
+
+def test_doccano_with_entities(tmp_path):
+    rows = [
+        {"id": 1, "text": "nothing", "label": [], "Comments": []},
+        {"id": 2, "text": "👍 Ann", "label": [[2, 5, "PER"]], "Comments": []},
+    ]
+    path = write(tmp_path / "admin.jsonl", rows)
+    data = get(path)
+    assert tagged(data) == [("nothing", ["O"]), ("👍 Ann", ["O", "B-PER"])]
+    assert notes(data) == [f"{path}: read as doccano's export: 2 texts"]
+    assert data.origins["train"][1] == f"{path}:2"
+    assert tagged(get(path, columns={"spans": "label"})) == tagged(data)  # what had to be written before
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"id": 2, "text": "Ann", "relations": [], "Comments": [],
+         "entities": [{"id": 4, "label": "PER", "start_offset": 0, "end_offset": 3}]},
+        {"id": 2, "data": "Ann", "label": [[0, 3, "PER"]]},
+        {"id": 2, "text": "Ann", "meta": {}, "annotation_approver": None, "labels": [[0, 3, "PER"]]},
+        {"id": 2, "text": "Ann", "cats": ["name"], "entities": [[0, 3, "PER"]]},
+    ],
+    ids=["relations", "data", "labels", "intents"],
+)  # fmt: skip
+def test_doccano_of_other_projects_and_versions(tmp_path, row):
+    path = write(tmp_path / "admin.jsonl", [row])
+    assert tagged(get(path)) == [("Ann", ["B-PER"])]
+    if "cats" in row:
+        assert get(path, "text-classification").rows["train"]["label"][:] == ["name"]
+
+
+def test_doccano_with_categories(tmp_path):
+    rows = [{"id": n, "text": f"text {n}", "label": [label], "Comments": []} for n, label in enumerate("ab")]
+    path = write(tmp_path / "admin.jsonl", rows)
+    assert get(path, "text-classification").rows["train"]["label"][:] == ["a", "b"]
+    write(path, [*rows, {"id": 3, "text": "text 3", "label": []}, {"id": 4, "text": "text 4", "label": ["a", "b"]}])
+    labels = get(path, "text-classification").rows["train"]["labels"][:]
+    assert labels == [["a"], ["b"], [], ["a", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"id": 2, "text": "Ann", "label": [[0, 9, "PER"]]}, "t.jsonl:2: span 1 is from 0 to 9, but the text has 3"),
+        ({"id": 2, "text": "Ann", "label": [[0, 3, "PER"], "x"]}, "t.jsonl:2: has labels of spans and of the whole"),
+        ({"id": 2, "label": [[0, 3, "PER"]]}, "t.jsonl:2: has no text in `text`"),
+        ({"id": 2, "text": "Ann", "label": 4}, "t.jsonl:2: not as doccano's export has it"),
+    ],
+)
+def test_doccano_that_is_wrong(tmp_path, row, said):
+    assert said in fails(write(tmp_path / "t.jsonl", [{"id": 1, "text": "Bo", "label": [[0, 2, "PER"]]}, row]))
+
+
+# --- Prodigy
+
+
+def prodigy(text: str, view: str, answer: str = "accept", **given: Any) -> dict[str, Any]:
+    hashes = {"_input_hash": -1772551057, "_task_hash": 1541870139}
+    end = {"_view_id": view, "answer": answer, "_timestamp": 1687854071, "_annotator_id": "s", "_session_id": "s"}
+    return {"text": text, **hashes, **given, **end}
+
+
+TOKENS = [{"text": "Ann", "start": 0, "end": 3, "id": 0, "ws": False}]
+SPAN = {"start": 0, "end": 3, "token_start": 0, "token_end": 0, "label": "PER"}
+
+
+def test_prodigy_with_spans(tmp_path):
+    rows = [
+        prodigy("Ann", "ner_manual", tokens=TOKENS),
+        prodigy("Ann", "ner_manual", "reject", tokens=TOKENS, spans=[{**SPAN, "label": "ORG"}]),
+        prodigy("Ann", "ner_manual", tokens=TOKENS, spans=[SPAN]),
+    ]
+    path = write(tmp_path / "t.jsonl", rows)
+    data = get(path)
+    assert tagged(data) == [("Ann", ["O"]), ("Ann", ["B-PER"])]
+    assert notes(data)[0] == f"{path}: read as Prodigy's export: 3 examples"
+    assert "1 row with `answer` reject or ignore" in notes(data)[1]
+
+
+OPTIONS = [{"id": name, "text": name} for name in "ab"]
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "held"),
+    [
+        (prodigy("a", "classification", label="art"), "label", "art"),
+        (prodigy("a", "choice", options=OPTIONS, accept=["b"], config={"choice_style": "single"}), "label", "b"),
+        (prodigy("a", "choice", options=OPTIONS, accept=["b"], config={"choice_style": "multiple"}), "labels", ["b"]),
+    ],
+)
+def test_prodigy_with_labels(tmp_path, row, column, held):
+    data = get(write(tmp_path / "t.jsonl", [row, row]), "text-classification")
+    assert data.rows["train"][column][:] == [held, held]
+
+
+def test_prodigy_that_is_wrong(tmp_path):
+    rows = [prodigy("Ann", "ner_manual", spans=[SPAN]), prodigy("An", "ner_manual", spans=[SPAN])]
+    assert "t.jsonl:2: span 1 is from 0 to 3, but the text has 2" in fails(write(tmp_path / "t.jsonl", rows))
+    del rows[1]["text"]
+    assert "t.jsonl:2: has no text in `text`" in fails(write(tmp_path / "t.jsonl", rows))
+
+
+# --- spaCy
+
+
+def test_spacy_training_data(tmp_path):
+    rows: Any = [
+        ["Ann", {"entities": [[0, 3, "PER"]], "cats": {"a": 1.0, "b": 0.0}}],
+        ["x", {"entities": [], "cats": {"a": 0, "b": 1}}],
+    ]
+    path = write(tmp_path / "t.json", rows)
+    data = get(path)
+    assert tagged(data) == [("Ann", ["B-PER"]), ("x", ["O"])]
+    assert notes(data) == [f"{path}: read as spaCy's training data: 2 texts"]
+    assert get(path, "text-classification").rows["train"]["label"][:] == ["a", "b"]
+    write(path, {"classes": ["PER"], "annotations": rows})  # as editors for it write it
+    assert tagged(get(path)) == tagged(data)
+
+
+def test_spacy_training_data_that_is_wrong(tmp_path):
+    path = write(
+        tmp_path / "t.json", [["Ann", {"entities": [[0, 3, "PER"]]}], ["Bo"], ["Bo", {"entities": [[0, 3, "X"]]}]]
+    )
+    assert """t.json, row 2: is ['Bo'], where [text, {"entities": […]}] is expected""" in fails(path)
+    write(path, [["Bo", {"entities": [[0, 3, "X"]]}]])
+    assert "t.json, row 1: span 1 is from 0 to 3, but the text has 2" in fails(path)
+
+
+def test_ordinary_rows_are_no_export(tmp_path):
+    rows = [{"id": 1, "text": "a", "labels": ["x", "y"], "data": 1}, {"id": 2, "text": "b", "labels": ["x"], "data": 1}]
+    for name in ("t.jsonl", "t.json"):
+        path = write(tmp_path / name, copy.deepcopy(rows))
+        data = load(DataSpec(source=str(path)), get_task("text-classification").schema)
+        assert not data.findings
+        assert [row for _, row in read_rows(path, DataSpec(source=str(path)))] == rows
