@@ -93,7 +93,7 @@ def test_label_studio_with_entities(tmp_path):
     data = get(path)
     assert tagged(data) == [("Ann met Bo", TAGS), ("no name", ["O", "O"])]
     assert notes(data) == [f"{path}: read as Label Studio's JSON export: 4 tasks, 2 without annotation left out"]
-    assert [data.origins["train"][row] for row in range(2)] == [f"{path}, row 1", f"{path}, row 4"]
+    assert [data.origins["train"][row] for row in range(2)] == [f"{path}, row 1, id 1", f"{path}, row 4, id 1"]
 
 
 def test_label_studio_reads_the_ground_truth_or_else_the_first_annotation(tmp_path):
@@ -177,7 +177,7 @@ def test_a_text_of_another_name_is_found_where_it_is_the_only_one(tmp_path):
     path = write(
         tmp_path / "t.json", [task({"review": "Ann", "stars": 2, "label": "old"}, annotation(choice("a", "b")))]
     )
-    assert get(path, "text-classification").rows["train"][:] == {"text": ["Ann"], "label": ["b"]}
+    assert get(path, "text-classification").rows["train"][:] == {"text": ["Ann"], "label": ["b"], "id": ["1"]}
 
 
 def test_label_studio_that_nobody_annotated(tmp_path):
@@ -238,7 +238,7 @@ def test_doccano_with_entities(tmp_path):
     data = get(path)
     assert tagged(data) == [("nothing", ["O"]), ("👍 Ann", ["O", "B-PER"])]
     assert notes(data) == [f"{path}: read as doccano's export: 2 texts"]
-    assert data.origins["train"][1] == f"{path}:2"
+    assert data.origins["train"][1] == f"{path}:2, id 2"
     assert tagged(get(path, columns={"spans": "label"})) == tagged(data)  # what had to be written before
 
 
@@ -272,7 +272,10 @@ def test_doccano_with_categories(tmp_path):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"id": 2, "text": "Ann", "label": [[0, 9, "PER"]]}, "t.jsonl:2: span 1 is from 0 to 9, but the text has 3"),
+        (
+            {"id": 2, "text": "Ann", "label": [[0, 9, "PER"]]},
+            "t.jsonl:2, id 2: span 1 is from 0 to 9, but the text has 3",
+        ),
         ({"id": 2, "text": "Ann", "label": [[0, 3, "PER"], "x"]}, "t.jsonl:2: has labels of spans and of the whole"),
         ({"id": 2, "label": [[0, 3, "PER"]]}, "t.jsonl:2: has no text in `text`"),
         ({"id": 2, "text": "Ann", "label": 4}, "t.jsonl:2: not as doccano's export has it"),
