@@ -93,7 +93,7 @@ def _missing(
     if len(found) == 1 and (others := [d for d in "\t;,|" if d in found[0]]):
         fix = f"the fields may be separated by it:  data: {{delimiter: {json.dumps(others[0])}}}"
         return Problem(where, what, fix)
-    taken = {name for source in spec.columns.values() for name in columns_of(source)}
+    taken = mapped_columns(spec)
     free = [name for name in found if name not in taken and name not in columns]
     free.sort(key=lambda name: name.lower() in _IDS)
     near = [(n, match) for alternative in group for n in alternative if (match := nearest(n, free))]

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
+from bertkit.data.schema import mapped_columns
 from bertkit.data.table import Row
 from bertkit.sections import DataSpec
 from bertkit.text import short_repr
@@ -100,7 +101,7 @@ def read_tasks(
     results = [(name, values) for task in tasks for name, values in (task.results or {}).items()]
     spans = list(dict.fromkeys(name for name, values in results if any(map(_marks, values))))
     choices = list(dict.fromkeys(name for name, values in results if _chosen(values)))
-    texts, mapped = _texts(tasks, spec), spec.columns.values()
+    texts, mapped = _texts(tasks, spec), mapped_columns(spec)
     refused = ((number, partial(_refuse, what)) for number, what in bad.items())
     rows = ((task.number, partial(_task_row, task, texts, spans, choices, mapped)) for task in tasks)
     several = {"text": texts, "spans": spans, "label": choices}

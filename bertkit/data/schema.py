@@ -19,6 +19,11 @@ def columns_of(source: Source) -> Sequence[str]:
     return [source] if isinstance(source, str) else source
 
 
+def mapped_columns(spec: DataSpec) -> set[str]:
+    """The columns of the source that the recipe maps."""
+    return {name for source in spec.columns.values() for name in columns_of(source)}
+
+
 def cell(row: Mapping[str, Any], source: Source) -> Any:
     """The row's value; of several columns their texts, each on a line, or the first value that is no text."""
     if isinstance(source, str):

@@ -15,7 +15,7 @@ from bertkit.data.arrow import class_names, named_rows
 from bertkit.data.beir import Beir, pairs, read_beir
 from bertkit.data.exports import Export, survey
 from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_class_names, read_rows, row_prefix
-from bertkit.data.schema import Finding, Source
+from bertkit.data.schema import Finding, Source, mapped_columns
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
@@ -210,7 +210,7 @@ def _file_parts(paths: Sequence[Path], spec: DataSpec) -> list[Part]:
         prefix, names = row_prefix(str(path), format_of(path, spec)), read_class_names(path, spec)
         part = Part(str(path), prefix, list(first[1]), chain([first], rows), names, noticed=noticed)
         for export in exports:  # it is read twice: its columns are those of all its rows
-            columns, findings = survey(export, part.rows, part.name, spec.columns.values())
+            columns, findings = survey(export, part.rows, part.name, mapped_columns(spec))
             annotated = (each for each in read_rows(path, spec) if each[1].get("annotated", True))
             part = replace(part, columns=columns, rows=annotated, findings=tuple(findings), export=export)
         parts.append(part)
