@@ -264,6 +264,8 @@ def test_doccano_with_categories(tmp_path):
     rows = [{"id": n, "text": f"text {n}", "label": [label], "Comments": []} for n, label in enumerate("ab")]
     path = write(tmp_path / "admin.jsonl", rows)
     assert get(path, "text-classification").rows["train"]["label"][:] == ["a", "b"]
+    assert get(path, "text-classification", columns={"label": "label"}).rows["train"]["label"][:] == ["a", "b"]
+    assert get(path, "text-classification", columns={"labels": "label"}).rows["train"]["labels"][0] == ["a"]
     write(path, [*rows, {"id": 3, "text": "text 3", "label": []}, {"id": 4, "text": "text 4", "label": ["a", "b"]}])
     labels = get(path, "text-classification").rows["train"]["labels"][:]
     assert labels == [["a"], ["b"], [], ["a", "b"]]

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from bertkit.data.schema import Column, Schema, Source, columns_of
+from bertkit.data.schema import Column, Schema, Source, columns_of, mapped_columns
 from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec

@@ -24,7 +24,7 @@ from bertkit.data.label_studio import (
     minimal,
     read_tasks,
 )
-from bertkit.data.schema import Finding, mapped_columns, note, warn
+from bertkit.data.schema import Finding, columns_of, note, warn
 from bertkit.data.table import NumberedRow, Problems, Row
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
@@ -113,8 +113,8 @@ def _each(read: Callable[[Any], Row]) -> Callable[[Objects, Export, DataSpec, Fo
 
 def _mapped(read: Callable[[Any], Row], given: Any, spec: DataSpec) -> Row:
     """The row, with the fields that the recipe maps by the tool's names for them."""
-    own = {name: given[name] for name in mapped_columns(spec) if isinstance(given, dict) and name in given}
-    return {**read(given), **own}
+    names = [name for ours, source in spec.columns.items() for name in columns_of(source) if name != ours]
+    return {**read(given), **{name: given[name] for name in names if isinstance(given, dict) and name in given}}
 
 
 def _text(given: Any, *names: str) -> str:

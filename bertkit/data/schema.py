@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from bertkit.sections import DataSpec
 from bertkit.text import part_of
 
 Answer: TypeAlias = dict[str, Any]  # one row's answer, as it is written to JSON
