@@ -55,6 +55,22 @@ def test_an_architecture_whose_outputs_depend_on_padding_is_named(
     assert what.startswith(f"padding changes the outputs of this {kind} by up to ")
 
 
+def test_outputs_that_become_nan_are_named(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task: Task = BY_ID["single-label"].task(tiny_encoder)
+    model = task.model(encoder(tiny_encoder))
+    forward = model.forward
+
+    def spoilt(*args: Any, **inputs: Any) -> Any:
+        outputs = forward(*args, **inputs)
+        if len(outputs.logits) > 1:
+            outputs.logits = outputs.logits * float("nan")
+        return outputs
+
+    monkeypatch.setattr(model, "forward", spoilt)
+    (finding,) = padding_findings(task, model)
+    assert finding.what.startswith("padding changes the outputs of this bert by up to nan")
+
+
 def test_check_warns_and_the_run_keeps_the_warning(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
     folder = of_kind("fnet", tiny_encoder, tmp_path / "fnet", initializer_range=0.5)
     recipe = small.write_recipe(tmp_path, folder)
@@ -72,7 +88,7 @@ def test_token_types_without_embeddings_are_refused(case: str, tiny_encoder: Pat
     features = task.features(BY_ID[case].rows())
     model = task.model(encoder(folder))
     with pytest.raises(
-        ModelError, match=r"(?s)token types up to 1, but the model has embeddings for 1.*model_input_names"
+        ModelError, match=r"(?s)token types 0 to 1, but the model has embeddings for only 1.*model_input_names"
     ):
         check_token_types(model, task.examples(features, range(8)))
     tokenizer_says(folder, model_input_names=["input_ids", "attention_mask"])
@@ -89,7 +105,7 @@ def test_check_refuses_token_types_without_embeddings(tiny_encoder: Path, tmp_pa
         small.write_rows(tmp_path / f"{split}.jsonl", rows)
     pairs = ["data.columns={text_a: text, text_b: text_b}"]
     assert main(["check", str(recipe), *pairs]) == 2
-    assert "token types up to 1" in capsys.readouterr().err
+    assert "token types 0 to 1" in capsys.readouterr().err
     assert main(["train", str(recipe), *pairs, "--output-dir", str(tmp_path / "run")]) == 2
     assert not (tmp_path / "run").exists()
 
