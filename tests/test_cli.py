@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib.util
 import io
 import json
 import logging
@@ -154,6 +156,23 @@ def test_check_says_what_it_found_and_trains_nothing(capsys: Any, tmp_path: Path
     ):
         assert finding in captured.err, finding
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["mlflow", "neptune", "dagshub", "comet_ml"])
+def test_a_tracker_that_is_not_installed_is_named_without_a_traceback(
+    capsys: Any, tmp_path: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    if importlib.util.find_spec(name):
+        pytest.skip(f"{name} is installed")
+    ignored = list[Any]()
+    monkeypatch.setattr("sys.unraisablehook", ignored.append)
+    run = tmp_path / "run"
+    for command in (["check", str(recipe)], ["train", str(recipe), "--output-dir", str(run)]):
+        assert main([*command, f"training.report_to=[{name}]"]) == 2
+        assert f"training.report_to: {name}: not installed\n    pip install {name}" in capsys.readouterr().err
+    gc.collect()
+    assert ignored == []
+    assert not run.exists()
 
 
 def test_check_fails_where_training_would(capsys: Any, recipe: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from datasets import Dataset
 from transformers import TrainingArguments
+from transformers.integrations import integration_utils
 
 from bertkit import data as sources
 from bertkit.data import Data
@@ -181,6 +182,13 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
     else:
         given["eval_strategy"] = "no"
     try:
-        return TrainingArguments(**{**defaults, **given})
+        made = TrainingArguments(**{**defaults, **given})
     except (ValueError, TypeError, ImportError) as error:
         raise RecipeError(Problem("training", str(error).strip())) from error
+    checked = integration_utils.INTEGRATION_TO_CALLBACK.keys() - {"azure_ml", "flyte"}  # these are not always listed
+    installed = integration_utils.get_available_reporting_integrations()  # type: ignore[no-untyped-call]
+    missing = sorted(checked.intersection(made.report_to or ()).difference(installed))
+    if missing:  # MLflow's callback would refuse this too, but also print a traceback from its __del__
+        what = f"{' and '.join(missing)}: not installed"
+        raise RecipeError(Problem("training.report_to", what, f"pip install {' '.join(missing)}"))
+    return made
