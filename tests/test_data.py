@@ -410,18 +410,19 @@ def test_what_datasets_saves_to_disk(tmp_path, named):
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
-        ("dataset_dict.json", {"splits": ["train", ".."]}, "names '..', which is not beside it"),
-        ("dataset_dict.json", {"splits": ["train", "lost"]}, "names 'lost', which is not beside it"),
+        ("dataset_dict.json", {"splits": ["train", ".."]}, "names '..', which is not in the same folder"),
+        ("dataset_dict.json", {"splits": ["train", "lost"]}, "names 'lost', which is not in the same folder"),
         ("dataset_dict.json", ["train"], "does not list splits"),
         ("train/state.json", {"_data_files": [{"filename": "../one.arrow"}]}, "names '../one.arrow', which is not"),
         ("train/state.json", {"_data_files": [{"name": "x"}]}, "does not list _data_files"),
         ("train/state.json", {}, "does not list _data_files"),
+        ("train/state.json", "{", "does not list _data_files"),
     ],
 )
 def test_a_saved_data_set_that_is_damaged(tmp_path, named, file, content, said):
     named.save_to_disk(tmp_path)
     (tmp_path / "one.arrow").write_bytes(b"")
-    (tmp_path / file).write_text(json.dumps(content))
+    (tmp_path / file).write_text(content if isinstance(content, str) else json.dumps(content))
     assert f"{tmp_path / file}: {said}" in fails(tmp_path, columns={"text": "sentence"})
 
 

@@ -18,7 +18,7 @@ from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_class_na
 from bertkit.data.schema import Finding, Source, mapped_columns
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import Problems
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, ModelError, Problem
 from bertkit.files import read_json
 from bertkit.sections import DataSpec
 from bertkit.validation import did_you_mean
@@ -187,16 +187,16 @@ def _shards(folder: Path) -> list[Path]:
 
 
 def _listed(file: Path, key: str, name_of: Callable[[Any], str]) -> list[str]:
-    """The names of files or folders beside this file that it lists. Raises DataError where they are not there."""
+    """The names of files or folders in this file's folder that it lists. Raises DataError where they are not there."""
     try:
         names = [name_of(each) for each in read_json(file)[key]]
-    except (OSError, LookupError, TypeError) as error:
+    except (OSError, LookupError, TypeError, ModelError) as error:  # the last: it is not JSON
         fix = "Save the data set again with save_to_disk."
         raise DataError(Problem(str(file), f"does not list {key} as datasets writes it", fix)) from error
     for name in names:
         beside = file.parent / name
         if Path(name).name != name or name == ".." or not (beside.is_file() or beside.is_dir()):
-            what = f"names {name!r:.100}, which is not beside it"
+            what = f"names {name!r:.100}, which is not in the same folder"
             raise DataError(Problem(str(file), what, "Copy the whole folder."))
     return names
 

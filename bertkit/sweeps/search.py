@@ -50,7 +50,8 @@ class PruningCallback(TrainerCallback):
         score = (metrics or {})[self.name]
         if isfinite(score):
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of optuna: evaluations are repeated after an interruption
+                repeated = "The reported value is ignored because this `step=.*` is already reported"
+                warnings.filterwarnings("ignore", repeated)  # an evaluation that an interruption repeats
                 self.trial.report(score, sum(self.name in event for event in state.log_history))
         if self.trial.should_prune():
             raise TrialPruned
