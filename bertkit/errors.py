@@ -10,7 +10,7 @@ EXTRAS = {
     **dict.fromkeys(("accelerate", "captum", "evaluate", "peft", "torch"), "torch"),  # training, and models as trained
     **{"ir_measures": "retrieval", "lancedb": "retrieval", "onnx": "onnx", "onnxscript": "onnx", "optuna": "sweep"},
     "onnxruntime": "onnx-runtime",
-    **dict.fromkeys(("fastapi", "prometheus_client", "starlette", "uvicorn"), "serve"),
+    **dict.fromkeys(("fastapi", "h11", "prometheus_client", "starlette", "uvicorn"), "serve"),
 }  # library -> the extra that brings it
 
 
@@ -30,7 +30,7 @@ class UserError(Exception):
     """An error that the user can fix. The command line prints it without a traceback and exits with 2."""
 
     def __init__(self, problems: Problem | str | Iterable[Problem], fix: str = "") -> None:
-        """problems: or what is wrong, where no location is known, with its fix."""
+        """problems: one or several, or a text that says what is wrong. fix: of a text: what to do about it."""
         if isinstance(problems, str):
             problems = Problem("", problems, fix)
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
