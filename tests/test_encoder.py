@@ -380,7 +380,7 @@ def test_freezing_finds_all_of_the_embeddings_and_of_a_layer(kind: str, sizes: d
 
 def test_layers_that_share_their_weights_are_not_frozen_one_by_one() -> None:
     config = AutoConfig.for_model("albert", vocab_size=50, embedding_size=8, **SMALL)
-    with pytest.raises(UserError, match="the 2 layers of a albert share their weights"):
+    with pytest.raises(UserError, match=r"the 2 layers of this model \(albert\) share their weights"):
         freeze(AutoModel.from_config(config), Freeze(layers=1))
     assert "encoder.embedding_hidden_mapping_in.weight" in frozen(
         freeze(AutoModel.from_config(config), Freeze(embeddings=True))

@@ -69,7 +69,7 @@ def read_answers(value: object) -> list[tuple[str, int | None]]:
         if not isinstance(texts, list) or not (starts is None or isinstance(starts, list)):
             raise ValueError(f"`answers` holds {short_repr(value)}, where {_FORMS}")
         if starts is not None and len(starts) != len(texts):
-            raise ValueError(f"{short_repr(value)}: {len(texts)} texts, but {len(starts)} answer_start")
+            raise ValueError(f"`answers` holds {short_repr(value)}: {len(texts)} texts, but {len(starts)} answer_start")
         pairs = zip(texts, starts or [None] * len(texts), strict=True)
         value = [{"text": text, "answer_start": start} for text, start in pairs]
     if not isinstance(value, list):

@@ -67,8 +67,8 @@ def _rows(source: str, file: str, documents: bool) -> Iterator[tuple[int, dict[s
             raise DataError(Problem("--input -", "stdin is closed", "Write rows to it, or name a file."))
         return read_stream(sys.stdin.buffer, "stdin", spec.model_copy(update={"format": "jsonl"}))
     suffix = next((s[1:] for s in reversed(Path(file).suffixes) if s not in COMPRESSIONS), "")
-    kind, tables = FORMATS.get(suffix), ("csv", "tsv")
-    other = kind and spec.format and (kind in tables) != (spec.format in tables)
+    kind, delimited = FORMATS.get(suffix), ("csv", "tsv")
+    other = kind and spec.format and (kind in delimited) != (spec.format in delimited)
     if kind in ("jsonl", "json", *TABLES) or other:  # the layout of the run's data does not apply to this file
         spec = spec.model_copy(update={"format": None, "header": True, "delimiter": None})
     return read_rows(Path(file), spec if documents else text_a_row(Path(file), spec))

@@ -25,7 +25,7 @@ def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
     count = model.config.num_hidden_layers
     stacks = _stacks(base, count)
     if spec.layers and not stacks:
-        what = f"the {count} layers of a {model.config.model_type} share their weights"
+        what = f"the {count} layers of this model ({model.config.model_type}) share their weights"
         raise UserError(Problem("freeze.layers", what, "Write 0, or train adapters alone, with `peft`."))
     if spec.layers > count:
         raise UserError(Problem("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {count}"))

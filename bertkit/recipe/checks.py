@@ -37,7 +37,7 @@ def check_settings(data: Mapping[str, Any], options: type[TaskOptions] | None) -
     options: the type of the task's options, or None where the task is not known.
     """
     task, training = data.get("task", {}), data.get("training", {})
-    rules = (*_model_rules(data, task), *_loss_rules(task, training), *_training_rules(data, training, options))
+    rules = (*_section_rules(data, task), *_loss_rules(task, training), *_training_rules(data, training, options))
     for applies, key, what, fix in rules:
         if applies:
             yield KeyProblem(tuple(key.split(".")), what, fix)
@@ -67,7 +67,7 @@ def _check_headline(training: Mapping[str, Any], metrics: frozenset[str]) -> Ite
         yield KeyProblem(path, what, f"known here: {', '.join(known)}")
 
 
-def _model_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_Rule, ...]:
+def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_Rule, ...]:
     model, distillation, rows = data.get("model", {}), data.get("distillation") or {}, data.get("data", {})
     name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
     stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)

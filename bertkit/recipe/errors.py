@@ -48,7 +48,7 @@ class Report:
             self._problems.append((math.inf, Problem(f"override {short_repr(place)[1:-1]}", what, fix)))
 
     def folder(self, path: KeyPath) -> Path:
-        """What a relative path at this key starts from: in an override, the working directory."""
+        """The folder that a relative path at this key starts from: the file's, or in an override the working one."""
         return Path() if isinstance(self._place(path), str) else self._home
 
     def raise_if_any(self) -> None:

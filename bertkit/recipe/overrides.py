@@ -48,8 +48,9 @@ def _apply(data: dict[str, Any], override: str, report: Report) -> tuple[str, st
     if delete and path[-1] not in data:
         return f"{dotted(path)}: not in the recipe{did_you_mean(path[-1], data)}", ""
     document = parse("" if delete else value)
-    data[path[-1]] = document.data
     if delete:
         del data[path[-1]]
+    else:
+        data[path[-1]] = document.data
     report.read(document, path, override)
     return None

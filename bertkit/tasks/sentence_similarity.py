@@ -176,7 +176,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         first, second = (batch["side"] == side for side in (0, 1))
         a, b, targets = outputs["vectors"][first], outputs["vectors"][second], batch["labels"][first]
         if self.options.loss == "softmax":
-            return vector_losses.classified(a, b, outputs["weight"], outputs["bias"], targets, label_smoothing)
+            return vector_losses.pair_cross_entropy(a, b, outputs["weight"], outputs["bias"], targets, label_smoothing)
         if self.options.loss == "cosine-mse":
             return vector_losses.cosine_mse(a, b, targets.float())
         return vector_losses.cosent(vector_losses.cosines(a, b), targets.float(), self.options.scale) * len(a)

@@ -133,7 +133,8 @@ class TextRanking(Task[TextRankingOptions]):
         texts = rows["query"][:], rows["document"][:]
         columns = encode_texts(self.tokenizer, texts, max_length=self.max_length, **fields)
         if any(name in rows.column_names for name in self.schema.targets):
-            low, high = (self.options.loss != "listwise" and self.options.score_range) or (0.0, 1.0)
+            score_range = None if self.options.loss == "listwise" else self.options.score_range
+            low, high = score_range or (0.0, 1.0)
             columns["labels"] = ((reranking.targets(rows) - low) / (high - low))[columns["row"]].tolist()
         return Dataset.from_dict(columns)
 

@@ -89,7 +89,7 @@ def sharded_map(run: Callable[[Any], Arrays], batches: Sequence[Any]) -> list[Ar
     Raises RemoteError where another process failed or had other batches.
     """
     rank, world = distributed.get_rank(), distributed.get_world_size()
-    # They are exchanged as safetensors, so that nothing is unpickled; it needs contiguous arrays, and does not check.
+    # Exchanged as safetensors, so that nothing is unpickled. `save` needs contiguous arrays, but does not check for it.
     ours = {
         f"{number}/{name}": np.ascontiguousarray(values)
         for number in range(rank, len(batches), world)

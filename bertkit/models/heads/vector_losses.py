@@ -19,7 +19,9 @@ def cosine_mse(a: Tensor, b: Tensor, targets: Tensor) -> Tensor:
     return F.mse_loss(cosines(a, b), targets, reduction="sum")
 
 
-def classified(a: Tensor, b: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
+def pair_cross_entropy(
+    a: Tensor, b: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, label_smoothing: float
+) -> Tensor:
     """Cross-entropy, summed, of a linear layer over (a, b, |a - b|) (Reimers & Gurevych 2019), `()`."""
     logits = F.linear(torch.cat([a, b, (a - b).abs()], dim=-1), weight, bias)
     return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=label_smoothing)
