@@ -71,6 +71,9 @@ for words, tags in zip(TOKENS, TAGS, strict=True):  # `good cat`, `very awful an
     for place in range(1, len(words)):
         if tags[place] == "B-SENSE" and words[place - 1] == "very":
             tags[place - 1 : place + 1] = ["B-SENSE", "I-SENSE"]
+KINDS = {"DET": "the a it one two", "NOUN": "cat dog mat s", "ADJ": "good bad awful fine blue"}
+KIND_OF = {word: kind for kind, words in KINDS.items() for word in words.split()}
+WORD_LABELS = [[KIND_OF.get(word, "B-X") for word in words] for words in TOKENS]  # with one that looks like an entity
 QUESTIONS = [f"the {word} ?" for word in ("one", "two", "one", "two", "one", "two", "one", "two")]
 WORDS = ("good", "bad", "fine", "red", "blue", "green", "very good", "awful")
 CONTEXTS = [f"{'the cat sat . ' * (i % 2)}it was {word} and the mat sat on" for i, word in enumerate(WORDS)]
@@ -146,6 +149,12 @@ CASES = [
         "ner-document",
         {**NER, "context": "document", "class_weights": {"ANIMAL": 2.0}},
         {"tokens": TOKENS, "tags": TAGS, "document": list("11112222")},
+    ),
+    Case(
+        "words-crf-windows",
+        {**NER, "scheme": "none", "head": "crf", "stride": 4, "class_weights": "auto"},
+        {"tokens": [words * 3 for words in TOKENS], "tags": [labels * 3 for labels in WORD_LABELS]},
+        max_length=16,
     ),
     Case("windows", {**NAME, "overflow": "window", "stride": 4}, {"text": LONG, "label": LABELS}, max_length=16),
     Case("ranking-binary", RANKING, {**ASKED, "label": [float(side) for side in SIDES]}),

@@ -39,6 +39,7 @@ IDS = (  # each task, and each kind of model that is used in another way; test_h
     "similarity-in-batch",
     "retrieval",
     "ner-crf",
+    "words-crf-windows",
     "ranking-binary",
     "mlm-nsp",
 )

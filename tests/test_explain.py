@@ -32,7 +32,7 @@ from bertkit.tasks.base import Task
 CPU = torch.device("cpu")
 IDS = (
     *("single-label", "pair", "multi-label", "regression", "windows", "qa", "qa-windows-or-none", "similarity-nli"),
-    *("similarity-cached", "retrieval", "ner-softmax", "ner-crf-windows-bioes", "ner-document"),
+    *("similarity-cached", "retrieval", "ner-softmax", "ner-crf-windows-bioes", "ner-document", "words-crf-windows"),
     *("ranking-graded-windows", "mlm", "mlm-nsp"),
 )
 KNOWN = {case.id: case for case in [*CASES, *DRAWN]}

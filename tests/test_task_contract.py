@@ -94,7 +94,7 @@ def ask(task: Task, model: Any, batch_size: int = 4) -> Predictor:
 
 def numbers(answer: dict[str, Any]) -> list[float]:
     if "words" in answer:
-        return [word["score"] for word in answer["words"]] + [entity["score"] for entity in answer["entities"]]
+        return [each["score"] for each in (*answer["words"], *answer.get("entities", ()))]
     if "n_best" in answer:
         return [answer["score"], answer["null_score"], *sorted(each["score"] for each in answer["n_best"])]
     if "vector" in answer:

@@ -497,7 +497,7 @@ def test_a_foreign_model_answers_with_its_own_tags(tiny_encoder: Path, tmp_path:
     model.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="without O"):
         bertkit.load(tmp_path, task="token-classification")
-    model.config.id2label = {0: "NOUN", 1: "VERB", 2: "X"}
+    model.config.id2label = {0: "O", 1: "B-A", 2: "X"}
     model.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="not tags such as"):
         bertkit.load(tmp_path, task="token-classification")

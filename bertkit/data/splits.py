@@ -26,6 +26,8 @@ def names_of(column: Column) -> Names | None:
     names = column.names
     if column.holds == "tags":
         return lambda tags: sorted({tag.partition("-")[2] for tag in tags or () if tag != "O"})
+    if column.holds == "word_labels":
+        return lambda tags: sorted(set(tags or ()))
     if column.holds == "labels":
         return lambda labels: list(dict.fromkeys(names.get(label, label) for label in labels or ()))
     return (lambda label: [names.get(label, label)] if label else []) if column.holds == "label" else None

@@ -1,19 +1,20 @@
-"""Rows with entities: tags in BIO, whatever the scheme of the data, and the offsets of each row's words."""
+"""Rows with tags: entities in BIO, whatever the scheme of the data, or labels; and the offsets of each row's words."""
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from itertools import accumulate, chain, pairwise
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
 from bertkit.data.table import Table, each_row, locations
-from bertkit.data.tagging import Scheme, check_prefixes, find_scheme, to_bio
+from bertkit.data.tagging import Scheme, check_prefixes, find_scheme, to_bio, without_prefixes
 from bertkit.data.words import read_spans, spans_to_tags, words
 from bertkit.errors import DataError, Problem
+from bertkit.text import listed
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -38,35 +39,50 @@ def named_documents(table: Table, *, wanted: bool) -> Table:
     return Table(values, table.origin)
 
 
-def tag_words(table: Table, split: str, scheme: Scheme | None) -> tuple[Table, list[Finding]]:
+def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None) -> tuple[Table, list[Finding]]:
     """Rows with `tokens` and `tags` -> the same with tags in BIO. scheme: of the data; None: found from the tags.
 
-    Raises DataError with the location and the number of every tag that its scheme does not allow.
+    In the scheme `none`, tags stay as they are. Raises DataError with the location and the number of every tag that its
+    scheme does not allow.
     """
     values, where, repaired = table.values["tags"], table.origin.__getitem__, array("q")
-
-    def checked(tags: Sequence[str] | None) -> Sequence[str]:
-        check_prefixes(tags or (), "BIOES")
-        return tags or ()
-
-    known = scheme or find_scheme(each_row(checked, where, values))
+    known = scheme or _scheme_of(values, where)
 
     def convert(row: int, tags: Sequence[str] | None, tokens: Sequence[Any]) -> list[str] | None:
         if tags is None:
             return None
         if len(tags) != len(tokens):
             raise ValueError(f"{len(tokens)} words, but {len(tags)} tags")
+        if known == "none":
+            if "" in tags:
+                raise ValueError(f"tag {tags.index('') + 1} is empty")
+            return list(tags)
         bio, count = to_bio(tags, known, repair=True)
         repaired.extend([row] if count else [])
         return bio
 
     texts = table.values["tokens"] if "tokens" in table.values else map(words, table.values["text"])
     bio = DiskList(each_row(convert, where, range(len(table)), values, texts))
-    findings = [] if known == "BIO" else [note(f"{split}: its tags are {known}; read as BIO")]
+    findings = [] if known in ("BIO", "none") else [note(f"{split}: its tags are {known}; read as BIO")]
     if repaired:
         what = f"{split}: {len(repaired):,} sentences have an entity that begins with I-; read as B-"
         findings.append(warn(f"{what}: {locations(table.origin, repaired)}"))
     return Table({**table.values, "tags": bio}, table.origin), findings
+
+
+def _scheme_of(values: Sequence[Sequence[str] | None], where: Callable[[int], str]) -> Scheme:
+    """The scheme of these tags. Raises DataError where none or some of them have a prefix."""
+    if without_prefixes(tags := set(chain.from_iterable(each or () for each in values))):
+        what = f"its tags are of an unknown scheme, without prefixes such as B-: {listed(sorted(tags))}"
+        labels = "If each is the label of one word, such as a part of speech, write  task: {scheme: none}"
+        entities = "If adjacent words with one tag are one entity, write  task: {data_scheme: IO}"
+        raise DataError(Problem(where(0), what, f"{labels}. {entities}."))
+
+    def checked(tags: Sequence[str] | None) -> Sequence[str]:
+        check_prefixes(tags or (), "BIOES")
+        return tags or ()
+
+    return find_scheme(each_row(checked, where, values))
 
 
 def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Finding]]:

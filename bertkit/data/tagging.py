@@ -1,6 +1,7 @@
 """Named entities as tags of words in the schemes IOB1, BIO and BIOES, and the entities that tags describe.
 
-A tag is O or PREFIX-TYPE; a type may contain hyphens. IOB1 is from Ramshaw and Marcus 1995, BIO (there IOB2) from
+A tag is O or PREFIX-TYPE; a type may contain hyphens. In IO it is O or TYPE. In the scheme `none` it is the label of a
+word, such as its part of speech, and there are no entities. IOB1 is from Ramshaw and Marcus 1995, BIO (there IOB2) from
 Tjong Kim Sang and Veenstra 1999. BILOU (Ratinov and Roth 2009) is BIOES with L for E and U for S.
 """
 
@@ -10,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
-Scheme: TypeAlias = Literal["IOB1", "BIO", "BIOES"]
-Learned: TypeAlias = Literal["BIO", "BIOES"]  # the schemes of models; IOB1 is only read
+Scheme: TypeAlias = Literal["IO", "IOB1", "BIO", "BIOES"]
+Learned: TypeAlias = Literal["BIO", "BIOES", "none"]  # the schemes of models; IO and IOB1 are only read
 Entity: TypeAlias = tuple[str, int, int]  # type, first word, end: words are counted from 0, the end is exclusive
 
 _PREFIXES = {"IOB1": "BI", "BIO": "BI", "BIOES": "BIESLU"}
@@ -43,6 +44,8 @@ def to_bio(tags: Sequence[str], scheme: Scheme, *, repair: bool = False) -> tupl
     Raises ValueError, with the tag's number from 1: a tag that the scheme does not have; one that continues an
     entity that did not begin; in BIOES, an entity that does not end.
     """
+    if scheme == "IO":
+        tags, scheme = ["O" if tag == "O" else f"I-{tag.removeprefix('I-')}" for tag in tags], "IOB1"
     check_prefixes(tags, scheme)
     repaired = 0
     if scheme == "BIOES":
@@ -74,7 +77,12 @@ def tags_of(found: Iterable[Entity], words: int, scheme: Learned) -> list[str]:
 
 
 def tag_names(types: Sequence[str], scheme: Learned) -> list[str]:
-    """All tags of these types, in the order of their ids: O, then B-, I- (BIOES: B-, I-, E-, S-) of each type."""
+    """All tags of these types, in the order of their ids: O, then B-, I- (BIOES: B-, I-, E-, S-) of each type.
+
+    In the scheme `none` the labels themselves.
+    """
+    if scheme == "none":
+        return list(types)
     prefixes = "BI" if scheme == "BIO" else "BIES"
     return ["O", *(f"{prefix}-{name}" for name in types for prefix in prefixes)]
 
@@ -94,6 +102,11 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return found
 
 
+def labelled(tags: Sequence[str], scheme: Learned) -> list[Entity]:
+    """What the tags of a sentence label: its entities; in the scheme `none` each word by itself."""
+    return [(tag, word, word + 1) for word, tag in enumerate(tags)] if scheme == "none" else entities(tags)
+
+
 def strict_entities(tags: Sequence[str], scheme: Learned = "BIO") -> list[Entity]:
     """Those of `entities` that begin, and in BIOES end, as the scheme requires; seqeval's strict mode."""
     first, last = ("B", "BI") if scheme == "BIO" else ("BS", "ES")
@@ -110,6 +123,8 @@ def invalid(tags: Sequence[str], scheme: Learned = "BIO") -> int:
 
 def restrict(tags: Sequence[str], words: Sequence[int], scheme: Learned) -> list[str]:
     """The tags of these words alone; an entity continues across a word that is not among them."""
+    if scheme == "none":
+        return [tags[word] for word in words]
     index_of = {word: index for index, word in enumerate(words)}
     spans = ((kind, [index_of[w] for w in range(first, end) if w in index_of]) for kind, first, end in entities(tags))
     return tags_of([(kind, some[0], some[-1] + 1) for kind, some in spans if some], len(words), scheme)
@@ -120,9 +135,15 @@ def _joined(before: str, tag: str) -> bool:
     return tag[0] in "IE" and before[0] in "BI" and tag[2:] == before[2:]
 
 
-def _allowed(before: str, tag: str, scheme: Scheme) -> bool:
+def _allowed(before: str, tag: str, scheme: Scheme | Learned) -> bool:
     """In BIO or BIOES; the tag before the first and after the last word is O."""
     return _joined(before, tag) or (tag[0] not in "IE" and (scheme == "BIO" or before[0] not in "BI"))
+
+
+def without_prefixes(tags: Iterable[str]) -> bool:
+    """Whether these tags are labels, or types of entities in IO: none of them has a prefix, and some are not O."""
+    others = {tag for tag in tags if tag != "O"}
+    return bool(others) and not any(tag[1:2] == "-" and tag[0] in _PREFIXES["BIOES"] and tag[2:] for tag in others)
 
 
 def check_prefixes(tags: Sequence[str], scheme: Scheme) -> None:

@@ -191,7 +191,9 @@ def _tags(value: Any) -> list[str] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
-        raise ValueError(f"holds {short_repr(value)}, where a list of tags, written out such as B-LOC, is expected")
+        raise ValueError(
+            f"holds {short_repr(value)}, where a list of tags, written out such as B-LOC or NOUN, is expected"
+        )
     return value
 
 
@@ -208,6 +210,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "number": _number,
     "words": _words,
     "tags": _tags,
+    "word_labels": _tags,
     "spans": lambda value: value,
     "name": _name,
     "answers": lambda value: value,

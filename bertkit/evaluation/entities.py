@@ -143,8 +143,8 @@ class GradedEntities(Graded):
         def scores(weights: Floats) -> dict[str, Floats]:
             shape = (3, len(self.types), weights.shape[1])
             counts, strict_counts = (lenient @ weights).reshape(shape), (strict @ weights).reshape(shape)
-            per_type = _precision_recall_f1(counts)
-            values = [*_precision_recall_f1(counts.sum(axis=1)), *_precision_recall_f1(strict_counts.sum(axis=1))]
+            per_type = precision_recall_f1(counts)
+            values = [*precision_recall_f1(counts.sum(axis=1)), *precision_recall_f1(strict_counts.sum(axis=1))]
             supported = counts[2] > 0
             f1_sum = np.where(supported, per_type[2], 0.0).sum(axis=0)
             values.append(ratio(f1_sum, supported.sum(axis=0), undefined=np.nan))
@@ -217,8 +217,8 @@ class GradedEntities(Graded):
         return csr_array((np.ones(len(rows)), indices), shape=(3 * len(ids), len(self.gold)))
 
 
-def lookup_baseline(train_tokens: Tags, train_tags: Tags, tokens: Tags) -> list[list[str]]:
-    """Tags (sentences, words): each word's most frequent tag in train, the first seen of equals; else "O".
+def lookup_baseline(train_tokens: Tags, train_tags: Tags, tokens: Tags, unseen: str = "O") -> list[list[str]]:
+    """Tags (sentences, words): each word's most frequent tag in train, the first seen of equals; else `unseen`.
 
     Case counts. The tags of neighbours need not fit together. Raises ValueError: the shapes of `train_tokens` and
     `train_tags` differ.
@@ -228,7 +228,7 @@ def lookup_baseline(train_tokens: Tags, train_tags: Tags, tokens: Tags) -> list[
         for word, tag in zip(words, tags, strict=True):
             seen[word][tag] += 1
     best = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
-    return [[best.get(word, "O") for word in words] for words in tokens]
+    return [[best.get(word, unseen) for word in words] for words in tokens]
 
 
 def _by_word(entities: Sequence[Entity]) -> dict[int, Entity]:
@@ -248,7 +248,7 @@ def _outcome(gold: Entity, predicted: dict[int, Entity]) -> str:
     return "both" if over else "missed"
 
 
-def _precision_recall_f1(counts: Floats) -> Floats:
+def precision_recall_f1(counts: Floats) -> Floats:
     """(3, ...) scores from (3, ...) right, predicted and gold entities; NaN where there are none of these."""
     right, predicted, gold = counts
     precision, recall = ratio(right, predicted), ratio(right, gold)

@@ -26,7 +26,7 @@ from bertkit.tasks.vectors import VectorTask
 PAIRS = (("question", "context"), ("query", "document"), ("text_a", "text_b"))
 SIDES = ("text", "text_a", "text_b", "question", "context", "anchor", "positive", "negative", "query", "document")
 NOTHING: Mapping[str, str] = {
-    "token-classification": "no entity was found in it, so there is nothing to explain",
+    "token-classification": "no entity, or no labelled word, was found in it, so there is nothing to explain",
     "sentence-similarity": "one text alone has a vector; give two, whose cosine is explained",
     "retrieval": "one text alone has a vector; give a query and a document, whose cosine is explained",
     "pretraining": "it has no [MASK] to fill",

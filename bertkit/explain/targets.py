@@ -55,18 +55,26 @@ def _means(column: int, windows: int) -> dict[int, Score]:
     return dict.fromkeys(range(windows), lambda outputs: outputs.logits[:, column].float() / windows)
 
 
-def entities(read: Read) -> list[Target]:
-    """The emissions of each entity's words at their tags; with a CRF, at the tags of the best path."""
-    tags = [word["tag"] for word in read.answer["words"]]
-    ids = {tag: index for index, tag in enumerate(read.task.options.tags)}
+def tagged(read: Read) -> list[Target]:
+    """The emissions of each entity's words at their tags; with a CRF, at the tags of the best path.
+
+    Where tags are labels of words, the emission of each word, the least certain first.
+    """
+    words, options = read.answer["words"], read.task.options
+    tags = [word["tag"] for word in words]
+    ids = {tag: index for index, tag in enumerate(options.tags)}
+    answered: Any = read.answer.get("entities", words)
+    found = list(zip(tagging.labelled(tags, options.scheme), answered, strict=True))
+    if options.scheme == "none":
+        found.sort(key=lambda each: each[1]["score"])
     targets = []
-    for (kind, first, end), entity in zip(tagging.entities(tags), read.answer["entities"], strict=True):
+    for (kind, first, end), given in found:
         parts = {}
         for number, feature in enumerate(read.features):
             pairs = zip(feature["words"], feature["heads"], strict=True)
             if own := [(head, ids[tags[w]]) for w, head in pairs if first <= w < end and tags[w] in ids]:
                 parts[number] = _emissions(*map(list, zip(*own, strict=True)))
-        targets.append(Target(f"{kind} {entity['text']}", "logit", parts))
+        targets.append(Target(f"{kind} {given.get('text', given.get('word'))}", "logit", parts))
     return [each for each in targets if each.parts]
 
 
@@ -142,7 +150,7 @@ def _token(place: int, masks: int, token: int) -> Score:
 
 TARGETS: Mapping[str, Callable[[Read], list[Target]]] = {
     "text-classification": classes,
-    "token-classification": entities,
+    "token-classification": tagged,
     "question-answering": span,
     "sentence-similarity": pair,
     "retrieval": pair,

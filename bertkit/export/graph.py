@@ -179,4 +179,4 @@ def _chain(predictor: Predictor) -> tuple[tuple[np.ndarray, ...], float]:
     options: Any = predictor.task.options
     temperature = options.temperature or 1.0
     parts = [part.detach().float().numpy() for part in predictor.model.crf()]
-    return constrained(parts, options.tags, temperature), temperature
+    return constrained(parts, options.tags, temperature, plain=options.scheme == "none"), temperature

@@ -88,6 +88,8 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
          "write the number of layers there: model: {config: {num_hidden_layers: …}}"),
         (distillation.get("hidden") and task.get("mini_batch") is not None, "distillation.hidden",
          "hidden states are learned from whole batches, which `task.mini_batch` splits", "remove one of the two"),
+        (task.get("scheme") == "none" and task.get("data_scheme") is not None, "task.data_scheme",
+         "has no meaning for scheme none, whose tags are labels of words", "remove it"),
         (isinstance(rows.get("header"), list) and form and form not in ("csv", "tsv", "conll"), "data.header",
          f"{form} files name their own columns", "remove it; `columns` maps the names in the data"),
     )  # fmt: skip
@@ -146,7 +148,7 @@ def _check_labels(task: Mapping[str, Any]) -> Iterator[KeyProblem]:
     for key in ("class_weights", "pos_weight", "thresholds"):
         weights = task.get(key)
         for label in weights if isinstance(weights, dict) else ():
-            if label not in labels and (label != "O" or "scheme" not in task):
+            if label not in labels and (label != "O" or task.get("scheme", "none") == "none"):
                 what = f"not a label{did_you_mean(label, labels)}"
                 yield KeyProblem(("task", key, label), what, f"labels: {short_repr(labels)}")
 

@@ -15,7 +15,7 @@ from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
 from bertkit.report.table import COUNTS, baselines_table, cautions, over_seeds, teacher_table
-from bertkit.report.usage import USAGE
+from bertkit.report.usage import USAGE, WORD_LABELS
 from bertkit.run import Run
 from bertkit.text import columns
 
@@ -139,7 +139,7 @@ def _title(facts: Facts) -> str:
 
 def _usage(facts: Facts, name: str) -> dict[str, str]:
     """Code with plain libraries, code with bertkit, and what bertkit adds."""
-    plain, arguments, adds, _ = USAGE[facts.task]
+    plain, arguments, adds, _ = WORD_LABELS if facts.options.get("scheme") == "none" else USAGE[facts.task]
     if facts.options.get("pair"):
         plain = plain.replace('"your text"', '{"text": "your text", "text_pair": "another"}')
         arguments = '{"text_a": "your text", "text_b": "another"}'

@@ -24,7 +24,7 @@ from bertkit.tasks.vectors import VectorTask
 EXAMPLES = 3  # mistakes, and as many right answers
 MAX_LENGTH = 128  # tokens of an explained text
 MAX_STEPS = 64  # of integrated gradients: more would delay the end of training
-MAX_TARGETS = 2  # entities or labels of one row
+MAX_TARGETS = 2  # entities, words or labels of one row
 MAX_SEARCHED = 200  # rows among which short ones are looked for
 MAX_ANSWERED = 4 * EXAMPLES  # of these, rows that are answered: a model without answers has nothing to explain
 CONTEXT = 16  # sentences before and after, if documents are context
@@ -112,8 +112,8 @@ def _confidence(answer: Mapping[str, Any]) -> float:
     """How confident the model was; of several decisions, in the least confident one."""
     if "labels" in answer:
         return float(min(max(score, 1 - score) for score in answer["scores"].values()))
-    if "entities" in answer:
-        return float(min((entity["score"] for entity in answer["entities"]), default=0.0))
+    if "words" in answer:
+        return float(min((each["score"] for each in answer.get("entities", answer["words"])), default=0.0))
     return 0.0 if answer.get("answer") == "" else float(answer.get("score", 0.0))
 
 

@@ -129,15 +129,27 @@ def _ranks_apart(facts: Facts) -> Mistakes:
     return _off(facts, "ranks apart", abs(gold - given).tolist())
 
 
+def gold_and_given(facts: Facts, row: Row) -> tuple[list[tagging.Entity], list[tagging.Entity], list[float]]:
+    """Gold and predicted entities of a sentence, or its labelled words, and the scores of the predicted ones."""
+    answer, scheme = row["answer"], facts.options.get("scheme", "BIO")
+    gold, given = (tagging.labelled(tags, scheme) for tags in (row["tags"], [w["tag"] for w in answer["words"]]))
+    return gold, given, [each["score"] for each in answer.get("entities", answer["words"])]
+
+
 def sentence_mistake(facts: Facts, number: int, row: Row) -> Mistake | None:
-    """Gold and predicted entities of a sentence, if they differ; measured by the most confident wrong one."""
+    """Gold and predicted entities of a sentence, if they differ; measured by the most confident wrong one.
+
+    Where tags are labels of words, the words that differ.
+    """
     words = row["answer"]["words"]
-    gold, given = tagging.entities(row["tags"]), tagging.entities([word["tag"] for word in words])
+    gold, given, scores = gold_and_given(facts, row)
     if gold == given:
         return None
-    scores = [entity["score"] for entity in row["answer"]["entities"]]
-    wrong = [score for entity, score in zip(given, scores, strict=True) if entity not in gold]
-    missed = [words[entity[1]]["score"] for entity in gold if entity not in given]
+    right = set(gold).intersection(given)
+    wrong = [score for entity, score in zip(given, scores, strict=True) if entity not in right]
+    missed = [words[entity[1]]["score"] for entity in gold if entity not in right]
+    if "entities" not in row["answer"]:
+        gold, given = ([each for each in side if each not in right] for side in (gold, given))
     texts = [word["word"] for word in words]
     lines = (("gold", _tagged(texts, gold, given, "missed")), ("predicted", _tagged(texts, given, gold, "wrong")))
     sides = ["; ".join(f"{kind} {' '.join(texts[a:b])}" for kind, a, b in side) or NONE for side in (gold, given)]

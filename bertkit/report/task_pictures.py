@@ -7,12 +7,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bertkit.data import tagging
 from bertkit.evaluation import squad
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.report import pictures
 from bertkit.report.facts import Facts, Row
-from bertkit.report.mistakes import label_of
+from bertkit.report.mistakes import gold_and_given, label_of
 from bertkit.report.pictures import Picture
 from bertkit.report.rankings import is_ranked, queries
 
@@ -31,7 +30,8 @@ def task_pictures(facts: Facts) -> list[Picture]:
 
 
 def _entity_errors(facts: Facts) -> Iterator[Picture]:
-    yield pictures.bars("Entities by kind of error", facts.scores["errors"], ERRORS)
+    if "errors" in facts.scores:  # labels of words have none
+        yield pictures.bars("Entities by kind of error", facts.scores["errors"], ERRORS)
 
 
 def _null_threshold(facts: Facts) -> Iterator[Picture]:
@@ -103,13 +103,12 @@ def reliability(facts: Facts) -> Picture | None:
 
 
 def _entities(facts: Facts) -> Decisions:
-    """Each predicted entity."""
+    """Each predicted entity, or each word where tags are labels of words."""
     decisions = list[tuple[float, bool]]()
     for row in facts.rows:
-        gold = tagging.entities(row["tags"])
-        given = tagging.entities([word["tag"] for word in row["answer"]["words"]])
-        scores = [entity["score"] for entity in row["answer"]["entities"]]
-        decisions += [(score, entity in gold) for entity, score in zip(given, scores, strict=True)]
+        gold, given, scores = gold_and_given(facts, row)
+        right = set(gold)
+        decisions += [(score, each in right) for each, score in zip(given, scores, strict=True)]
     return {"after": decisions}
 
 

@@ -15,6 +15,15 @@ class Usage(NamedTuple):
     tag: str = ""  # the Hub's pipeline tag, if it is not the name of the task
 
 
+WORD_LABELS = Usage(  # of token-classification where tags are labels of words
+    """\
+from transformers import pipeline
+
+# The best label of each token; the label of a word is that of its first token. The path of a CRF needs bertkit.
+pipeline("token-classification", model="PATH_OR_HUB_ID")("your text")""",
+    '"your text"',
+    "one label for each word of texts of any length, with calibrated scores, decoded by the CRF if there is one",
+)
 USAGE: Mapping[str, Usage] = {
     "text-classification": Usage(
         """\

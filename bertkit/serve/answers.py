@@ -27,7 +27,8 @@ def list_of(item: Any) -> Any:
 TRUNCATED = described(bool, "the text was longer than the model's maximum length, and was cut")
 SCORES = described(dict[str, float], "label -> calibrated probability")
 SPAN = {"start": int, "end": int, "score": float}
-Word = schema("Word", "A word of the text.", word=str, tag=str, score=described(float, "posterior of the tag"))
+TAG = described(str, "its tag or label; with labels of words, an empty text for a word without a token")
+Word = schema("Word", "start and end are characters of the text, end exclusive.", word=str, tag=TAG, **SPAN)
 Entity = schema("Entity", "start and end are characters of the text, end exclusive.", text=str, label=str, **SPAN)
 Span = schema("Span", "start and end are characters of the context, end exclusive.", answer=str, **SPAN)
 Hit = schema("Hit", "A document of the request's rows.", id=str, score=float)
@@ -38,6 +39,7 @@ HITS = described(list_of(Hit) | None, "only in the answer to a query's first row
 Label = schema("Label", "The most probable label.", label=str, score=float, scores=SCORES, truncated=TRUNCATED)
 Labels = schema("Labels", "The labels above their thresholds.", labels=list[str], scores=SCORES, truncated=TRUNCATED)
 Number = schema("Number", "The value of a regression, or the score of a document.", score=float, truncated=TRUNCATED)
+Words = schema("Words", "Words, each with its label.", words=list_of(Word), truncated=TRUNCATED)
 Entities = schema("Entities", "Tagged words.", words=list_of(Word), entities=list_of(Entity), truncated=TRUNCATED)
 BestSpan = schema(
     "BestSpan",
@@ -77,7 +79,7 @@ MaskedLoss = schema(
 
 ANSWERS: Mapping[str, Callable[[Any], Any]] = {
     "text-classification": lambda task: {"single-label": Label, "multi-label": Labels}.get(task.kind, Number),
-    "token-classification": lambda task: Entities,
+    "token-classification": lambda task: Words if task.plain else Entities,
     "question-answering": lambda task: BestSpan,
     "sentence-similarity": lambda task: Vector | Similarity,
     "retrieval": lambda task: Vector | Ranked,

@@ -1,20 +1,22 @@
-"""Types of entities and their tags, settled from the training rows or read from a model's config."""
+"""Types of entities, or labels of words, and their tags, settled from the training rows or read from a config."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bertkit.data import tagging
-from bertkit.data.schema import Answer, Finding, note, warn
+from bertkit.data.columns import label_names
+from bertkit.data.schema import Answer, Finding, Schema, note, warn
 from bertkit.data.table import numbers
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.models.heads.tagger import Tagged, expand_to_words
-from bertkit.tasks.labels import balanced_weights, repeated, settle_weights
+from bertkit.tasks.labels import balanced_weights, output_names, repeated, settle_weights
 from bertkit.text import counted
 
 if TYPE_CHECKING:
@@ -24,9 +26,26 @@ if TYPE_CHECKING:
 MANY_WINDOWS = 32  # of one text
 
 
-def type_of(tag: str) -> str:
-    """The entity type of a tag; O for none."""
-    return tag.partition("-")[2] or "O"
+def with_labels(schema: Schema, scheme: tagging.Learned) -> Schema:
+    """The schema, in which the tags of the scheme `none` are labels of words, and spans are no target."""
+    if scheme != "none":
+        return schema
+    columns = {name: column for name, column in schema.columns.items() if name != "spans"}
+    tags = columns["tags"]._replace(holds="word_labels", about="one label per word")
+    return replace(schema, columns={**columns, "tags": tags}, targets=("tags",))
+
+
+def type_of(tag: str, scheme: tagging.Learned = "BIO") -> str:
+    """The entity type of a tag, O for none; in the scheme `none` the label that it is."""
+    return tag if scheme == "none" else tag.partition("-")[2] or "O"
+
+
+def described(options: Any) -> str:
+    """Such as `crf over BIO, 4 types: LOC, MISC, ORG, PER`, or `softmax, 3 labels: ADJ, NOUN, VERB`."""
+    shown = ", ".join(options.labels[:10]) + (", …" if len(options.labels) > 10 else "")
+    around = ", document context" if options.context == "document" else ""
+    scheme, kind = ("", "labels") if options.scheme == "none" else (f" over {options.scheme}", "types")
+    return f"{options.head}{scheme}{around}, {len(options.labels)} {kind}: {shown}"
 
 
 def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
@@ -34,31 +53,41 @@ def settle_tags(options: Any, rows: Dataset, class_names: Sequence[str]) -> dict
     if options.context == "document" and "document" not in rows.column_names:
         what = "context: document needs to know which sentences belong together"
         raise DataError(Problem("task.context", what, "Map a column `document`, or add -DOCSTART- lines."))
-    found = {kind for tags in rows["tags"] for kind, _, _ in tagging.entities(tags)}
-    named = list(dict.fromkeys(type_of(name) for name in class_names if "-" in name))
-    types = options.labels or named or sorted(found)
-    if not types:
-        raise DataError(Problem("data", "no row of train has an entity: there is nothing to learn"))
+    scheme, plain = options.scheme, options.scheme == "none"
+    found = {kind for tags in rows["tags"] for kind, _, _ in tagging.labelled(tags, scheme)}
+    named = list(dict.fromkeys(type_of(name) for name in class_names if "-" in name)) or sorted(found)
+    types = options.labels or (label_names(found, class_names) if plain else named)
+    if len(types) < 1 + plain:
+        what = "train has fewer than two labels" if plain else "no row of train has an entity"
+        raise DataError(Problem("data", f"{what}: there is nothing to learn"))
     if unknown := sorted(found - set(types)):
-        what = f"train has entities that task.labels does not name: {', '.join(unknown[:10])}"
+        kinds = "labels" if plain else "entities"
+        what = f"train has {kinds} that task.labels does not name: {', '.join(unknown[:10])}"
         raise DataError(Problem("task.labels", what, f"It names {', '.join(types)}; add them, or leave it out."))
-    if odd := [kind for kind in types if kind == "O" or kind != kind.strip() or not kind.isprintable()]:
-        what = f"{', '.join(map(repr, odd))} cannot be an entity type: O means none, and outer spaces would be lost"
+    if odd := [kind for kind in types if (kind == "O" and not plain) or kind != kind.strip() or not kind.isprintable()]:
+        kind = "a label: outer spaces" if plain else "an entity type: O means none, and outer spaces"
+        what = f"{', '.join(map(repr, odd))} cannot be {kind} would be lost"
         raise DataError(Problem("labels", what, "Rename it in the data."))
-    needed = tagging.tag_names(types, options.scheme)
+    needed = tagging.tag_names(types, scheme)
     tags = options.tags or needed
     if wrong := sorted(set(needed) ^ set(tags)):
-        what = f"{options.scheme} tags for {', '.join(types)} are needed; missing or superfluous: {', '.join(wrong)}"
+        what = f"tags of scheme {scheme} for {', '.join(types)} are needed; missing or superfluous: {', '.join(wrong)}"
         raise DataError(Problem("task.tags", what, "Leave it out, or write them all."))
-    balanced = balanced_weights(Counter(type_of(tag) for row in rows["tags"] for tag in row), ["O", *types])
+    counts = Counter(type_of(tag, scheme) for row in rows["tags"] for tag in row)
+    balanced = balanced_weights(counts, types if plain else ["O", *types])
     weights = settle_weights("class_weights", options.class_weights, balanced)
     return {"labels": types, "tags": tags, "class_weights": weights}
 
 
 def options_of_config(config: PretrainedConfig) -> dict[str, Any]:
-    """`labels`, `tags` and `scheme` by a model's id2label. Raises ModelError where its labels are not entity tags."""
-    tags = [str(name) for _, name in sorted((config.id2label or {}).items())]
+    """`labels`, `tags` and `scheme` by a model's id2label: `none` where no label has a prefix such as B-.
+
+    Raises ModelError where some labels are entity tags and others are not, and where they repeat.
+    """
+    tags = output_names(config)
     where = "config.json, id2label"
+    if tagging.without_prefixes(tags) and len(tags) > 1:
+        return {"labels": tags, "tags": tags, "scheme": "none"}
     try:
         scheme = tagging.find_scheme([[tag] for tag in tags])
     except ValueError as error:
@@ -77,23 +106,25 @@ def options_of_config(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def check_names(labels: Sequence[str] | None, tags: Sequence[str] | None, scheme: Any) -> None:
-    """Raises ValueError on types or tags that repeat, or that do not belong together."""
+    """Raises ValueError on labels or tags that repeat, or that do not belong together."""
     for what, names in (("labels", labels or []), ("tags", tags or [])):
         if twice := repeated(names):
             raise ValueError(f"{what}: {', '.join(twice)} more than once")
     known = tagging.tag_names(labels, scheme) if labels else None
-    if tags and ("O" not in tags or (known and not set(tags) <= set(known))):
-        raise ValueError(f"tags must be O and {scheme} tags of the labels, such as B-LOC")
+    if tags and ((scheme != "none" and "O" not in tags) or (known and not set(tags) <= set(known))):
+        expected = "the labels" if scheme == "none" else f"O and {scheme} tags of the labels, such as B-LOC"
+        raise ValueError(f"tags must be {expected}")
 
 
-def window_findings(features: Dataset, split: str, *, chains: bool) -> Iterator[Finding]:
+def window_findings(features: Dataset, split: str, options: Any) -> Iterator[Finding]:
     """Texts of many windows, which a CRF learns in one batch, and words without a token."""
     most = int(np.unique(numbers(features, "row"), return_counts=True)[1].max())
-    if most > MANY_WINDOWS and chains:
+    if most > MANY_WINDOWS and options.head == "crf":
         what = f"{split}: a text of {most} windows is learned as one chain, in one batch"
         yield warn(what, "If memory runs out, give shorter texts, such as sentences.")
     if mute := int(numbers(features, "mute").sum()):
-        yield note(f"{split}: {counted(mute, 'word')} without a token (zero-width or control characters): always O")
+        tagged = "never labelled" if options.scheme == "none" else "always O"
+        yield note(f"{split}: {counted(mute, 'word')} without a token (zero-width or control characters): {tagged}")
 
 
 def window_labels(
@@ -112,11 +143,18 @@ def window_labels(
     return [list(islice(known, len(words))) for words in columns["words"]]
 
 
-def as_answer(text: str, words: Sequence[tuple[int, int]], read: Sequence[int], best: Tagged) -> Answer:
-    """The answer for a sentence: `words`, `entities` and `truncated`. words: their characters; read: those decoded."""
-    tags, scores, entities = expand_to_words(best, read, len(words))
+def as_answer(
+    text: str, words: Sequence[tuple[int, int]], read: Sequence[int], best: Tagged, scheme: tagging.Learned
+) -> Answer:
+    """The answer for a sentence: `words`, `entities` unless the scheme is `none`, and `truncated`.
+
+    words: their characters; read: those decoded.
+    """
+    tags, scores, entities = expand_to_words(best, read, len(words), plain=scheme == "none")
     borders = [(kind, words[first][0], words[last - 1][1], score) for kind, first, last, score in entities]
     shown = [{"text": text[a:b], "label": kind, "start": a, "end": b, "score": score} for kind, a, b, score in borders]
-    parts = zip((text[start:end] for start, end in words), tags, scores, strict=True)
-    tagged = [{"word": word, "tag": tag, "score": score} for word, tag, score in parts]
-    return {"words": tagged, "entities": shown, "truncated": False}
+    tagged = [
+        {"word": text[a:b], "tag": tag, "start": a, "end": b, "score": score}
+        for (a, b), tag, score in zip(words, tags, scores, strict=True)
+    ]
+    return {"words": tagged, **({} if scheme == "none" else {"entities": shown}), "truncated": False}

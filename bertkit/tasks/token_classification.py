@@ -1,4 +1,4 @@
-"""Token classification: a tag for every word, and the entities that they make, by softmax or a CRF."""
+"""Token classification: a tag for every word, and the entities that tags make, by softmax or a CRF."""
 
 from __future__ import annotations
 
@@ -15,21 +15,16 @@ from bertkit.data.table import Table, column_values, numbers, required
 from bertkit.encoding.padding import Arrays
 from bertkit.encoding.words import encode_words
 from bertkit.evaluation import baselines as simple
-from bertkit.evaluation import calibration, entities
+from bertkit.evaluation import calibration
+from bertkit.evaluation import words as scoring
+from bertkit.evaluation.graded import Graded
+from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.metrics import PER_LABEL
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.models.heads import tagger
+from bertkit.tasks import tags as own
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
 from bertkit.tasks.labels import Name, Weights, weight_tensor
-from bertkit.tasks.tags import (
-    as_answer,
-    check_names,
-    options_of_config,
-    settle_tags,
-    type_of,
-    window_findings,
-    window_labels,
-)
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -43,17 +38,19 @@ if TYPE_CHECKING:
 class TokenClassificationOptions(TaskOptions):
     """What a recipe may say under `task:`. null means: inferred from the data, or fitted on validation."""
 
-    metrics: ClassVar[frozenset[str]] = frozenset([*entities.metric_names([]), *PER_LABEL])
+    metrics: ClassVar[frozenset[str]] = frozenset([*scoring.metric_names([], "BIO"), *PER_LABEL])
     name: Literal["token-classification"]
     head: Literal["softmax", "crf"] = Field("softmax", description="Each word by itself, or the sentence as a chain.")
-    scheme: Literal["BIO", "BIOES"] = Field("BIO", description="The tags that the model learns; data are converted.")
+    scheme: Literal["BIO", "BIOES", "none"] = Field(
+        "BIO", description="Entities: the tags that the model learns; data are converted. none: a label for each word."
+    )
     labels: Annotated[list[Name], Field(min_length=1)] | None = Field(
-        None, description="Types of entities, in order. null: from train."
+        None, description="Types of entities, or labels of words, in order. null: from train."
     )
     tags: Annotated[list[Name], Field(min_length=2)] | None = Field(
         None, description="Tags in the order of their ids. null: O, then those of each type in the scheme's order."
     )
-    data_scheme: Literal["IOB1", "BIO", "BIOES"] | None = Field(None, description="Of the data. null: inferred.")
+    data_scheme: Literal["IO", "IOB1", "BIO", "BIOES"] | None = Field(None, description="Of the data. null: inferred.")
     alignment: Literal["strict", "expand", "contract"] = Field(
         "strict", description="Spans that cut a word: refused, expanded to whole words, or shrunk to them."
     )
@@ -61,7 +58,9 @@ class TokenClassificationOptions(TaskOptions):
         "sentence", description="document: adjacent sentences fill the window; the loss covers the sentence alone."
     )
     stride: int = Field(64, ge=0, description="Tokens that adjacent windows of a long sentence share.")
-    class_weights: Weights | None = Field(None, description="Of the types and O. auto: scikit-learn's `balanced`.")
+    class_weights: Weights | None = Field(
+        None, description="Of types and O, or labels. auto: as scikit-learn's `balanced`."
+    )
     constrained: bool = Field(True, description="crf: forbid invalid transitions in training too.")
     chain_learning_rate: float = Field(100.0, gt=0, description="crf: of the transitions, times the learning rate.")
     temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
@@ -70,7 +69,7 @@ class TokenClassificationOptions(TaskOptions):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        check_names(self.labels, self.tags, self.scheme)
+        own.check_names(self.labels, self.tags, self.scheme)
         return self
 
 
@@ -105,28 +104,33 @@ class TokenClassification(Task[TokenClassificationOptions]):
     # --- from a recipe, or from a model not trained by bertkit
 
     @classmethod
+    def schema_of(cls, options: TokenClassificationOptions) -> Schema:
+        """The schema; with `scheme: none`, tags are labels of words."""
+        return own.with_labels(cls.schema, options.scheme)
+
+    @classmethod
     def refine(cls, options: TokenClassificationOptions, table: Table, split: str) -> tuple[Table, list[Finding]]:
-        """Tags in BIO for every row: converted from their scheme, or made of the spans."""
+        """Tags in BIO for every row: converted from their scheme, or made of the spans. Labels stay as they are."""
         table = tagged.named_documents(table, wanted=options.context == "document")
         if any(value is not None for value in table.values.get("spans", ())):
             return tagged.tag_spans(table, split, options.alignment)
         if any(value is not None for value in table.values.get("tags", ())):
-            return tagged.tag_words(table, split, options.data_scheme)
+            return tagged.tag_words(table, split, "none" if options.scheme == "none" else options.data_scheme)
         return table, []
 
     @classmethod
     def settle(cls, options: TokenClassificationOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
         """Types, tags and weights. Raises DataError on contradictions."""
-        return settle_tags(options, rows, class_names)
+        return own.settle_tags(options, rows, class_names)
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
-        """Its id2label as tags, softmax, no temperature, single sentences. Raises ModelError."""
-        return options_of_config(config), None
+        """Its id2label as tags or labels, softmax, no temperature, single sentences. Raises ModelError."""
+        return own.options_of_config(config), None
 
     @property
     def types(self) -> list[str]:
-        """Entity types; settled before training."""
+        """Entity types, or labels of words; settled before training."""
         return self.options.labels or []
 
     @property
@@ -135,22 +139,24 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return self.options.tags or []
 
     @property
+    def plain(self) -> bool:
+        """Whether tags are labels of words, which form no entities."""
+        return self.options.scheme == "none"
+
+    @property
     def known_labels(self) -> frozenset[str] | None:
         return frozenset(self.types)
 
     @property
     def metrics(self) -> Sequence[str]:
-        return ["f1", *(name for name in entities.metric_names(self.types) if name != "f1")]
+        return scoring.metric_names(self.types, self.options.scheme)
 
     def describe(self) -> str:
-        """Such as `crf over BIO, 4 types: LOC, MISC, ORG, PER`."""
-        shown = ", ".join(self.types[:10]) + (", …" if len(self.types) > 10 else "")
-        around = ", document context" if self.options.context == "document" else ""
-        return f"{self.options.head} over {self.options.scheme}{around}, {len(self.types)} types: {shown}"
+        return own.described(self.options)
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         yield from super().check(features, split)
-        yield from window_findings(features, split, chains=self.options.head == "crf")
+        yield from own.window_findings(features, split, self.options)
 
     # --- rows -> features -> model
 
@@ -166,11 +172,11 @@ class TokenClassification(Task[TokenClassificationOptions]):
         # A model not trained by bertkit may lack some tags: it is only scored.
         learned = set(self.tags) >= set(tagging.tag_names(self.types, self.options.scheme))
         if "tags" in rows.column_names and learned:
-            columns["labels"] = window_labels(rows["tags"][:], columns, self._ids)
+            columns["labels"] = own.window_labels(rows["tags"][:], columns, self._ids)
         return Dataset.from_dict(columns)
 
     def _ids(self, tags: Sequence[str], words: Sequence[int]) -> list[int]:
-        """The ids of a sentence's gold tags, in BIO, at the words that windows read."""
+        """The ids of a sentence's gold tags, in BIO or labels, at the words that windows read."""
         ids = {tag: index for index, tag in enumerate(self.tags)}
         return [ids[tag] for tag in tagging.restrict(tags, words, self.options.scheme)]
 
@@ -218,7 +224,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         """The chain without the transitions that the scheme forbids."""
         from bertkit.models.heads import crf
 
-        return crf.constrain(chain, crf.forbidden(self.tags)) if self.options.constrained else chain
+        return crf.constrain(chain, crf.forbidden(self.tags, plain=self.plain)) if self.options.constrained else chain
 
     def count(self, batch: Batch) -> float:
         """Words, or the sum of their weights."""
@@ -228,7 +234,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     def weights(self, like: Tensor) -> Tensor | None:
         """Class weights `(tags,)`, on the device of `like`; None where all count the same."""
-        return weight_tensor(self.options.class_weights, [type_of(tag) for tag in self.tags], like)
+        return weight_tensor(
+            self.options.class_weights, [own.type_of(tag, self.options.scheme) for tag in self.tags], like
+        )
 
     # --- outputs -> answers -> scores
 
@@ -242,8 +250,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
         return tagger.window_emissions(arrays, len(self.tags), crf=self.options.head == "crf")
 
     def decode(self, items: Sequence[tagger.Emissions], features: Dataset, rows: Dataset) -> list[Answer]:
-        """One answer per row: `words`, each a {word, tag, score}; `entities`, each a {text, label, start, end, score};
-        and `truncated`, which is never true.
+        """One answer per row: `words`, each a {word, tag, start, end, score}; unless the scheme is none, `entities`,
+        each a {text, label, start, end, score}; and `truncated`, which is never true.
 
         start, end: characters of the row's text; of its words joined by spaces, where it has no text. A word's
         score is the posterior of its tag; an entity's is that of its words' tags together, and of ending there: with
@@ -251,8 +259,9 @@ class TokenClassification(Task[TokenClassificationOptions]):
         """
         texts, words = tagged.sentences(rows)
         read, scores = tagger.words_of_rows(items, features, len(rows), len(self.tags))
-        best = tagger.decode_tags(scores, items[0].chain, self.tags, self.options.temperature or 1.0)
-        return [as_answer(*sentence) for sentence in zip(texts, words, read, best, strict=True)]
+        temperature = self.options.temperature or 1.0
+        best = tagger.decode_tags(scores, items[0].chain, self.tags, temperature, plain=self.plain)
+        return [own.as_answer(*each, self.options.scheme) for each in zip(texts, words, read, best, strict=True)]
 
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
         """The temperature that makes the gold tags' posteriors most likely; see `best_temperature`."""
@@ -266,17 +275,16 @@ class TokenClassification(Task[TokenClassificationOptions]):
             chain = items[0].chain
 
         def decide(temperature: float) -> calibration.Decisions:
-            return calibration.Decisions.of(tagger.gold_posteriors(scores, gold, chain, self.tags, temperature))
+            found = tagger.gold_posteriors(scores, gold, chain, self.tags, temperature, plain=self.plain)
+            return calibration.Decisions.of(found)
 
         return {"temperature": calibration.best_temperature(decide)}
 
-    def grade(self, answers: Sequence[Answer], rows: Dataset) -> entities.GradedEntities:
+    def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         gold = column_values(rows, required(rows, "tags"))
-        fixed = self.options.scheme, self.options.temperature or 1.0
-        return entities.GradedEntities.of(gold, answers, self.types, *fixed)
+        return scoring.graded(gold, answers, self.types, self.options.scheme, self.options.temperature or 1.0)
 
-    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
-        """`lookup`: every word gets the tag that it most often had in train; unseen ones O."""
-        train = simple.enough(train)
-        found = entities.lookup_baseline(tagged.words_of(train), train["tags"][:], tagged.words_of(rows))
-        return {"lookup": dict(entities.GradedEntities(rows["tags"][:], found, self.types).scores)}
+    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:
+        """`lookup`: every word gets the tag that it most often had in train."""
+        seen, new = ((tagged.words_of(each), each["tags"][:]) for each in (simple.enough(train), rows))
+        return {"lookup": scoring.lookup(seen, new, self.types, self.options.scheme)}

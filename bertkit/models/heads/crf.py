@@ -63,9 +63,9 @@ class CRF(nn.Module):
         return Chain(self.transitions, self.start_transitions, self.end_transitions)
 
 
-def forbidden(tags: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
+def forbidden(tags: Sequence[str], *, plain: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """The tensors of `posteriors.forbidden`: which transitions, starts and ends the scheme of these tags rules out."""
-    transitions, starts, ends = map(torch.from_numpy, posteriors.forbidden(tags))
+    transitions, starts, ends = map(torch.from_numpy, posteriors.forbidden(tags, plain=plain))
     return transitions, starts, ends
 
 

@@ -26,11 +26,15 @@ class Posterior(NamedTuple):
     after: Array  # (batch, words, tags), logarithms of sums over the paths from a word and tag on
 
 
-def forbidden(tags: Sequence[str]) -> tuple[Array, Array, Array]:
+def forbidden(tags: Sequence[str], *, plain: bool = False) -> tuple[Array, Array, Array]:
     """Which transitions `(tags, tags)`, starts `(tags,)` and ends `(tags,)` the scheme of these tags rules out.
 
     The scheme is BIOES if a tag begins with `E-` or `S-`, else BIO, also called IOB2. Raises ValueError for other tags.
+    plain: they are labels of words, of which none is ruled out.
     """
+    if plain:
+        moves = np.zeros((len(tags), len(tags)), dtype=bool)
+        return moves, moves[0], moves[0]
     if unknown := [tag for tag in tags if tag != "O" and (tag[:2] not in ("B-", "I-", "E-", "S-") or not tag[2:])]:
         raise ValueError(f"not tags of BIO or BIOES: {', '.join(unknown)}")
     bioes = any(tag[0] in "ES" for tag in tags)
@@ -42,10 +46,13 @@ def forbidden(tags: Sequence[str]) -> tuple[Array, Array, Array]:
     return np.where(continues, broken, unfinished[:, None]), continues, unfinished
 
 
-def constrained(chain: Sequence[Array], tags: Sequence[str], temperature: float) -> tuple[Array, ...]:
+def constrained(
+    chain: Sequence[Array], tags: Sequence[str], temperature: float, *, plain: bool = False
+) -> tuple[Array, ...]:
     """The chain in fp64 at this temperature, with `FORBIDDEN` where the scheme of these tags rules it out."""
     parts = (part.astype(np.float64) / temperature for part in chain)
-    return tuple(np.where(never, FORBIDDEN, part) for part, never in zip(parts, forbidden(tags), strict=True))
+    never = forbidden(tags, plain=plain)
+    return tuple(np.where(no, FORBIDDEN, part) for part, no in zip(parts, never, strict=True))
 
 
 def decode(emissions: Array, lengths: Array, chain: Sequence[Array]) -> Array:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from bertkit.models.heads import posteriors
 if TYPE_CHECKING:
     from datasets import Dataset
 
+
+Find: TypeAlias = Callable[[Sequence[str]], Sequence[tuple[str, int, int]]]
 
 BLOCK = 2**16  # padded words that are decoded at a time
 
@@ -74,23 +76,30 @@ def words_of_rows(
 
 
 def decode_tags(
-    scores: Sequence[np.ndarray], chain: Sequence[np.ndarray] | None, tags: Sequence[str], temperature: float
+    scores: Sequence[np.ndarray],
+    chain: Sequence[np.ndarray] | None,
+    tags: Sequence[str],
+    temperature: float,
+    *,
+    plain: bool = False,
 ) -> list[Tagged]:
     """The best tags of each sentence (Viterbi), and posteriors at this temperature (forward-backward).
 
     scores: `(words, tags)` of each sentence, any number of words. chain: transitions `(tags, tags)`, start and end,
-    of which what the tags' scheme forbids is never decoded; None: words are independent.
+    of which what the tags' scheme forbids is never decoded; None: words are independent. plain: tags are labels of
+    words, which form no entities.
     """
+    find: Find = (lambda _: []) if plain else entities
     if chain is None:
-        return [_each_word(own, tags, temperature) for own in scores]
+        return [_each_word(own, tags, temperature, find) for own in scores]
     tagged = [Tagged([], [], [])] * len(scores)
-    continues = np.array([[_continues(a, b) for b in tags] for a in tags])
-    for rows, emissions, lengths, joint in _blocks(scores, chain, tags, temperature):
+    continues = np.array([[not plain and _continues(a, b) for b in tags] for a in tags])
+    for rows, emissions, lengths, joint in _blocks(scores, chain, tags, temperature, plain):
         best = posteriors.decode(emissions, lengths, joint)
         posterior = posteriors.posterior(emissions, lengths, joint)
         chosen = _at(posterior.marginals, best.clip(min=0))
         named = [[tags[i] for i in row[:n]] for row, n in zip(best.tolist(), lengths.tolist(), strict=True)]
-        spans = [(place, *e) for place, sentence in enumerate(named) for e in entities(sentence)]
+        spans = [(place, *e) for place, sentence in enumerate(named) for e in find(sentence)]
         where = np.array([(place, first, end - 1) for place, _, first, end in spans], dtype=np.int64).reshape(-1, 3)
         chances = posteriors.span_posteriors(posterior, lengths, joint, best, where, continues)
         joined = [list[Entity]() for _ in rows]
@@ -101,7 +110,7 @@ def decode_tags(
     return tagged
 
 
-def _each_word(scores: np.ndarray, tags: Sequence[str], temperature: float) -> Tagged:
+def _each_word(scores: np.ndarray, tags: Sequence[str], temperature: float, find: Find) -> Tagged:
     """The best tag of each word by itself."""
     from scipy.special import softmax
 
@@ -109,17 +118,24 @@ def _each_word(scores: np.ndarray, tags: Sequence[str], temperature: float) -> T
     best = posterior.argmax(axis=1)
     chosen, named = posterior[np.arange(len(best)), best], [tags[i] for i in best.tolist()]
     found = []
-    for kind, first, end in entities(named):
+    for kind, first, end in find(named):
         continuing = [i for i, tag in enumerate(tags) if end < len(named) and _continues(named[end - 1], tag)]
         ends = 1.0 - (posterior[end, continuing].sum() if continuing else 0.0)
         found.append(Entity(kind, first, end, float(chosen[first:end].prod() * ends)))
     return Tagged(named, chosen.tolist(), found)
 
 
-def expand_to_words(best: Tagged, read: Sequence[int], words: int) -> Tagged:
-    """The same for all words of a sentence, of which only `read` were decoded. The others are O, and split entities."""
+def expand_to_words(best: Tagged, read: Sequence[int], words: int, *, plain: bool = False) -> Tagged:
+    """The same for all words of a sentence, of which only `read` were decoded. The others are O, and split entities.
+
+    plain: tags are labels of words; a word that was not decoded has the label "", with a score of 0.
+    """
     if len(read) == words:
         return best
+    if plain:
+        found = dict(zip(read, zip(best.tags, best.scores, strict=True), strict=True))
+        labels, chances = zip(*(found.get(word, ("", 0.0)) for word in range(words)), strict=True)
+        return Tagged(list(labels), list(chances), [])
     tags, scores = ["O"] * words, [1.0] * words
     score_of = {word: entity.score for entity in best.entities for word in read[entity.first : entity.end]}
     bioes = any(tag[0] in "ES" for tag in best.tags)
@@ -139,10 +155,12 @@ def gold_posteriors(
     chain: Sequence[np.ndarray] | None,
     tags: Sequence[str],
     temperature: float,
+    *,
+    plain: bool = False,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Posteriors of the tags of some words `(words, tags)`, and the ids of their gold tags `(words,)`, at least once.
 
-    scores, chain, tags, temperature: as for `decode_tags`. gold: the ids of each sentence.
+    scores, chain, tags, temperature, plain: as for `decode_tags`. gold: the ids of each sentence.
     """
     from scipy.special import softmax
 
@@ -151,7 +169,7 @@ def gold_posteriors(
         yield softmax(np.concatenate(scores).astype(np.float64) / temperature, axis=1), ids
         return
     yield np.empty((0, len(tags))), np.empty(0, dtype=np.int64)
-    for rows, emissions, lengths, joint in _blocks(scores, chain, tags, temperature):
+    for rows, emissions, lengths, joint in _blocks(scores, chain, tags, temperature, plain):
         words = np.arange(emissions.shape[1]) < lengths[:, None]
         golden = np.asarray([tag for row in rows for tag in gold[row]], dtype=np.int64)
         yield posteriors.posterior(emissions, lengths, joint).marginals[words], golden
@@ -168,10 +186,10 @@ def _continues(tag: str, following: str) -> bool:
 
 
 def _blocks(
-    scores: Sequence[np.ndarray], chain: Sequence[np.ndarray], tags: Sequence[str], temperature: float
+    scores: Sequence[np.ndarray], chain: Sequence[np.ndarray], tags: Sequence[str], temperature: float, plain: bool
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray, tuple[np.ndarray, ...]]]:
     """Sentences of similar length together: rows, emissions, lengths, chain; fp64. Empty ones are left out."""
-    joint = posteriors.constrained(chain, tags, temperature)
+    joint = posteriors.constrained(chain, tags, temperature, plain=plain)
     order = sorted((row for row, each in enumerate(scores) if len(each)), key=lambda row: len(scores[row]))
     while order:
         size = max(1, BLOCK // len(scores[order[-1]]))

@@ -1,0 +1,155 @@
+"""The scores of tagged words: of their entities, or in the scheme `none`, where tags are labels of words, of these.
+
+Scores of labels are scikit-learn's by its defaults: averages over the labels that occur, gold or predicted.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.tagging import Learned
+from bertkit.evaluation import entities
+from bertkit.evaluation.calibration import expected_calibration_error
+from bertkit.evaluation.entities import GradedEntities, PackedTags, Tags, lookup_baseline, precision_recall_f1
+from bertkit.evaluation.graded import Graded, Scored
+from bertkit.evaluation.intervals import Floats, Ints, ratio
+
+
+def metric_names(labels: Sequence[str], scheme: Learned) -> list[str]:
+    """The scores that may select a checkpoint, the default first: higher is better."""
+    if scheme == "none":
+        return [
+            "accuracy",
+            "f1_macro",
+            *(f"{score}/{name}" for name in labels for score in ("precision", "recall", "f1")),
+        ]
+    return ["f1", *(name for name in entities.metric_names(labels) if name != "f1")]
+
+
+def graded(
+    gold: Iterable[Sequence[str]],
+    answers: Sequence[Mapping[str, Any]],
+    labels: Sequence[str],
+    scheme: Learned,
+    temperature: float,
+) -> Graded:
+    """Answers as they are written, compared with gold tags in BIO, or in the scheme `none` with gold labels."""
+    if scheme == "none":
+        return GradedWords.of(gold, answers, labels, temperature)
+    return GradedEntities.of(gold, answers, labels, scheme, temperature)
+
+
+def lookup(
+    train: tuple[Tags, Tags], rows: tuple[Tags, Tags], labels: Sequence[str], scheme: Learned
+) -> dict[str, float | None]:
+    """The scores of tagging every word as most often in train.
+
+    An unseen word is O; in the scheme `none` it has train's most frequent label. train, rows: words and their tags.
+    """
+    if scheme != "none":
+        return GradedEntities(rows[1], lookup_baseline(*train, rows[0]), labels).scores
+    most = Counter(chain.from_iterable(train[1])).most_common(1)[0][0]
+    return GradedWords(rows[1], lookup_baseline(*train, rows[0], unseen=most), labels).scores
+
+
+@dataclass(frozen=True)
+class GradedWords(Graded):
+    """Predicted labels of words compared with the gold ones.
+
+    gold, predicted: (sentences, words) labels; a predicted "" is none, and wrong. labels: all that may occur.
+    confidences: one per word, in order, at `temperature`.
+    Raises ValueError: there is no sentence, the shapes differ, or a label is not one of `labels`.
+    """
+
+    gold: Tags
+    predicted: Tags
+    labels: Sequence[str]
+    confidences: Sequence[float] = ()
+    temperature: float = 1.0
+
+    @classmethod
+    def of(
+        cls,
+        gold: Iterable[Sequence[str]],
+        answers: Sequence[Mapping[str, Any]],
+        labels: Sequence[str],
+        temperature: float,
+    ) -> GradedWords:
+        """From gold labels, and from answers as they are written: `words`, each with its `tag` and `score`."""
+        confidences = array("d")
+
+        def predicted() -> Iterator[list[str]]:
+            for answer in answers:
+                confidences.extend(word["score"] for word in answer["words"])
+                yield [word["tag"] for word in answer["words"]]
+
+        return cls(PackedTags(gold), PackedTags(predicted()), labels, confidences, temperature)
+
+    def __post_init__(self) -> None:
+        if not len(self.gold) or [*map(len, self.gold)] != [*map(len, self.predicted)]:
+            raise ValueError("expected as many predicted labels as gold ones in each sentence, and some sentence")
+        known = {*self.labels, ""}
+        if unknown := {*chain.from_iterable(self.gold), *chain.from_iterable(self.predicted)} - known:
+            raise ValueError(f"not labels of {', '.join(self.labels)}: {', '.join(sorted(unknown))}")
+
+    @cached_property
+    def ids(self) -> tuple[Ints, Ints]:
+        """Gold and predicted label of each word `(words,)`; -1 for none."""
+        number = {name: index for index, name in enumerate(self.labels)} | {"": -1}
+        sides = (chain.from_iterable(side) for side in (self.gold, self.predicted))
+        gold, predicted = (np.fromiter(map(number.__getitem__, tags), np.int64) for tags in sides)
+        return gold, predicted
+
+    @cached_property
+    def scored(self) -> Scored:
+        """`accuracy`, `f1_macro`, and each label's precision, recall, F1 and support, by weights of sentences.
+
+        None for a label that is neither gold nor predicted, over which `f1_macro` does not go; 0 / 0 is 0 otherwise.
+        """
+        from scipy.sparse import csr_array
+
+        (gold, predicted), rows = self.ids, len(self.gold)
+        sentence = np.repeat(np.arange(rows), [len(tags) for tags in self.gold])
+        right, read = gold == predicted, predicted >= 0
+        places = ((gold[right], sentence[right]), (predicted[read], sentence[read]), (gold, sentence))
+        counts = [csr_array((np.ones(len(at[0])), at), shape=(len(self.labels), rows)) for at in places]
+
+        def weighted(weights: Floats) -> dict[str, Floats]:
+            of_label = np.stack([each @ weights for each in counts])
+            precision, recall, f1 = precision_recall_f1(of_label)
+            scores = {"precision": precision, "recall": recall, "f1": f1, "support": of_label[2]}
+            occurring = (~np.isnan(f1)).sum(axis=0)
+            return {
+                "accuracy": ratio(of_label[0].sum(axis=0), of_label[2].sum(axis=0), undefined=np.nan),
+                "f1_macro": ratio(np.nansum(f1, axis=0), occurring, undefined=np.nan),
+                **{f"{score}/{name}": of[i] for i, name in enumerate(self.labels) for score, of in scores.items()},
+            }
+
+        return Scored(weighted, rows)
+
+    def details(self) -> dict[str, Any]:
+        """Which labels are taken for which (row = gold, column = predicted), and how well scores are calibrated."""
+        from sklearn.metrics import confusion_matrix
+
+        gold, predicted = self.ids
+        right = gold == predicted
+        matrix = confusion_matrix(gold, predicted, labels=range(len(self.labels))).tolist() if len(gold) else []
+        ece = expected_calibration_error(self.confidences, right) if len(self.confidences) else None
+        counts = {"decisions": right.size, "errors": int((~right).sum())}
+        return {
+            "labels": self.labels,
+            "confusion": {"labels": self.labels, "matrix": matrix},
+            "calibration": {"temperature": self.temperature, **counts, "ece": ece},
+        }
+
+    def pairs(self) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
+        """Lists of predicted and of gold labels, as poseval's metric expects them."""
+        return list(self.predicted), list(self.gold)

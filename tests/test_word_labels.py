@@ -1,0 +1,349 @@
+"""Labels of words that form no entities, such as parts of speech: `scheme: none`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small
+import torch
+from cases import CASES, encoder
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics as sklearn_metrics
+
+import bertkit
+from bertkit.cli.main import main
+from bertkit.data import Data
+from bertkit.data.tagging import find_scheme, restrict, to_bio, without_prefixes
+from bertkit.errors import DataError, UserError
+from bertkit.evaluation.words import GradedWords, lookup
+from bertkit.files import read_json
+from bertkit.inference.display import answer_line
+from bertkit.models.encoder import load_tokenizer
+from bertkit.models.heads import crf, posteriors
+from bertkit.models.heads.tagger import decode_tags
+from bertkit.recipe.recipe import load_recipe
+from bertkit.report.facts import read_facts
+from bertkit.report.mistakes import sentence_mistake
+from bertkit.sections import DataSpec
+from bertkit.tasks.token_classification import TokenClassification, TokenClassificationOptions
+from bertkit.training.train import train
+
+LABELS = ["ADJ", "B-X", "NOUN", "O", "-LRB-"]  # B-X and O are labels as any other
+
+
+def read(source: Path, columns: dict[str, str] | None = None, **options: Any) -> Data:
+    task = TokenClassificationOptions.model_validate({"name": "token-classification", **options})
+    spec = DataSpec.model_validate({"source": {"train": str(source)}, "columns": columns or {}})
+    return small.read_data(spec, TokenClassification, task)
+
+
+def conll(path: Path, *sentences: str) -> Path:
+    """Sentences of `word/TAG`, as a CoNLL file."""
+    words = ["\n".join(pair.replace("/", "\t") for pair in sentence.split()) for sentence in sentences]
+    path.write_text("\n\n".join(words) + "\n", encoding="utf-8")
+    return path
+
+
+# --- scores
+
+
+@st.composite
+def graded_words(draw: st.DrawFn) -> GradedWords:
+    """Any labels, some of them in no sentence; predicted ones may be none."""
+    gold = draw(st.lists(st.lists(st.sampled_from(LABELS), max_size=6), min_size=1, max_size=6).filter(any))
+    predicted = [[draw(st.sampled_from([tag, *LABELS[:3], ""])) for tag in tags] for tags in gold]
+    return GradedWords(gold, predicted, LABELS)
+
+
+def expected_scores(gold: list[str], predicted: list[str]) -> dict[str, float]:
+    """By scikit-learn's functions with their defaults; 0 / 0 is 0. A word without a label counts as wrong."""
+    labels = sorted({*gold, *predicted} - {""})
+    each = sklearn_metrics.precision_recall_fscore_support(gold, predicted, labels=labels, zero_division=0)
+    names = ("precision", "recall", "f1", "support")
+    per_label = {f"{n}/{label}": of[i] for i, label in enumerate(labels) for n, of in zip(names, each, strict=True)}
+    macro = sklearn_metrics.f1_score(gold, predicted, labels=labels, average="macro", zero_division=0)
+    return {"accuracy": sklearn_metrics.accuracy_score(gold, predicted), "f1_macro": macro, **per_label}
+
+
+@given(graded_words())
+def test_scores_are_those_of_scikit_learn(graded: GradedWords) -> None:
+    gold, predicted = ([tag for tags in side for tag in tags] for side in (graded.gold, graded.predicted))
+    wanted = expected_scores(gold, predicted)
+    found = {name: value for name, value in graded.scores.items() if value is not None and value != 0}
+    assert found == pytest.approx({name: value for name, value in wanted.items() if value})
+    absent = set(LABELS) - {*gold, *predicted}
+    assert {name for name, value in graded.scores.items() if value is None} == {
+        f"{score}/{label}" for label in absent for score in ("precision", "recall", "f1")
+    }
+    details = graded.details()
+    matrix = sklearn_metrics.confusion_matrix(gold, predicted, labels=LABELS).tolist()
+    assert details["confusion"] == {"labels": LABELS, "matrix": matrix}
+    assert (details["calibration"]["decisions"], details["calibration"]["errors"]) == (
+        len(gold),
+        sum(a != b for a, b in zip(gold, predicted, strict=True)),
+    )
+
+
+@given(graded_words(), st.data())
+def test_a_weight_is_a_repeated_sentence(graded: GradedWords, data: st.DataObject) -> None:
+    rows = len(graded.gold)
+    weights = data.draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows))
+    again = [row for row, count in enumerate(weights) for _ in range(count)]
+    gold, predicted = list(graded.gold), list(graded.predicted)
+    if not any(gold[row] for row in again):
+        return
+    repeated = GradedWords([gold[row] for row in again], [predicted[row] for row in again], LABELS).scores
+    values = graded.scored.weighted(np.array(weights, dtype=float)[:, None])
+    assert {name: float(value[0]) for name, value in values.items()} == pytest.approx(
+        {name: np.nan if value is None else value for name, value in repeated.items()}, nan_ok=True
+    )
+
+
+def test_confidences_are_graded_by_word() -> None:
+    words = [{"word": "a", "tag": "NOUN", "score": 0.9}, {"word": "b", "tag": "", "score": 0.0}]
+    graded = GradedWords.of([["NOUN", "ADJ"]], [{"words": words}], LABELS, 1.5)
+    assert graded.scores["accuracy"] == 0.5
+    calibration = graded.details()["calibration"]
+    assert calibration == {"temperature": 1.5, "decisions": 2, "errors": 1, "ece": pytest.approx(0.05)}
+    assert graded.pairs() == ([["NOUN", ""]], [["NOUN", "ADJ"]])
+
+
+def test_sentences_without_words_have_no_scores() -> None:
+    graded = GradedWords([[], []], [[], []], LABELS)
+    assert {value for name, value in graded.scores.items() if not name.startswith("support/")} == {None}
+    assert graded.details()["calibration"]["decisions"] == 0
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "message"),
+    [
+        ([], [], "some sentence"),
+        ([["O"]], [["O"], ["O"]], "in each sentence"),
+        ([["O"]], [["O", "O"]], "in each sentence"),
+        ([["VERB"]], [["O"]], "not labels of ADJ, B-X, NOUN, O, -LRB-: VERB"),
+        ([["O"]], [["VERB"]], "VERB"),
+    ],
+)
+def test_what_does_not_fit_is_refused(gold: Any, predicted: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GradedWords(gold, predicted, LABELS)
+
+
+def test_the_baseline_gives_an_unseen_word_the_most_frequent_label() -> None:
+    train = [["a", "b"], ["a", "b", "b"]], [["O", "NOUN"], ["ADJ", "NOUN", "ADJ"]]
+    rows = [["a", "b", "new"]], [["O", "NOUN", "NOUN"]]
+    assert lookup(train, rows, LABELS, "none")["accuracy"] == 1.0  # a: O and ADJ, the first; NOUN before ADJ
+    assert lookup(train, (rows[0], [["O", "NOUN", "O"]]), LABELS, "none")["accuracy"] == pytest.approx(2 / 3)
+
+
+# --- data
+
+
+def test_tags_without_prefixes_are_refused_with_both_ways_out(
+    tmp_path: Path, tiny_encoder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = conll(tmp_path / "train.conll", "Ada/PER Lovelace/PER wrote/O", "Bob/PER met/O IBM/ORG")
+    (tmp_path / "r.yaml").write_text(
+        "task: {name: token-classification}\ndata: {source: train.conll}\n"
+        f"model: {{name: {tiny_encoder}, max_length: 24}}\n"
+    )
+    assert main(["check", str(tmp_path / "r.yaml")]) == 2
+    told = capsys.readouterr().err
+    assert f"{file}:1: its tags are of an unknown scheme, without prefixes such as B-: O, ORG, PER" in told
+    assert "task: {scheme: none}" in told
+    assert "task: {data_scheme: IO}" in told
+    assert read(file, scheme="none").rows["train"]["tags"][:] == [["PER", "PER", "O"], ["PER", "O", "ORG"]]
+    data = read(file, data_scheme="IO")
+    assert data.rows["train"]["tags"][:] == [["B-PER", "I-PER", "O"], ["B-PER", "O", "B-ORG"]]
+    assert "train: its tags are IO; read as BIO" in [finding.what for finding in data.findings]
+
+
+@pytest.mark.parametrize(
+    ("tags", "plain"),
+    [("NOUN O", True), ("NN-HL -LRB- .", True), ("O", False), ("", False), ("NOUN B-X", False), ("B- U", True)],
+)
+def test_labels_are_told_from_entity_tags(tags: str, plain: bool) -> None:
+    assert without_prefixes(tags.split()) is plain
+    if plain:
+        with pytest.raises(ValueError, match="unknown scheme"):
+            find_scheme([tags.split()])
+
+
+def test_io_is_read_with_and_without_its_prefix() -> None:
+    assert to_bio(["PER", "I-PER", "ORG", "O"], "IO") == (["B-PER", "I-PER", "B-ORG", "O"], 0)
+    with pytest.raises(ValueError, match="tag 2"):
+        to_bio(["PER", ""], "IO")
+
+
+def test_labels_stay_as_they_are_and_wrong_rows_are_named(tmp_path: Path) -> None:
+    data = read(conll(tmp_path / "a.conll", "a/B-X b/I-Y c/O d/E-X"), scheme="none")
+    assert data.rows["train"]["tags"][0] == ["B-X", "I-Y", "O", "E-X"]
+    assert any(finding.what == "train: B-X 1 (100.0%), E-X 1 (100.0%), I-Y 1 (100.0%), O 1 (100.0%)"
+               for finding in bertkit.data.checks.check(data))  # fmt: skip
+    rows = [{"tokens": ["a", "b"], "tags": ["X", ""]}, {"tokens": ["a"], "tags": ["X", "Y"]}]
+    small.write_rows(tmp_path / "b.jsonl", rows)
+    with pytest.raises(DataError) as error:
+        read(tmp_path / "b.jsonl", scheme="none")
+    assert [str(problem).partition("b.jsonl:")[2] for problem in error.value.problems] == [
+        "1: tag 2 is empty",
+        "2: 1 words, but 2 tags",
+    ]
+    small.write_rows(tmp_path / "c.jsonl", [{"text": "a b", "spans": [[0, 1, "X"]]}])
+    with pytest.raises(DataError, match="needs a column `tags`; found: 'text', 'spans'"):
+        read(tmp_path / "c.jsonl", scheme="none")
+
+
+def test_class_labels_of_a_data_set_are_names_in_its_order(tiny_encoder: Path, tmp_path: Path) -> None:
+    from datasets import ClassLabel, Dataset, Features, List, Value
+
+    names = ["NOUN", "PUNCT", "ADJ", "_"]
+    features = Features({"tokens": List(Value("string")), "upos": List(ClassLabel(names=names))})
+    Dataset.from_dict({"tokens": [["the", "cat"], ["."]], "upos": [[2, 0], [1]]}, features=features).to_parquet(
+        tmp_path / "train.parquet"
+    )
+    options = {"scheme": "none", "class_weights": "auto"}
+    data = read(tmp_path / "train.parquet", {"tags": "upos"}, **options)
+    assert data.rows["train"]["tags"][:] == [["ADJ", "NOUN"], ["PUNCT"]]
+    task = TokenClassificationOptions.model_validate({"name": "token-classification", **options})
+    settled = TokenClassification.settle(task, data.rows["train"], data.class_names)
+    assert settled["labels"] == settled["tags"] == names
+    assert settled["class_weights"] == {"NOUN": 0.75, "PUNCT": 0.75, "ADJ": 0.75, "_": 0.75}
+
+
+def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    file = recipe(tmp_path, tiny_encoder)
+    for override, message in (
+        ("task.data_scheme=BIO", r"task\.data_scheme: has no meaning for scheme none"),
+        ("task.labels=[A, A]", "A more than once|listed 2 times"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load_recipe(file, [override])
+    with pytest.raises(UserError, match="tags must be the labels"):
+        load_recipe(file, ["task.labels=[A, B]", "task.tags=[A, C]"])
+    with pytest.raises(UserError, match=r"class_weights\.O: not a label"):
+        load_recipe(file, ["task.labels=[A, B]", "task.class_weights={O: 2}"])
+    with pytest.raises(UserError, match=r"task\.labels does not name: NOUN, VERB"):
+        train(load_recipe(file, ["task.labels=[DET, ADJ]"]), tmp_path / "run")
+    with pytest.raises(UserError, match=r"It has accuracy, f1_macro, precision/ADJ"):
+        train(load_recipe(file, ["training.metric_for_best_model=f1_strict"]), tmp_path / "run")
+    conll(tmp_path / "train.conll", "the/X cat/X")
+    with pytest.raises(UserError, match="train has fewer than two labels"):
+        train(load_recipe(file, ["~data.source.validation"]), tmp_path / "run")
+
+
+# --- decoding
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_chain_of_labels_rules_nothing_out(seed: int) -> None:
+    """The best of all paths, by trying each; with tags that a scheme of entities would rule out."""
+    rng, tags = np.random.default_rng(seed), ["I-X", "O", "E-X"]
+    scores = rng.normal(size=(4, 3)).astype(np.float32)
+    chain = tuple(rng.normal(size=shape).astype(np.float32) for shape in ((3, 3), (3,), (3,)))
+    paths = np.stack(np.meshgrid(*[range(3)] * 4, indexing="ij"), axis=-1).reshape(-1, 4)
+    totals = scores[range(4), paths].sum(1) + chain[1][paths[:, 0]] + chain[2][paths[:, -1]]
+    totals = totals + chain[0][paths[:, :-1], paths[:, 1:]].sum(1)
+    chances = np.exp(totals - np.logaddexp.reduce(totals))
+    (best,) = decode_tags([scores], chain, tags, 1.0, plain=True)
+    assert best.tags == [tags[i] for i in paths[totals.argmax()]]
+    wanted = [chances[paths[:, word] == tags.index(tag)].sum() for word, tag in enumerate(best.tags)]
+    assert best.scores == pytest.approx(wanted, rel=1e-5)
+    assert best.entities == []
+    assert not any(part.any() for part in crf.forbidden(tags, plain=True))
+    assert [part.shape for part in posteriors.forbidden(tags, plain=True)] == [(3, 3), (3,), (3,)]
+
+
+def test_words_that_nothing_reads_are_left_out_of_the_gold_labels() -> None:
+    assert restrict(["B-X", "O", "I-X"], [0, 2], "none") == ["B-X", "I-X"]
+
+
+# --- a run, from file to answers
+
+
+def sentence(number: int) -> str:
+    noun, verb = ("cat", "dog")[number % 2], ("sat", "ran")[number // 2 % 2]
+    return f"the/DET {'good/ADJ ' * (number % 3)}{noun}/NOUN {verb}/VERB"
+
+
+def recipe(folder: Path, encoder: Path, head: str = "softmax") -> Path:
+    conll(folder / "train.conll", *map(sentence, range(24)))
+    conll(folder / "dev.conll", *map(sentence, range(24, 36)), "the/DET cat/VERB sat/VERB")
+    (folder / "pos.yaml").write_text(
+        f"task: {{name: token-classification, scheme: none, head: {head}}}\n"
+        f"model: {{name: {encoder}, max_length: 24}}\n"
+        "data: {source: {train: train.conll, validation: dev.conll}}\n"
+        "training: {num_train_epochs: 12, per_device_train_batch_size: 4, learning_rate: 1e-2}\n"
+        "verify: false\nexplain: false\n"
+    )
+    return folder / "pos.yaml"
+
+
+@pytest.mark.parametrize("head", ["softmax", "crf"])
+def test_parts_of_speech_are_learned_scored_and_shown(
+    head: str, tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(load_recipe(recipe(tmp_path, tiny_encoder, head)), tmp_path / "run")
+    results = read_json(run.folder / "results.json")
+    scores, baseline = results["splits"]["validation"], results["baselines"]["validation"]["lookup"]
+    words = sum(len(sentence(number).split()) for number in range(24, 36)) + 3
+    assert results["headline"] == "accuracy"
+    assert results["task"]["description"] == f"{head}, 4 labels: ADJ, DET, NOUN, VERB"
+    assert scores["metrics"]["accuracy"] == baseline["accuracy"] == pytest.approx(1 - 1 / words)
+    assert scores["metrics"]["support/VERB"] == 14
+    low, high = scores["intervals"]["f1_macro"]
+    assert low < scores["metrics"]["f1_macro"] <= high
+    assert sum(map(sum, scores["confusion"]["matrix"])) == scores["calibration"]["decisions"] == words
+    text = "the  good dog \u200b ran"
+    answer = run.load()(text)
+    assert [text[word["start"] : word["end"]] for word in answer["words"]] == ["the", "good", "dog", "\u200b", "ran"]
+    assert [word["word"] for word in answer["words"]] == ["the", "good", "dog", "\u200b", "ran"]
+    assert [word["tag"] for word in answer["words"]] == ["DET", "ADJ", "NOUN", "", "VERB"]
+    assert answer["words"][3]["score"] == 0.0
+    assert answer.keys() == {"words", "truncated"}
+    assert answer_line(answer) == "the/DET good/ADJ dog/NOUN \u200b/ ran/VERB"
+    facts = read_facts(run.folder)
+    (missed,) = (found for n, row in enumerate(facts.rows, 1) if (found := sentence_mistake(facts, n, row)))
+    assert (missed.row, missed.gold, missed.answer) == (13, "VERB cat", "NOUN cat")
+    assert missed.measure == facts.rows[12]["answer"]["words"][1]["score"]
+    page, card = ((run.folder / name).read_text() for name in ("report.html", "model/README.md"))
+    assert "Entities by kind of error" not in page
+    assert "aggregation_strategy" not in card
+    assert main(["evaluate", str(run.folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == scores["metrics"]
+
+
+def test_a_foreign_tagger_answers_as_the_pipeline_does(tiny_encoder: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForTokenClassification, pipeline
+
+    labels = ["NOUN", "VERB", "DET", "PUNCT"]
+    torch.manual_seed(1)
+    model = AutoModelForTokenClassification.from_pretrained(tiny_encoder, id2label=dict(enumerate(labels)))
+    torch.nn.init.normal_(model.classifier.weight, std=2.0)
+    model.save_pretrained(tmp_path)
+    load_tokenizer(tiny_encoder).save_pretrained(tmp_path)
+    predictor, text = (
+        bertkit.load(tmp_path, task="token-classification", precision="fp32"),
+        "the cat was catty , very good and sat on a mat",
+    )
+    found = predictor(text)["words"]
+    given = pipeline("token-classification", model=str(tmp_path), aggregation_strategy="none")(text)
+    first = {token["start"]: token for token in given}
+    assert [word["tag"] for word in found] == [first[word["start"]]["entity"] for word in found]
+    assert [word["score"] for word in found] == pytest.approx([first[w["start"]]["score"] for w in found], rel=1e-5)
+    assert len({word["tag"] for word in found}) > 1
+    conll(tmp_path / "dev.conll", "the/DET cat/NOUN", "ran/VERB")
+    scores = bertkit.evaluate(tmp_path, file=tmp_path / "dev.conll", task="token-classification")
+    assert {"accuracy", "f1_macro", "f1/DET"} <= scores["metrics"].keys()
+
+
+def test_the_case_has_a_label_that_looks_like_a_tag(tiny_encoder: Path) -> None:
+    case = next(case for case in CASES if case.id == "words-crf-windows")
+    task = case.task(tiny_encoder)
+    assert isinstance(task, TokenClassification)
+    assert task.tags == ["ADJ", "B-X", "DET", "NOUN"]
+    assert task.model(encoder(tiny_encoder)).config.id2label == dict(enumerate(task.tags))
