@@ -654,11 +654,11 @@ def test_limit_is_seeded_and_keeps_the_order(skewed):
 def test_labels_that_the_limit_removed_from_train_are_told_as_such(tmp_path):
     write(tmp_path / "train.csv", "text,label\n" + "a,x\n" * 200 + "b,rare\n")
     write(tmp_path / "validation.csv", "text,label\na,x\nb,rare\n")
-    message = fails(tmp_path, limit={"train": 3})
+    message = fails(tmp_path, limit={"train": 1})
     assert "raise `data.limit`, which left no row of train with rare; or leave the rows out" in message
     assert "add rows" not in message
     write(tmp_path / "validation.csv", "text,label\na,x\nb,other\n")
-    assert "add rows with these labels to train; or leave" in fails(tmp_path, limit={"train": 3})
+    assert "add rows with these labels to train; or leave" in fails(tmp_path, limit={"train": 1})
 
 
 def test_unseen_labels_stop_or_are_left_out(tmp_path):

@@ -190,10 +190,10 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(
     assert {split: list(rows) for split, rows in whole.rows.items()} == {k: list(r) for k, r in parts.rows.items()}
     assert whole.fingerprints == parts.fingerprints
     for split, rows in whole.rows.items():
-        own = [{"text": row["text"], "labels": row["labels"]} for row in small.rows("multi-label", 20)]
-        places = [int(whole.origins[split][row].rpartition(":")[2]) for row in range(len(rows))]
+        own = [{name: row[name] for name in ("text", "labels", "id")} for row in small.rows("multi-label", 20)]
+        places = list(whole.origins[split].number)
         assert list(rows) == [own[place - 1] for place in places]
-        assert places == [int(parts.origins[split][row].rpartition(":")[2]) for row in range(len(rows))]
+        assert places == list(parts.origins[split].number)
 
 
 def test_labels_are_judged_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
