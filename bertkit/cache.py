@@ -64,6 +64,11 @@ def sha256_of_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+def folder_of(key: Mapping[str, Any], root: Path | None = None) -> Path:
+    """Where the folder of this key is cached, if it is."""
+    return (root or cache_root()) / sha256_of_json(key)[:32]
+
+
 def cached_folder(
     key: Mapping[str, Any], name: str, write: Callable[[Path], None], *, root: Path | None = None
 ) -> tuple[Path, bool]:
@@ -72,7 +77,7 @@ def cached_folder(
     key: everything that determines the content, as JSON. name: its name in lists. `bertkit cache` lists and clears it
     by its store.json. Raises OSError if it cannot be written, and what `write` raises; then nothing is left.
     """
-    folder = (root or cache_root()) / sha256_of_json(key)[:32]
+    folder = folder_of(key, root)
     existed = folder.is_dir()
     if not existed:
         aside = folder.with_name(f".{uuid4().hex}")

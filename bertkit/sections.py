@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 Split = Literal["train", "validation", "test"]
 Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[list[Text], Field(min_length=1)]
+MEMORY = "memory"  # the source of rows that were given from Python
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what numpy takes
 
 REPO_ID = re.compile(r"(?!.*(--|\.\.|\.git$))(?=.{1,96}$)[A-Za-z0-9][\w.-]*/\w([\w.-]*\w)?", re.ASCII)  # owner/model
@@ -55,7 +56,13 @@ class DataSpec(Section):
     """The source of the rows, and what their columns mean."""
 
     source: Text | Annotated[dict[str, Text | Texts], Field(min_length=1)] = Field(
-        description="A Hub id, a folder of split files, one file, sample:NAME, or {split: file or files}."
+        description="A Hub id, a folder of split files, one file, sample:NAME, or {split: file or files}. `memory` "
+        "stands for rows that were given from Python, which a run keeps in data/."
+    )
+    fingerprint: Text | None = Field(None, description="With `memory`: sha256 over the files of the rows.")
+    folder: Text | None = Field(
+        None,
+        description="With `memory`: where the rows are. null: data/ beside the recipe, or the cache. Not recorded.",
     )
     revision: str | None = Field(None, description="Commit, tag or branch of a Hub data set.")
     subset: str | None = Field(None, description="Configuration of a Hub data set, such as `cola` of nyu-mll/glue.")

@@ -79,7 +79,11 @@ def describe(value: Any) -> str:
             return f"text {short_repr(value)}"
         case int() | float():
             return f"the number {short_repr(value)}"
-    return "a mapping" if isinstance(value, dict) else "a list"
+        case dict():
+            return "a mapping"
+        case list():
+            return "a list"
+    return f"a {type(value).__name__}"
 
 
 _YES_OR_NO = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}

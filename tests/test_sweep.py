@@ -134,7 +134,7 @@ def states(done: Sweep) -> list[str]:
 def problems(room: Path, text: str, name: str = "bad.yaml") -> list[str]:
     (room / name).write_text(text)
     with pytest.raises(RecipeError) as caught:
-        read_space(room / name, room / "small.yaml")
+        read_space(room / name, load_recipe(room / "small.yaml"))
     return [f"{Path(p.where).name} {p.what} | {p.fix}" for p in caught.value.problems]
 
 
@@ -192,7 +192,7 @@ def test_a_file_that_is_no_space(room: Path, text: str, words: str) -> None:
 
 def test_a_space_that_is_not_there(room: Path) -> None:
     with pytest.raises(RecipeError, match="cannot be read: No such file"):
-        read_space(room / "nowhere.yaml", room / "small.yaml")
+        read_space(room / "nowhere.yaml", load_recipe(room / "small.yaml"))
 
 
 def test_values_that_only_transformers_or_the_model_refuse_are_found_before_training(room: Path) -> None:

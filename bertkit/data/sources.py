@@ -1,4 +1,4 @@
-"""Where rows come from: samples, files, folders and the Hub."""
+"""Where rows come from: samples, files, folders, the Hub, and the files of rows that were given from Python."""
 
 from __future__ import annotations
 
@@ -14,13 +14,22 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.arrow import class_names, named_rows
 from bertkit.data.beir import Beir, pairs, read_beir
 from bertkit.data.exports import Export, survey
-from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_class_names, read_rows, row_prefix
+from bertkit.data.memory import stored_files
+from bertkit.data.readers import (
+    COMPRESSIONS,
+    FORMATS,
+    format_of,
+    read_class_names,
+    read_rows,
+    read_stream,
+    row_prefix,
+)
 from bertkit.data.schema import Finding, Source, mapped_columns
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
-from bertkit.data.table import Problems
+from bertkit.data.table import NumberedRow, Problems
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.files import read_json
-from bertkit.sections import DataSpec
+from bertkit.sections import MEMORY, DataSpec
 from bertkit.validation import did_you_mean
 
 if TYPE_CHECKING:
@@ -53,15 +62,18 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     splits: those to open; None: all that the source has.  wanted: columns to read, where columns can be read
     separately. Raises DataError: a source that does not exist, is ambiguous, or lacks one of `splits`.
     """
-    path = None if isinstance(spec.source, dict) else _path(spec.source)
+    given = spec.source == MEMORY
+    path = None if given or isinstance(spec.source, dict) else _path(spec.source)
     if spec.splits and (path is None or path.is_file()):
         fix = "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}"
         raise DataError(Problem("data.splits", "this source names its splits itself", fix))
     folder = path if path is not None and (path / "qrels").is_dir() else None  # of judgements, as BEIR lays them out
-    files = None if folder is not None else find_files(spec)
+    files = None if given or folder is not None else find_files(spec)
     hub: Mapping[str, Dataset] = {}
     opens: dict[str, Callable[[], list[Part]]]
-    if folder is not None:
+    if given:
+        opens = {split: partial(_stored_parts, file, split) for split, file in stored_files(spec).items()}
+    elif folder is not None:
         beir = read_beir(folder)
         opens = {split: partial(_beir_parts, beir, split, f"{folder}, {split}") for split in beir.qrels}
     elif files is not None:
@@ -215,6 +227,21 @@ def _file_parts(paths: Sequence[Path], spec: DataSpec) -> list[Part]:
             part = replace(part, columns=columns, rows=annotated, findings=tuple(findings), export=export)
         parts.append(part)
     return parts
+
+
+def _stored_parts(file: Path, split: str) -> list[Part]:
+    """Rows that were given from Python, whose locations are `train, row 12`."""
+    spec = DataSpec(source=str(file), format="parquet")
+
+    def numbered() -> Iterator[NumberedRow]:
+        with file.open("rb") as stream:
+            yield from read_stream(stream, split, spec)
+
+    rows = numbered()
+    first = next(rows)
+    return [
+        Part(split, row_prefix(split, "parquet"), list(first[1]), chain([first], rows), read_class_names(file, spec))
+    ]
 
 
 def _hub_parts(rows: Dataset, name: str, wanted: Collection[str]) -> list[Part]:

@@ -17,6 +17,7 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
+from bertkit.sections import MEMORY
 from bertkit.tasks.base import TaskOptions
 from bertkit.text import KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
@@ -27,7 +28,13 @@ _TEXT_FILE = re.compile(rf".*\.(csv|tsv|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
 PAIR_LOSSES = ("cosent", "cosine-mse", "multiple-negatives-ranking")  # losses of sentence-similarity without labels
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
 # keys whose texts may be paths
-_PATHS = (("data", "source"), ("model", "name"), ("model", "tokenizer"), ("distillation", "teacher"))
+_PATHS = (
+    ("data", "source"),
+    ("data", "folder"),
+    ("model", "name"),
+    ("model", "tokenizer"),
+    ("distillation", "teacher"),
+)
 _Rule = tuple[Any, str, str, str]  # does it apply?, dotted key, what is wrong, fix
 
 
@@ -92,6 +99,12 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
          "has no meaning for scheme none, whose tags are labels of words", "remove it"),
         (isinstance(rows.get("header"), list) and form and form not in ("csv", "tsv", "conll"), "data.header",
          f"{form} files name their own columns", "remove it; `columns` maps the names in the data"),
+        (rows.get("source") == MEMORY and rows.get("fingerprint") is None, "data.source",
+         "`memory` stands for rows that are given from Python: bertkit.train(recipe, data, output_dir)",
+         "name files or a data set of the Hub; a folder of this name is ./memory"),
+        *((rows.get("source", MEMORY) != MEMORY and rows.get(key) is not None, f"data.{key}",
+           "goes with `source: memory`", f"remove it (~data.{key} on the command line)")
+          for key in ("fingerprint", "folder")),
     )  # fmt: skip
 
 
@@ -173,7 +186,7 @@ def resolve_paths(
     by_split = isinstance(dict(given)["data", "source"], dict)
     for path, text in chain.from_iterable(_texts(value, key) for key, value in given):
         is_data = path[0] == "data"
-        if is_data and not by_split and text.startswith("sample:"):
+        if is_data and not by_split and (text == MEMORY or text.startswith("sample:")):
             continue
         absolute = os.path.abspath(os.path.join(folder(path), os.path.expanduser(text)))
         exists = os.path.exists(absolute) if is_data else os.path.isdir(absolute)

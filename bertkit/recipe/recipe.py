@@ -10,20 +10,22 @@ from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.representer import SafeRepresenter
 
 from bertkit import sections
+from bertkit.data.memory import store_rows
 from bertkit.errors import Problem, RecipeError
 from bertkit.recipe.checks import ROWS, check_settings, resolve_paths, without
 from bertkit.recipe.errors import Report
+from bertkit.recipe.given import RENAMED, SECTIONS, place, plain_sections
 from bertkit.recipe.overrides import apply_overrides
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.recipe.training_arguments import check_training, training_fields, training_schema
 from bertkit.recipe.yaml import MAX_BYTES, parse, plain
-from bertkit.sections import DataSpec, ModelSpec, Section, Seed
+from bertkit.sections import MEMORY, DataSpec, ModelSpec, Section, Seed
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import TaskOptions
 from bertkit.text import escape_controls, short_repr
@@ -47,8 +49,8 @@ TRAINING_DEFAULTS = {
 }
 
 
-class Recipe(Section):
-    """The complete settings of one run: task, encoder, data, training. Immutable; every default is filled in."""
+class Sections(Section):
+    """The fields of a recipe."""
 
     task: _AnyTask
     model: ModelSpec
@@ -80,24 +82,79 @@ class Recipe(Section):
     @field_validator("training")
     @classmethod
     def _complete(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """bertkit's defaults; checkpoints are written at every evaluation, which they are selected by."""
+        """The values that are not given."""
         by_tokens = info.data.get("batching") is not None
         defaults = {name: value for name, value in TRAINING_DEFAULTS.items() if not by_tokens or name not in ROWS}
-        strategy = given.get("eval_strategy", given.get("save_strategy", "epoch"))
-        steps = {"save_steps": given["eval_steps"]} if "eval_steps" in given and strategy == "steps" else {}
-        saves = "epoch" if strategy == "no" else strategy
-        return {**defaults, "eval_strategy": strategy, "save_strategy": saves, **steps, **given}
+        return {**defaults, **_saving(given), **given}
 
 
-def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, check_files: bool = True) -> Recipe:
+class Recipe(Sections):
+    """The complete settings of one run: task, encoder, data, training. Immutable; every default is filled in.
+
+    `Recipe(task="text-classification", model="bert-base-uncased", data=frame)`: sections are dicts, as in YAML; task
+    and model may be a name, and data what `bertkit.train` takes. Raises RecipeError with everything that is wrong, and
+    DataError on rows that cannot be read.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**_checked(given))
+
+    def with_(self, *overrides: str, **values: Any) -> Recipe:
+        """A recipe with changes, checked again: `key.sub=value` as on the command line, or as `bertkit.train` has them.
+
+        Such as `recipe.with_("training.learning_rate=1e-4", "~early_stopping")` and `recipe.with_(epochs=2)`.
+        Raises RecipeError, and DataError on rows that cannot be read.
+        """
+        return _valid(_checked(self._given(), overrides, values))
+
+    def _given(self) -> dict[str, Any]:
+        """The sections, without those values of `training` that follow from others."""
+        given = self.model_dump()
+        training = given["training"]
+        follows = {**TRAINING_DEFAULTS, **_saving(training), "eval_strategy": None}
+        given["training"] = {key: value for key, value in training.items() if follows.get(key) != value}
+        return given
+
+
+def adapted(base: Any, data: Any, values: Mapping[str, Any]) -> Recipe:
+    """The recipe that `bertkit.train` is called with. Raises RecipeError, and DataError on rows that cannot be read.
+
+    base: a recipe, a shipped recipe's name or a file, or a task's name. data: replaces its `data:`, if not None.
+    values: sections, and keys of sections by their own names.
+    """
+    if isinstance(base, Recipe) and data is None and not values:
+        return base
+    tasks = [task.name for task in TASKS]
+    given: Mapping[str, Any]
+    if isinstance(base, Recipe | Mapping):
+        given = base._given() if isinstance(base, Recipe) else base
+    elif not isinstance(base, str | Path):
+        what = f"expected a task, a recipe or its name first, found a {type(base).__name__}"
+        raise RecipeError(Problem("", what, 'bertkit.train("text-classification", data, "runs/x", model=…)'))
+    elif str(base) in tasks:
+        given = {"task": str(base)}
+    else:
+        if str(base) not in shipped_recipes() and not Path(base).expanduser().exists():
+            what = f"no such task or recipe{did_you_mean(str(base), [*tasks, *shipped_recipes()])}"
+            raise RecipeError(Problem(escape_controls(str(base)), what, f"tasks: {', '.join(tasks)}"))
+        given = load_recipe(base, check_files=data is None)._given()
+    return _valid(_checked(given, (), values if data is None else {"data": data, **values}))
+
+
+def load_recipe(
+    source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), *, check_files: bool = True
+) -> Recipe:
     """Read, override, check and complete a recipe.
 
-    source: a file, or the name of a shipped recipe. overrides: `key.sub=value` (YAML values) and `~key.sub`.
+    source: a file, the name of a shipped recipe, or a dict of what `Recipe` takes.
+    overrides: `key.sub=value` (YAML values) and `~key.sub`.
     Paths in a recipe file are relative to its folder, those in overrides and shipped recipes to the working
     directory; in the result all are absolute. check_files: whether data files and model folders must exist.
 
     Raises RecipeError with everything that is wrong.
     """
+    if isinstance(source, Mapping):
+        return _valid(_checked(source, overrides, check_files=check_files))
     shipped = shipped_recipes()
     file = shipped.get(str(source)) or Path(os.path.expanduser(source))
     home = Path() if file in shipped.values() else file.absolute().parent
@@ -112,10 +169,10 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = (), *, check_file
         what = f"no such recipe{did_you_mean(file.name, [*shipped, *near])}"
         raise RecipeError(Problem(report.name, what, f"shipped recipes: {', '.join(shipped) or 'none'}")) from None
     apply_overrides(data, overrides, report)
-    clean = _check(data, report)
-    report.add(*resolve_paths(clean, report.folder, must_exist=check_files))
-    report.raise_if_any()
-    return Recipe.model_validate(clean)
+    beside, section = file.absolute().with_name("data"), data.get("data")
+    if isinstance(section, dict) and section.get("source") == MEMORY and beside.is_dir():
+        section.setdefault("folder", str(beside))
+    return _valid(_complete(data, report, check_files))
 
 
 def parse_data_spec(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> DataSpec:
@@ -131,14 +188,17 @@ def parse_data_spec(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> D
 
 
 def to_yaml(recipe: Recipe) -> str:
-    """The recipe as YAML text with every default written: load_recipe of it gives an equal recipe."""
+    """The recipe as YAML text with every default written: load_recipe of it gives an equal recipe.
+
+    Where rows are that were given from Python is not written: a run has them in data/, wherever it is moved.
+    """
     writer = YAML(typ="safe", pure=True)
     writer.Representer = _Plain
     writer.default_flow_style = False
     writer.representer.sort_base_mapping_type_on_output = False
     writer.width = 2**31
     text = io.StringIO()
-    writer.dump(recipe.model_dump(), text)
+    writer.dump(recipe.model_dump(exclude={"data": {"folder"}}), text)
     return text.getvalue()
 
 
@@ -150,21 +210,6 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-# name -> type of the sections, in the order in which a misplaced key is looked up
-_SECTIONS: Mapping[str, type[BaseModel]] = {
-    "distillation": sections.Distillation, "task": TaskOptions, "model": ModelSpec, "data": DataSpec,
-    "early_stopping": sections.EarlyStopping, "peft": sections.Lora, "freeze": sections.Freeze, "hub": sections.Hub,
-    "batching": sections.Batching,
-}  # fmt: skip
-_RENAMED = {  # arguments of transformers' scripts -> their names here
-    "max_seq_length": "model.max_length", "model_name_or_path": "model.name", "model_revision": "model.revision",
-    "dataset_name": "data.source", "dataset_config_name": "data.subset", "train_file": "data.source.train",
-    "validation_file": "data.source.validation", "test_file": "data.source.test",
-    **dict.fromkeys(("text_column", "text_column_name", "label_column", "label_column_name"), "data.columns"),
-    "max_train_samples": "data.limit.train", "max_eval_samples": "data.limit.validation",
-    "task_name": "task.name", "doc_stride": "task.stride", "epochs": "training.num_train_epochs",
-    "batch_size": "training.per_device_train_batch_size", "lr": "training.learning_rate",
-}  # fmt: skip
 _AMBIGUOUS = {"name", "revision", "seed"}  # keys of several sections
 
 
@@ -205,13 +250,48 @@ def read_mapping(file: Path, report: Report, kind: str, fix: str) -> dict[str, A
     return {}
 
 
+def _checked(
+    given: Mapping[str, Any], overrides: Sequence[str] = (), values: Mapping[str, Any] = {}, check_files: bool = True
+) -> dict[str, Any]:
+    """The sections of a recipe from Python values, checked; rows among them are stored in the cache."""
+    given, report = dict(given), Report("")
+    problems = place(given, values, Sections.model_fields, {task.name: task.Options for task in TASKS})
+    data, rows = plain_sections(given)
+    apply_overrides(data, overrides, report)
+    report.add(*problems)
+    clean = _complete(data, report, check_files)
+    if rows:
+        clean["data"] |= store_rows(rows)
+    return clean
+
+
+def _complete(data: dict[str, Any], report: Report, check_files: bool) -> dict[str, Any]:
+    """Plain data with absolute paths. Raises RecipeError with everything that is wrong."""
+    clean = _check(data, report)
+    report.add(*resolve_paths(clean, report.folder, must_exist=check_files))
+    report.raise_if_any()
+    return clean
+
+
+def _valid(clean: Mapping[str, Any]) -> Recipe:
+    """The recipe of data that are checked already."""
+    return Recipe.model_construct(**dict(Sections.model_validate(clean)))
+
+
+def _saving(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Checkpoints are written at every evaluation, which they are selected by."""
+    strategy = training.get("eval_strategy", training.get("save_strategy", "epoch"))
+    steps = {"save_steps": training["eval_steps"]} if "eval_steps" in training and strategy == "steps" else {}
+    return {"eval_strategy": strategy, "save_strategy": "epoch" if strategy == "no" else strategy, **steps}
+
+
 def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
     """Report everything that is wrong with the values; returns the values that are right."""
     options, problems = _options(data)
-    kinds = {**_SECTIONS, "task": options or TaskOptions}
+    kinds = {**SECTIONS, "task": options or TaskOptions}
     own = {key: name for name, kind in kinds.items() for key in kind.model_fields.keys() - _AMBIGUOUS}
-    homes = {**_RENAMED, **own}
-    invalid = validate(Recipe, data, kinds, {**dict.fromkeys(training_fields(), "training"), **homes})
+    homes = {**RENAMED, **own}
+    invalid = validate(Sections, data, kinds, {**dict.fromkeys(training_fields(), "training"), **homes})
     # without a task its options cannot be checked
     problems += [each for each in invalid if not problems or each.path[:1] != ("task",)]
     if isinstance(data.get("training"), dict):

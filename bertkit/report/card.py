@@ -17,6 +17,7 @@ from bertkit.report.rankings import is_ranked
 from bertkit.report.table import COUNTS, baselines_table, cautions, over_seeds, teacher_table
 from bertkit.report.usage import USAGE, WORD_LABELS
 from bertkit.run import Run
+from bertkit.sections import MEMORY
 from bertkit.text import columns
 
 BEGIN, END = "<!-- bertkit: yours -->", "<!-- bertkit: end -->"
@@ -130,7 +131,7 @@ def _results(facts: Facts, tag: str) -> Iterator[EvalResult]:
 
 def _hub_id(name: object) -> str | None:
     """The id of a model or data set if it comes from the Hub: in a run, local ones are absolute paths."""
-    return name if isinstance(name, str) and not name.startswith(("/", "sample:")) else None
+    return name if isinstance(name, str) and not name.startswith(("/", "sample:")) and name != MEMORY else None
 
 
 def _title(facts: Facts) -> str:

@@ -16,6 +16,7 @@ from bertkit.report.facts import Facts
 from bertkit.report.mistakes import Part, shortened
 from bertkit.report.pictures import Picture
 from bertkit.report.table import cautions, compared_with_expected, interval, number, over_seeds, overall_metrics
+from bertkit.sections import MEMORY
 from bertkit.text import counted
 
 MIN_SUPPORT = 20  # rows of a label; scores from fewer say little
@@ -55,9 +56,9 @@ class Explained(NamedTuple):
 
 
 def published(name: object) -> str:
-    """The name of an encoder or data set without local folders; "local files" for a data set without a name."""
-    if not isinstance(name, str):
-        return "local files"
+    """The name of an encoder or data set without local folders; what the rows are for a data set without a name."""
+    if not isinstance(name, str) or name == MEMORY:
+        return "rows given from Python" if name == MEMORY else "local files"
     return Path(name).name if name.startswith("/") else name
 
 

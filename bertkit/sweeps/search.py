@@ -28,7 +28,7 @@ from transformers import TrainerCallback
 
 from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.models.encoder import quiet_logger
-from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
+from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run
 from bertkit.sweeps.space import Choices, Space, brief, decoded
 from bertkit.training.train import train
@@ -95,9 +95,7 @@ class Search:
 
     def recipe(self, changes: Mapping[str, Any]) -> Recipe:
         """The recipe with these changes: key -> value. Raises RecipeError where they contradict each other."""
-        return load_recipe(
-            self.folder / "recipe.yaml", [f"{key}={json.dumps(value)}" for key, value in changes.items()]
-        )
+        return self.base.with_(*(f"{key}={json.dumps(value)}" for key, value in changes.items()))
 
     def changes(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
         """The settings that a trial changes: key -> value; none in trial 0."""

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from bertkit.errors import RecipeError
 from bertkit.recipe.errors import Report
-from bertkit.recipe.recipe import Recipe, load_recipe, read_mapping
+from bertkit.recipe.recipe import Recipe, read_mapping
 from bertkit.text import KeyPath, dotted, escape_controls, short_repr
 from bertkit.validation import KeyProblem, describe, validate
 
@@ -99,10 +99,10 @@ def brief(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
-def read_space(file: Path, recipe: Path) -> tuple[Space, Report, dict[KeyPath, Recipe]]:
+def read_space(file: Path, recipe: Recipe) -> tuple[Space, Report, dict[KeyPath, Recipe]]:
     """The space, a report for further problems, and the recipe with each value alone, by the value's path in the file.
 
-    recipe: a file for load_recipe. Raises RecipeError with all problems of the file, its keys and values.
+    Raises RecipeError with all problems of the file, its keys and values.
     """
     report = Report(escape_controls(str(file)))
     space: Space = {}
@@ -122,7 +122,7 @@ def read_space(file: Path, recipe: Path) -> tuple[Space, Report, dict[KeyPath, R
         refused: dict[tuple[str, str], list[str | int]] = {}  # problem -> the values that have it
         for name, text in values.items():
             try:
-                variants[key, name] = load_recipe(recipe, [f"{key}={text}"])
+                variants[key, name] = recipe.with_(f"{key}={text}")
             except RecipeError as error:
                 for problem in error.problems:
                     refused.setdefault((problem.what.removeprefix(f"{key}: "), problem.fix), []).append(name)

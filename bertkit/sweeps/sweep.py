@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit import processes
 from bertkit.data import Data
+from bertkit.data.memory import keep_rows
 from bertkit.errors import DataError, Problem, RecipeError, UserError, extras_required
 from bertkit.files import read_json, write_json, write_text
 from bertkit.models.encoder import quiet_logger, resolve_encoder
@@ -75,9 +76,7 @@ def sweep(
 
     folder, base = Path(output_dir), recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": recipe.seeds[:1]})
     _check_folder(folder)
-    with TemporaryDirectory() as temporary:
-        write_text(Path(temporary) / "recipe.yaml", to_yaml(base))
-        dimensions, report, variants = read_space(Path(space), Path(temporary) / "recipe.yaml")
+    dimensions, report, variants = read_space(Path(space), base)
     task, data = _dry_run(base, variants, report)
     metric = str(base.training.get("metric_for_best_model", task.metrics[0]))
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -85,6 +84,7 @@ def sweep(
         as_text = {key: repr(dimension) for key, dimension in dimensions.items()}
         facts = {"recipe": to_yaml(base), "space": as_text, "data": data.fingerprints}
         study, storage = open_study(folder / "study.jsonl", facts)
+        keep_rows(base.data, folder / "data")
         write_text(folder / "recipe.yaml", to_yaml(base))
         search = Search(study, storage, base, folder, dimensions, metric)
         search.run(trials, deadline)
@@ -107,7 +107,7 @@ def _check_call(trials: int, timeout: float | None, confirm: int) -> None:
 def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(Problem(str(folder), "is not a folder", "Name a folder with --output-dir."))
-    ours = {".lock", "recipe.yaml"}  # a killed process may have written these before its study
+    ours = {".lock", "data", "recipe.yaml"}  # a killed process may have written these before its study
     if folder.is_dir() and not (folder / "study.jsonl").is_file() and {path.name for path in folder.iterdir()} - ours:
         raise UserError(Problem(str(folder), "is neither empty nor a sweep", "Name another --output-dir."))
 

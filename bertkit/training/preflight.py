@@ -16,6 +16,7 @@ from transformers.integrations import integration_utils
 
 from bertkit import data as sources
 from bertkit.data import Data
+from bertkit.data.memory import keep_rows
 from bertkit.data.schema import Finding
 from bertkit.errors import DataError, Problem, RecipeError, RowsError
 from bertkit.files import read_json, write_json, write_text
@@ -128,7 +129,10 @@ def dry_run(
 
 
 def write_run_metadata(job: Job, run: Run, findings: Sequence[Finding], changed: bool = False) -> None:
-    """Write recipe.yaml, data.json and versions. Raises DataError on a resume with other data or libraries."""
+    """Write recipe.yaml, data.json and versions, and keep rows that were given from Python.
+
+    Raises DataError on a resume with other data or libraries.
+    """
     data, known, environment = job.data, run.folder / "data.json", run.folder / "environment.json"
     problems, now = [], versions()
     if known.is_file() and _section(known, "fingerprints") != data.fingerprints:
@@ -143,6 +147,8 @@ def write_run_metadata(job: Job, run: Run, findings: Sequence[Finding], changed:
         raise DataError(problems)
     write_json(environment, {"versions": now})
     facts = {"fingerprints": data.fingerprints, "rows": {split: len(rows) for split, rows in data.rows.items()}}
+    if files := keep_rows(job.recipe.data, run.folder / "data"):
+        facts["files"] = files
     write_text(run.folder / "recipe.yaml", to_yaml(job.recipe))
     write_json(known, facts | {"findings": [finding._asdict() for finding in findings]})
 

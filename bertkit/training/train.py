@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from transformers import TrainerCallback
 
 from bertkit import processes
+from bertkit.errors import Problem, RecipeError
 from bertkit.files import write_json
 from bertkit.models.encoder import quiet_logger, resolve_encoder
-from bertkit.recipe.recipe import Recipe
+from bertkit.recipe.recipe import Recipe, adapted
 from bertkit.report.view import Run
 from bertkit.run import only_writer, open_run
 from bertkit.training.callbacks import Profile, profile_lines
@@ -26,8 +27,10 @@ from bertkit.training.seed import train_seed
 logger = logging.getLogger(__name__)
 
 
+@overload
 def train(
-    recipe: Recipe,
+    recipe: Recipe | Mapping[str, Any] | str | Path,
+    data: Any,
     output_dir: str | Path,
     resume: bool = False,
     *,
@@ -35,9 +38,41 @@ def train(
     callbacks: Sequence[TrainerCallback] = (),
     profile: bool = False,
     changed: bool = False,
+    **overrides: Any,
+) -> Run: ...
+@overload
+def train(
+    recipe: Recipe | Mapping[str, Any] | str | Path,
+    output_dir: str | Path,
+    resume: bool = False,
+    *,
+    metrics: Sequence[Any] = (),
+    callbacks: Sequence[TrainerCallback] = (),
+    profile: bool = False,
+    changed: bool = False,
+    **overrides: Any,
+) -> Run: ...
+def train(  # type: ignore[misc]
+    recipe: Any,
+    data: Any = None,
+    output_dir: Any = None,
+    resume: bool = False,
+    *,
+    metrics: Sequence[Any] = (),
+    callbacks: Sequence[TrainerCallback] = (),
+    profile: bool = False,
+    changed: bool = False,
+    **overrides: Any,
 ) -> Run:
     """Train, select the best model, calibrate, save, reload and score it: everything a run folder holds.
 
+    recipe: a recipe, a shipped recipe's name or a recipe file, or the name of a task.
+    data: what replaces the recipe's `data:` section, as in `train(recipe, data, output_dir)`: a pandas or polars
+        DataFrame, a `datasets.Dataset`, a list of dicts, a dict of columns, or a path, Hub id or `sample:NAME`; or
+        these by split, `{"train": …, "validation": 0.1, "test": …}`, where validation may be a fraction of train to
+        hold out. The run folder keeps rows that are given like this.
+    overrides: sections of the recipe (`model="bert-base-uncased"`, `task={"kind": "multi-label"}`), or their keys by
+        their own names (`learning_rate=1e-4`, `max_length=256`); `epochs` is num_train_epochs.
     resume: continue an interrupted run of the same recipe, data and libraries from its latest intact checkpoint.
     changed: continue although they differ.
     metrics: your own `evaluate.Metric` objects, scored at the end in addition to the task's metrics.
@@ -45,10 +80,29 @@ def train(
     profile: write profile.json: how the time of the training steps of this process is spent.
     Raises RecipeError, DataError or ModelError before anything is trained, and leaves no incomplete file.
     """
+    if output_dir is None or isinstance(output_dir, bool):  # train(recipe, output_dir[, resume])
+        data, output_dir, resume = None, data, resume or bool(output_dir)
+    if not isinstance(output_dir, str | Path):
+        raise RecipeError(Problem("output_dir", "missing", 'bertkit.train("text-classification", data, "runs/x", …)'))
+    settled = adapted(recipe, data, overrides)
+    del data  # it is on disk: a frame that nobody else holds need not be in memory
+    return _train(settled, Path(output_dir), resume, metrics, callbacks, profile, changed)
+
+
+def _train(
+    recipe: Recipe,
+    folder: Path,
+    resume: bool,
+    metrics: Sequence[Any],
+    callbacks: Sequence[TrainerCallback],
+    profile: bool,
+    changed: bool,
+) -> Run:
+    """The program, from a recipe."""
     started = time.monotonic()
     check_hub(recipe)
     first = processes.first()  # under torchrun, one process writes
-    run = open_run(recipe, Path(output_dir), resume, changed) if first else Run(Path(output_dir))
+    run = open_run(recipe, folder, resume, changed) if first else Run(folder)
     if resume and run.finished:
         logger.info("%s is finished; there is nothing to resume", run.folder)
         return Run(run.folder)

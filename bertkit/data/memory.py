@@ -1,0 +1,337 @@
+"""Rows given from Python: frames, data sets, lists of rows and dicts of columns, and the parquet files that keep them.
+
+pandas and polars are optional: a value is one of theirs only where they are imported already.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from bertkit.cache import cache_root, cached_folder, file_digest, folder_of, sha256_of_json
+from bertkit.data.readers import COMPRESSIONS, FORMATS
+from bertkit.data.splits import SPLITS, VALIDATION, match_splits
+from bertkit.data.table import AT_A_TIME, Problems
+from bertkit.errors import DataError, Problem
+from bertkit.sections import MEMORY, DataSpec
+from bertkit.text import first_line, listed, short_repr
+from bertkit.validation import did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Rows: TypeAlias = Any  # a DataFrame of pandas or polars, Dataset, pyarrow.Table, list of dicts, or dict of columns
+
+_FRAMES = ("pandas.DataFrame", "polars.DataFrame", "pyarrow.Table", "datasets.Dataset")
+_COLUMNS = (
+    *("pandas.Series", "pandas.Index", "polars.Series", "pyarrow.Array", "pyarrow.ChunkedArray", "numpy.ndarray"),
+    "datasets.Column",
+)
+_INSTEAD = {
+    "polars.LazyFrame": "Give frame.collect().",
+    "datasets.IterableDataset": "Load it without streaming=True.",
+    "datasets.IterableDatasetDict": "Load it without streaming=True.",
+    **dict.fromkeys(_COLUMNS, 'Give a frame or {"text": […], "label": […]}: rows with named columns.'),
+}
+_FORMS = "Give a DataFrame, a Dataset, a list of dicts, a dict of columns, or these by split: {'train': …}."
+
+
+def data_section(given: Any) -> tuple[dict[str, Any], dict[str, Rows]]:
+    """What a user gives as data -> the keys of a `data:` section, and rows by split, empty where they are elsewhere.
+
+    given: rows; a path, Hub id or `sample:NAME`; one of these by split in a dict, where `validation` may be a fraction;
+    or a `data:` section, whose `source` is one of these. Raises DataError where it is none of them, or ambiguous.
+    """
+    if isinstance(given, str | os.PathLike):
+        return {"source": os.fspath(given)}, {}
+    if is_rows(given):
+        return {}, {"train": given}
+    if not isinstance(given, Mapping) or not given:
+        raise DataError(_unknown("data", given))
+    if _is(given, "datasets.DatasetDict"):
+        return {}, _matched(given, None)
+    if "source" in given:
+        section = {key: value for key, value in given.items() if key != "source"}
+        if _is(given["source"], "datasets.DatasetDict"):
+            return {**section, "splits": None}, _matched(given["source"], section.get("splits"))
+        source, rows = data_section(given["source"])
+        return {**section, **source}, rows
+    if given.keys() & DataSpec.model_fields.keys() and not given.keys() & {"train", "test"}:
+        return dict(given), {}  # a section without its source
+    return _by_split(given)
+
+
+def is_rows(value: Any) -> bool:
+    """Whether this is a frame, a data set, a list of rows or a dict of columns."""
+    if _is(value, *_FRAMES):
+        return True
+    if isinstance(value, list | tuple):
+        return not value or any(isinstance(row, Mapping) for row in value)
+    columns = isinstance(value, Mapping) and bool(value) and all(map(_is_column, value.values()))
+    return columns and not value.keys() <= {*SPLITS, *VALIDATION}
+
+
+def is_frame(value: Any) -> bool:
+    """Whether this is a DataFrame, Dataset or pyarrow.Table."""
+    return _is(value, *_FRAMES)
+
+
+def frame_rows(frame: Any, names: Collection[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a frame, one at a time, with those of these columns that it has; missing values are None.
+
+    Raises DataError where a column holds values of several types.
+    """
+    for table in _tables(frame, "data", names):
+        for batch in table.to_batches(AT_A_TIME):
+            yield from batch.to_pylist()
+
+
+def frame_like(given: Any, rows: Iterable[Mapping[str, Any]]) -> Any:
+    """The rows as a frame of the library that `given` is of, with its index; of pandas for a list."""
+    listed_rows = list(rows)
+    names = dict.fromkeys(name for row in listed_rows for name in row)
+    columns = {name: [row.get(name) for row in listed_rows] for name in names}
+    if _is(given, "polars.DataFrame"):
+        return sys.modules["polars"].DataFrame(columns, strict=False)
+    if _is(given, "pyarrow.Table"):
+        return sys.modules["pyarrow"].table(columns)
+    if _is(given, "datasets.Dataset"):
+        return sys.modules["datasets"].Dataset.from_dict(columns)
+    import pandas
+
+    return pandas.DataFrame(columns, index=given.index if _is(given, "pandas.DataFrame") else None)
+
+
+def write_rows(rows: Mapping[str, Rows], folder: Path) -> str:
+    """Write SPLIT.parquet for each split; returns their fingerprint. Raises DataError on rows that cannot be written.
+
+    Class names of a data set are kept; of pandas' index, only levels that have a name.
+    """
+    import pyarrow.parquet as pq
+
+    for split, given in rows.items():
+        writer = None
+        for table in _tables(given, split):
+            writer = writer or pq.ParquetWriter(folder / f"{split}.parquet", table.schema)
+            writer.write_table(table)
+        if writer is None:
+            raise DataError(Problem(split, "holds no rows"))
+        writer.close()
+    return _fingerprint(folder)
+
+
+def store_rows(rows: Mapping[str, Rows]) -> dict[str, str]:
+    """Keep the rows in the cache; returns the keys of the `data:` section by which they are found. Raises DataError."""
+    root = cache_root()
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=root, prefix=".") as aside:
+            fingerprint = write_rows(rows, Path(aside))
+
+            def move(folder: Path) -> None:
+                for file in Path(aside).iterdir():
+                    shutil.move(file, folder)
+
+            folder, _ = cached_folder(_key(fingerprint), f"rows: {', '.join(rows)}", move)
+    except OSError as error:
+        what = f"rows cannot be stored there: {error.strerror or error}"
+        raise DataError(Problem(str(root), what, "Make room, or name another folder in BERTKIT_CACHE.")) from error
+    return {"source": MEMORY, "fingerprint": fingerprint, "folder": str(folder)}
+
+
+def stored_files(spec: DataSpec) -> dict[str, Path]:
+    """Split -> the file of its rows, which were given from Python.
+
+    They are in the folder that the recipe knows, such as RUN/data, or in the cache. Raises DataError where they are in
+    neither, or differ from those that the recipe was written for.
+    """
+    known, cached = Path(spec.folder or ""), folder_of(_key(str(spec.fingerprint)))
+    for folder in (known, cached) if spec.folder else (cached,):
+        if _fingerprint(folder) == spec.fingerprint:
+            return {file.stem: file for file in sorted(folder.glob("*.parquet"))}
+    if spec.folder and any(known.glob("*.parquet")):
+        what = "its files are not the rows that the recipe was written for (their sha256 differs)"
+        fix = f"Restore them; or train on them as they are: data.source={known} ~data.fingerprint"
+        raise DataError(Problem(str(known), what, fix))
+    what = "the recipe's rows were given from Python, and its `data` folder is not beside it"
+    fix = "The run that was trained on them keeps them: name its folder, data.folder=RUN/data, or give them again: "
+    raise DataError(Problem("data.source: memory", what, f"{fix}bertkit.train(recipe, data, output_dir)."))
+
+
+def keep_rows(spec: DataSpec, folder: Path) -> dict[str, str]:
+    """Keep rows that were given from Python in this folder of a run, too; returns file -> sha256."""
+    if spec.source != MEMORY:
+        return {}
+    files = stored_files(spec)
+    folder.mkdir(exist_ok=True)
+    for file in files.values():
+        target = folder / file.name
+        if target.exists() and target.samefile(file):
+            continue
+        aside = target.with_suffix(".writing")
+        aside.unlink(missing_ok=True)
+        try:
+            os.link(file, aside)
+        except OSError:  # another file system
+            shutil.copyfile(file, aside)
+        aside.replace(target)
+    for other in {*folder.glob("*.parquet")} - {folder / file.name for file in files.values()}:
+        other.unlink()
+    return {f"{folder.name}/{file.name}": file_digest(file) for file in files.values()}
+
+
+def _key(fingerprint: str) -> dict[str, Any]:
+    return {"rows": fingerprint}
+
+
+def _fingerprint(folder: Path) -> str:
+    """sha256 over the splits and the sha256 of their files."""
+    return sha256_of_json({file.stem: file_digest(file) for file in sorted(folder.glob("*.parquet"))})
+
+
+def _is(value: Any, *names: str) -> bool:
+    """Whether the value is of one of these classes, each as `module.Class`, without importing a module."""
+    parts = (name.split(".") for name in names)
+    return any(
+        module in sys.modules and isinstance(value, getattr(sys.modules[module], kind)) for module, kind in parts
+    )
+
+
+def _is_column(value: Any) -> bool:
+    listed = isinstance(value, list | tuple) and not any(isinstance(each, Mapping) for each in value)
+    return listed or _is(value, *_COLUMNS)
+
+
+def _are_files(value: Any) -> bool:
+    """Whether this is a list of paths, such as the shards of a split."""
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str | os.PathLike) for each in value):
+        return False
+    suffixes = {suffix.removeprefix(".") for each in value for suffix in Path(each).suffixes[-1:]}
+    return bool(suffixes) and suffixes <= {*FORMATS, *(each[1:] for each in COMPRESSIONS)}
+
+
+def _unknown(where: str, given: Any) -> Problem:
+    what = f"expected rows, found {type(given).__name__} {short_repr(given)}"
+    return Problem(where, what, next((fix for name, fix in _INSTEAD.items() if _is(given, name)), _FORMS))
+
+
+def _matched(given: Mapping[str, Any], names: Any) -> dict[str, Rows]:
+    """The splits of a DatasetDict. names: as `data.splits`."""
+    found = match_splits(given, DataSpec.model_construct(source="the DatasetDict", splits=names))
+    if not found:
+        what = f"no split train; it has {listed(list(given)) or 'none'}"
+        raise DataError(Problem("data", what, "Name them: {'source': …, 'splits': {'train': NAME}}."))
+    return {split: given[name] for split, name in found.items()}
+
+
+def _by_split(given: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Rows]]:
+    problems, section, rows, files = Problems(), dict[str, Any](), dict[str, Rows](), dict[str, Any]()
+    for name, value in given.items():
+        split, where = "validation" if name in VALIDATION else name, f"data[{name!r}]"
+        if split not in SPLITS:
+            what = f"neither a split nor a column of values{did_you_mean(str(name), [*SPLITS, *VALIDATION])}"
+            problems.add(where, what, f"Splits are {', '.join(SPLITS)}. {_FORMS}")
+        elif split in {**rows, **files, **section}:
+            problems.add(where, f"a second name for {split}", "Give one of them.")
+        elif split == "validation" and isinstance(value, Real):
+            section[split] = value
+        elif isinstance(value, str | os.PathLike) or _are_files(value):
+            files[split] = value
+        elif is_rows(value):
+            rows[split] = value
+        elif _is_column(value):
+            what = f"ambiguous: `{name}` is the name of a split, but holds the values of one column"
+            fix = "Rows have named columns: {'train': {'text': […], 'label': […]}}. If it is a column, give a frame."
+            problems.add(where, what, fix)
+        else:
+            problems.add(*_unknown(where, value))
+    if rows and files:
+        what = f"{listed(list(rows))} as rows, but {listed(list(files))} as files"
+        problems.add("data", what, "Give all splits as rows, or all as files.")
+    if section and not rows and not files and not problems:
+        problems.add("data", "no train split", _FORMS)
+    problems.raise_if_any()
+    return (section | {"source": files} if files else section), rows
+
+
+def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> Iterator[pa.Table]:
+    """The rows as tables of one schema: a data set in parts, all else as one. Raises DataError.
+
+    names: of the columns that are read; None: all.
+    """
+    import pyarrow as pa
+
+    if _is(given, "datasets.Dataset"):
+        given = given if names is None else given.select_columns([n for n in given.column_names if n in names])
+        schema = given.features.arrow_schema
+        yield from (part.cast(schema) for part in given.with_format("arrow").iter(10 * AT_A_TIME))
+        return
+    problems, arrays = Problems(), {}
+    columns = {name: values for name, values in _columns(given, split).items() if names is None or name in names}
+    for name, values in columns.items():
+        try:
+            array = values if isinstance(values, pa.ChunkedArray) else pa.array(values, from_pandas=True)
+            # what pandas and polars call categories
+            arrays[name] = array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            problems.add(*_mixed(split, name, values, error))
+    problems.raise_if_any()
+    if len({len(array) for array in arrays.values()}) > 1:
+        lengths = ", ".join(f"`{name}` {len(array):,}" for name, array in arrays.items())
+        raise DataError(Problem(split, f"columns of different lengths: {lengths}", "Give each row a value in each."))
+    table = pa.table(arrays)
+    if len(table):
+        yield table
+
+
+def _columns(given: Rows, split: str) -> dict[str, Any]:
+    """Name -> values that pyarrow takes; of pandas' index, the levels that have a name."""
+    if _is(given, "pandas.DataFrame"):
+        named = [name for name in given.index.names if name is not None and name not in given.columns]
+        given = given.reset_index(named) if named else given
+        _refuse_repeats(split, given.columns)
+        return {str(name): given[name] for name in given.columns}
+    if _is(given, "polars.DataFrame", "pyarrow.Table"):
+        table = given.to_arrow() if _is(given, "polars.DataFrame") else given
+        _refuse_repeats(split, table.column_names)
+        return dict(zip(table.column_names, table.columns, strict=True))
+    if isinstance(given, Mapping):
+        _refuse_repeats(split, given)
+        return {str(name): values for name, values in given.items()}
+    problems = Problems()
+    for number, row in enumerate(given, 1):
+        if not isinstance(row, Mapping):
+            problems.add(f"{split}, row {number}", f"expected a dict of columns, found {short_repr(row)}")
+    problems.raise_if_any()
+    names = dict.fromkeys(name for row in given for name in row)
+    _refuse_repeats(split, names)
+    return {str(name): [row.get(name) for row in given] for name in names}
+
+
+def _refuse_repeats(split: str, names: Iterable[Any]) -> None:
+    twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
+    if twice:
+        raise DataError(Problem(split, f"several columns are called {listed(twice)}", "Give each its own name."))
+
+
+def _mixed(split: str, name: str, values: Sequence[Any], error: Exception) -> Problem:
+    """Which value of a column has another type than the first, or that the type cannot be stored."""
+    present = [(row, value) for row, value in enumerate(values, 1) if not _is_missing(value)]
+    (first, usual), *rest = present
+    row, value = next(((row, value) for row, value in rest if type(value) is not type(usual)), (first, usual))
+    if row == first:
+        what = f"`{name}` holds values that cannot be stored, such as {short_repr(value)}: {first_line(error)}"
+        return Problem(f"{split}, row {row}", what, "Leave the column out, or make its values text or numbers.")
+    what = f"`{name}` holds {short_repr(value)}, but {short_repr(usual)} in row {first}"
+    return Problem(f"{split}, row {row}", what, "Give a column values of one type, or leave it out.")
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value) or str(value) in ("<NA>", "NaT")

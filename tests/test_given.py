@@ -1,0 +1,173 @@
+"""Recipes without YAML: `Recipe(…)`, `load_recipe({…})`, `recipe.with_(…)` and what `train` overrides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small
+
+import bertkit
+from bertkit.recipe.recipe import adapted, to_yaml
+
+ROWS = small.rows("single-label", 8)
+BASE = {"task": "text-classification", "model": "some/model", "data": "sample:sentiment"}
+
+
+def problems(error: pytest.ExceptionInfo[bertkit.UserError]) -> str:
+    return "\n".join(map(str, error.value.problems))
+
+
+def test_a_recipe_of_plain_values_is_that_of_the_yaml_file(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(
+        "task: {name: text-classification, kind: multi-label}\nmodel: {name: some/model, max_length: 64}\n"
+        "data: {source: sample:sentiment, validation: 0.1}\ntraining: {learning_rate: 1e-4}\nseeds: [1, 2]\n"
+    )
+    task = {"name": "text-classification", "kind": "multi-label"}
+    model, data = {"name": "some/model", "max_length": np.int64(64)}, {"source": "sample:sentiment", "validation": 0.1}
+    recipe = bertkit.Recipe(
+        task=task, model=model, data=data, training={"learning_rate": np.float32(1e-4)}, seeds=(1, 2)
+    )
+    assert recipe.with_(learning_rate=1e-4) == bertkit.load_recipe(file)
+    assert bertkit.load_recipe({"task": task, "model": model, "data": data}).model.max_length == 64
+    assert bertkit.Recipe(**BASE) == bertkit.load_recipe(BASE) == adapted(BASE, None, {})
+    assert bertkit.Recipe(**{**BASE, "model": tmp_path}).model.name == str(tmp_path)
+    assert bertkit.load_recipe(BASE, ["training.learning_rate=1"]).training["learning_rate"] == 1
+    assert bertkit.Recipe(**bertkit.load_recipe(file).model_dump()) == bertkit.load_recipe(file)
+
+
+def test_what_is_wrong_is_reported_at_once_with_key_paths() -> None:
+    sections: dict[str, Any] = {
+        "task": {"name": "text-classification", "kind": "multi", "colour": 1},
+        "model": object(),
+        "data": {"source": "sample:sentiment", "colums": {}},
+        "training": {"lerning_rate": 1, "num_train_epochs": "3"},
+        "verfy": True,
+        "early_stopping": {"patience": 0},
+    }
+    for make in (lambda: bertkit.Recipe(**sections), lambda: bertkit.load_recipe(sections)):
+        with pytest.raises(bertkit.RecipeError) as error:
+            make()
+        found = problems(error)
+        for each in (
+            "task.kind: expected 'single-label', 'multi-label' or 'regression', found text 'multi'",
+            "task.colour: unknown key",
+            "model: expected a mapping, found a object",
+            "data.colums: unknown key; did you mean 'columns'?",
+            "training.lerning_rate: unknown key; did you mean 'learning_rate'?",
+            "training.num_train_epochs: expected a number",
+            "verfy: unknown key; did you mean 'verify'?",
+            "early_stopping.patience: must be at least 1, found 0",
+        ):
+            assert each in found
+    with pytest.raises(bertkit.RecipeError, match=r"task: missing(?s:.*)model: missing(?s:.*)data: missing"):
+        bertkit.Recipe()
+    with pytest.raises(bertkit.RecipeError, match="task: expected a mapping, found the number 5"):
+        bertkit.Recipe(**{**BASE, "task": 5})
+    with pytest.raises(bertkit.RecipeError, match="no task 'text-clasification'; did you mean 'text-classification'"):
+        bertkit.Recipe(**{**BASE, "task": "text-clasification"})
+
+
+def test_with_changes_a_copy_and_checks_it() -> None:
+    recipe = bertkit.Recipe(**BASE, early_stopping={"patience": 3})
+    text = to_yaml(recipe)
+    changed = recipe.with_("training.learning_rate=1e-4", "~early_stopping", "data.limit=10")
+    assert (changed.training["learning_rate"], changed.early_stopping, changed.data.limit) == (1e-4, None, 10)
+    assert recipe.with_(learning_rate=1e-4, early_stopping=None, limit=10) == changed
+    assert to_yaml(recipe) == text
+    steps = recipe.with_("training.eval_strategy=steps", eval_steps=20).training
+    assert (steps["save_strategy"], steps["save_steps"]) == ("steps", 20)
+    assert "per_device_train_batch_size" not in recipe.with_(tokens=4096).training
+    with pytest.raises(
+        bertkit.RecipeError, match=r"override training.lerning_rate=1(?s:.*)did you mean 'learning_rate'"
+    ):
+        recipe.with_("training.lerning_rate=1")
+
+
+def test_a_key_goes_where_the_only_section_has_it() -> None:
+    values = {
+        "epochs": 2, "learning_rate": 1e-4, "max_length": 64, "thresholds": {"good": 0.3}, "kind": "multi-label",
+        "columns": {"text": "review"}, "patience": 2, "verify": False, "seeds": [1, 2], "peft": {"r": 4},
+        "training": {"weight_decay": 0.1},
+    }  # fmt: skip
+    recipe = adapted("text-classification", "sample:sentiment", {"model": "some/model", **values})
+    assert recipe.training["num_train_epochs"] == 2
+    assert (recipe.training["learning_rate"], recipe.training["weight_decay"]) == (1e-4, 0.1)
+    assert (recipe.model.name, recipe.model.max_length) == ("some/model", 64)
+    assert (recipe.task.kind, recipe.task.thresholds) == ("multi-label", {"good": 0.3})  # type: ignore[attr-defined]
+    assert recipe.data.columns == {"text": "review"}
+    assert recipe.early_stopping is not None
+    assert recipe.peft is not None
+    assert (recipe.early_stopping.patience, recipe.verify, recipe.seeds, recipe.peft.r) == (2, False, [1, 2], 4)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lerning_rate": 1}, "lerning_rate: unknown key; did you mean 'learning_rate'"),
+        ({"lr": 1}, r"lr: unknown key(?s:.*)here it is `training.learning_rate`"),
+        ({"epoch": 1}, "epoch: unknown key; did you mean 'epochs'"),
+        ({"revision": "main"}, r"revision: a key of several sections(?s:.*)model={'revision': …} or data="),
+        ({"seed": 1}, r"training.seed: bertkit decides this(?s:.*)seeds: \[1\]"),
+        ({"learning_rate": "fast"}, "training.learning_rate: expected a number, found text 'fast'"),
+        ({"name": "x"}, "name: a key of several sections"),
+        ({"unanswerable": True}, "unanswerable: unknown key"),
+    ],
+)
+def test_overrides_that_no_section_has_are_refused(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(bertkit.RecipeError, match=message):
+        bertkit.train("text-classification", ROWS, tmp_path / "run", model="some/model", **values)
+    with pytest.raises(bertkit.RecipeError, match=message):
+        bertkit.Recipe(**BASE).with_(**values)
+
+
+def test_a_section_of_another_type_is_reported_as_what_it_is() -> None:
+    with pytest.raises(bertkit.RecipeError, match="model: expected a mapping, found the number 5"):
+        adapted("text-classification", ROWS, {"model": 5, "max_length": 64})
+
+
+def test_keys_of_data_go_with_rows_by_split() -> None:
+    for data in ({"train": ROWS, "validation": 0.25}, {"source": ROWS, "validation": 0.25}):
+        spec = adapted("text-classification", data, {"model": "m", "columns": {"text": "id"}, "limit": 3}).data
+        assert (spec.source, spec.validation, spec.columns, spec.limit) == ("memory", 0.25, {"text": "id"}, 3)
+
+
+def test_data_replaces_the_data_of_a_shipped_recipe_and_its_expected_scores() -> None:
+    shipped = bertkit.load_recipe("sst2-minilm", ["data.source=sample:sentiment"])
+    assert shipped.expected
+    recipe = adapted("sst2-minilm", {"train": ROWS, "validation": 0.25}, {})
+    assert (recipe.data.source, recipe.data.validation, recipe.data.columns) == ("memory", 0.25, {})
+    assert recipe.data.revision is None
+    assert recipe.expected is None
+    assert recipe.training == shipped.training
+    assert recipe.model == shipped.model
+    other = shipped.with_(model="some/model")
+    assert (other.model.name, other.model.revision, other.model.max_length) == ("some/model", None, 128)
+    assert shipped.with_(model={"max_length": 64}).model.revision == shipped.model.revision
+    assert adapted(shipped, None, {}) is shipped
+    again = recipe.with_(epochs=1)
+    assert again.data == recipe.data
+    assert recipe.with_(columns={"text": "t"}).data.fingerprint == recipe.data.fingerprint
+    assert adapted(recipe, ROWS, {"columns": {"text": "t"}}).data.columns == {"text": "t"}
+
+
+def test_train_says_what_it_expects(tmp_path: Path) -> None:
+    train: Any = bertkit.train
+    with pytest.raises(bertkit.RecipeError, match="expected a task, a recipe or its name first, found a list"):
+        train(ROWS, "text-classification", tmp_path / "run")
+    with pytest.raises(bertkit.RecipeError, match="text-clasification: no such task or recipe; did you mean 'text-cl"):
+        train("text-clasification", ROWS, tmp_path / "run")
+    with pytest.raises(bertkit.RecipeError, match="output_dir: missing"):
+        train("text-classification", ROWS)
+    with pytest.raises(bertkit.RecipeError, match="model: missing"):
+        train("text-classification", ROWS, tmp_path / "run")
+    with pytest.raises(bertkit.RecipeError, match="data: missing"):
+        train("text-classification", tmp_path / "run", model="some/model")
+    with pytest.raises(bertkit.RecipeError, match=r"`memory` stands for rows that are given"):
+        bertkit.Recipe(**{**BASE, "data": "memory"})
+    with pytest.raises(bertkit.RecipeError, match=r"data.fingerprint: goes with `source: memory`"):
+        bertkit.Recipe(**{**BASE, "data": ROWS}).with_("data.source=sample:sentiment")
+    assert not (tmp_path / "run").exists()

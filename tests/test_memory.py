@@ -1,0 +1,333 @@
+"""Rows given from Python: `bertkit.train(task, data, output_dir)`, the run that keeps them, and its fresh processes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import polars
+import pyarrow as pa
+import pytest
+import small
+from datasets import ClassLabel, Dataset, DatasetDict, Features, IterableDataset, Value
+from safetensors.torch import load_file
+
+import bertkit
+from bertkit.cache import cache_root
+from bertkit.cli.main import main
+from bertkit.data.memory import data_section, store_rows
+from bertkit.files import read_json, sha256
+from bertkit.recipe.recipe import adapted, to_yaml
+
+TRAIN, VALIDATION, TEST = (
+    small.rows("single-label", 16),
+    small.rows("single-label", 10, 16),
+    small.rows("single-label", 7, 26),
+)
+QUICK = {"epochs": 1, "per_device_train_batch_size": 4, "max_length": 32, "verify": False, "explain": False}
+
+
+def columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+LIBRARIES: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
+    "pandas": pandas.DataFrame,
+    "pandas with an index of its own": lambda rows: pandas.DataFrame(rows, index=range(100, 100 + len(rows))),
+    "pandas categories": lambda rows: pandas.DataFrame(rows).astype({"label": "category"}),
+    "polars": polars.DataFrame,
+    "polars categories": lambda rows: polars.DataFrame(rows, schema_overrides={"label": polars.Categorical}),
+    "Dataset": Dataset.from_list,
+    "Dataset with a selection": lambda rows: Dataset.from_list(rows[::-1]).select(range(len(rows))[::-1]),
+    "pyarrow": pa.Table.from_pylist,
+    "rows": list,
+    "columns": columns,
+    "arrays": lambda rows: {name: np.array(values) for name, values in columns(rows).items()},
+}
+
+
+def loaded(section: Any) -> dict[str, list[dict[str, Any]]]:
+    """The rows by split that a run would train on."""
+    from bertkit.data import load
+    from bertkit.tasks.text_classification import TextClassification
+
+    spec = bertkit.Recipe(task="text-classification", model="m", data=section).data
+    data = load(spec, TextClassification.schema)
+    return {split: list(each) for split, each in data.rows.items()}
+
+
+# --- the forms of data
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_form_of_rows_is_read_as_the_same_rows(library: str) -> None:
+    of = LIBRARIES[library]
+    expected = TRAIN
+    assert loaded(of(TRAIN)) == {"train": expected}
+    by_split = loaded({"train": of(TRAIN), "val": of(VALIDATION), "test": of(TEST)})
+    assert list(by_split) == ["train", "validation", "test"]
+    assert by_split["train"] == expected
+    assert (len(by_split["validation"]), len(by_split["test"])) == (10, 7)
+    held_out = loaded({"train": of(TRAIN), "validation": 0.25})
+    assert {split: len(rows) for split, rows in held_out.items()} == {"train": 12, "validation": 4}
+    assert loaded({"source": of(TRAIN), "columns": {"text": "id"}})["train"][0]["text"] == "row-0"
+
+
+def test_missing_values_are_missing_whatever_the_library_calls_them() -> None:
+    for frame in (
+        pandas.DataFrame({"text": ["a", None, "b"], "label": [1.0, 0.0, 1.0]}),
+        pandas.DataFrame({"text": ["a", float("nan"), "b"], "label": [1, 0, 1]}, dtype=object),
+        pandas.DataFrame({"text": pandas.array(["a", pandas.NA, "b"], dtype="string"), "label": [True, False, True]}),
+        polars.DataFrame({"text": ["a", None, "b"], "label": [1, 0, 1]}),
+        [{"text": "a", "label": 1}, {"label": 0}, {"text": "b", "label": 1}],
+    ):
+        assert [row["text"] for row in loaded(frame)["train"]] == ["a", "", "b"]
+
+
+def test_a_named_index_of_pandas_is_a_column_and_another_is_not() -> None:
+    frame = pandas.DataFrame(TRAIN).set_index("text")
+    assert loaded(frame)["train"][3]["text"] == TRAIN[3]["text"]
+    with pytest.raises(bertkit.DataError, match=r"needs a column `text`.*found: 'id', 'label'"):
+        loaded(frame.rename_axis(None))
+
+
+def test_class_names_of_a_data_set_and_their_order_are_kept(tiny_encoder: Path) -> None:
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["worse", "good", "absent"])})
+    rows = Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features)
+    assert [row["label"] for row in loaded(rows)["train"]] == ["good", "worse"]
+    from bertkit.data import load
+    from bertkit.tasks.text_classification import TextClassification
+
+    spec = bertkit.Recipe(task="text-classification", model=tiny_encoder, data=rows).data
+    assert load(spec, TextClassification.schema).class_names == ["worse", "good", "absent"]
+
+
+def test_a_datasetdict_is_read_like_a_data_set_of_the_hub() -> None:
+    one = Dataset.from_list(TRAIN)
+    given = DatasetDict({"train": one, "dev": one.select(range(3)), "unsupervised": one})
+    assert {split: len(rows) for split, rows in loaded(given).items()} == {"train": 16, "validation": 3}
+    named = loaded({"source": given, "splits": {"test": "unsupervised"}})
+    assert list(named) == ["train", "validation", "test"]
+    with pytest.raises(bertkit.DataError, match="no split train; it has a"):
+        data_section(DatasetDict({"a": one}))
+
+
+def test_paths_and_names_stay_what_they_are(tmp_path: Path) -> None:
+    assert data_section("sample:sentiment") == ({"source": "sample:sentiment"}, {})
+    assert data_section(tmp_path) == ({"source": str(tmp_path)}, {})
+    files = {"train": "a.csv", "test": ["b.csv", "c.csv.gz"]}
+    assert data_section({**files, "validation": 0.1}) == ({"validation": 0.1, "source": files}, {})
+    assert data_section({"source": "me/data", "subset": "x"}) == ({"source": "me/data", "subset": "x"}, {})
+    assert data_section({"columns": {"text": "t"}}) == ({"columns": {"text": "t"}}, {})
+
+
+def test_columns_called_source_are_columns() -> None:
+    rows = {"source": ["a", "b"], "text": ["x", "y"], "label": ["1", "2"]}
+    assert data_section(rows) == ({}, {"train": rows})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "data: missing"),
+        (5, "expected rows, found int 5"),
+        ({}, "expected rows, found dict"),
+        (["a text"], "expected rows, found list"),
+        (pandas.Series(["a"]), "Give a frame or"),
+        (polars.DataFrame({"text": ["a"]}).lazy(), r"frame.collect\(\)"),
+        (IterableDataset.from_generator(lambda: iter(TRAIN)), "without streaming"),
+        (
+            {"train": ["a", "b"], "test": ["c", "d"]},
+            "ambiguous: `train` is the name of a split(?s:.*)ambiguous: `test`",
+        ),
+        ({"train": pandas.DataFrame(TRAIN), "test": "t.csv"}, "train as rows, but test as files"),
+        ({"train": TRAIN, "eval": TRAIN}, r"data\['eval'\]: neither a split nor a column"),
+        ({"train": TRAIN, "tset": TRAIN}, "did you mean 'test'"),
+        ({"train": TRAIN, "validation": 0.1, "dev": TRAIN}, "a second name for validation"),
+        ({"train": TRAIN, "validation": 2}, "data.validation: must be less than 1, found 2"),
+        ({"train": TRAIN, "test": 0.1}, "expected rows, found float 0.1"),
+        ({"validation": 0.1}, "data.source: missing"),
+        ([], "train: holds no rows"),
+        (pandas.DataFrame({"text": [], "label": []}), "train: holds no rows"),
+        ([{"text": "a"}, "b"], "train, row 2: expected a dict of columns, found 'b'"),
+        ({"text": ["a", "b"], "label": ["x"]}, "different lengths: `text` 2, `label` 1"),
+        ({"text": ["a", None, 5, "b"], "label": ["x"] * 4}, "train, row 3: `text` holds 5, but 'a' in row 1"),
+        (pandas.DataFrame({"text": ["a", object()]}), "train, row 2: `text` holds <object"),
+        (pandas.DataFrame({"text": [object()]}), "train, row 1: `text` holds values that cannot be stored"),
+        (pandas.DataFrame([["a", "b"]], columns=["text", "text"]), "several columns are called text"),
+        ({"test": TRAIN}, "no train split; available: test"),
+    ],
+)
+def test_what_is_no_data_is_refused_with_what_to_write(
+    given: Any, message: str, tmp_path: Path, tiny_encoder: Path
+) -> None:
+    with pytest.raises(bertkit.UserError, match=message):
+        bertkit.train(
+            {"task": "text-classification", "model": {"name": tiny_encoder, "max_length": 32}, "data": given},
+            tmp_path / "run",
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_problems_are_located_by_split_and_row(tmp_path: Path, tiny_encoder: Path) -> None:
+    rows = [*TRAIN[:11], {**TRAIN[11], "text": 12.5}, *TRAIN[12:]]
+    with pytest.raises(bertkit.DataError, match=r"train, row 12: `text` holds 12.5, but 'the cat"):
+        bertkit.train("text-classification", rows, tmp_path / "run", model=tiny_encoder, max_length=32)
+    frame = pandas.DataFrame(TRAIN).assign(label=[None if number == 11 else "good" for number in range(16)])
+    with pytest.raises(bertkit.DataError, match=r"1 of 16 rows of train have no `label`: train, row 12"):
+        bertkit.train("text-classification", frame, tmp_path / "run", model=tiny_encoder, max_length=32)
+    with pytest.raises(
+        bertkit.DataError, match=r"train: needs a column `text`.*found: 'words', 'label'(?s:.*)text: words"
+    ):
+        bertkit.train(
+            "text-classification", {"words": ["a"], "label": ["b"]}, tmp_path / "run", model=tiny_encoder, max_length=32
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_neither_pandas_nor_polars_is_imported_where_none_is_given() -> None:
+    program = (
+        "import sys; from bertkit.recipe.recipe import Recipe; from bertkit.data.memory import data_section, is_frame;"
+        "data_section({'text': ['a'], 'label': ['b']}); assert not is_frame([{}]);"
+        "Recipe(task='text-classification', model='m', data='sample:sentiment');"
+        "assert not {'pandas', 'polars', 'datasets', 'torch'} & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- runs
+
+
+@pytest.fixture(scope="module")
+def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> bertkit.Run:
+    """Trained on frames, of two libraries."""
+    data = {"train": pandas.DataFrame(TRAIN), "validation": VALIDATION, "test": polars.DataFrame(TEST)}
+    folder = tmp_path_factory.mktemp("memory") / "run"
+    return bertkit.train("text-classification", data, folder, model=str(tiny_encoder), **QUICK)
+
+
+def test_a_frame_trains_as_its_file_does(run: bertkit.Run, tiny_encoder: Path, tmp_path: Path) -> None:
+    for split, rows in (("train", TRAIN), ("validation", VALIDATION), ("test", TEST)):
+        small.write_rows(tmp_path / f"{split}.jsonl", rows)
+    from_files = bertkit.train("text-classification", tmp_path, tmp_path / "run", model=str(tiny_encoder), **QUICK)
+    ours, theirs = (load_file(each.model / "model.safetensors") for each in (run, from_files))
+    assert all((ours[name] == theirs[name]).all() for name in theirs)
+    facts = [read_json(each.folder / "data.json") for each in (run, from_files)]
+    assert facts[0]["fingerprints"] == facts[1]["fingerprints"]
+    assert "files" not in facts[1]
+    assert not (from_files.folder / "data").exists()
+
+
+def test_the_run_keeps_the_rows_and_its_recipe_says_so(run: bertkit.Run) -> None:
+    names = ["test.parquet", "train.parquet", "validation.parquet"]
+    assert sorted(file.name for file in (run.folder / "data").iterdir()) == names
+    kept = read_json(run.folder / "data.json")["files"]
+    assert kept == {f"data/{name}": sha256(run.folder / "data" / name) for name in names}
+    assert pandas.read_parquet(run.folder / "data" / "train.parquet").to_dict("records") == TRAIN
+    text = (run.folder / "recipe.yaml").read_text()
+    assert "  source: memory\n  fingerprint: " in text
+    assert "folder" not in text
+    assert run.recipe.data.source == "memory"
+    assert to_yaml(run.recipe) == text
+    card = (run.model / "README.md").read_text()
+    assert "datasets:" not in card
+    assert "rows given from Python" in card
+
+
+def test_everything_that_reads_the_rows_works_in_a_fresh_process(
+    run: bertkit.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run was moved, and the cache is another one."""
+    moved = tmp_path / "moved"
+    shutil.copytree(run.folder, moved)
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "empty"))
+    expected = run.results["splits"]["test"]["metrics"]
+    assert bertkit.evaluate(moved)["metrics"] == expected
+    program = "import sys; from bertkit.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    for arguments in (["evaluate", str(moved)], ["check", f"{moved}/recipe.yaml"], ["report", str(moved)]):
+        call = [sys.executable, "-W", "error::UserWarning", "-c", program, *arguments]
+        done = subprocess.run(call, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    again = bertkit.train(bertkit.load_recipe(moved / "recipe.yaml"), tmp_path / "again")
+    assert again.results["splits"]["test"]["metrics"] == expected
+    assert (again.folder / "data" / "train.parquet").is_file()
+
+
+def test_an_interrupted_run_continues_from_its_folder_alone(
+    run: bertkit.Run, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import TrainerCallback
+
+    class Stop(TrainerCallback):
+        def on_epoch_end(self, *_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+    data = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
+    with pytest.raises(KeyboardInterrupt):
+        bertkit.train("text-classification", data, tmp_path / "run", callbacks=[Stop()], model=tiny_encoder, **QUICK)
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "empty"))
+    other = {**data, "train": TRAIN[:-1]}
+    with pytest.raises(bertkit.RecipeError, match="another recipe; new lines: fingerprint"):
+        bertkit.train("text-classification", other, tmp_path / "run", resume=True, model=tiny_encoder, **QUICK)
+    assert main(["train", f"{tmp_path}/run/recipe.yaml", "--output-dir", f"{tmp_path}/run", "--resume"]) == 0
+    resumed = bertkit.Run(tmp_path / "run")
+    assert resumed.results["splits"]["test"] == run.results["splits"]["test"]
+
+
+def test_a_recipe_without_its_rows_says_where_they_are(
+    run: bertkit.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = shutil.copy(run.folder / "recipe.yaml", tmp_path / "copy.yaml")
+    assert bertkit.load_recipe(copy).data.source == "memory"
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "empty"))
+    with pytest.raises(
+        bertkit.DataError, match=r"given from Python, and its `data` folder is not beside it(?s:.*)data.folder="
+    ):
+        bertkit.train(bertkit.load_recipe(copy), tmp_path / "run")
+    for override in ([f"data.folder={run.folder}/data"], [f"data.source={run.folder}/data", "~data.fingerprint"]):
+        again = bertkit.train(bertkit.load_recipe(copy, override), tmp_path / f"run{len(override)}")
+        assert again.results["splits"]["test"] == run.results["splits"]["test"]
+    (tmp_path / "data").mkdir()  # another folder of this name
+    pandas.DataFrame(TRAIN).to_parquet(tmp_path / "data" / "train.parquet")
+    with pytest.raises(bertkit.DataError, match="are not the rows that the recipe was written for"):
+        bertkit.train(bertkit.load_recipe(copy), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sweep_of_rows_given_from_python_keeps_them(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna")
+    from bertkit.sweeps.sweep import sweep
+
+    data = {"train": TRAIN, "validation": VALIDATION}
+    recipe = adapted("text-classification", data, {"model": tiny_encoder, **QUICK})
+    (tmp_path / "space.yaml").write_text("training.learning_rate: [1e-3, 1e-4]\n")
+    done = sweep(recipe, tmp_path / "space.yaml", tmp_path / "sweep", trials=2, confirm=1)
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "empty"))
+    assert bertkit.evaluate(done.folder / "best")["rows"] == 10
+    assert bertkit.train(bertkit.load_recipe(done.folder / "best.yaml"), tmp_path / "run").finished
+
+
+def test_rows_are_stored_once_and_under_their_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
+    first, same, other = (store_rows({"train": rows}) for rows in (TRAIN, pandas.DataFrame(TRAIN), TRAIN[:-1]))
+    assert first["fingerprint"] != other["fingerprint"]
+    assert store_rows({"train": TRAIN}) == first
+    assert len(list(cache_root().iterdir())) == len({first["folder"], same["folder"], other["folder"]})
+    assert not list(cache_root().glob(".*"))
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(bertkit.DataError, match=r"rows cannot be stored there(?s:.*)BERTKIT_CACHE"):
+        bertkit.Recipe(task="text-classification", model="m", data=TRAIN)
