@@ -70,8 +70,8 @@ class DataSpec(Section):
     columns: dict[str, str | Texts] = Field(
         default_factory=dict, description="Canonical column -> column at the source; several text columns are joined."
     )
-    format: Literal["csv", "tsv", "json", "jsonl", "parquet", "arrow", "conll", "txt", "lines"] | None = Field(
-        None, description="null: from the file's name, with or without .gz or .xz."
+    format: Literal["csv", "tsv", "json", "jsonl", "parquet", "arrow", "conll", "conllu", "txt", "lines"] | None = (
+        Field(None, description="null: from the file's name, with or without .gz or .xz.")
     )
     header: bool | list[str] = Field(
         True, description="csv/tsv: true, or the column names of files without a header. conll: names, or by position."

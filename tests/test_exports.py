@@ -369,3 +369,117 @@ def test_ordinary_rows_are_no_export(tmp_path):
         data = load(DataSpec(source=str(path)), get_task("text-classification").schema)
         assert not data.findings
         assert [row for _, row in read_rows(path, DataSpec(source=str(path)))] == rows
+
+
+# --- brat
+
+
+def brat(folder: Path, **files: str) -> Path:
+    folder.mkdir()
+    for name, content in files.items():
+        write(folder / name.replace("_", "."), content)
+    return folder
+
+
+ANN = "T1\tPER 0 3\tAnn\nT2\tLOC 8 15\tNew York\nR1\tlives Arg1:T1 Arg2:T2\n#1\tAnnotatorNotes T1\tsee T2\n"
+
+
+def test_brat_standoff(tmp_path):
+    ann = ANN.replace("8 15", "8 16")
+    folder = brat(
+        tmp_path / "train", b_txt="Ann in\r\nNew\nYork", b_ann=ann, a_txt="😀 Bo", a_ann="T1\tPER 2 4\tBo\n", c_txt="c"
+    )
+    data = get(folder)
+    assert tagged(data) == [("😀 Bo", ["O", "B-PER"]), ("Ann in\r\nNew\nYork", ["B-PER", "O", "B-LOC", "I-LOC"])]
+    what = "read as brat's standoff annotations: 3 documents, 1 without annotation left out"
+    assert notes(data) == [f"{folder}: {what}"]
+    assert data.origins["train"][1] == f"{folder}, document 2, id b"
+    brat(tmp_path / "dev", a_txt="Bo", a_ann="")
+    for source in (tmp_path, {"train": folder, "validation": tmp_path / "dev"}):
+        assert tagged(get(source), "validation") == [("Bo", ["O"])]
+
+
+def test_brat_standoff_that_is_wrong(tmp_path):
+    two = "T1\tPER 0 1;2 3\tA n\nT2\tPER\n"
+    folder = brat(tmp_path / "a", a_txt="Ann in New York", a_ann=ANN, b_txt="Ann", b_ann=two, c_ann="")
+    said = fails(folder)
+    for part in (
+        f"{folder}/a.ann:2: the span 'New York' is from 8 to 15, where the text has 'ew York'",
+        f"{folder}/b.ann:1: the span 'A n' is discontinuous (0 1;2 3)",
+        f"{folder}/b.ann:2: not brat's ID<tab>TYPE START END<tab>TEXT: 'T2\\tPER'",
+        f"{folder}/c.ann: its text, c.txt, is not beside it",
+    ):
+        assert part in said
+    (folder / "b.txt").write_bytes(b"\xe9")
+    assert f"{folder}/b.txt: is not UTF-8" in fails(folder)
+
+
+# --- CoNLL-U, with a sentence of its own documentation
+
+
+UD = """# newdoc id = d1
+# sent_id = s1
+# text = Vámonos al mar
+1-2\tVámonos\t_\t_\t_\t_\t_\t_\t_\t_
+1\tVamos\tir\tVERB\tV\tMood=Imp\t0\troot\t_\t_
+2\tnos\tnosotros\tPRON\tP\tCase=Acc\t1\tobj\t_\t_
+3-4\tal\t_\t_\t_\t_\t_\t_\t_\t_
+3\ta\ta\tADP\tE\t_\t5\tcase\t_\t_
+4\tel\tel\tDET\tD\t_\t5\tdet\t_\t_
+5\tmar\tmar\tNOUN\tN\t_\t1\tobl\t_\tSpaceAfter=No
+5.1\tvamos\tir\tVERB\tV\t_\t_\t_\t1:conj\t_
+
+# sent_id = s2
+1\tSí\tsí\tINTJ\tI\t_\t0\troot\t_\t_
+
+"""
+
+
+def test_conllu(tmp_path):
+    path = write(tmp_path / "t.conllu", UD)
+    data = load(DataSpec(source=str(path)), get_task("token-classification").schema)
+    rows = data.rows["train"]
+    assert rows["tokens"][:] == [["Vamos", "nos", "a", "el", "mar"], ["Sí"]]
+    assert rows["tags"][:] == [["VERB", "PRON", "ADP", "DET", "NOUN"], ["INTJ"]]
+    assert [data.origins["train"][row] for row in range(2)] == [f"{path}:5, id s1", f"{path}:14, id s2"]
+    what = (
+        "read as CoNLL-U: 2 sentences, with UPOS as tags; 2 multiword tokens read as their words; 1 empty node left out"
+    )
+    assert notes(data) == [f"{path}: {what}"]
+    xpos = DataSpec(source=str(path), columns={"tags": "xpos"})
+    assert load(xpos, get_task("token-classification").schema).rows["train"]["tags"][1] == ["I"]
+
+
+@pytest.mark.parametrize("line", ["1\tSí\tsí", "x\tSí\tsí\tINTJ\tI\t_\t0\troot\t_\t_", "1 Sí sí INTJ I _ 0 root _ _"])
+def test_conllu_that_is_wrong(tmp_path, line):
+    path = write(tmp_path / "t.conllu", UD + line + "\n")
+    assert "t.conllu:16: not CoNLL-U's ten fields with tabs between them" in fails(path)
+
+
+# --- questions
+
+
+def test_questions_in_csv_may_have_no_answer(tmp_path):
+    text = 'id,question,context,answers\n1,Who?,"Ann met Bo, yes.",Bo\n2,Why?,Ann met Bo.,\n3,Why?,Ann met Bo.," "\n'
+    data = get(write(tmp_path / "t.csv", text), "question-answering")
+    assert [answers["text"] for answers in data.rows["train"]["answers"]] == [["Bo"], [], []]
+    assert notes(data) == ["train: 2 of 3 questions have no answer in their context"]
+
+
+def test_questions_in_csv_with_an_answer_that_is_not_there(tmp_path):
+    path = write(tmp_path / "t.csv", "question,context,answers\nWho?,Ann met Bo.,Eve\n")
+    assert "t.csv:2: answer 1, 'Eve', does not stand in the context" in fails(path, "question-answering")
+
+
+def test_questions_with_several_answers_in_parquet_as_on_the_hub(tmp_path):
+    from datasets import Dataset
+
+    answers = [{"text": ["Bo", "met Bo"], "answer_start": [8, 4]}, {"text": [], "answer_start": []}]
+    rows = {"id": ["a", "b"], "title": ["t", "t"], "context": ["Ann met Bo."] * 2, "question": ["Who?"] * 2}
+    Dataset.from_dict({**rows, "answers": answers}).to_parquet(tmp_path / "t.parquet")
+    assert list(get(tmp_path / "t.parquet", "question-answering").rows["train"]["answers"]) == answers
+    path = write(tmp_path / "t.jsonl", [{"question": "Who?", "context": "Ann met Bo.", "answers": ["Ann", "Bo"]}])
+    assert get(path, "question-answering").rows["train"]["answers"][0] == {
+        "text": ["Ann", "Bo"],
+        "answer_start": [0, 8],
+    }

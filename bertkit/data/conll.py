@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import TypeAlias
 
-from bertkit.data.schema import warn
+from bertkit.data.schema import note, warn
 from bertkit.data.table import NumberedRow, Problems
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
+from bertkit.text import counted, short_repr
 
 Lines: TypeAlias = Iterator[tuple[int, str]]  # of a file, numbered from 1
+_CONLLU = ("form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")  # after ID
 DOCUMENT = "-DOCSTART-"  # begins the first line of a document (CoNLL-2003)
 
 _TABS = 'if tabs separate the fields and fields contain spaces, set  data: {delimiter: "\\t"}'
@@ -23,8 +26,8 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Num
     Columns are named by `spec.header` where it is a list, else by position: `tokens`, then `column2`, `column3`
     …, and the last `tags`. A file that begins with a -DOCSTART- line has a column `document` too: the number of
     the document, "1" for the first; a file with words before its first -DOCSTART- is one document. Fields are
-    separated by `spec.delimiter`; None: by tabs, or else by spaces. Memory is that of one sentence. Comments, as in
-    CoNLL-U, are not recognised.
+    separated by `spec.delimiter`; None: by tabs, or else by spaces. Memory is that of one sentence. Comments are
+    not recognised; see `conllu_rows`.
 
     problems: gets missing, extra and empty fields, each with its line, and words before -DOCSTART- as a finding.
     Raises DataError: invalid column names or delimiter.
@@ -61,6 +64,41 @@ def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Num
                 raise DataError(Problem("data.header", what))
             else:
                 document += 1
+
+
+def conllu_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
+    """Sentences of CoNLL-U (Universal Dependencies) as (line of the first word, {column: list of str}).
+
+    `tokens` are the syntactic words: of a multiword token such as 1-2 its words; empty nodes such as 1.1 are left out,
+    and both are counted in a finding. `tags` are UPOS; the other fields have their names in lower case, such as `xpos`.
+    `id` is the sentence's sent_id. problems: gets lines without ten fields or with another ID.
+    """
+    sentence: list[list[str]] = []
+    first = count = ranges = empty = 0
+    name: dict[str, str] = {}
+    for number, line in chain(lines, [(0, "")]):
+        text = line.rstrip("\r\n")
+        if not text.strip():
+            if sentence:
+                count += 1
+                columns = dict(zip(_CONLLU, map(list, zip(*sentence, strict=True)), strict=True))
+                yield first, {"tokens": columns.pop("form"), **columns, "tags": columns["upos"], **name}
+            sentence, name = [], {}
+        elif text.startswith("#"):
+            if given := re.fullmatch(r"#\s*sent_id\s*=\s*(.*)", text):
+                name = {"id": given[1].strip()}
+        else:
+            place, *fields = text.split("\t")
+            if len(fields) != len(_CONLLU) or not (kind := re.fullmatch(r"\d+([-.]\d+)?", place)):
+                problems.add(number, f"not CoNLL-U's ten fields with tabs between them: {short_repr(text)}")
+            elif not kind[1]:
+                first = first if sentence else number
+                sentence.append(fields)
+            else:
+                ranges, empty = ranges + (kind[1][0] == "-"), empty + (kind[1][0] == ".")
+    what = f"{problems.name}: read as CoNLL-U: {counted(count, 'sentence')}, with UPOS as tags"
+    what += f"; {counted(ranges, 'multiword token')} read as their words" * bool(ranges)
+    problems.findings.append(note(what + f"; {counted(empty, 'empty node')} left out" * bool(empty)))
 
 
 def _given_names(spec: DataSpec) -> list[str]:

@@ -40,6 +40,7 @@ class Export:
     several: Mapping[str, Sequence[str]] = field(default_factory=dict)  # column of a task -> the fields it could be
 
 
+BRAT = Export("brat's standoff annotations", "document")  # a folder, which sources recognise
 Found: TypeAlias = Callable[[Export], None]
 
 

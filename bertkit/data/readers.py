@@ -1,4 +1,4 @@
-"""Rows from files, one at a time: csv, tsv, json, jsonl, parquet, arrow, conll and txt, plain or as .gz or .xz.
+"""Rows from files, one at a time: csv, tsv, json, jsonl, parquet, arrow, conll, conllu and txt, plain or as .gz or .xz.
 
 Values in csv and tsv stay text, including "NA", "null" and "1.0". Memory is constant, except for json (one document)
 and compressed files that are read from their end (parquet, Arrow's file format). Problems with rows are gathered: one
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from bertkit.data.arrow import read_all, table_names, table_rows
-from bertkit.data.conll import Lines, conll_rows
+from bertkit.data.conll import Lines, conll_rows, conllu_rows
 from bertkit.data.exports import Found, exported, is_pair
 from bertkit.data.schema import Finding
 from bertkit.data.squad import is_squad, squad_rows
@@ -34,7 +34,7 @@ from bertkit.sections import DataSpec
 from bertkit.text import listed
 
 FORMATS = {  # suffix of a file name -> format
-    **{name: name for name in ("csv", "tsv", "json", "jsonl", "parquet", "arrow", "conll", "txt")},
+    **{name: name for name in ("csv", "tsv", "json", "jsonl", "parquet", "arrow", "conll", "conllu", "txt")},
     **dict.fromkeys(("bio", "iob", "iob2", "bioes"), "conll"),
 }
 TABLES = ("parquet", "arrow")  # formats with typed columns
@@ -307,6 +307,7 @@ _LINE_FORMATS: dict[str, Callable[[Lines, DataSpec, Problems], Iterator[Numbered
     "tsv": partial(_delimited, "\t", False),
     "jsonl": _jsonl,
     "conll": conll_rows,
+    "conllu": conllu_rows,
     "txt": _documents,
     "lines": _texts,
 }

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.arrow import class_names, named_rows
 from bertkit.data.beir import Beir, pairs, read_beir
-from bertkit.data.exports import Export, survey
+from bertkit.data.brat import brat_rows, is_brat
+from bertkit.data.exports import BRAT, Export, survey
 from bertkit.data.memory import stored_files
 from bertkit.data.readers import (
     COMPRESSIONS,
@@ -107,7 +108,7 @@ def find_files(spec: DataSpec) -> dict[str, list[Path]] | None:
     if isinstance(spec.source, dict):
         return _named_files(spec.source)
     path = _path(spec.source)
-    if path.is_dir():
+    if path.is_dir() and not is_brat(path):
         return _folder(path, spec)
     if path.exists():
         return {"train": [path]}
@@ -131,7 +132,7 @@ def _named_files(source: Mapping[str, str | list[str]]) -> dict[str, list[Path]]
     found = {k: [Path(p).expanduser() for p in ([v] if isinstance(v, str) else v)] for k, v in source.items()}
     for paths in found.values():
         for path in paths:
-            if not path.is_file():
+            if not path.is_file() and not is_brat(path):
                 what = "is a folder; a file is needed here" if path.is_dir() else "no such file"
                 what = "is not a regular file" if path.exists() and not path.is_dir() else what
                 problems.add(str(path), f"{what} (looked from {Path.cwd()})")
@@ -173,9 +174,11 @@ def _folder(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
 def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     """Name without suffix and number of the shard -> the files of a folder whose format is known."""
     by_name: dict[str, list[Path]] = {}
-    for path in sorted(p for p in folder.iterdir() if p.is_file()):
+    for path in sorted(p for p in folder.iterdir() if p.is_file() or is_brat(p)):
         plain = path.with_suffix("") if path.suffix in COMPRESSIONS else path
-        if spec.format or plain.suffix.removeprefix(".") in FORMATS:
+        if path.is_dir():
+            by_name[path.name] = [path]
+        elif spec.format or plain.suffix.removeprefix(".") in FORMATS:
             by_name.setdefault(_SHARD.sub("", plain.stem), []).append(path)
     return by_name
 
@@ -216,6 +219,12 @@ def _listed(file: Path, key: str, name_of: Callable[[Any], str]) -> list[str]:
 def _file_parts(paths: Sequence[Path], spec: DataSpec) -> list[Part]:
     parts = []
     for path in paths:
+        if path.is_dir():
+            columns, findings = survey(BRAT, brat_rows(path), str(path), ())
+            annotated = (each for each in brat_rows(path) if each[1].get("annotated", True))
+            prefix = f"{path}, document "
+            parts.append(Part(str(path), prefix, columns, annotated, {}, tuple(findings), export=BRAT))
+            continue
         noticed, exports = list[Finding](), list[Export]()
         rows = read_rows(path, spec, noticed, exports.append)
         first = next(rows)

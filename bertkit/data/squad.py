@@ -60,10 +60,10 @@ def read_answers(value: object) -> list[tuple[str, int | None]]:
     """The answers to one question as (text, offset in the context or None), from any of their usual layouts.
 
     Known: {"text": [...], "answer_start": [...]} (the Hub's), [{"text", "answer_start"}] (SQuAD's), a list of
-    texts, one text. `answer_start` may be missing or null. Raises ValueError: anything else.
+    texts, one text, or an empty one for none. `answer_start` may be missing or null. Raises ValueError: anything else.
     """
     if isinstance(value, str):
-        return [(value, None)]
+        return [(value, None)] if value.strip() else []
     if isinstance(value, dict):
         texts, starts = value.get("text"), value.get("answer_start")
         if not isinstance(texts, list) or not (starts is None or isinstance(starts, list)):
