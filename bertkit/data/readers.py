@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any, cast
 
 from bertkit.data.arrow import read_all, table_names, table_rows
@@ -41,6 +42,12 @@ TABLES = ("parquet", "arrow")  # formats with typed columns
 COMPRESSIONS = (".gz", ".xz")
 MAX_LINE = 10_000_000  # bytes of a line and of a quoted field: bounds an unclosed quote
 MAX_DOCUMENT = 100_000_000  # characters of txt without a blank line
+DOCBIN = (  # .spacy as the training data that `exported` reads; spaCy unpacks msgpack, and runs nothing of the file
+    "import json, sys, spacy.tokens, spacy.vocab; "
+    "docs = spacy.tokens.DocBin().from_disk(sys.argv[1]).get_docs(spacy.vocab.Vocab()); "
+    "print(json.dumps([[doc.text, {'entities': [[e.start_char, e.end_char, e.label_] for e in doc.ents], "
+    "'cats': doc.cats}] for doc in docs]))"
+)
 
 _SURROGATE = re.compile(r"\\u[dD]")
 _QUOTES = (
@@ -54,6 +61,9 @@ _QUOTES = (
 def format_of(path: Path, spec: DataSpec) -> str:
     """The format of a file: the recipe's, or by its name. Raises DataError for an unknown suffix."""
     suffix = (path.with_suffix("") if path.suffix in COMPRESSIONS else path).suffix.removeprefix(".")
+    if spec.format is None and suffix == "spacy":
+        fix = f'Export it where spaCy is installed:  python -c "{DOCBIN}" {quote(str(path))} > {quote(path.stem)}.json'
+        raise DataError(Problem(str(path), "spaCy's binary format, which only spaCy reads", fix))
     if spec.format is None and suffix not in FORMATS:
         known = ", ".join(f".{name}" for name in FORMATS)
         what = f"unknown file format; known: {known}, each also with .gz or .xz"
