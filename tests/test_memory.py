@@ -331,3 +331,93 @@ def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(bertkit.DataError, match=r"rows cannot be stored there(?s:.*)BERTKIT_CACHE"):
         bertkit.Recipe(task="text-classification", model="m", data=TRAIN)
+
+
+# --- a model on frames
+
+
+def test_a_run_is_scored_on_frames_as_on_its_own_rows(run: bertkit.Run, tmp_path: Path) -> None:
+    before = {file.name for file in cache_root().iterdir()}
+    expected = run.results["splits"]["test"]["metrics"]
+    for given in (pandas.DataFrame(TEST), polars.DataFrame(TEST), Dataset.from_list(TEST), TEST, {"test": TEST}):
+        done = bertkit.evaluate(run.folder, given)
+        assert (done["split"], done["metrics"]) == ("test", expected)
+    both = {"validation": VALIDATION, "test": TEST}
+    done = bertkit.evaluate(run.folder, both, split="validation")
+    assert done["metrics"] == run.results["splits"]["validation"]["metrics"]
+    assert bertkit.evaluate(run.folder, both)["metrics"] == expected
+    assert bertkit.evaluate(run.model, pandas.DataFrame(TEST))["metrics"] == expected  # a model folder has no data
+    file = small.write_rows(tmp_path / "test.jsonl", TEST)
+    assert bertkit.evaluate(run.folder, file)["metrics"] == expected
+    renamed = pandas.DataFrame(TEST).rename(columns={"text": "review"})
+    assert bertkit.evaluate(run.folder, renamed, overrides=["data.columns.text=review"])["metrics"] == expected
+    assert {file.name for file in cache_root().iterdir()} == before  # only a run keeps rows
+    for wrong, message in (
+        ([{"text": "a", "label": "new"}], "test, row 1: test has 1 row with the label 'new'"),
+        ([{"text": "a"}], "no column `label`(?s:.*)to score answers by"),
+        ({"train": TEST}, "no test split; available: train"),
+        (pandas.DataFrame({"words": ["a"], "label": ["good"]}), "test: needs a column `text`"),
+        (5, "expected rows, found int 5"),
+    ):
+        with pytest.raises(bertkit.DataError, match=message):
+            bertkit.evaluate(run.folder, wrong)
+    with pytest.raises(bertkit.RecipeError, match="give one of them"):
+        bertkit.evaluate(run.folder, TEST, file=file)
+
+
+def test_frames_are_answered_as_their_rows_are(run: bertkit.Run) -> None:
+    predictor = run.load()
+    expected = predictor(TEST)
+    for of in (pandas.DataFrame, polars.DataFrame, pa.Table.from_pylist, Dataset.from_list):
+        assert predictor(of(TEST)) == expected
+        assert list(predictor.stream(of(TEST))) == expected
+    frame = pandas.DataFrame(TEST)
+    assert predictor(frame["text"]) == predictor(frame["text"].tolist()) == expected
+    assert predictor(pandas.DataFrame({"text": ["a cat"], "other": [object()]})) == predictor(["a cat"])
+    with pytest.raises(bertkit.DataError, match=r"row 1: no text .*in this row; it has words"):
+        predictor(pandas.DataFrame({"words": ["a"]}))
+    assert predictor(frame[:0]) == []
+
+
+def test_a_frame_is_answered_by_a_frame_of_its_library(run: bertkit.Run) -> None:
+    predictor = run.load()
+    answers = predictor(TEST)
+    frame = pandas.DataFrame(TEST, index=[f"r{number}" for number in range(7)])
+    table = predictor.frame(frame)
+    assert isinstance(table, pandas.DataFrame)
+    assert table.index.equals(frame.index)
+    assert list(table.columns) == ["label", "score", "bad", "good", "truncated"]
+    assert table["label"].tolist() == [answer["label"] for answer in answers]
+    assert table["good"].tolist() == [answer["scores"]["good"] for answer in answers]
+    joined = frame.join(table.add_prefix("predicted_"))  # as one looks at it
+    assert joined.loc["r3", "predicted_label"] == answers[3]["label"]
+    for of, kind in (
+        (polars.DataFrame, polars.DataFrame), (pa.Table.from_pylist, pa.Table), (Dataset.from_list, Dataset),
+        (lambda rows: [row["text"] for row in rows], pandas.DataFrame),
+    ):  # fmt: skip
+        other = predictor.frame(of(TEST))
+        assert isinstance(other, kind)
+        assert [str(each) for each in other["label"]] == table["label"].tolist()
+    assert predictor.frame(frame["text"]).equals(table)
+    assert isinstance(predictor.frame(polars.Series(frame["text"].tolist())), polars.DataFrame)
+    assert len(predictor.frame(frame[:0])) == 0
+
+
+def test_a_label_called_as_a_column_of_the_answer_keeps_its_prefix(tiny_encoder: Path, tmp_path: Path) -> None:
+    rows = [{**row, "label": {"good": "score", "bad": "bad"}[row["label"]]} for row in TRAIN]
+    data = {"train": rows, "validation": 0.25}
+    predictor = bertkit.train("text-classification", data, tmp_path / "run", model=tiny_encoder, **QUICK).load()
+    assert list(predictor.frame(rows)) == ["label", "score", "bad", "scores.score", "truncated"]
+
+
+def test_vectors_are_of_texts_not_of_a_frames_names(tiny_encoder: Path, tmp_path: Path) -> None:
+    predictor = bertkit.load(tiny_encoder, task="sentence-similarity")
+    series = pandas.Series(["a cat", "the dog"], index=[7, 3])
+    assert (predictor.encode(series) == predictor.encode(series.tolist())).all()
+    assert (predictor.encode(polars.Series(series.tolist())) == predictor.encode(series.tolist())).all()
+    wrong: Any = series.to_frame("text")
+    with pytest.raises(bertkit.DataError, match=r"a frame, where texts are expected(?s:.*)frame\[\"text\"\]"):
+        predictor.encode(wrong)
+    wrong = pandas.Series(["a", None])
+    with pytest.raises(bertkit.DataError, match="row 2: holds nan, where text is expected"):
+        predictor.encode(wrong)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import small
 import steps
@@ -554,12 +555,13 @@ def test_what_can_be_no_tag_is_refused(tiny_encoder: Path, tmp_path: Path) -> No
         train(load_recipe(file, ["~data.source.validation"]), tmp_path / "run")
 
 
-def test_a_crf_of_nan_and_a_data_frame_are_refused(tiny_encoder: Path) -> None:
-    import pandas
-
+def test_words_in_a_frame_are_read_and_a_crf_of_nan_is_refused(tiny_encoder: Path) -> None:
     task, model = made("crf", tiny_encoder)
-    with pytest.raises(DataError, match="to_dict"):
-        ask(task, model)(pandas.DataFrame({"tokens": [["cat"]]}))  # type: ignore[arg-type]
+    rows: Any = [{"tokens": ["the", "cat"]}, {"tokens": ["dog"]}]
+    frame: Any = pandas.DataFrame(rows)
+    assert ask(task, model)(frame) == ask(task, model)(rows)
+    table = ask(task, model).frame(frame)
+    assert [json.loads(cell) for cell in table["entities"]] == [answer["entities"] for answer in ask(task, model)(rows)]
     with torch.no_grad():
         model.crf.transitions.fill_(float("nan"))
     with pytest.raises(ModelError, match="its CRF is not finite"):

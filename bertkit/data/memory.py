@@ -10,12 +10,14 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bertkit.cache import cache_root, cached_folder, file_digest, folder_of, sha256_of_json
+from bertkit.data.disk_list import disk_full_as_error
 from bertkit.data.readers import COMPRESSIONS, FORMATS
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import AT_A_TIME, Problems
@@ -84,11 +86,12 @@ def is_frame(value: Any) -> bool:
 
 
 def frame_rows(frame: Any, names: Collection[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a frame, one at a time, with those of these columns that it has; missing values are None.
+    """The rows of a frame, one at a time, with those of these columns that it has, or all if it has none of them.
 
-    Raises DataError where a column holds values of several types.
+    Missing values are None. Raises DataError where a column holds values of several types.
     """
-    for table in _tables(frame, "data", names):
+    columns = frame.column_names if _is(frame, "datasets.Dataset", "pyarrow.Table") else list(frame.columns)
+    for table in _tables(frame, "data", names if {*names} & {*columns} else None):
         for batch in table.to_batches(AT_A_TIME):
             yield from batch.to_pylist()
 
@@ -98,7 +101,7 @@ def frame_like(given: Any, rows: Iterable[Mapping[str, Any]]) -> Any:
     listed_rows = list(rows)
     names = dict.fromkeys(name for row in listed_rows for name in row)
     columns = {name: [row.get(name) for row in listed_rows] for name in names}
-    if _is(given, "polars.DataFrame"):
+    if _is(given, "polars.DataFrame", "polars.Series"):
         return sys.modules["polars"].DataFrame(columns, strict=False)
     if _is(given, "pyarrow.Table"):
         return sys.modules["pyarrow"].table(columns)
@@ -106,7 +109,7 @@ def frame_like(given: Any, rows: Iterable[Mapping[str, Any]]) -> Any:
         return sys.modules["datasets"].Dataset.from_dict(columns)
     import pandas
 
-    return pandas.DataFrame(columns, index=given.index if _is(given, "pandas.DataFrame") else None)
+    return pandas.DataFrame(columns, index=given.index if _is(given, "pandas.DataFrame", "pandas.Series") else None)
 
 
 def write_rows(rows: Mapping[str, Rows], folder: Path) -> str:
@@ -144,6 +147,18 @@ def store_rows(rows: Mapping[str, Rows]) -> dict[str, str]:
         what = f"rows cannot be stored there: {error.strerror or error}"
         raise DataError(Problem(str(root), what, "Make room, or name another folder in BERTKIT_CACHE.")) from error
     return {"source": MEMORY, "fingerprint": fingerprint, "folder": str(folder)}
+
+
+@contextmanager
+def temporary_rows(given: Any) -> Iterator[dict[str, Any]]:
+    """Within the block, the keys of a `data:` section for what a user gives as data; rows that stand alone are test.
+
+    Raises DataError as `data_section` and `write_rows` do.
+    """
+    section, rows = ({}, {"test": given}) if is_rows(given) else data_section(given)
+    with TemporaryDirectory() as folder, disk_full_as_error():
+        stored = {"source": MEMORY, "fingerprint": write_rows(rows, Path(folder)), "folder": folder} if rows else {}
+        yield {**section, **stored}
 
 
 def stored_files(spec: DataSpec) -> dict[str, Path]:

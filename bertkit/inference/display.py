@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,18 @@ def answer_line(answer: Mapping[str, Any], text: str = "") -> str:
         return " ".join(f"{each['word']}/{each['tag']}" for each in answer["words"]) or "no words"
     label = answer.get("label", ", ".join(answer["labels"]) or "none" if "labels" in answer else "")
     return "  ".join(filter(None, (label, score, text, "(truncated)" if answer.get("truncated") else "")))
+
+
+def flat(answer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """A nested answer as flat columns, such as `label` and `scores.positive`; lists as text, `a|b` or JSON."""
+    for key, value in answer.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            nested = key in ("words", "entities", "n_best", "vector")
+            plain = isinstance(value, list) and not nested and all(isinstance(each, str) for each in value)
+            joined = "|".join(value) if plain else json.dumps(value, ensure_ascii=False)
+            yield f"{prefix}{key}", joined if isinstance(value, list) else value
 
 
 def example(source: str | Path, task: type[Task] | Task, reads: Sequence[frozenset[str]], mask: str = "[MASK]") -> str:

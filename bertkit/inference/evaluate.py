@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from datasets import Dataset
 
 from bertkit import data as sources
 from bertkit.data.disk_list import DiskList
+from bertkit.data.memory import temporary_rows
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.evaluation.hf_metrics import compute_user_metric
 from bertkit.inference.predictor import Predictor, load, load_as
@@ -42,22 +44,25 @@ def rows_of_split(
     split: str | None,
     preferred: Sequence[str],
     overrides: Sequence[str] = (),
+    given: Mapping[str, Any] | None = None,
 ) -> tuple[str, Dataset]:
     """A split of the run's data, or a file's rows, with the split's name. Raises DataError, RecipeError.
 
     split: None: the first of `preferred` that has targets, or else train. file: as for `evaluate`.
+    given: keys of a `data:` section that take the place of the run's source.
     """
     recipe = Path(source).expanduser() / "recipe.yaml"
+    if file is not None:
+        given = {"source": str(file) if Path(file).is_dir() else {"test": str(file)}}
     if recipe.is_file():
-        spec = load_recipe(recipe, overrides, check_files=file is None).data
-    elif file is None:
+        spec = load_recipe(recipe, overrides, check_files=given is None).data
+    elif given is None:
         raise DataError(Problem(str(source), "has no data: it is not a run", "Name labelled rows: --data FILE"))
     else:
-        spec = parse_data_spec({"source": {"test": str(file)}, "columns": dict(predictor.columns)}, overrides)
+        spec = parse_data_spec({**given, "columns": dict(predictor.columns)}, overrides)
     task, splits, known_labels = predictor.task, None, None
-    if file is not None:
-        rows_source = str(file) if Path(file).is_dir() else {"test": str(file)}
-        spec = spec.model_copy(update={"source": rows_source, "validation": None, "limit": None, "splits": None})
+    if given is not None:
+        spec = spec.model_copy(update={"validation": None, "limit": None, "splits": None, **given})
         split = split or "test"
         splits, known_labels = {split}, task.known_labels
     refine = partial(task.refine, task.options)
@@ -78,6 +83,7 @@ def rows_of_split(
 
 def evaluate(
     source: str | Path,
+    data: Any = None,
     *,
     split: str | None = None,
     file: str | Path | None = None,
@@ -89,9 +95,10 @@ def evaluate(
     depth: int = 20,
     mapper: Mapper = map,
 ) -> dict[str, Any]:
-    """Score a run, a model folder or a Hub model on a split of the run's data, or on a file in the same layout.
+    """Score a run, a model folder or a Hub model on a split of the run's data, or on other rows in the same layout.
 
-    split: by default test, validation or train: the first that has targets.
+    data: a file, or rows as for `bertkit.train`, alone or by split.
+    split: by default test, validation or train: the first that has targets; of `data`, test.
     file: rows in the layout of the run's data; or a folder of split files, of which `split` (test) is taken.
     rerank, depth: a cross-encoder that reorders the first `depth` documents of a retrieval model.
     overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for `load`
@@ -102,10 +109,15 @@ def evaluate(
     if unknown:
         what = "only `data.` settings can be overridden here; the rest is part of the model"
         raise RecipeError([Problem(f"override {override}", what) for override in unknown])
+    if isinstance(data, str | Path) and file is None:
+        data, file = None, data
+    if data is not None and file is not None:
+        raise RecipeError(Problem("", "`data` and `file` both name the rows: give one of them"))
     if split is not None and file is not None and not Path(file).is_dir():
         raise RecipeError(Problem("", "--split names a split of the run's data, --data a file: give one of them"))
     predictor = replace(load(source, revision=revision, task=task), mapper=mapper)
-    split, rows = rows_of_split(source, predictor, file, split, ("test", "validation"), overrides)
+    with nullcontext() if data is None else temporary_rows(data) as given:
+        split, rows = rows_of_split(source, predictor, file, split, ("test", "validation"), overrides, given)
     if rerank is None:
         return {"split": split, **score(predictor, rows, metrics)[1]}
     ranker = replace(load_as("text-ranking", rerank), mapper=mapper)

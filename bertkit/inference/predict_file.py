@@ -16,6 +16,7 @@ from bertkit.data.readers import COMPRESSIONS, FORMATS, TABLES, read_rows, read_
 from bertkit.data.schema import Answer
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
+from bertkit.inference.display import flat
 from bertkit.inference.predictor import Predictor
 from bertkit.recipe.recipe import load_recipe
 from bertkit.sections import DataSpec
@@ -83,25 +84,13 @@ def _write_csv(file: IO[str], pairs: Pairs) -> None:
     """The first row decides the columns."""
     writer: csv.DictWriter[str] | None = None
     for answer, row in pairs:
-        flat = {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()}
-        flat |= dict(_flat("answer", answer))
+        cells = {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()}
+        cells |= dict(flat(answer, "answer."))
         if writer is None:
-            writer = csv.DictWriter(file, list(flat))
+            writer = csv.DictWriter(file, list(cells))
             writer.writeheader()
-        unknown = set(flat) - set(writer.fieldnames)
+        unknown = set(cells) - set(writer.fieldnames)
         if unknown:
             what = f"a row has columns that the first row does not have: {', '.join(sorted(unknown))}"
             raise DataError(Problem("csv output", what, "Write .jsonl, where rows may differ."))
-        writer.writerow(flat)
-
-
-def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Nested answers as flat columns: answer.label, answer.scores.positive."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _flat(f"{name}.{key}", inner)
-    else:
-        nested = name.rpartition(".")[2] in ("words", "entities", "n_best", "vector")
-        plain = isinstance(value, list) and not nested and all(isinstance(each, str) for each in value)
-        joined = "|".join(value) if plain else json.dumps(value, ensure_ascii=False)
-        yield name, joined if isinstance(value, list) else value
+        writer.writerow(cells)

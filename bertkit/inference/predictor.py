@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from operator import add
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +15,12 @@ import numpy as np
 from datasets import Dataset
 from pydantic import ValidationError
 
-from bertkit.data.schema import Answer, Source
+from bertkit.data.memory import frame_like, frame_rows, is_frame
+from bertkit.data.schema import Answer, Source, columns_of
 from bertkit.data.values import read_inputs, replace_surrogates
 from bertkit.encoding.padding import BatchSize
 from bertkit.errors import DataError, ModelError, Problem, RowsError, UserError
+from bertkit.inference.display import flat
 from bertkit.inference.onnx_session import OnnxModel, open_model
 from bertkit.inference.runner import Mapper, Runner
 from bertkit.inference.settings import damaged_settings, read_settings, resolve_max_length
@@ -29,6 +31,7 @@ from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
 from bertkit.tasks.vectors import VectorTask, stacked
+from bertkit.text import short_repr
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +66,10 @@ class Predictor:
         return "onnx" if isinstance(self.model, OnnxModel) else "torch"
 
     def __call__(self, rows: Row | Sequence[Row] | None = None, /, **row: Any) -> Answer | list[Answer]:
-        """The answer to one text or row, or the list of answers to several; or to `question=…, context=…`."""
+        """The answer to one text or row, or the list of answers to several; or to `question=…, context=…`.
+
+        rows: as for `stream`. `frame` gives answers as a table.
+        """
         if row and rows is not None:
             raise DataError(Problem("", f"give rows, or the columns of one row ({', '.join(row)}), not both"))
         rows = row if rows is None else rows
@@ -78,6 +84,7 @@ class Predictor:
             what = f"a model for {self.task.name} gives no vectors of texts"
             fix = "bertkit.Features gives vectors from the layers of any encoder."
             raise UserError(Problem("the model", what, fix))
+        texts = _texts(texts)
         parts, cut = [np.empty((0, 0), dtype=np.float32)], 0
         for start in range(0, len(texts), self.task.chunk_size):
             chunk = [replace_surrogates(text) for text in texts[start : start + self.task.chunk_size]]
@@ -89,9 +96,13 @@ class Predictor:
         return np.concatenate(parts[1:] or parts)
 
     def stream(self, rows: Iterable[Row]) -> Iterator[Answer]:
-        """Answers in the rows' order, in constant memory. Raises DataError on a row without the task's columns."""
-        if type(rows).__name__ == "DataFrame":  # iterating one gives its column names
-            raise DataError(Problem("", "a DataFrame, where rows are expected", 'Write frame.to_dict("records").'))
+        """Answers in the rows' order, in constant memory. Raises DataError on a row without the task's columns.
+
+        rows: texts or dicts; or a pandas or polars DataFrame, pyarrow.Table or Dataset, which is converted as a whole.
+        """
+        if is_frame(rows):
+            names = chain.from_iterable(map(columns_of, self.columns.values()))
+            rows = frame_rows(rows, {*self.task.schema.columns, *names})
         if not isinstance(rows, Iterable):
             raise DataError(Problem("", f"expected texts or rows, found {rows!r:.60}"))
         source, start = iter(rows), 0
@@ -102,12 +113,35 @@ class Predictor:
                 raise error.renumbered(partial(add, start)) from None
             start += len(chunk)
 
+    def frame(self, rows: Iterable[Row]) -> Any:
+        """The answers as a table of the library that `rows` is of, or of pandas for a list; pandas keeps its index.
+
+        Columns are the answer's own, such as `label` and `score`, one per label with its probability, and for nested
+        answers those of csv output, such as `entities`, as JSON. Raises DataError as `stream` does.
+        """
+        return frame_like(rows, map(_cells, self.stream(rows)))
+
     def canonical(self, rows: Sequence[Row], start: int) -> Dataset:
         """The task's input and context columns of these rows, under their canonical names.
 
         start: number of rows before these, for messages. Raises DataError on rows without the columns.
         """
         return Dataset.from_dict(read_inputs(rows, self.task.schema, self.task.inputs, self.columns, start))
+
+
+def _cells(answer: Answer) -> dict[str, Any]:
+    """The columns of an answer; `scores.positive` is `positive`, unless the answer has a column of that name."""
+    cells = dict(flat(answer))
+    return {(key if (short := key.removeprefix("scores.")) in cells else short): value for key, value in cells.items()}
+
+
+def _texts(texts: Sequence[str]) -> list[str]:
+    if is_frame(texts):
+        raise DataError(Problem("", "a frame, where texts are expected", 'Give its column: encode(frame["text"]).'))
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise DataError(Problem(f"row {number}", f"holds {short_repr(text)}, where text is expected"))
+    return list(texts)
 
 
 def model_folder(source: str | Path, revision: str | None = None) -> Path:
