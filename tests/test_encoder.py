@@ -23,6 +23,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     CanineTokenizer,
+    LukeTokenizer,
     PreTrainedTokenizerFast,
     set_seed,
 )
@@ -32,7 +33,7 @@ from bertkit.inference.settings import resolve_max_length
 from bertkit.models import download
 from bertkit.models import encoder as module
 from bertkit.models.encoder import Encoder, load_model, load_tokenizer, resolve_encoder
-from bertkit.models.trained_parts import freeze, with_lora
+from bertkit.models.trained_parts import freeze, merged, with_lora
 from bertkit.sections import Freeze, Lora, ModelSpec
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -152,10 +153,16 @@ def test_padding_on_the_left_is_refused(folder: Path) -> None:
         load_tokenizer(folder)
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bytes", "metaspace"])
+def by_luke() -> Any:
+    """LUKE's own, which passes `split_special_tokens` on twice where it is called with it."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    return LukeTokenizer(vocab={piece: number for number, piece in enumerate(pieces)}, merges=[])
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bytes", "metaspace", "luke"])
 def test_special_tokens_that_a_text_spells_out_are_text(kind: str, folder: Path, tmp_path: Path) -> None:
     if kind != "wordpiece":
-        {"bytes": by_bytes, "metaspace": by_metaspace}[kind]().save_pretrained(folder)
+        {"bytes": by_bytes, "metaspace": by_metaspace, "luke": by_luke}[kind]().save_pretrained(folder)
     tokenizer, whole = load_tokenizer(folder), load_tokenizer(folder, split_special_tokens=False)
     plain = AutoTokenizer.from_pretrained(folder)
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
@@ -438,12 +445,28 @@ def test_lora_leaves_the_decoder_to_the_word_embeddings(kind: str, tmp_path: Pat
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
     ids = torch.tensor([[5, 6, 7, 8]])
     expected = adapted(input_ids=ids).logits
-    merged = adapted.merge_and_unload()
-    assert merged.get_output_embeddings().weight is merged.get_input_embeddings().weight
-    merged.save_pretrained(tmp_path)
+    whole = merged(adapted)
+    assert whole.get_output_embeddings().weight is whole.get_input_embeddings().weight
+    whole.save_pretrained(tmp_path)
     again, report = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
     torch.testing.assert_close(again.eval()(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_decoder_that_was_never_tied_leaves_the_rest_tied(tmp_path: Path) -> None:
+    """LUKE's: its entities' decoder and its bias are tied, its words' decoder is not."""
+    config = AutoConfig.for_model("luke", vocab_size=50, entity_vocab_size=9, entity_emb_size=8, **SMALL)
+    model = merged(with_lora(AutoModelForMaskedLM.from_config(config), Lora(r=2, target_modules=["query"]), {}))
+    model.save_pretrained(tmp_path)
+    again, report = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert again.config.tie_word_embeddings is True
+
+
+def test_adapters_are_merged_without_a_setting_for_tied_embeddings() -> None:
+    config = AutoConfig.for_model("splinter", vocab_size=50, **SMALL)
+    model = merged(with_lora(AutoModel.from_config(config), Lora(r=2, target_modules=["query"]), {}))
+    assert "tie_word_embeddings" not in model.config.to_dict()
 
 
 def test_lora_on_embeddings_that_the_decoder_shares_is_refused() -> None:

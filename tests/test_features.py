@@ -32,6 +32,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import get_tags
 from small import largest_file
 from transformers import (
+    AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
@@ -626,3 +627,36 @@ def test_layers_that_pool_their_tokens_are_refused(tiny_encoder: Path, tmp_path:
     assert Features(folder, layers=[0, 1]).fit(TEXTS[:4]).transform(TEXTS[:4]).shape == (4, 32)
     with pytest.raises(ModelError, match=r"(?s)fewer states than tokens.*from 0 to 1 have one for each token"):
         Features(folder).fit(TEXTS[:4]).transform(TEXTS[:4])
+
+
+def of_kind(kind: str, tiny_encoder: Path, folder: Path, **fields: Any) -> Path:
+    """An encoder of another architecture with the tiny one's tokenizer."""
+    shutil.copytree(tiny_encoder, folder, ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
+    sizes = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    AutoModel.from_config(AutoConfig.for_model(kind, **{"vocab_size": 42, **sizes, **fields})).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["convbert", "fnet"])
+@pytest.mark.parametrize("pool", ["mean", "none"])
+def test_a_vector_depends_on_its_text_alone(kind: str, pool: Any, tiny_encoder: Path, tmp_path: Path) -> None:
+    """The states of these encoders change with the padding of a batch."""
+    folder = of_kind(kind, tiny_encoder, tmp_path / kind, initializer_range=0.5)
+    features = Features(folder, pool=pool, cache=False, precision="fp32").fit(TEXTS)
+    both = features.transform(["good", "the cat sat on the mat and it was very very good"])
+    np.testing.assert_allclose(both[0], features.transform(["good"])[0], rtol=1e-5, atol=1e-6)
+
+
+def test_an_encoder_of_more_than_text_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = of_kind("bros", tiny_encoder, tmp_path / "bros", dim_bbox=8)
+    with pytest.raises(
+        ModelError, match=r"(?s)this bros cannot read its tokenizer's inputs.*further inputs are not supported"
+    ):
+        Features(folder, cache=False).fit(TEXTS[:2]).transform(TEXTS[:2])
+
+
+def test_an_encoder_with_a_decoder_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    sizes = dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads"), 2)
+    folder = of_kind("bart", tiny_encoder, tmp_path / "bart", d_model=16, max_position_embeddings=64, **sizes)
+    with pytest.raises(ModelError, match="a bart has a decoder after its encoder"):
+        Features(folder).fit(TEXTS[:2])

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 import small
-from cases import CASES, Case, encoder
+import torch
+from cases import CASES, DRAWN, Case, encoder
+from test_qa_windows import by_bytes
 from transformers import AutoConfig, AutoModel
 
 from bertkit.cli.main import main
 from bertkit.errors import ModelError
 from bertkit.inference.predictor import load
+from bertkit.inference.probe import check_token_types, padding_findings
 from bertkit.tasks.base import Task
-from bertkit.training.probe import check_token_types, padding_findings
 
 SIZES = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
 BY_ID = {case.id: case for case in CASES}
@@ -79,6 +81,39 @@ def test_check_warns_and_the_run_keeps_the_warning(tiny_encoder: Path, tmp_path:
     assert main(["train", str(recipe), "training.num_train_epochs=1", "--output-dir", str(tmp_path / "run")]) == 0
     found = json.loads((tmp_path / "run/data.json").read_text())["findings"]
     assert [finding["level"] for finding in found if "padding changes" in finding["what"]] == ["warn"]
+
+
+def test_longformer_answers_questions(tiny_encoder: Path, tmp_path: Path) -> None:
+    """Its head looks for three separators in every text: those of a pair, as RoBERTa's tokenizer writes it."""
+    sizes = {"attention_window": 4, "sep_token_id": 3}
+    folder = of_kind("longformer", tiny_encoder, tmp_path / "longformer", vocab_size=300, **sizes)
+    with pytest.raises(ModelError, match="cannot read its tokenizer's inputs: AssertionError: There should be exactly"):
+        probed(BY_ID["qa"], folder)
+    by_bytes().save_pretrained(folder)
+    assert probed(BY_ID["qa"], folder) == []
+
+
+def test_an_embedding_of_padding_that_training_changes_is_thought_of(tiny_encoder: Path, tmp_path: Path) -> None:
+    """MobileBERT reads each token with its neighbours, and pretraining moves what it has for padding from zero."""
+    sizes = {"embedding_size": 8, "intra_bottleneck_size": 16, "true_hidden_size": 16}
+    folder = of_kind("mobilebert", tiny_encoder, tmp_path / "mobilebert", **sizes)
+    mlm = next(case for case in DRAWN if case.id == "mlm")
+    assert probed(BY_ID["single-label"], folder) == []
+    (what,) = probed(mlm, folder)
+    assert what.startswith("padding changes the outputs of this mobilebert by up to ")
+    assert probed(mlm, tiny_encoder) == []
+
+
+def test_a_long_text_is_read_the_same_before_and_after_a_short_one(tiny_encoder: Path, tmp_path: Path) -> None:
+    """In transformers, BigBird's sparse attention becomes full for good when it first reads a short text."""
+    sizes = {"block_size": 4, "num_random_blocks": 1, "initializer_range": 0.5}
+    folder = of_kind("big_bird", tiny_encoder, tmp_path / "big_bird", **sizes)
+    model = BY_ID["single-label"].task(folder).model(encoder(folder)).eval()
+    short, long = torch.full((1, 8), 7), torch.arange(5, 41)[None]
+    with torch.inference_mode():
+        before = model(input_ids=long).logits
+        model(input_ids=short)
+        assert torch.equal(model(input_ids=long).logits, before)
 
 
 @pytest.mark.parametrize("case", ["pair", "qa", "ranking-binary"])

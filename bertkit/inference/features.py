@@ -148,6 +148,9 @@ def _reader(params: Features) -> _Reader:
     encoder = resolve_encoder(ModelSpec(name=name, revision=params.revision))
     files = fingerprint(encoder.folder)  # computed before they are read
     config, tokenizer = load_config(encoder.folder), load_tokenizer(encoder.folder)
+    if config.is_encoder_decoder:
+        what = f"a {config.model_type} has a decoder after its encoder"
+        raise ModelError(Problem("model", what, "Use an encoder of the BERT family."))
     device, layers = best_device(), _layers(params.layers, config.num_hidden_layers)
     size = config.hidden_size * (len(layers) if params.combine == "concat" else 1)
     limit = resolve_max_length(encoder, tokenizer, params.max_length)
@@ -252,6 +255,14 @@ class _Reader:
         return model.to(self.device).eval()
 
     @cached_property
+    def batch_size(self) -> int:
+        """1 where padding changes these layers, so that a vector depends on its text alone. Raises ModelError."""
+        from bertkit.inference.probe import LIMIT, change_by_padding
+
+        change = change_by_padding(self.tokenizer, self.model, self.max_length, layers=self.layers)
+        return self.params.batch_size if change <= LIMIT else 1
+
+    @cached_property
     def key(self) -> dict[str, Any]:
         """All that determines the vector of a text."""
         options = {name: getattr(self, name) for name in ("layers", "max_length", "precision")}
@@ -286,7 +297,7 @@ class _Reader:
 
         collate = Collator.of(self.tokenizer, {})
         inputs = {name: columns[name] for name in self.tokenizer.model_input_names if name in columns}
-        for indices in batches_by_length(columns["length"], self.params.batch_size):
+        for indices in batches_by_length(columns["length"], self.batch_size):
             batch = collate({name: [values[index] for index in indices] for name, values in inputs.items()})
             batch = {name: values.to(self.device) for name, values in batch.items()}
             with (

@@ -177,6 +177,8 @@ def load_config(folder: Path) -> PretrainedConfig:
         config: PretrainedConfig = AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, **EXECUTION
         )
+    if config.model_type == "big_bird":  # whose sparse attention becomes full with the first short batch, and stays so
+        config.update({"attention_type": "original_full"})
     return config
 
 
@@ -209,7 +211,7 @@ def load_model(
         return _from_config(config, auto_class)
     what, fix = (
         f"{encoder.name!r} cannot be loaded as {auto_class.__name__}",
-        "Use an encoder of the BERT family in safetensors.",
+        f"Use an encoder in safetensors that {auto_class.__name__} supports, such as a BERT or RoBERTa.",
     )
     with _one_problem("model.name", what, fix), quiet_logger("transformers"), bounded(encoder.folder):
         model, report = auto_class.from_pretrained(

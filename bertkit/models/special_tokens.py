@@ -20,10 +20,13 @@ def keep_out(tokenizer: PreTrainedTokenizerFast) -> None:
     special.pop(str(tokenizer.unk_token), None)  # which any unknown character is
     if not special:
         return
-    spelled = tokenizer([*special], add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    whole = [each for (each, index), ids in zip(special.items(), spelled, strict=True) if index in ids]
+    backend = tokenizer.backend_tokenizer
+    backend.encode_special_tokens = True  # LUKE's tokenizer takes no `split_special_tokens`
+    spelled = backend.encode_batch([*special], add_special_tokens=False)
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    whole = [each for (each, index), text in zip(special.items(), spelled, strict=True) if index in text.ids]
     if whole:
         first = "|".join(f"{re.escape(each[0])}(?={re.escape(each[1:])})" for each in whole)
         split = pre_tokenizers.Split(Regex(first), "merged_with_previous")
-        given = tokenizer.backend_tokenizer.pre_tokenizer
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([given, split]) if given else split
+        given = backend.pre_tokenizer
+        backend.pre_tokenizer = pre_tokenizers.Sequence([given, split]) if given else split

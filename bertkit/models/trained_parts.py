@@ -98,6 +98,21 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
     return adapted
 
 
+def merged(adapted: Any) -> Any:
+    """The model with its adapters added to its weights.
+
+    peft takes a decoder that was never tied to the word embeddings, as LUKE's, for one that no longer is; the model
+    would then be loaded without anything tied.
+    """
+    tied = adapted.config.to_dict().get("tie_word_embeddings")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Input and output embeddings are no longer tied", UserWarning)
+        model = adapted.merge_and_unload()
+    if tied is not None:
+        model.config.tie_word_embeddings = tied
+    return model
+
+
 def _share_again(adapted: Any, encoder: set[Parameter]) -> None:
     """Put the encoder's own parameters into the copies of the head that peft has made.
 

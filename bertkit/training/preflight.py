@@ -20,6 +20,7 @@ from bertkit.data.memory import keep_rows
 from bertkit.data.schema import Finding
 from bertkit.errors import DataError, Problem, RecipeError, RowsError
 from bertkit.files import read_json, write_json, write_text
+from bertkit.inference.probe import check_token_types, padding_findings
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.device import best_device, best_precision
 from bertkit.models.encoder import Encoder, load_tokenizer, quiet_logger
@@ -30,7 +31,6 @@ from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
 from bertkit.tasks.base import prepare as prepare_task
 from bertkit.training.distillation import Teacher, check_sizes, find_teacher, keep_layers
-from bertkit.training.probe import check_token_types, padding_findings
 
 logger = logging.getLogger(__name__)
 

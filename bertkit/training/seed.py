@@ -21,6 +21,7 @@ from bertkit.files import read_json, write_json
 from bertkit.inference.runner import Runner
 from bertkit.models.device import resolve_precision
 from bertkit.models.encoder import save_tokenizer
+from bertkit.models.trained_parts import merged
 from bertkit.run import Run
 from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.training.callbacks import MetricsLog, Profile, Progress, Shutdown
@@ -153,7 +154,7 @@ def merge_and_calibrate(
     recipe, task, data = job.recipe, runner.task, job.data
     if recipe.peft:
         runner.model.save_pretrained(folder / "adapter")
-        runner = replace(runner, model=runner.model.merge_and_unload())
+        runner = replace(runner, model=merged(runner.model))
     if "validation" in data.rows:
         task = calibrate(task, data.rows["validation"], runner)
     save(runner.model, task, folder / "model", settings)

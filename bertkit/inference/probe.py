@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from bertkit.data.schema import Finding, warn
 from bertkit.encoding.padding import Collator
@@ -17,7 +17,7 @@ from bertkit.tasks.base import Task
 from bertkit.text import first_line
 
 LIMIT = 1e-3  # of the largest output; fp32, summed in another order, changes by far less
-LONGEST = 1024  # tokens; BigBird's attention is sparse beyond 704
+LONGEST = 512  # tokens
 
 
 def check_token_types(model: Any, examples: Mapping[str, Sequence[Any]]) -> None:
@@ -32,32 +32,52 @@ def check_token_types(model: Any, examples: Mapping[str, Sequence[Any]]) -> None
 
 
 def padding_findings(task: Task, model: Any) -> Iterator[Finding]:
-    """A warning where the padding of a batch changes the outputs for a text, as convolutions do."""
-    change = _change_by_padding(task, model)
+    """A warning where the padding of a batch changes the outputs for a text, as convolutions do. Raises ModelError."""
+    if task.name == "pretraining":  # a tied decoder trains the embedding of the padding too, which may be zero so far
+        model.get_input_embeddings().weight.data[task.tokenizer.pad_token_id] += 1.0
+    change = change_by_padding(task.tokenizer, model, task.max_length, pairs=task.name == "question-answering")
     if not change <= LIMIT:  # as NaN is not
         what = f"padding changes the outputs of this {model.config.model_type} by up to {change:.1%}, so that an answer"
         yield warn(f"{what} depends on the other texts of its batch", "Load it with batch_size=1 where that matters.")
 
 
-def _change_by_padding(task: Task, model: Any) -> float:
-    """The largest difference between a text alone and in a batch with a long one, as a share of the largest output."""
-    tokenizer, longest = task.tokenizer, min(task.max_length, LONGEST)
+def change_by_padding(
+    tokenizer: PreTrainedTokenizerBase, model: Any, max_length: int, *, pairs: bool = False, layers: Sequence[int] = ()
+) -> float:
+    """The largest difference between a text alone and in a batch with a long one, as a share of the largest output.
+
+    pairs: of texts, which Longformer's head for question answering insists on. layers: the hidden states to compare;
+    by default the outputs. Raises ModelError where the model cannot read its tokenizer's inputs.
+    """
+    longest = min(max_length, LONGEST)
     texts = ["a text", "a text " * longest]
-    columns = encode_texts(tokenizer, [texts], max_length=longest, overflow="truncate", stride=0)
+    sides = [["a"] * 2, texts] if pairs else [texts]
+    columns = encode_texts(tokenizer, sides, max_length=longest, overflow="truncate", stride=0)
     inputs = {name: columns[name] for name in tokenizer.model_input_names if name in columns}
     collate = Collator.of(tokenizer, {})
+    batches = [collate({name: values[:count] for name, values in inputs.items()}) for count in (1, 2)]
+    device = next(model.parameters()).device
+    more = {"output_hidden_states": True} if layers else {}
     model.eval()
     try:
         with torch.inference_mode():
-            alone, both = (model(**collate({name: v[:count] for name, v in inputs.items()})) for count in (1, 2))
-    except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            alone, both = (
+                _compared(model(**{name: each.to(device) for name, each in batch.items()}, **more), layers)
+                for batch in batches
+            )
+    except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {first_line(error)}"
         what = f"this {model.config.model_type} cannot read its tokenizer's inputs: {problem}"
         fix = "Use the tokenizer saved with these weights. Architectures that need further inputs are not supported."
         raise ModelError(Problem("model.name", what, fix)) from error
-    changes = [0.0]
-    for name, values in alone.items():
-        if isinstance(values, torch.Tensor) and values.ndim > 1:
-            own, padded = values[0].float(), both[name][0][: values.shape[1]].float()
-            changes.append(float((own - padded).abs().max() / own.abs().max().clamp(min=1e-12)))
-    return float(np.max(changes))  # NaN where one of them is
+    changes = [
+        (own[0] - padded[0][: own.shape[1]]).abs().max() / own[0].abs().max().clamp(min=1e-12)
+        for own, padded in zip(alone, both, strict=True)
+    ]
+    return float(torch.stack(changes).max()) if changes else 0.0  # NaN where one of them is
+
+
+def _compared(outputs: Any, layers: Sequence[int]) -> list[torch.Tensor]:
+    """The hidden states of these layers; without layers, all outputs for each text."""
+    given = [outputs.hidden_states[layer] for layer in layers] if layers else outputs.values()
+    return [each.float() for each in given if isinstance(each, torch.Tensor) and each.ndim > 1]
