@@ -625,7 +625,7 @@ def test_layers_that_pool_their_tokens_are_refused(tiny_encoder: Path, tmp_path:
     config = FunnelConfig(vocab_size=42, block_sizes=[1, 1], num_decoder_layers=1, **sizes)
     FunnelModel(config).save_pretrained(folder)
     assert Features(folder, layers=[0, 1]).fit(TEXTS[:4]).transform(TEXTS[:4]).shape == (4, 32)
-    with pytest.raises(ModelError, match=r"(?s)fewer states than tokens.*from 0 to 1 have one for each token"):
+    with pytest.raises(ModelError, match=r"(?s)fewer states than tokens.*Layers 0 to 1 have one per token"):
         Features(folder).fit(TEXTS[:4]).transform(TEXTS[:4])
 
 
