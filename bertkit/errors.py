@@ -10,6 +10,7 @@ EXTRAS = {
     **dict.fromkeys(("accelerate", "captum", "evaluate", "peft", "torch"), "torch"),  # training, and models as trained
     **{"ir_measures": "retrieval", "lancedb": "retrieval", "onnx": "onnx", "onnxscript": "onnx", "optuna": "sweep"},
     "onnxruntime": "onnx-runtime",
+    "openpyxl": "excel",
     **dict.fromkeys(("fastapi", "h11", "prometheus_client", "starlette", "uvicorn"), "serve"),
 }  # library -> the extra that brings it
 

@@ -21,7 +21,7 @@ MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # patterns of wha
 
 
 @contextmanager
-def written_aside(path: Path) -> Iterator[TextIO]:
+def written_aside(path: Path, encoding: str = "utf-8") -> Iterator[TextIO]:
     """A text file that gets its name only when the block ends without an error; a link stays a link.
 
     What killed processes left of the same file is removed. Raises OSError, which names the file.
@@ -33,7 +33,7 @@ def written_aside(path: Path) -> Iterator[TextIO]:
     _remove_abandoned(path)
     aside = path.with_name(f".{path.name}.{token_hex(4)}.writing")
     try:
-        with errors_naming(path), _locked(aside) as file:
+        with errors_naming(path), _locked(aside, encoding) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -52,10 +52,10 @@ def errors_naming(path: Path) -> Iterator[None]:
         raise
 
 
-def _locked(aside: Path) -> TextIO:
+def _locked(aside: Path, encoding: str) -> TextIO:
     """The new file `aside`, locked for as long as this process writes it."""
     while True:
-        file = aside.open("w", encoding="utf-8", newline="")
+        file = aside.open("w", encoding=encoding, newline="")
         with suppress(OSError):  # a file system without locks, where nothing that was left is removed
             fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:

@@ -70,17 +70,22 @@ class DataSpec(Section):
     columns: dict[str, str | Texts] = Field(
         default_factory=dict, description="Canonical column -> column at the source; several text columns are joined."
     )
-    format: Literal["csv", "tsv", "json", "jsonl", "parquet", "arrow", "conll", "conllu", "txt", "lines"] | None = (
-        Field(None, description="null: from the file's name, with or without .gz or .xz.")
-    )
+    format: (
+        Literal["csv", "tsv", "xlsx", "json", "jsonl", "parquet", "arrow", "conll", "conllu", "txt", "lines"] | None
+    ) = Field(None, description="null: from the file's name, with or without .gz or .xz.")
     header: bool | list[str] = Field(
-        True, description="csv/tsv: true, or the column names of files without a header. conll: names, or by position."
+        True,
+        description="true, or the column names of csv, tsv and xlsx without a header. conll: names, or by position.",
     )
     delimiter: str | None = Field(
         None, min_length=1, max_length=1, description="null: comma for csv, tab for tsv, tabs or spaces for conll."
     )
+    encoding: str = Field("utf-8", description="Of text files: utf-8, cp1252, latin-1, utf-16, or any Python knows.")
+    decimal: Literal[".", ","] = Field(".", description="What separates the decimals of numbers in text.")
     quoting: bool | None = Field(None, description="csv/tsv: whether quotes group fields. null: csv yes, tsv no.")
-    extra_fields: Literal["error", "ignore"] = Field("error", description="csv/tsv rows with more fields than columns.")
+    extra_fields: Literal["error", "ignore"] = Field(
+        "error", description="csv, tsv and xlsx rows with more fields than columns."
+    )
     validation: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="Fraction of train to hold out, stratified by label, if the source has no validation split."
     )
@@ -101,6 +106,16 @@ class DataSpec(Section):
     unseen_labels: Literal["error", "ignore"] = Field(
         "error", description="Labels that train does not have: stop, or drop those rows and report them."
     )
+
+    @field_validator("encoding")
+    @classmethod
+    def _known(cls, given: str) -> str:
+        try:
+            "a".encode(given)
+        except (LookupError, ValueError):
+            what = "expected a text encoding that Python knows, such as utf-8, cp1252, latin-1 or utf-16; found {given}"
+            raise PydanticCustomError("encoding", what, {"given": repr(given)}) from None
+        return given
 
 
 class EarlyStopping(Section):

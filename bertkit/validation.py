@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from bertkit.text import KeyPath, short_repr
 
-MAX_LISTED = 10  # choices in a sentence
+MAX_LISTED = 12  # choices in a sentence
 
 
 class KeyProblem(NamedTuple):

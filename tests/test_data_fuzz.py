@@ -58,10 +58,11 @@ def read(path: Path, content: bytes, **recipe: Any) -> None:
     quoting=st.none() | st.booleans(),
     extra=st.sampled_from(["error", "ignore"]),
     mark=st.none() | st.characters(exclude_categories=["Cs"]),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-16-be", "utf-32", "shift_jis", "cp500"]),
 )
 @QUICK
-def test_any_bytes(tmp_path, name, content, quoting, extra, mark):
-    read(tmp_path / name, content, quoting=quoting, extra_fields=extra, delimiter=mark)
+def test_any_bytes(tmp_path, name, content, quoting, extra, mark, encoding):
+    read(tmp_path / name, content, quoting=quoting, extra_fields=extra, delimiter=mark, encoding=encoding)
 
 
 @pytest.mark.parametrize("name", ["t.csv.gz", "t.jsonl.gz", "t.jsonl.xz", "t.parquet.gz"])

@@ -9,12 +9,15 @@ import itertools
 import json
 import lzma
 import struct
+import tracemalloc
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from bertkit.data import read_rows, read_stream
-from bertkit.data.readers import MAX_LINE
+from bertkit.data.decoding import MAX_LINE, text_lines
+from bertkit.data.table import Problems
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 
@@ -45,6 +48,15 @@ FINE = [
     ("blanks around names", "t.csv", " text , label\na,x\nb,y\n", {}, AB),
     ("blank lines", "t.csv", "text,label\na,x\nb,y\n\n\n", {}, AB),
     ("semicolons", "t.csv", "text;label\na;x\nb;y\n", {"delimiter": ";"}, AB),
+    ("cp1252", "t.csv", "text\n€ß\n".encode("cp1252"), {"encoding": "cp1252"}, [(2, {"text": "€ß"})]),
+    ("latin-1", "t.tsv", "text\nß\n".encode("latin-1"), {"encoding": "latin-1"}, [(2, {"text": "ß"})]),
+    ("UTF-16", "t.csv", "text,label\r\na,x\r\nb,y\r\n".encode("utf-16"), {"encoding": "utf-16"}, AB),
+    ("no mark", "t.csv", "text\nĊ\n".encode("utf-16-be"), {"encoding": "utf-16-be"}, [(2, {"text": "Ċ"})]),
+    ("UTF-32", "t.csv", "text,label\na,x\nb,y\n".encode("utf-32"), {"encoding": "utf-32"}, AB),
+    ("shift_jis", "t.csv", "text\n表\n".encode("shift_jis"), {"encoding": "shift_jis"}, [(2, {"text": "表"})]),
+    ("json in cp1252", "t.json", '[{"a": "ß"}]'.encode("cp1252"), {"encoding": "cp1252"}, [(1, {"a": "ß"})]),
+    ("a comma in one column", "t.csv", "a;b\nx;y\n", {"delimiter": ","}, [(2, {"a;b": "x;y"})]),
+    ("a semicolon in one column without a header", "t.csv", "x;y\n", {"header": ["a"]}, [(1, {"a": "x;y"})]),
     ("tabs", "t.tsv", "text\tlabel\na\tx\nb\ty\n", {}, AB),
     ("tabs in .csv", "t.csv", "text\tlabel\na\tx\nb\ty\n", {"format": "tsv"}, AB),
     ("no header", "t.csv", "a,x\n", {"header": ["text", "label"]}, [(1, {"text": "a", "label": "x"})]),
@@ -75,9 +87,26 @@ def test_reads(tmp_path, name, content, settings, rows, pack):
     assert read(tmp_path, name, content, **settings) == rows
 
 
+CP1252, SEMICOLON = "'data.encoding=cp1252'", "'data.delimiter=\";\"'"
 SAD = [
-    ("bad byte", "t.csv", "text\na\ncafé".encode("latin-1"), {}, ["t.csv:3: byte 0xE9 at column 4 is not UTF-8; save"]),
-    ("UTF-16", "t.csv", "text\na\n".encode("utf-16"), {}, ["UTF-16"]),
+    ("bad byte", "t.csv", b"text\na\ncaf\xe9", {}, ["t.csv:3: byte 0xE9 at column 4 is not", "'café'", CP1252]),
+    ("bad bytes", "t.csv", b"a\n\xe9\n\xe9\n\xe9", {}, ["t.csv:3: byte 0xE9 at column 1 is not UTF-8\nt.csv:4: byte"]),
+    ("not cp1252", "t.csv", "a\nÁ\n".encode(), {"encoding": "cp1252"}, ["not CP1252", "reads 'Á'", "encoding=utf-8'"]),
+    ("of no encoding", "t.csv", b"a\n\x81\n", {}, ["t.csv:2: byte 0x81", "name its encoding, e.g."]),
+    ("UTF-16", "t.csv", "text\na\n".encode("utf-16"), {}, ["t.csv: the file is UTF-16", "{encoding: utf-16}"]),
+    ("UTF-16 LE", "t.csv", "text\na\n".encode("utf-16-le"), {}, ["the file is UTF-16-LE", "{encoding: utf-16-le}"]),
+    ("UTF-16 BE", "t.csv", "text\na\n".encode("utf-16-be"), {}, ["the file is UTF-16-BE", "{encoding: utf-16-be}"]),
+    ("UTF-16 in json", "t.json", "[]".encode("utf-16"), {}, ["the file is UTF-16", "{encoding: utf-16}"]),
+    ("a mark of UTF-8", "t.csv", b"\xef\xbb\xbfa\nb\n", {"encoding": "cp1252"}, ["the file is UTF-8", ": utf-8}"]),
+    ("half a UTF-16", "t.csv", b"\xff\xfea\0\n\0\0\xd8b\0", {"encoding": "utf-16"}, ["line 0 something is not UTF-16"]),
+    ("half a json", "t.json", b"\xff\xfe[\0\0\xd8]\0", {"encoding": "utf-16"}, ["t.json: this is not UTF-16"]),
+    ("semicolons", "t.csv", "a;b;c\nx,y;1;2\n", {}, ["t.csv:1: the first line has 1 field, but 3 where", SEMICOLON]),
+    ("semicolons in quotes", "t.csv", '"a, b";"c"\n"x\n";y\n', {}, ["1 field, but 2 where ';'", SEMICOLON]),
+    ("semicolons, one comma", "t.csv", "a;b, c;d\nx;y;z\n", {}, ["the first line has 2 fields, but 3", SEMICOLON]),
+    ("semicolons and names", "t.csv", "x;y\n", {"header": ["a", "b"]}, ["1 field, but 2", SEMICOLON]),
+    ("tabs in csv", "t.csv", "a\tb\nx\ty\n", {}, ["1 field, but 2", 'data.delimiter="\\t"']),
+    ("commas in tsv", "t.tsv", "a,b\nx,y\n", {}, ["1 field, but 2", 'delimiter: ","']),
+    ("both", "t.csv", b"a;b\nx;y\n\xfc;y\n", {}, ["t.csv:1: the first", SEMICOLON, "t.csv:3: byte 0xFC", CP1252]),
     ("too few fields", "t.csv", "a,b\nx,y\nz\n", {}, ["t.csv:3: 1 fields where 2 are expected"]),
     ("too few is never fine", "t.csv", "a,b\nz\n", {"extra_fields": "ignore"}, ["t.csv:2: 1 fields"]),
     ("too many fields", "t.csv", "a,b\nx,y,z\n", {}, ["t.csv:2: 3 fields where 2", "extra_fields: ignore"]),
@@ -111,7 +140,8 @@ SAD = [
     ("not arrow", "t.arrow", "ARROW1 or so", {}, ["cannot be read as arrow"]),
     ("not an arrow stream", "t.arrow", "hello", {}, ["cannot be read"]),
     ("an empty arrow file", "t.arrow", "", {}, ["cannot be read as arrow"]),
-    ("unknown suffix", "t.log", "x", {}, [".csv, .tsv, .json, .jsonl, .parquet", "format:"]),
+    ("unknown suffix", "t.log", "x", {}, [".csv, .tsv, .xlsx, .json, .jsonl, .parquet", "format:"]),
+    ("an old workbook", "t.xls", "x", {}, ["a .xls file is not read", "save it as .xlsx, or as .csv"]),
     ("not gzip", "t.csv.gz", "text\na\n", {}, ["archive is damaged"]),
     ("not xz", "t.csv.xz", "text\na\n", {}, ["archive is damaged"]),
 ]  # fmt: skip
@@ -168,6 +198,37 @@ def test_what_is_held_whole_has_a_limit(name, tmp_path, monkeypatch):
     with pytest.raises(DataError, match=rf"{name}: holds more than 1,000 bytes") as caught:
         list(read_rows(path, DataSpec(source=str(path))))
     assert caught.value.problems[0].fix
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16-le"])
+def test_memory_does_not_grow_with_the_file_in_any_encoding(encoding):
+    class Large(io.RawIOBase):
+        left = 300
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            block = ("größer, " * 20 + "\n").encode(encoding) * 10
+            self.left -= 1
+            if not self.left:
+                return 0
+            buffer[: len(block)] = block
+            return len(block)
+
+    tracemalloc.start()
+    rows = text_lines(io.BufferedReader(Large(), 10_000), encoding, Problems("t.txt"))
+    count = sum(1 for _ in rows)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 299 * 10
+    assert most < 200_000  # bytes; the file has half a million or more
+
+
+@pytest.mark.parametrize("encoding", ["utf-9", "rot13", "hex", "undefined", ""])
+def test_an_encoding_that_python_does_not_know_for_text(encoding):
+    with pytest.raises(ValidationError, match="expected a text encoding that Python knows"):
+        spec(encoding=encoding)
 
 
 def test_reading_streams():

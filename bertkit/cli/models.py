@@ -57,10 +57,10 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **o
 @command(
     "predict for texts, or for any number of rows",
     RUN,
-    argument("rest", "texts; with --context, questions", nargs="*", metavar="TEXT"),
+    argument("rest", "texts, with --context questions; or with --input data.KEY=VALUE", nargs="*", metavar="TEXT"),
     path("--context", "the text that the questions are about"),
     argument("--input", f"{ROWS}; - reads jsonl from stdin", metavar="FILE"),
-    path("--output", ".jsonl or .csv; default: jsonl to stdout"),
+    path("--output", ".jsonl, .csv or .xlsx; default: jsonl to stdout"),
     argument("--column", "column of the input to read as text", action="append", default=[], metavar="text=NAME"),
     TASK,
     REVISION,
@@ -71,7 +71,7 @@ def predict(
     source: str, rest: list[str], context: Path | None, input: str | None, output: Path | None, column: list[str],
     as_json: bool, mapper: Any, **options: Any,
 ) -> None:  # fmt: skip
-    if bool(rest) == bool(input):
+    if not (rest or input) or (input and any(not text.startswith("data.") for text in rest)):
         raise UserError("predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
     if input and context:
         raise UserError("--context works only with TEXTs; rows of --input have a context each")
@@ -89,7 +89,7 @@ def predict(
     if not input:
         _predict_texts(predictor, source, rest, context, as_json)
         return
-    count = predict_file(predictor, source, input, output if processes.first() else None, columns)
+    count = predict_file(predictor, source, input, output if processes.first() else None, columns, rest)
     print(f"{count:,} rows" + (f" in {output}" if output else ""), file=sys.stderr)
 
 

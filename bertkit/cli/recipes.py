@@ -126,7 +126,7 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
 
 @command(
     "train a WordPiece tokenizer, as BERT's, on texts",
-    path("--input", "txt, csv, tsv, json, jsonl, parquet or arrow", nargs="+", required=True),
+    path("--input", "txt, csv, tsv, xlsx, json, jsonl, parquet or arrow", nargs="+", required=True),
     path("--output", "a new folder", "DIR", required=True),
     argument("--vocab-size", "word pieces", default=30522),
     flag("--cased", "keep case and accents; by default they are removed"),

@@ -44,7 +44,7 @@ def path(name: str, help: str, metavar: str = "FILE", **options: Any) -> Argumen
     return argument(name, help, metavar=metavar, type=Path, **options)
 
 
-ROWS = "csv, tsv, json, jsonl, parquet, arrow, conll, or txt with one text per line"
+ROWS = "csv, tsv, xlsx, json, jsonl, parquet, arrow, conll, or txt with one text per line"
 RUN = argument("source", "a run folder, a model folder or a Hub id", metavar="RUN")
 MODEL = argument("source", "a run folder, a model folder or a Hub id", metavar="MODEL")
 RECIPE = argument("recipe", "a shipped recipe's name, or a file")

@@ -15,7 +15,7 @@ from bertkit.errors import UserError
 @command(
     "embed the texts of a file, as parquet or npy",
     MODEL,
-    path("--input", "csv, tsv, json, jsonl, parquet, arrow, or txt with one text per line", required=True),
+    path("--input", "csv, tsv, xlsx, json, jsonl, parquet, arrow, or txt with one text per line", required=True),
     path("--output", ".parquet or .npy", required=True),
     COLUMN,
     argument("--side", "which prefix to prepend", choices=("text", "query", "document"), default="text"),

@@ -92,13 +92,13 @@ def _opened(stream: IO[bytes], name: str, kind: str) -> Iterator[tuple[pa.Schema
     from pyarrow import ipc
 
     if kind == "parquet":
-        with pq.ParquetFile(_seekable(stream, name)) as file:
+        with pq.ParquetFile(seekable(stream, name)) as file:
             yield file.schema_arrow, file.iter_batches(BATCH)
         return
     start = stream.read(len(MAGIC))
     stream.seek(0)
     if start == MAGIC:
-        with ipc.open_file(_seekable(stream, name)) as file:
+        with ipc.open_file(seekable(stream, name)) as file:
             yield file.schema, _valid(map(file.get_batch, range(file.num_record_batches)))
     else:
         with ipc.open_stream(stream) as reader:
@@ -112,7 +112,7 @@ def _valid(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-def _seekable(stream: IO[bytes], name: str) -> IO[bytes]:
+def seekable(stream: IO[bytes], name: str) -> IO[bytes]:
     """The stream, or a copy of it in memory where it cannot be read from its end."""
     if isinstance(stream, io.BufferedReader) and stream.seekable():
         return stream

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bertkit.data.schema import Column, Schema, Source, columns_of, mapped_columns
-from bertkit.data.table import Problems
+from bertkit.data.table import Problems, setting
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 from bertkit.text import listed, short_repr
@@ -91,8 +91,7 @@ def _missing(
 ) -> Problem:
     what = f"needs a column {_either(group)}; found: {listed([short_repr(name) for name in found])}"
     if len(found) == 1 and (others := [d for d in "\t;,|" if d in found[0]]):
-        fix = f"the fields may be separated by it:  data: {{delimiter: {json.dumps(others[0])}}}"
-        return Problem(where, what, fix)
+        return Problem(where, what, setting("delimiter", json.dumps(others[0])))
     taken = mapped_columns(spec)
     free = [name for name in found if name not in taken and name not in columns]
     free.sort(key=lambda name: name.lower() in _IDS)

@@ -201,7 +201,7 @@ def _read(parts: Sequence[Part], columns: Mapping[str, Column], spec: DataSpec) 
                 if columns[name].holds == "label":  # converted once all values are read; equal ones are one object
                     read[name].extend(intern(value) if isinstance(value, str) else value for value in values)
                 else:
-                    read[name].extend(convert(values, name, columns[name], places))
+                    read[name].extend(convert(values, name, columns[name], places, spec.decimal))
     for name in (name for name in names if columns[name].holds == "label"):
         read[name] = convert(read[name], name, columns[name], origin)
     return Table({**read}, replace(origin, ids=read.get("id", ()))), bytes(judged)

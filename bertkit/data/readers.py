@@ -1,23 +1,22 @@
-"""Rows from files, one at a time: csv, tsv, json, jsonl, parquet, arrow, conll, conllu and txt, plain or as .gz or .xz.
+"""Rows from files, one at a time: csv, tsv, xlsx, json, jsonl, parquet, arrow, conll, conllu, txt; also as .gz or .xz.
 
-Values in csv and tsv stay text, including "NA", "null" and "1.0". Memory is constant, except for json (one document)
-and compressed files that are read from their end (parquet, Arrow's file format). Problems with rows are gathered: one
-DataError names up to 20. A json document in the layout of SQuAD is read as one row per question; see `squad_rows`;
-exports of annotation tools, in json and jsonl, as rows with text, spans and labels; see `exported`. In txt, blank lines
-separate documents, and each line is a paragraph; in `lines`, each line is a text.
+Values in csv and tsv stay text, including "NA", "null" and "1.0". Memory is constant, except for json (one document),
+the texts of xlsx, and compressed files that are read from their end (parquet, Arrow's file format). Problems with rows
+are gathered: one DataError names up to 20. A json document in the layout of SQuAD is read as one row per question; see
+`squad_rows`; exports of annotation tools, in json and jsonl, as rows with text, spans and labels; see `exported`. In
+txt, blank lines separate documents, and each line is a paragraph; in `lines`, each line is a text.
 """
 
 from __future__ import annotations
 
 import codecs
-import csv
 import gzip
 import json
 import lzma
 import re
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,21 +25,22 @@ from typing import IO, Any, cast
 
 from bertkit.data.arrow import read_all, table_names, table_rows
 from bertkit.data.conll import Lines, conll_rows, conllu_rows
+from bertkit.data.decoding import decoded, text_lines
+from bertkit.data.delimited import delimited_rows, named_records
+from bertkit.data.excel import sheet_records
 from bertkit.data.exports import Found, exported, is_pair
 from bertkit.data.schema import Finding
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
-from bertkit.text import listed
 
 FORMATS = {  # suffix of a file name -> format
-    **{name: name for name in ("csv", "tsv", "json", "jsonl", "parquet", "arrow", "conll", "conllu", "txt")},
+    **{name: name for name in ("csv", "tsv", "xlsx", "json", "jsonl", "parquet", "arrow", "conll", "conllu", "txt")},
     **dict.fromkeys(("bio", "iob", "iob2", "bioes"), "conll"),
 }
 TABLES = ("parquet", "arrow")  # formats with typed columns
 COMPRESSIONS = (".gz", ".xz")
-MAX_LINE = 10_000_000  # bytes of a line and of a quoted field: bounds an unclosed quote
 MAX_DOCUMENT = 100_000_000  # characters of txt without a blank line
 DOCBIN = (  # .spacy as the training data that `exported` reads; spaCy unpacks msgpack, and runs nothing of the file
     "import json, sys, spacy.tokens, spacy.vocab; "
@@ -50,12 +50,6 @@ DOCBIN = (  # .spacy as the training data that `exported` reads; spaCy unpacks m
 )
 
 _SURROGATE = re.compile(r"\\u[dD]")
-_QUOTES = (
-    ("unexpected end of data", "a quote that opens in this row is never closed"),
-    ("field larger", f"a quote that opens in this row is not closed within {MAX_LINE:,} bytes"),
-    ("new-line character", "a carriage return outside quotes"),
-    ("", "text follows a closing quote in this row"),
-)
 
 
 def format_of(path: Path, spec: DataSpec) -> str:
@@ -64,6 +58,8 @@ def format_of(path: Path, spec: DataSpec) -> str:
     if spec.format is None and suffix == "spacy":
         fix = f'Export it where spaCy is installed:  python -c "{DOCBIN}" {quote(str(path))} > {quote(path.stem)}.json'
         raise DataError(Problem(str(path), "spaCy's binary format, which only spaCy reads", fix))
+    if spec.format is None and suffix in ("xls", "xlsb", "xlsm", "ods"):
+        raise DataError(Problem(str(path), f"a .{suffix} file is not read", "save it as .xlsx, or as .csv"))
     if spec.format is None and suffix not in FORMATS:
         known = ", ".join(f".{name}" for name in FORMATS)
         what = f"unknown file format; known: {known}, each also with .gz or .xz"
@@ -79,7 +75,7 @@ def text_a_row(path: Path, spec: DataSpec) -> DataSpec:
 
 def row_prefix(name: str, file_format: str) -> str:
     """The prefix of row numbers in messages: `train.csv:` for lines, `x.json, row ` for rows."""
-    return f"{name}, row " if file_format in ("json", *TABLES) else f"{name}:"
+    return f"{name}, row " if file_format in ("json", "xlsx", *TABLES) else f"{name}:"
 
 
 def read_rows(
@@ -94,9 +90,16 @@ def read_rows(
     Raises DataError: no such file, a folder, an unknown format, a broken archive, bad rows, no rows.
     """
     file_format = format_of(path, spec)
+    with _opened(path) as stream:
+        yield from _rows(stream, Problems(str(path), findings), spec, file_format, found)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The content of a file, and for the block DataErrors in place of the errors of reading it."""
     try:
         with _open(path) as stream:
-            yield from _rows(stream, Problems(str(path), findings), spec, file_format, found)
+            yield stream
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         what = f"the archive is damaged or incomplete ({error})"
         raise DataError(Problem(str(path), what, "copy or download the file again")) from error
@@ -121,8 +124,12 @@ def _rows(
         rows = table_rows(stream, problems.name, file_format)
     elif file_format == "json":
         rows = _json(stream, spec, problems, found)
+    elif file_format == "xlsx":
+        width = len(spec.header) if isinstance(spec.header, list) else 0
+        records = sheet_records(stream, problems.name, decimal=spec.decimal, width=width)
+        rows = named_records(records, spec, problems, row_prefix(problems.name, file_format))
     else:
-        rows = _LINE_FORMATS[file_format](_lines(stream, problems), spec, problems)
+        rows = _LINE_FORMATS[file_format](text_lines(stream, spec.encoding, problems), spec, problems)
     if file_format == "jsonl":
         rows = exported(rows, row_prefix(problems.name, file_format), spec, problems, found)
     number = 0
@@ -139,41 +146,23 @@ def read_class_names(path: Path, spec: DataSpec) -> dict[str, list[str]]:
     file_format = format_of(path, spec)
     if file_format not in TABLES:
         return {}
-    with _open(path) as stream:
+    with _opened(path) as stream:
         return table_names(stream, str(path), file_format)
+
+
+def written_like(path: Path, spec: DataSpec) -> tuple[str, str]:
+    """Delimiter and encoding of a csv file, for another that opens in the same program; otherwise a comma and UTF-8."""
+    if format_of(path, spec) != "csv":
+        return ",", "utf-8"
+    with _opened(path) as stream:
+        marked = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+    return spec.delimiter or ",", "utf-8-sig" if marked else spec.encoding
 
 
 def _open(path: Path) -> IO[bytes]:
     if path.suffix == ".gz":
         return cast(IO[bytes], gzip.open(path))
     return lzma.open(path) if path.suffix == ".xz" else path.open("rb")
-
-
-def _bad_byte(data: bytes, error: UnicodeDecodeError) -> str:
-    start = data.rfind(b"\n", 0, error.start) + 1
-    column = len(data[start : error.start].decode()) + 1
-    return f"byte 0x{data[error.start]:02X} at column {column} is not UTF-8; save the file as UTF-8"
-
-
-def _lines(stream: IO[bytes], problems: Problems) -> Lines:
-    number = 0
-    while line := stream.readline(MAX_LINE + 1):
-        number += 1
-        if number == 1:
-            line = line.removeprefix(codecs.BOM_UTF8)
-            if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                raise DataError(Problem(problems.name, "the file is UTF-16; save it as UTF-8"))
-        if len(line) > MAX_LINE:
-            problems.add(number, f"the line is longer than {MAX_LINE:,} bytes; is this the right format?")
-            return
-        try:
-            text = line.decode()
-        except UnicodeDecodeError as error:
-            problems.add(number, _bad_byte(line, error))
-            text = line.decode(errors="replace")
-        if "\0" in text:
-            problems.add(number, f"a NUL byte at column {text.index(chr(0)) + 1}; is this a text file in UTF-8?")
-        yield number, text
 
 
 def _texts(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
@@ -195,62 +184,6 @@ def _documents(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[Num
             fix = "put a blank line between documents"
             problems.add(start, f"no blank line within {MAX_DOCUMENT:,} characters", fix)
             return
-
-
-def _delimited(
-    delimiter: str, quoting: bool, lines: Lines, spec: DataSpec, problems: Problems
-) -> Iterator[NumberedRow]:
-    """delimiter, quoting: of the format, where the recipe has none."""
-    quoting = quoting if spec.quoting is None else spec.quoting
-    delimiter = spec.delimiter or delimiter
-    if delimiter in '"\r\n':
-        raise DataError(Problem("data.delimiter", f"{delimiter!r} cannot separate fields"))
-    records = _records(lines, delimiter, quoting, problems)
-    names = spec.header if isinstance(spec.header, list) else _header(records, spec, problems)
-    for number, fields in records:
-        if fields == [""] and len(names) > 1:  # a blank line; with one column it is a row
-            continue
-        if len(fields) < len(names) or (len(fields) > len(names) and spec.extra_fields == "error"):
-            few = len(fields) < len(names)
-            fix = "" if few else "quote fields that contain the delimiter, or set  data: {extra_fields: ignore}"
-            problems.add(number, f"{len(fields)} fields where {len(names)} are expected", fix)
-        elif fields == names and number == 1:
-            problems.add(1, "the first row repeats the names of `header:`", "remove `header:`: the file has one")
-        yield number, dict(zip(names, fields, strict=False))
-
-
-def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: Problems) -> list[str]:
-    if not spec.header:
-        fix = "name the columns, e.g.  data: {header: [label, text]}"
-        raise DataError(Problem(problems.name, "a file without a header needs the names of its columns", fix))
-    number, fields = next(records, (0, []))
-    problems.raise_if_any()
-    if not number:
-        raise DataError(Problem(problems.name, "the file is empty"))
-    names = [field.strip().removeprefix("\ufeff").strip() for field in fields]
-    if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
-        problems.add(number, f"duplicate columns in the header: {listed(twice)}")
-        problems.raise_if_any()
-    return names
-
-
-def _records(lines: Lines, delimiter: str, quoting: bool, problems: Problems) -> Iterator[tuple[int, list[str]]]:
-    for number, line in lines:
-        text = line.rstrip("\r\n")
-        if not quoting or ('"' not in text and "\r" not in text):
-            yield number, text.split(delimiter)
-            continue
-        record = csv.reader(chain([line], (more for _, more in lines)), delimiter=delimiter, strict=True)
-        limit = csv.field_size_limit(MAX_LINE)  # global to the process: changed for one record only
-        try:
-            fields = next(record)
-        except csv.Error as error:
-            what = next(text for start, text in _QUOTES if str(error).startswith(start))
-            problems.add(number, what, 'write a quote inside a quoted field twice (""), or set  data: {quoting: false}')
-            continue
-        finally:
-            csv.field_size_limit(limit)
-        yield number, fields
 
 
 def _not_json(error: ValueError | RecursionError) -> str:
@@ -286,15 +219,11 @@ def _check_object(row: Any, text: str, where: str | int, problems: Problems) -> 
 def _json(stream: IO[bytes], spec: DataSpec, problems: Problems, found: Found) -> Iterator[NumberedRow]:
     name = problems.name
     data = read_all(stream, name, "Write it as jsonl, one object per line, which is streamed.")
-    data = data.removeprefix(codecs.BOM_UTF8)
+    text = decoded(data, spec.encoding, name)
     try:
-        text = data.decode()
         content = json.loads(text)
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(Problem(f"{name}:{line}", _bad_byte(data, error))) from error
     except (ValueError, RecursionError) as error:
-        what = _not_json(error) if data.strip() else "the file is empty"
+        what = _not_json(error) if text.strip() else "the file is empty"
         fix = "if every line is an object, set  data: {format: jsonl}" if "Extra data" in what else ""
         where = f"{name}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else name
         raise DataError(Problem(where, what, fix)) from error
@@ -313,8 +242,8 @@ def _json(stream: IO[bytes], spec: DataSpec, problems: Problems, found: Found) -
 
 
 _LINE_FORMATS: dict[str, Callable[[Lines, DataSpec, Problems], Iterator[NumberedRow]]] = {
-    "csv": partial(_delimited, ",", True),
-    "tsv": partial(_delimited, "\t", False),
+    "csv": partial(delimited_rows, ",", True),
+    "tsv": partial(delimited_rows, "\t", False),
     "jsonl": _jsonl,
     "conll": conll_rows,
     "conllu": conllu_rows,

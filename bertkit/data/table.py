@@ -57,6 +57,11 @@ class Problems:
             raise DataError(self._found)
 
 
+def setting(key: str, value: str) -> str:
+    """The fix that sets a key of the section `data`: in the recipe, or on the command line."""
+    return f"set  data: {{{key}: {value}}}  (on the command line: 'data.{key}={value}')"
+
+
 class FirstSeen:
     """Keys that must stand for one value each: an id for one text, a pair for one grade."""
 
@@ -119,7 +124,7 @@ class Origin:
 
 
 class WrongColumn(ValueError):
-    """The value shows that the whole column was mapped to the wrong name: one message, not one per row."""
+    """The value shows that the whole column is not what it is taken for: one message, not one per row."""
 
 
 def each_row(

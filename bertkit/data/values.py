@@ -6,26 +6,31 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from bertkit.data.schema import Column, Schema, Source, cell, columns_of
-from bertkit.data.table import Origin, Problems, WrongColumn, each_row
+from bertkit.data.table import Origin, Problems, WrongColumn, each_row, setting
 from bertkit.errors import DataError, Problem
 from bertkit.text import short_repr
 
 # of no width: soft hyphen, joiners, marks of direction, byte order mark
 _INVISIBLE = re.compile(r"[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
+_COMMA_AS_POINT = str.maketrans(",.", ".,")
 _DECIMAL = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
 
 
-def convert(values: Sequence[Any], name: str, column: Column, origin: Origin) -> list[Any]:
+def convert(values: Sequence[Any], name: str, column: Column, origin: Origin, decimal: str = ".") -> list[Any]:
     """The values of a canonical column as what it holds: str, list of str, or float; spans stay as they are.
 
+    decimal: what separates the decimals of numbers in text.
     A missing target is None; missing text becomes "". Raises DataError with the rows.
     """
     if column.holds == "label":
         _refuse_fractions(values, name, origin)
-    return list(each_row(_READ[column.holds], origin.__getitem__, values, prefix=f"`{name}` "))
+    read = partial(_number, decimal=decimal) if column.holds == "number" else _READ[column.holds]
+    return list(each_row(read, origin.__getitem__, values, prefix=f"`{name}` "))
 
 
 def read_inputs(
@@ -164,14 +169,17 @@ def _labels(value: Any) -> list[str] | None:
     return names
 
 
-def _number(value: Any) -> float | None:
+def _number(value: Any, decimal: str = ".") -> float | None:
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     try:
         if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
             raise ValueError
-        number = float(value)
+        number = float(value.translate(_COMMA_AS_POINT) if decimal == "," and isinstance(value, str) else value)
     except (ValueError, TypeError, OverflowError):
+        if decimal == "." and isinstance(value, str) and _COMMA.fullmatch(value):
+            fix = setting("decimal", '","')
+            raise WrongColumn(f"holds {short_repr(value)}, with a decimal comma; {fix}") from None
         raise ValueError(f"holds {short_repr(value)}, where a number is expected") from None
     if not math.isfinite(number):
         raise ValueError(f"holds {short_repr(value)}, which is not a finite number")

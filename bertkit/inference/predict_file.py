@@ -5,35 +5,49 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, tee
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, TextIO, TypeAlias
 
-from bertkit.data.readers import COMPRESSIONS, FORMATS, TABLES, read_rows, read_stream, text_a_row
+from bertkit.data.excel import write_sheet
+from bertkit.data.readers import COMPRESSIONS, FORMATS, TABLES, read_rows, read_stream, text_a_row, written_like
 from bertkit.data.schema import Answer
-from bertkit.errors import DataError, Problem
+from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.display import flat
 from bertkit.inference.predictor import Predictor
-from bertkit.recipe.recipe import load_recipe
+from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.sections import DataSpec
 
 Pairs: TypeAlias = Iterable[tuple[Answer, Mapping[str, Any]]]  # answers and their rows
 
 
-def predict_file(predictor: Predictor, source: str, file: str, output: Path | None, columns: Mapping[str, str]) -> int:
+LAYOUT = ("format", "header", "delimiter", "quoting", "extra_fields", "encoding", "decimal")  # of `data:`, for a file
+
+
+def predict_file(
+    predictor: Predictor,
+    source: str,
+    file: str,
+    output: Path | None,
+    columns: Mapping[str, str],
+    overrides: Sequence[str] = (),
+) -> int:
     """Write `{…the row's own columns, "answer": {…}}` for each row of `file`; returns the number of rows.
 
     source: the run, whose data layout `file` has. file: a path, or - for jsonl from stdin.
-    output: .jsonl, or .csv with columns such as `answer.label`; None: jsonl to stdout.
-    columns: canonical column -> column of the file. Raises DataError, and then leaves no output.
+    output: .jsonl, or .csv or .xlsx with columns such as `answer.label`; None: jsonl to stdout. A csv file has the
+    delimiter, encoding and decimal separator of a csv file that was read.
+    columns: canonical column -> column of the file. overrides: of the layout, such as `data.delimiter=";"`.
+    Raises DataError or RecipeError, and then leaves no output.
     """
     if output:
-        require_suffix(output, ".jsonl", ".csv")
-    as_csv, schema, count = bool(output and output.suffix == ".csv"), predictor.task.schema, 0
+        require_suffix(output, ".jsonl", ".csv", ".xlsx")
+    table, schema, count = bool(output and output.suffix != ".jsonl"), predictor.task.schema, 0
+    spec = _layout(source, file, overrides)
     known = {*chain.from_iterable(predictor.task.inputs), *schema.context}
     unknown = [name for name in columns if name not in known]
     if unknown:
@@ -42,8 +56,8 @@ def predict_file(predictor: Predictor, source: str, file: str, output: Path | No
 
     def checked() -> Iterator[dict[str, Any]]:
         nonlocal count
-        for number, row in _rows(source, file, schema.corpus):
-            taken = [name for name in row if name == "answer" or (as_csv and str(name).startswith("answer."))]
+        for number, row in _rows(file, spec, schema.corpus):
+            taken = [name for name in row if name == "answer" or (table and str(name).startswith("answer."))]
             if taken:
                 raise DataError(Problem(file, f"the rows have a column `{taken[0]}` already", "Rename it."))
             absent = [name for name in columns.values() if name not in row]
@@ -55,23 +69,40 @@ def predict_file(predictor: Predictor, source: str, file: str, output: Path | No
 
     rows, read = tee(checked())
     answers = replace(predictor, columns={**predictor.columns, **columns}).stream(read)
-    with written_aside(output) if output else nullcontext(sys.stdout) as out:
-        (_write_csv if as_csv else _write_jsonl)(out, zip(answers, rows, strict=True))
+    suffix, pairs = output.suffix if output else ".jsonl", zip(answers, rows, strict=True)
+    delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
+    with written_aside(output, encoding) if output else nullcontext(sys.stdout) as out:
+        if suffix == ".jsonl":
+            _write_jsonl(out, pairs)
+        elif suffix == ".csv":
+            _write_csv(out, pairs, delimiter, spec.decimal)
+        else:
+            write_sheet(out.buffer, _flat_rows(pairs))
     return count
 
 
-def _rows(source: str, file: str, documents: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+def _layout(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
+    """How a file is written: as the data of the run, if they are of the same kind, and as these overrides say."""
+    given = parse_data_spec({"source": "-"}, overrides)
+    other = given.model_fields_set.difference(LAYOUT, ["source"])
+    if other:
+        what = f"only the layout of the file can be given here: {', '.join(f'data.{name}' for name in LAYOUT)}"
+        raise RecipeError(Problem(f"override data.{min(other)}", what))
     recipe = Path(source).expanduser() / "recipe.yaml"
     spec = load_recipe(recipe, check_files=False).data if recipe.is_file() else DataSpec(source=file)
+    suffix = next((s[1:] for s in reversed(Path(file).suffixes) if s not in COMPRESSIONS), "")
+    kind, tables = FORMATS.get(suffix), ("csv", "tsv")
+    different = kind and spec.format and (kind in tables) != (spec.format in tables)
+    if file == "-" or kind in ("jsonl", "json", "xlsx", *TABLES) or different:  # the run's layout does not apply
+        spec = spec.model_copy(update={name: DataSpec.model_fields[name].default for name in LAYOUT})
+    return spec.model_copy(update={name: getattr(given, name) for name in given.model_fields_set - {"source"}})
+
+
+def _rows(file: str, spec: DataSpec, documents: bool) -> Iterator[tuple[int, dict[str, Any]]]:
     if file == "-":
         if sys.stdin is None:
             raise DataError(Problem("--input -", "stdin is closed", "Write rows to it, or name a file."))
         return read_stream(sys.stdin.buffer, "stdin", spec.model_copy(update={"format": "jsonl"}))
-    suffix = next((s[1:] for s in reversed(Path(file).suffixes) if s not in COMPRESSIONS), "")
-    kind, delimited = FORMATS.get(suffix), ("csv", "tsv")
-    other = kind and spec.format and (kind in delimited) != (spec.format in delimited)
-    if kind in ("jsonl", "json", *TABLES) or other:  # the layout of the run's data does not apply to this file
-        spec = spec.model_copy(update={"format": None, "header": True, "delimiter": None})
     return read_rows(Path(file), spec if documents else text_a_row(Path(file), spec))
 
 
@@ -80,17 +111,26 @@ def _write_jsonl(file: IO[str], pairs: Pairs) -> None:
         file.write(json.dumps({**row, "answer": answer}, ensure_ascii=False, default=str) + "\n")
 
 
-def _write_csv(file: IO[str], pairs: Pairs) -> None:
-    """The first row decides the columns."""
-    writer: csv.DictWriter[str] | None = None
+def _write_csv(file: TextIO, pairs: Pairs, delimiter: str, decimal: str) -> None:
+    writer = csv.writer(file, delimiter=delimiter)
+    try:
+        for values in _flat_rows(pairs):
+            writer.writerow([str(v).replace(".", decimal) if isinstance(v, float) else v for v in values])
+    except UnicodeEncodeError as error:
+        what = f"{error.object[error.start]!r} cannot be written in {file.encoding}, the encoding of the input"
+        raise DataError(Problem("csv output", what, "Write .jsonl, or save the input as UTF-8.")) from error
+
+
+def _flat_rows(pairs: Pairs) -> Iterator[list[Any]]:
+    """The names of the columns, which the first row decides, then the values of each row."""
+    names: list[str] = []
     for answer, row in pairs:
         cells = {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()}
         cells |= dict(flat(answer, "answer."))
-        if writer is None:
-            writer = csv.DictWriter(file, list(cells))
-            writer.writeheader()
-        unknown = set(cells) - set(writer.fieldnames)
-        if unknown:
+        if not names:
+            names = list(cells)
+            yield names
+        if unknown := set(cells).difference(names):
             what = f"a row has columns that the first row does not have: {', '.join(sorted(unknown))}"
-            raise DataError(Problem("csv output", what, "Write .jsonl, where rows may differ."))
-        writer.writerow(cells)
+            raise DataError(Problem("table output", what, "Write .jsonl, where rows may differ."))
+        yield [cells.get(name, "") for name in names]

@@ -23,8 +23,8 @@ from bertkit.text import KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
 
 _CONLL = "conll|bio|iob|iob2|bioes"
-_DATA_FILE = re.compile(rf".*\.(csv|tsv|json|jsonl|parquet|arrow|txt|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
-_TEXT_FILE = re.compile(rf".*\.(csv|tsv|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
+_DATA_FILE = re.compile(rf".*\.(csv|tsv|xlsx|json|jsonl|parquet|arrow|txt|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
+_TEXT_FILE = re.compile(rf".*\.(csv|tsv|xlsx|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
 PAIR_LOSSES = ("cosent", "cosine-mse", "multiple-negatives-ranking")  # losses of sentence-similarity without labels
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
 # keys whose texts may be paths
@@ -97,7 +97,7 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
          "hidden states are learned from whole batches, which `task.mini_batch` splits", "remove one of the two"),
         (task.get("scheme") == "none" and task.get("data_scheme") is not None, "task.data_scheme",
          "has no meaning for scheme none, whose tags are labels of words", "remove it"),
-        (isinstance(rows.get("header"), list) and form and form not in ("csv", "tsv", "conll"), "data.header",
+        (isinstance(rows.get("header"), list) and form and form not in ("csv", "tsv", "xlsx", "conll"), "data.header",
          f"{form} files name their own columns", "remove it; `columns` maps the names in the data"),
         (rows.get("source") == MEMORY and rows.get("fingerprint") is None, "data.source",
          "`memory` stands for rows that are given from Python: bertkit.train(recipe, data, output_dir)",

@@ -1,0 +1,89 @@
+"""Lines of text files in any encoding; where a byte does not belong to it, the encoding that it suggests."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+from contextlib import suppress
+from typing import IO, Any, cast
+
+from bertkit.data.conll import Lines
+from bertkit.data.table import Problems, setting
+from bertkit.errors import DataError, Problem
+
+MAX_LINE = 10_000_000  # characters of a line and of a quoted field: bounds an unclosed quote
+SHOWN = 30  # characters shown on either side of a byte that cannot be decoded
+
+_ESCAPED = re.compile("[\udc80-\udcff]")  # what the error handler `surrogateescape` makes of a byte
+_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
+
+def text_lines(stream: IO[bytes], encoding: str, problems: Problems) -> Lines:
+    """Lines as (number from 1, text with its line end), without a byte order mark.
+
+    problems: gets bytes that are not in this encoding, NUL and a line of over MAX_LINE characters, which ends the
+    lines. Raises DataError where the file begins with the mark of another encoding.
+    """
+    text = io.TextIOWrapper(cast(Any, stream), encoding, "surrogateescape", newline="\n")
+    number, advised = 0, False
+    try:
+        while line := text.readline(MAX_LINE + 1):
+            number += 1
+            if number == 1:
+                line = without_mark(line, encoding, problems.name)
+            if len(line) > MAX_LINE:
+                problems.add(number, f"the line is longer than {MAX_LINE:,} characters; is this the right format?")
+                return
+            if _ESCAPED.search(line):
+                what, fix = bad_byte(line, encoding)
+                problems.add(number, what, "" if advised else fix)
+                line, advised = _ESCAPED.sub("\ufffd", line), True
+            if "\0" in line:
+                what = f"a NUL byte at column {line.index(chr(0)) + 1}; is this a text file in {encoding.upper()}?"
+                problems.add(number, what)
+            yield number, line
+    except UnicodeError:  # of encodings in which the next character cannot be found after a wrong byte
+        problems.add(problems.name, f"after line {number:,} something is not {encoding.upper()}")
+    finally:
+        with suppress(ValueError):  # the stream is closed already
+            text.detach()
+
+
+def decoded(data: bytes, encoding: str, name: str) -> str:
+    """A whole document, without a byte order mark. Raises DataError at the first byte that is not in this encoding."""
+    try:
+        text = without_mark(data.decode(encoding, "surrogateescape"), encoding, name)
+    except UnicodeError as error:
+        raise DataError(Problem(name, f"this is not {encoding.upper()}: {error}")) from error
+    if found := _ESCAPED.search(text):
+        start, number = text.rfind("\n", 0, found.start()) + 1, text.count("\n", 0, found.start()) + 1
+        raise DataError(Problem(f"{name}:{number}", *bad_byte(text[start:].partition("\n")[0], encoding)))
+    return text
+
+
+def without_mark(text: str, encoding: str, name: str) -> str:
+    """The beginning of a file without its byte order mark; DataError where it is that of another encoding."""
+    with suppress(UnicodeError):
+        start = text[:4].encode(encoding, "surrogateescape")
+        other = next((theirs for mark, theirs in _MARKS.items() if start.startswith(mark)), "")
+        if not other and b"\0" in start[:2]:  # a letter of UTF-16 without a mark
+            other = "utf-16-be" if start.startswith(b"\0") else "utf-16-le"
+        if other and not codecs.lookup(encoding).name.startswith((other[:6], "utf-32")):
+            raise DataError(Problem(name, f"the file is {other.upper()}", setting("encoding", other)))
+    return text.removeprefix("\ufeff")
+
+
+def bad_byte(line: str, encoding: str) -> tuple[str, str]:
+    """What is wrong with a line that holds an escaped byte, and the fix: the encoding in which the line is text."""
+    found = cast(re.Match[str], _ESCAPED.search(line))
+    at = found.start()
+    what = f"byte 0x{ord(found[0]) & 0xFF:02X} at column {at + 1} is not {encoding.upper()}"
+    for other in ("utf-8", "cp1252"):
+        with suppress(UnicodeError):
+            raw = line.rstrip("\r\n").encode(encoding, "surrogateescape")
+            read = raw.decode(other)
+            start = len(line[:at].encode(encoding, "surrogateescape").decode(other, "ignore"))
+            shown = read[max(0, start - SHOWN) : start + SHOWN]
+            return what, f"in {other} it reads {shown!r}; if that is right, {setting('encoding', other)}"
+    return what, "save the file as UTF-8, or name its encoding, e.g.  data: {encoding: cp1250}"

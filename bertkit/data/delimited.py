@@ -1,0 +1,123 @@
+"""Rows of csv and tsv files, and of other tables of texts whose first row is the header."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
+
+from bertkit.data.conll import Lines
+from bertkit.data.decoding import MAX_LINE
+from bertkit.data.table import NumberedRow, Problems, setting
+from bertkit.errors import DataError, Problem
+from bertkit.sections import DataSpec
+from bertkit.text import counted, listed
+
+_DELIMITERS = ";\t|,"  # those that are recognised where another one is set
+_QUOTES = (
+    ("unexpected end of data", "a quote that opens in this row is never closed"),
+    ("field larger", f"a quote that opens in this row is not closed within {MAX_LINE:,} bytes"),
+    ("new-line character", "a carriage return outside quotes"),
+    ("", "text follows a closing quote in this row"),
+)
+
+
+def delimited_rows(
+    delimiter: str, quoting: bool, lines: Lines, spec: DataSpec, problems: Problems
+) -> Iterator[NumberedRow]:
+    """Rows as (line, {column: text}), from numbered lines. delimiter, quoting: where the recipe has none."""
+    quoting = quoting if spec.quoting is None else spec.quoting
+    delimiter = spec.delimiter or delimiter
+    if delimiter in '"\r\n':
+        raise DataError(Problem("data.delimiter", f"{delimiter!r} cannot separate fields"))
+    number, first = next(lines, (0, ""))
+    fields, other = _fields(first, delimiter), max(_DELIMITERS, key=lambda each: _fields(first, each))
+    stop: Callable[[], None] | None = None
+    if (more := _fields(first, other)) > fields:
+        begins = first.strip()[:60]
+        what = f"the first line has {counted(fields, 'field')}, but {more} where {other!r} separates them: {begins}"
+        advice = Problem(f"{problems.name}:{number}", what, setting("delimiter", json.dumps(other)))
+        stop = partial(_stop, advice, lines, problems)
+        named = [] if isinstance(spec.header, bool) else spec.header
+        if fields == 1 and spec.delimiter is None and len(named) != 1:
+            stop()
+    records = _records(chain([(number, first)] if number else (), lines), delimiter, quoting, problems)
+    yield from named_records(records, spec, problems, f"{problems.name}:", stop)
+
+
+def named_records(
+    records: Iterator[tuple[int, list[str]]],
+    spec: DataSpec,
+    problems: Problems,
+    prefix: str,
+    stop: Callable[[], None] | None = None,
+) -> Iterator[NumberedRow]:
+    """Rows as (number, {column: text}), from numbered records; the first has the names, if `spec.header` has not.
+
+    problems: gets records with too few or too many fields. prefix: of their numbers in messages. stop: raises
+    another error in place of these, if there is one.
+    """
+    names = spec.header if isinstance(spec.header, list) else _header(records, spec, problems, prefix)
+    for number, fields in records:
+        if fields == [""] and len(names) > 1:  # a blank line; with one column it is a row
+            continue
+        if len(fields) < len(names) or (len(fields) > len(names) and spec.extra_fields == "error"):
+            if stop:
+                stop()
+            few = len(fields) < len(names)
+            fix = "" if few else "quote fields that contain the delimiter, or set  data: {extra_fields: ignore}"
+            problems.add(f"{prefix}{number}", f"{len(fields)} fields where {len(names)} are expected", fix)
+        elif fields == names and number == 1:
+            what = "the first row repeats the names of `header:`"
+            problems.add(f"{prefix}1", what, "remove `header:`: the file has one")
+        yield number, dict(zip(names, fields, strict=False))
+
+
+def _stop(advice: Problem, lines: Lines, problems: Problems) -> None:
+    """Report it, and what else is wrong with the bytes of the file."""
+    problems.add(*advice)
+    deque(lines, maxlen=0)
+    problems.raise_if_any()
+
+
+def _fields(line: str, delimiter: str) -> int:
+    """How many fields this delimiter makes of a line."""
+    return len(next(csv.reader([re.split("[\r\n]", line[:10_000])[0]], delimiter=delimiter), ()))
+
+
+def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: Problems, prefix: str) -> list[str]:
+    if not spec.header:
+        fix = "name the columns, e.g.  data: {header: [label, text]}"
+        raise DataError(Problem(problems.name, "a file without a header needs the names of its columns", fix))
+    number, fields = next(records, (0, []))
+    problems.raise_if_any()
+    if not number:
+        raise DataError(Problem(problems.name, "the file is empty"))
+    names = [field.strip().removeprefix("\ufeff").strip() for field in fields]
+    if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
+        problems.add(f"{prefix}{number}", f"duplicate columns in the header: {listed(twice)}")
+        problems.raise_if_any()
+    return names
+
+
+def _records(lines: Lines, delimiter: str, quoting: bool, problems: Problems) -> Iterator[tuple[int, list[str]]]:
+    for number, line in lines:
+        text = line.rstrip("\r\n")
+        if not quoting or ('"' not in text and "\r" not in text):
+            yield number, text.split(delimiter)
+            continue
+        record = csv.reader(chain([line], (more for _, more in lines)), delimiter=delimiter, strict=True)
+        limit = csv.field_size_limit(MAX_LINE)  # global to the process: changed for one record only
+        try:
+            fields = next(record)
+        except csv.Error as error:
+            what = next(text for start, text in _QUOTES if str(error).startswith(start))
+            problems.add(number, what, 'write a quote inside a quoted field twice (""), or set  data: {quoting: false}')
+            continue
+        finally:
+            csv.field_size_limit(limit)
+        yield number, fields
