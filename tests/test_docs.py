@@ -71,8 +71,7 @@ def test_the_recipe_page_has_the_defaults(reference: ModuleType) -> None:
             default = found[name][key][1]
             assert (default == "required") == field.is_required(), (name, key)
             if not field.is_required() and key != "training":
-                written = reference.code(field.get_default(call_default_factory=True)).replace("|", "\\|")
-                assert default == written, (name, key)
+                assert default == reference.code(field.get_default(call_default_factory=True)), (name, key)
     assert found["training"]["learning_rate"][1] == "`5e-05`"  # bertkit's own
     assert found["training"]["lr_scheduler_type"][1] == "`linear`"  # transformers'
     assert found["data"]["limit"][0].startswith("integer from 1 or mapping to integer from 1")
