@@ -195,6 +195,11 @@ def test_hold_out_goes_by_the_text_alone(tmp_path):
     assert set(texts(other, "validation")) != held
 
 
+def test_a_corpus_has_no_groups(tmp_path):
+    message = fails({"train": write(tmp_path / "a.jsonl", documents(30))}, validation=0.2, group_by="author")
+    assert "data.group_by: documents of a corpus have no groups" in message
+
+
 def test_a_hold_out_of_nothing_is_refused(tmp_path):
     message = fails({"train": write(tmp_path / "a.jsonl", documents(3))}, validation=0.001)
     assert "0.001 of 3 documents cannot be held out" in message

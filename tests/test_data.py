@@ -88,6 +88,38 @@ def test_an_id_follows_its_row(tmp_path):
             )
 
 
+@pytest.mark.parametrize(
+    ("given", "kept", "shown"),
+    [
+        ([1, 2], None, ""),
+        ({"a": 1}, None, ""),
+        (float("nan"), None, ""),
+        ("", "", ""),
+        (0, "0", ", id 0"),
+        (True, "True", ", id True"),
+        ("x" * 200, "x" * 200, ", id " + "x" * 80),
+    ],
+)
+def test_a_column_that_is_only_called_id_may_hold_anything(given, kept, shown, tmp_path):
+    rows = [{"text": f"text {n}", "label": "ab"[n % 2], "id": given} for n in range(4)]
+    path = write(tmp_path / "t.jsonl", rows)
+    data = get(path)
+    assert data.rows["train"]["id"][:] == [kept] * 4
+    assert data.origins["train"][0] == f"{path}:1{shown}"
+    if isinstance(given, list | dict):
+        assert "`id` holds" in fails(path, columns={"id": "id"})
+
+
+@pytest.mark.parametrize("column", ["text", "labels"])
+def test_a_column_called_id_that_is_mapped_to_another_is_no_id(column, tmp_path):
+    values = {"text": "a text", "labels": ["a", "b"]}
+    rows = [{"id": values[column], **{name: value for name, value in values.items() if name != column}}] * 3
+    data = get(write(tmp_path / "t.jsonl", rows), columns={column: "id"})
+    assert set(data.columns) == {"text", "labels"}
+    assert data.origins["train"][0] == f"{tmp_path}/t.jsonl:1"
+    assert data.rows["train"][column][:] == [values[column]] * 3
+
+
 def test_one_source_column_may_be_two_canonical_ones(tmp_path):
     path = write(tmp_path / "t.csv", "x,label\ngood,1\nbad,0\n")
     data = get(path, columns={"text_a": "x", "text_b": "x"})
@@ -108,6 +140,8 @@ def test_text_columns_are_joined(tmp_path):
     ]
     read = read_inputs(rows, SCHEMA, SCHEMA.inputs, {"text": ["subject", "body"]})
     assert read == {"text": [*texts[:2], "as it is"]}
+    both = [{"text": "as it is", "subject": "no part of it"}]  # body is not there: nothing is joined
+    assert read_inputs(both, SCHEMA, SCHEMA.inputs, {"text": ["subject", "body"]}) == {"text": ["as it is"]}
 
 
 def test_columns_that_cannot_be_joined_are_said(tmp_path):
@@ -118,6 +152,11 @@ def test_columns_that_cannot_be_joined_are_said(tmp_path):
     )
     wrong = fails(path, columns={"text": "subject", "label": ["label", "body"]})
     assert "only columns of text can be joined; `label` is none" in wrong
+    spans = [{"subject": "Hello", "body": "Bob is here", "spans": [{"start": 0, "end": 3, "label": "PER"}]}]
+    task = get_task("token-classification")
+    spec = {"source": str(write(tmp_path / "s.jsonl", spans)), "columns": {"text": ["subject", "body"]}}
+    with pytest.raises(DataError, match="`text` is joined from several columns, but the offsets of spans count in one"):
+        load(DataSpec.model_validate(spec), task.schema)
 
 
 MISSING = [
@@ -192,6 +231,7 @@ BAD_VALUES = [
     ("label", [1, 3.8], "{}:2: `label` holds numbers such as 3.8\n    for regression map the column as the score"),
     ("label", ["1.0", "3.8"], "{}:2: `label` holds numbers such as '3.8'"),
     ("label", ["a|b", "a"], "{}:1: `label` holds several labels, 'a|b'; map the column as `labels`"),
+    ("labels", [["a|b", "c"]], "{}:1: `labels` holds ['a|b', 'c']; a label cannot contain |"),
     ("label", ["a", ["b"]], "{}:2: `label` holds several labels"),
     ("label", ["a", {"b": 1}], "{}:2: `label` holds {{'b': 1}}, where a class"),
     ("labels", [["a"], None], "1 of 2 rows of train have no `labels`: {}:2"),
@@ -516,6 +556,7 @@ def test_rejected_spans_are_not_read(tmp_path):
         (judged("reject", ["accept"], "no"), {}),
         (judged("accept", "accept", "accept"), {}),
         (judged("reject", "ignore", "reject"), {"label": "answer"}),
+        (judged("reject", "ignore", "reject"), {"text": ["text", "answer"]}),
     ],
 )
 def test_other_answers_are_no_judgement(tmp_path, rows, columns):
@@ -596,12 +637,25 @@ def test_groups_are_held_out_together(tmp_path):
     assert len(alone) > 10
 
 
+@pytest.mark.parametrize("missing", [None, "", float("nan")])
+def test_a_row_without_a_group_is_on_its_own(missing, tmp_path):
+    rows = [{"text": f"text {n}", "label": "ab"[n % 2], "customer": missing} for n in range(20)]
+    data = get(write(tmp_path / "t.jsonl", rows), validation=0.2, group_by="customer")
+    assert len(data.rows["validation"]) == 4
+
+
 def test_groups_that_cannot_be_divided_are_said(tmp_path):
     rows = [{"text": f"text {n}", "label": "ab"[n % 2], "customer": "one"} for n in range(20)]
     path = write(tmp_path / "t.jsonl", rows)
     wrong = fails(path, validation=0.2, group_by="customer")
-    assert "0.2 of 20 rows of train cannot be held out, since 20 of them must stay together" in wrong
+    assert "0.2 of 20 rows of train cannot be held out: all of them have the same texts or groups" in wrong
+    labels = write(tmp_path / "l.jsonl", [*labelled("x", "y"), *[{"text": "twice", "label": "z"}] * 2])
+    assert "0.5 of 4 rows of train cannot be held out: each label must keep a row in train" in fails(
+        labels, validation=0.5
+    )
     assert "no column `custmer`, which `data.group_by` names" in fails(path, validation=0.2, group_by="custmer")
+    named = {"train": str(path), "test": str(write(tmp_path / "v.jsonl", labelled("a")))}
+    assert len(get(named, group_by="customer").rows["test"]) == 1  # only train is divided
     parts = {"train": str(path), "test": str(write(tmp_path / "u.jsonl", [{**rows[0], "text": "new"}]))}
     found = [finding.what for finding in check(get(parts, group_by="customer"))]
     assert "test: 1 of 1 row (100.0%) is of a group (`data.group_by`) that train has too" in found
@@ -771,7 +825,26 @@ def test_rows_without_a_label_are_left_out_if_asked(tmp_path):
     assert data.rows["train"]["text"][:] == ["a", "c"]
     assert f"2 of 4 rows of train have no `label`; left out: {path}:3, {path}:5" in says(data, "warn")
     nothing = write(tmp_path / "u.csv", "text,label\na,\n")
-    assert "1 of 1 rows of train have no `label`" in fails(nothing, missing_labels="ignore")
+    wrong = fails(nothing, missing_labels="ignore")
+    assert "1 of 1 rows of train have no `label`" in wrong
+    assert "is the right column mapped?" in wrong
+    assert "missing_labels" not in wrong
+
+
+def test_rows_of_groups_say_what_sampling_loses_and_what_helps(tmp_path):
+    schema = replace(SCHEMA, group_columns={"text_a": "splits share them"})
+    rows = [{"text_a": f"text {n // 2}", "text_b": str(n), "label": "ab"[n % 2]} for n in range(20)]
+    path = write(tmp_path / "t.jsonl", rows)
+    hint = "data.group_by=text_a holds out whole groups"
+    for settings, fixes in [
+        ({"validation": 0.2}, [hint]),
+        ({"validation": 0.2, "group_by": "text_a"}, []),
+        ({"validation": 0.2, "group_by": "text_a", "limit": 4}, [""]),
+        ({"limit": 4}, [""]),
+        ({}, []),
+    ]:
+        found = load(DataSpec.model_validate({"source": str(path), **settings}), schema).findings
+        assert [each.fix for each in found if "rows are sampled individually" in each.what] == fixes
 
 
 SPELLED = ["Billing", "billing", "Billing ", "Billing", "other"]

@@ -30,6 +30,8 @@ def choose_columns(
     columns, targets = schema.columns, [[name] for name in schema.targets]
 
     def there(name: str) -> bool:
+        if name == "id" and name not in spec.columns and name in mapped_columns(spec):
+            return False  # the recipe says that it is something else
         return all(each in found for each in columns_of(spec.columns.get(name, name)))
 
     inputs = [[name for name in columns if name in alternative] for alternative in schema.inputs]
@@ -52,6 +54,10 @@ def choose_columns(
             raise DataError(_missing(group, found, spec, columns, where))
         elif group:  # objects of json lines may have it further down
             chosen += [name for a in group for name in a if not mapped or name in mapped]
+    joined = [name for name in chosen if columns[name].located and not isinstance(spec.columns.get(name, ""), str)]
+    if joined and any(columns[name].holds == "spans" for name in chosen):
+        what = f"`{joined[0]}` is joined from several columns, but the offsets of spans count in one; map that one"
+        raise DataError(Problem("data.columns", what))
     return {name: spec.columns.get(name, name) for name in columns if name in chosen}
 
 

@@ -49,6 +49,8 @@ def load(
     needs_train = splits is None or not {"train", "validation"}.isdisjoint(splits)
     share = spec.validation if needs_train else None
     opened = splits if splits is None or share is None else {*splits, "train"} - {"validation"}
+    if schema.corpus and spec.group_by:
+        raise DataError(Problem("data.group_by", "documents of a corpus have no groups; equal texts stay together"))
     if not schema.corpus:
         schema = replace(schema, columns={**schema.columns, "id": schema.columns.get("id", ID)})
     sources = [spec.columns.get(name, name) for name in (*schema.columns, *filter(None, [spec.group_by]))]
@@ -135,7 +137,7 @@ def _read_tables(
     """The rows of all splits that were opened or held out, their target, and what was noticed."""
     tables, findings = dict[str, Table](), list[Finding]()
     for split in parts:
-        table, judged = _read(parts[split], schema.columns, spec)
+        table, judged = _read(parts[split], schema.columns, spec, grouped=split == "train")
         table, left_out = _accepted(table, judged, split)
         tables[split], notes = refine(table, split)
         findings += left_out + notes
@@ -161,9 +163,9 @@ def _read_tables(
         present = {name for table in tables.values() for name in table.values}
         for name, what in schema.group_columns.items():
             if name in present and (spec.group_by != name or spec.limit is not None):
-                findings.append(
-                    warn(f"rows are sampled individually: {what}", f"data.group_by={name} holds out whole groups")
-                )
+                whole = share is not None and spec.group_by != name
+                fix = f"data.group_by={name} holds out whole groups" if whole else ""
+                findings.append(warn(f"rows are sampled individually: {what}", fix))
     if target is not None and names is not None:
         if known_labels is None and "train" in tables:
             known_labels = labels_of(tables["train"], target, names)
@@ -173,16 +175,21 @@ def _read_tables(
     return tables, target, findings
 
 
-def _read(parts: Sequence[Part], columns: Mapping[str, Column], spec: DataSpec) -> tuple[Table, bytes]:
-    """The rows of a split: labels and numbers in memory, all else on disk; and whether ANSWER accepts each of them."""
+def _read(
+    parts: Sequence[Part], columns: Mapping[str, Column], spec: DataSpec, *, grouped: bool
+) -> tuple[Table, bytes]:
+    """The rows of a split: labels and numbers in memory, all else on disk; and whether ANSWER accepts each of them.
+
+    grouped: whether the column that `data.group_by` names must be there.
+    """
     names = [name for name in columns if any(name in part.mapping for part in parts)]
     read = {name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in names}
     origin, judged = Origin([part.prefix for part in parts]), bytearray()
     for index, part in enumerate(parts):
-        free = ANSWER not in part.mapping.values()
+        free = ANSWER not in chain.from_iterable(map(columns_of, part.mapping.values()))
         mapped = part.mapping.get(spec.group_by or "")
         group_by = mapped if isinstance(mapped, str) else spec.group_by
-        if group_by and group_by not in part.columns:
+        if grouped and group_by and group_by not in part.columns:
             what = f"no column `{group_by}`, which `data.group_by` names; found: {listed(part.columns)}"
             raise DataError(Problem(part.name, f"{what}{did_you_mean(group_by, part.columns)}"))
         for block in in_blocks(part.rows):
@@ -190,7 +197,8 @@ def _read(parts: Sequence[Part], columns: Mapping[str, Column], spec: DataSpec) 
                 origin.add(index, number)
                 if group_by:  # a row without a value is a group of its own
                     value = row.get(group_by)
-                    origin.groups.append(hash((part.name, number) if value in (None, "") else str(value)))
+                    missing = value in (None, "") or value != value  # NaN
+                    origin.groups.append(hash((part.name, number) if missing else str(value)))
             judged += bytes(_judgement(row.get(ANSWER)) if free else ACCEPTED for _, row in block)
             places = origin.select(range(len(origin) - len(block), len(origin)))
             for name in names:
@@ -198,6 +206,8 @@ def _read(parts: Sequence[Part], columns: Mapping[str, Column], spec: DataSpec) 
                 values = [None if source is None else cell(row, source) for _, row in block]
                 if columns[name].holds == "labels":
                     values = [divided(value, spec.labels_separator) for value in values]
+                if name == "id" and name not in spec.columns:  # nobody said that it names the row
+                    values = [None if isinstance(value, list | dict | bytes) else value for value in values]
                 if columns[name].holds == "label":  # converted once all values are read; equal ones are one object
                     read[name].extend(intern(value) if isinstance(value, str) else value for value in values)
                 else:
@@ -240,7 +250,9 @@ def _drop_unlabelled(table: Table, split: str, targets: Sequence[str], policy: s
             findings.append(note(f"{split} has no `{name}`: it can be predicted, but not scored"))
         elif missing:
             where = locations(table.origin, sorted(missing))
-            if policy == "error" or len(missing) == len(table):
+            if len(missing) == len(table):
+                raise DataError(Problem("", f"{what}: {where}", "is the right column mapped?"))
+            if policy == "error":
                 fix = "fill it in, or leave these rows out:  data: {missing_labels: ignore}"
                 raise DataError(Problem("", f"{what}: {where}", fix))
             findings.append(warn(f"{what}; left out: {where}"))

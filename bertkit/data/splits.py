@@ -59,8 +59,9 @@ def hold_out(
             out.difference_update(unit)
             remaining.update(needed)
     if not 0 < len(out) < len(train):
-        together = f", since {len(max(units, key=len)):,} of them must stay together" if len(units) < len(train) else ""
-        what = f"validation: {share} of {len(train):,} rows of train cannot be held out{together}"
+        joined = ": all of them have the same texts or groups (`data.group_by`), and so stay together"
+        why = joined if 1 == len(units) < len(train) else "" if out else ": each label must keep a row in train"
+        what = f"validation: {share} of {len(train):,} rows of train cannot be held out{why}"
         raise DataError(Problem("data.validation", what, "add rows, or name a validation file under data.source"))
     return train.select([i for i in range(len(train)) if i not in out]), train.select(sorted(out))
 

@@ -99,7 +99,7 @@ class Origin:
 
     def __getitem__(self, index: int) -> str:
         name = self.ids[index] if self.ids else None
-        return f"{self.files[self.file[index]]}{self.number[index]}" + ("" if name is None else f", id {name}")
+        return f"{self.files[self.file[index]]}{self.number[index]}" + (f", id {name:.80}" if name else "")
 
     def public(self, index: int) -> str:
         """The location without the file's folder, such as "train.csv:12"."""

@@ -78,9 +78,9 @@ def read_inputs(
 
 
 def given_cell(row: Mapping[str, Any], name: str, mapped: Mapping[str, Source]) -> Any:
-    """The value that a caller's row has for a canonical column, under the column's own name or a mapped one."""
+    """A caller's value for a canonical column: from the mapped columns if all are there, else from its own name."""
     source = mapped.get(name, name)
-    return cell(row, source if any(each in row for each in columns_of(source)) else name)
+    return cell(row, source if all(each in row for each in columns_of(source)) else name)
 
 
 def replace_surrogates(text: str) -> str:
@@ -161,6 +161,8 @@ def _labels(value: Any) -> list[str] | None:
         raise ValueError(f"holds {short_repr(value)}, where a list of labels, or text such as a|b, is expected")
     if any(isinstance(part, float | list) for part in value):
         raise WrongColumn(f"holds {short_repr(value)}; write the names of the labels, not a vector")
+    if any(isinstance(part, str) and "|" in part for part in value):
+        raise WrongColumn(f"holds {short_repr(value)}; a label cannot contain |, which separates labels in csv output")
     names = [name for part in value if (name := _label(part)) is not None]
     if len(names) != len(value):
         raise ValueError(f"holds {short_repr(value)}, with an empty label")
@@ -208,7 +210,7 @@ def _tags(value: Any) -> list[str] | None:
 def _name(value: Any) -> str | None:
     if isinstance(value, Collection) and not isinstance(value, str):
         raise ValueError(f"holds {short_repr(value)}, where a name (text or a number) is expected")
-    return None if value is None else str(value)
+    return None if value is None or value != value else str(value)  # NaN is how pandas writes a missing value
 
 
 _READ: dict[str, Callable[[Any], Any]] = {

@@ -49,7 +49,7 @@ class Run(run.Run):
         found = mistakes(self.facts)
         names = ["row", "where", "gold", "answer", found.measure if found else "measure", "text"]
         listed = found.every[:n] if found else []
-        cells = [(*each[:1], each.where, *each[1:4], " | ".join(_texts(each))) for each in listed]
+        cells = [(m.row, m.where, m.gold, m.answer, m.measure, " | ".join(_texts(m))) for m in listed]
         return pd.DataFrame(cells, columns=names)
 
     def plot(self) -> Figure:
