@@ -70,8 +70,7 @@ REMOVED = _by_name(
         "remove it; evaluation keeps only what decoding needs of each batch": "include_inputs_for_metrics",
         "write include_num_input_tokens_seen: {value}": "include_tokens_per_second",
         "write torch_compile: true": "jit_mode_eval",
-        "remove it; metrics.jsonl of the run is the log, and the environment variable TENSORBOARD_LOGGING_DIR "
-        "sets TensorBoard's folder": "logging_dir",
+        "remove it; metrics.jsonl of the run is the log, and TensorBoard's files are in RUN/logs": "logging_dir",
         "write use_cpu: {value}": "no_cuda",
         "remove it; bertkit never overwrites a run: use another --output-dir, or --resume": "overwrite_output_dir",
         "write per_device_train_batch_size: {value}": "per_gpu_train_batch_size",

@@ -31,6 +31,7 @@ from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
 from bertkit.tasks.base import prepare as prepare_task
 from bertkit.training.distillation import Teacher, check_sizes, find_teacher, keep_layers
+from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -187,11 +188,17 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
         defaults |= {"metric_for_best_model": task.metrics[0], "greater_is_better": True}
     else:
         given["eval_strategy"] = "no"
+    if len(recipe.seeds) > 1 and given.get("run_name"):  # trackers draw runs of one name as one line
+        given["run_name"] += f"-seed-{seed}"
     try:
         made = TrainingArguments(**{**defaults, **given})
     except (ValueError, TypeError, ImportError) as error:
         raise RecipeError(Problem("training", str(error).strip())) from error
-    checked = integration_utils.INTEGRATION_TO_CALLBACK.keys() - {"azure_ml", "flyte"}  # these are not always listed
+    known = integration_utils.INTEGRATION_TO_CALLBACK.keys()
+    if unknown := [str(name) for name in made.report_to or () if name not in known]:
+        what = f"transformers has no integration {unknown[0]!r}{did_you_mean(unknown[0], known)}"
+        raise RecipeError(Problem("training.report_to", what, f"Known: none, all, {', '.join(known)}."))
+    checked = known - {"azure_ml", "flyte"}  # these are not always listed
     installed = integration_utils.get_available_reporting_integrations()  # type: ignore[no-untyped-call]
     missing = sorted(checked.intersection(made.report_to or ()).difference(installed))
     if missing:  # MLflow's callback would refuse this too, but also print a traceback from its __del__

@@ -15,6 +15,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments, set_seed
+from transformers.integrations.integration_utils import TensorBoardCallback
 
 from bertkit.errors import ModelError, Problem, RecipeError
 from bertkit.files import read_json, write_json
@@ -64,6 +65,9 @@ def train_seed(
     if stop := recipe.early_stopping:
         built_in.append(EarlyStoppingCallback(stop.patience, stop.threshold))
     trainer = make_trainer(job, runner, args, [*built_in, *callbacks], profile)
+    for each in trainer.callback_handler.callbacks:
+        if isinstance(each, TensorBoardCallback) and each.logging_dir is None:  # else TENSORBOARD_LOGGING_DIR is set
+            each.logging_dir = str(run.folder / "logs" / f"seed-{seed}")
     seconds = run_trainer(trainer, folder)
     model = trainer.gathered_model(partial(build, recipe, job.encoder, job.task))
     if not args.should_save:
