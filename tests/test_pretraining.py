@@ -150,15 +150,17 @@ def test_masks_are_filled_with_text_and_not_with_raw_tokens(text: str, filled: s
     item = masks.MaskedItem(np.zeros(len(COUNTED)), guesses[: text.count("<mask>")])
     (answer,) = task.decode([item], features, rows)
     assert answer["filled"] == filled
-    assert answer["masks"][0] == [{"token": "op", "score": 0.75}, {"token": "p", "score": 0.25}]
+    op, p = guesses[0][0]
+    assert answer["masks"][0] == [{"token": "op", "id": op, "score": 0.75}, {"token": "p", "id": p, "score": 0.25}]
 
 
 def test_masks_beyond_the_limit_stay(tiny_encoder: Path) -> None:
     task = DRAWN[0].task(tiny_encoder)
     rows = Dataset.from_dict({"text": ["the [MASK]s [MASK]"]})
-    item = masks.MaskedItem(np.zeros(len(COUNTED)), [([task.tokenizer.convert_tokens_to_ids("##ing")], [1.0])])
+    ing = task.tokenizer.convert_tokens_to_ids("##ing")
+    item = masks.MaskedItem(np.zeros(len(COUNTED)), [([ing], [1.0])])
     (answer,) = task.decode([item], task.encode(rows), rows)
-    assert answer == {"filled": "the ings [MASK]", "masks": [[{"token": "##ing", "score": 1.0}]]}
+    assert answer == {"filled": "the ings [MASK]", "masks": [[{"token": "##ing", "id": ing, "score": 1.0}]]}
 
 
 @every_case

@@ -233,21 +233,26 @@ def test_predict_with_inputs_of_pairs(client: TestClient, tiny_encoder: Path) ->
 
 
 @served("retrieval")
-def test_a_text_that_is_too_long_is_cut_only_where_that_is_asked_for(client: TestClient, tiny_encoder: Path) -> None:
+def test_a_text_that_is_too_long_is_cut_unless_that_is_forbidden(client: TestClient, tiny_encoder: Path) -> None:
     long = "the cat " * 100
-    error = said(client, "/embed", status=413, inputs=["yes", long])["error"]
-    assert "input 2" in error
-    assert "32 tokens" in error
-    assert said(client, "/v1/embeddings", status=413, input=long)["error"].startswith("input 1")
+    for path, inputs in (("/embed", ["yes", long]), ("/similarity", {"source_sentence": "yes", "sentences": [long]})):
+        forbidden = {"truncate": False} if path == "/embed" else {"parameters": {"truncate": False}}
+        error = said(client, path, status=413, inputs=inputs, **forbidden)["error"]
+        assert "input 2" in error
+        assert "32 tokens" in error
     own = predictor_of(KEPT["retrieval"], tiny_encoder).encode([long])
+    np.testing.assert_allclose(said(client, "/embed", inputs=long), own, atol=1e-5)
     np.testing.assert_allclose(said(client, "/embed", inputs=long, truncate=True), own, atol=1e-5)
+    found = said(client, "/v1/embeddings", input=long)["data"][0]["embedding"]
+    np.testing.assert_allclose(found, own[0], atol=1e-5)
     assert said(client, "/predict", rows=[long])["answers"][0]["truncated"] is True
-    assert "bertkit_truncated_rows_total 4.0" in client.get("/metrics").text
+    assert client.get("/info").json()["auto_truncate"] is True
+    assert "bertkit_truncated_rows_total 6.0" in client.get("/metrics").text
 
 
 @served("single-label")
 def test_paths_that_the_task_has_not(client: TestClient) -> None:
-    for path in ("/embed", "/v1/embeddings", "/rerank"):
+    for path in ("/embed", "/similarity", "/v1/embeddings", "/rerank"):
         assert "text-classification" in said(client, path, status=424, inputs="a")["error"]
         assert path not in client.get("/openapi.json").json()["paths"]
 

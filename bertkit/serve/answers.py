@@ -32,7 +32,7 @@ Word = schema("Word", "start and end are characters of the text, end exclusive."
 Entity = schema("Entity", "start and end are characters of the text, end exclusive.", text=str, label=str, **SPAN)
 Span = schema("Span", "start and end are characters of the context, end exclusive.", answer=str, **SPAN)
 Hit = schema("Hit", "A document of the request's rows.", id=str, score=float)
-Token = schema("Token", "A token for a mask.", token=str, score=float)
+Token = schema("Token", "A token for a mask.", token=str, id=described(int, "in the vocabulary"), score=float)
 RANK = described(int | None, "rank of the positive among those of the request's rows")
 HITS = described(list_of(Hit) | None, "only in the answer to a query's first row: the best documents")
 

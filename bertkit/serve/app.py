@@ -21,12 +21,13 @@ from starlette.routing import Route
 from bertkit.errors import DataError, UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.serve import tei
-from bertkit.serve.answers import list_of, schema
+from bertkit.serve.answers import schema
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.middleware import LimitsMiddleware, cancel_on_disconnect, error_response
 from bertkit.serve.service import Service
+from bertkit.serve.shapes import SHAPES
 from bertkit.tasks.vectors import VectorTask
 
 Handler = Callable[[Any], Awaitable[Callable[[], Any]]]  # body -> a function that builds the response
@@ -39,8 +40,8 @@ Error = schema("Error", "An error response.", error=str, error_type=str)
 def make_app(predictor: Predictor, name: str, limits: Limits) -> FastAPI:
     """The application that serves this predictor. name: of the model, in /info.
 
-    /predict for every task; /embed and /v1/embeddings where the task gives vectors; /rerank where it ranks texts;
-    /health, /info, /metrics; /docs and /openapi.json. `app.state.batcher` is its Batcher.
+    /predict for every task; those of SHAPES and /v1/embeddings that the task has; /health, /info, /metrics; /docs and
+    /openapi.json. `app.state.batcher` is its Batcher.
     """
     metrics = Metrics()
     batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, metrics)
@@ -98,23 +99,22 @@ def _add_service_paths(app: FastAPI, service: Service, metrics: Metrics) -> None
 def _add_answer_paths(app: FastAPI, service: Service) -> None:
     name = service.task.name
     _add(app, "/predict", service.predict, *service.predict_types(), "Answers to rows, in their order")
+    for path, shapes in SHAPES.items():
+        if shape := shapes.get(name):
+            _add(app, path, service.handler(shape), shape.request, shape.response, shape.summary)
+        else:
+            _refuse(app, path, name)
     if isinstance(service.task, VectorTask):
-        _add(app, "/embed", service.embed, tei.EmbedRequest, list[list[float]], "Vectors of texts")
         summary = "Vectors of texts, for OpenAI clients"
         _add(app, "/v1/embeddings", service.openai, tei.OpenAIRequest, tei.OpenAIResponse, summary)
     else:
-        _refuse(app, "/embed", f"a model for {name} gives no vectors")
-        _refuse(app, "/v1/embeddings", f"a model for {name} gives no vectors")
-    if name == "text-ranking":
-        _add(app, "/rerank", service.rerank, tei.RerankRequest, list_of(tei.Rank), "Texts, best first")
-    else:
-        _refuse(app, "/rerank", f"a model for {name} does not rank texts")
+        _refuse(app, "/v1/embeddings", name)
 
 
-def _refuse(app: FastAPI, path: str, message: str) -> None:
+def _refuse(app: FastAPI, path: str, task: str) -> None:
     @app.post(path, include_in_schema=False)
     async def refuse() -> None:
-        raise Refused(424, message, "Backend")  # text-embeddings-inference's status
+        raise Refused(424, f"a model for {task} does not answer {path}", "Backend")  # as text-embeddings-inference
 
 
 def _add(app: FastAPI, path: str, handler: Handler, request_type: Any, response_type: Any, summary: str) -> None:
@@ -124,8 +124,9 @@ def _add(app: FastAPI, path: str, handler: Handler, request_type: Any, response_
         return Response(content, media_type="application/json")
 
     endpoint.__annotations__["body"] = request_type  # depends on the task; FastAPI reads it from here
+    name = path.strip("/") or "root"
     app.add_api_route(
-        path, endpoint, methods=["POST"], response_model=response_type, summary=summary, operation_id=path.strip("/")
+        path, endpoint, methods=["POST"], response_model=response_type, summary=summary, operation_id=name
     )
 
 

@@ -119,12 +119,14 @@ class Batcher:
     async def call(self, function: Callable[[], T]) -> T:
         """Call a function in the model's thread: tokenizers are not thread-safe.
 
-        Raises Refused where the function fails.
+        Raises Refused where the function does, or fails.
         """
 
         def refusing() -> T:
             try:
                 return function()
+            except Refused:
+                raise
             except BaseException as error:
                 raise _refusal(error) from None
 

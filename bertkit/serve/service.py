@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Discriminator, Tag
+from pydantic import Discriminator, Tag
 
 from bertkit.data.schema import Answer
 from bertkit.inference.predictor import Predictor
@@ -15,7 +16,9 @@ from bertkit.serve import tei
 from bertkit.serve.answers import ANSWERS, described, list_of, schema
 from bertkit.serve.batcher import Batcher, estimated_tokens
 from bertkit.serve.limits import Limits, Refused
+from bertkit.serve.pipelines import Request
 from bertkit.serve.rows import Row, RowReader
+from bertkit.serve.shapes import CLASSIFY, Shape
 
 Build = Callable[[], Any]  # builds the response; may be slow
 
@@ -37,26 +40,27 @@ class Service:
             return request, response
         rows: Any = Annotated[request, Tag("rows")]
         body = Annotated[rows | Annotated[tei.ClassifyRequest, Tag("inputs")], Discriminator(_kind)]
-        labels = list_of(tei.Prediction)
-        return body, response | labels | list_of(labels)
+        return body, response | CLASSIFY.response
 
     async def predict(self, body: Any) -> Build:
         """/predict: rows of the task, or text-embeddings-inference's inputs."""
         if isinstance(body, tei.ClassifyRequest):
-            return await self._classify(body)
+            return await self.handler(CLASSIFY)(body)
         answers = await self._answers(body.rows, "rows")
         return lambda: {"answers": answers}
 
-    async def _classify(self, body: tei.ClassifyRequest) -> Build:
-        rows, batch = tei.classify_rows(self.task, body.inputs)
-        answers = await self._answers(rows, "inputs", body)
-        return lambda: [tei.predictions(a) for a in answers] if batch else tei.predictions(answers[0])
+    def handler(self, shape: Shape) -> Callable[[Any], Awaitable[Build]]:
+        """The handler of a path with this shape."""
 
-    async def embed(self, body: tei.EmbedRequest) -> Build:
-        """/embed: a vector per text."""
-        rows = tei.embed_rows(self.task, tei.as_list(body.inputs), body.prompt_name)
-        answers = await self._answers(rows, "inputs", body)
-        return lambda: tei.vectors(answers, body.normalize).tolist()
+        async def handle(body: Any) -> Build:
+            answers = await self._answers(shape.rows(self.task, body), shape.field, body)
+            build = partial(shape.respond, self.task, body, answers)
+            if not shape.tokenizes:
+                return build
+            response = await self.batcher.call(build)
+            return lambda: response
+
+        return handle
 
     async def openai(self, body: tei.OpenAIRequest) -> Build:
         """/v1/embeddings: the same in OpenAI's format, with the number of tokens."""
@@ -65,16 +69,10 @@ class Service:
         ids = (await self.batcher.call(lambda: self.task.tokenizer(texts, verbose=False)))["input_ids"]
         return lambda: tei.openai_response(answers, body, self.model, sum(map(len, ids)))
 
-    async def rerank(self, body: tei.RerankRequest) -> Build:
-        """/rerank: the texts by relevance to the query."""
-        rows: list[Row] = [{"query": body.query, "document": text} for text in body.texts]
-        answers = await self._answers(rows, "texts", body)
-        return lambda: tei.ranks(answers, body, self.task.options.activation or "sigmoid")
+    async def _answers(self, rows: list[Row], name: str, request: Request | None = None) -> list[Answer]:
+        """The answers. Raises Refused for an empty request, too many or too long rows, and texts cut against its will.
 
-    async def _answers(self, rows: list[Row], name: str, request: BaseModel | None = None) -> list[Answer]:
-        """The answers. Raises Refused for an empty request, too many or too long rows, and one of TEI that was cut.
-
-        name: of the field that holds the rows. request: where it is one of text-embeddings-inference's.
+        name: of the field that holds the rows. request: where it is one that may forbid to cut texts.
         """
         if not rows:
             raise Refused(400, f"`{name}` is empty", "Empty")
@@ -96,7 +94,7 @@ class Service:
             "model_type": tei.model_type(self.task),
             "task": self.task.name,
             "max_input_length": self.task.max_length,
-            "auto_truncate": False,
+            "auto_truncate": True,
             "tokenization_workers": 1,
             "version": version("bertkit"),
             **asdict(self.limits),

@@ -1,6 +1,6 @@
 """Requests and responses of text-embeddings-inference, so that its clients can use this server.
 
-As in its openapi.json (1.7), https://huggingface.github.io/text-embeddings-inference; docs/serve.md lists the
+As in its version 1.9, https://huggingface.github.io/text-embeddings-inference; docs/serve.md lists the
 differences.
 """
 
@@ -12,28 +12,33 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from scipy.special import expit, logit
 
 from bertkit.data.schema import Answer
 from bertkit.serve.answers import described, list_of, schema
 from bertkit.serve.limits import Refused
+from bertkit.serve.pipelines import Request, TopK
 from bertkit.tasks.base import Task
 
 Strings: TypeAlias = Annotated[list[str], Field(fail_fast=True)]  # one error for a list, however long
 Texts: TypeAlias = str | Strings
 Pair: TypeAlias = Annotated[list[str], Field(min_length=1, max_length=2)]
 Pairs: TypeAlias = Annotated[list[Pair], Field(fail_fast=True)]
+Prompt: TypeAlias = Annotated[
+    Literal["query", "document"] | None, Field(description="prepend this prefix of the model")
+]
 Row: TypeAlias = dict[str, Any]
+FUNCTIONS = {"single-label": "softmax", "multi-label": "sigmoid"}  # of a classifier's logits
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-class _Truncatable(_Request):
-    truncate: bool | None = Field(None, description="true: texts beyond the maximum length are cut; else refused")
+class _Truncatable(Request):
+    truncate: bool | None = Field(True, description="false: a text beyond the maximum length is refused, not cut")
     truncation_direction: Literal["right", "Right"] = Field("right", description="the end that is cut")
+
+    @property
+    def truncates(self) -> bool:
+        return self.truncate is not False
 
 
 class EmbedRequest(_Truncatable):
@@ -41,10 +46,35 @@ class EmbedRequest(_Truncatable):
 
     inputs: Texts
     normalize: bool = Field(True, description="scale vectors to length 1; false: the model's own vectors")
-    prompt_name: Literal["query", "document"] | None = Field(None, description="prepend this prefix of the model")
+    prompt_name: Prompt = None
+    encoding_format: Literal["float"] | None = None
 
 
-class OpenAIRequest(_Request):
+class SimilarityParameters(_Truncatable):
+    """How texts are read."""
+
+    prompt_name: Prompt = None
+
+
+class Sentences(Request):
+    """A text, and those that it is compared with."""
+
+    source_sentence: str
+    sentences: Annotated[Strings, Field(min_length=1)]
+
+
+class SimilarityRequest(Request):
+    """Texts to compare."""
+
+    inputs: Sentences
+    parameters: SimilarityParameters = SimilarityParameters()
+
+    @property
+    def truncates(self) -> bool:
+        return self.parameters.truncates
+
+
+class OpenAIRequest(Request):
     """Texts to embed, as OpenAI's clients send them."""
 
     input: Texts
@@ -62,6 +92,13 @@ class RerankRequest(_Truncatable):
     return_text: bool = False
 
 
+class LabelParameters(Request):
+    """What InferenceClient sends with a text to classify."""
+
+    top_k: TopK = None
+    function_to_apply: Literal["softmax", "sigmoid", "none"] | None = Field(None, description="the model's own")
+
+
 class ClassifyRequest(_Truncatable):
     """One text, one pair of texts, or a list of lists of one or two texts."""
 
@@ -69,6 +106,7 @@ class ClassifyRequest(_Truncatable):
     raw_scores: Literal[False] = Field(
         False, description="scores are calibrated probabilities; logits are not available"
     )
+    parameters: LabelParameters | None = Field(None, description="InferenceClient's; with them, always a list of lists")
 
 
 Prediction = schema(
@@ -108,10 +146,22 @@ def embed_rows(task: Task, texts: Sequence[str], prompt: str | None) -> list[Row
     return [{"text": prefix + text} for text in texts]
 
 
+def compare_rows(task: Task, body: SimilarityRequest) -> list[Row]:
+    """Rows of the source sentence and of the others."""
+    texts = [body.inputs.source_sentence, *body.inputs.sentences]
+    return embed_rows(task, texts, body.parameters.prompt_name)
+
+
 def vectors(answers: Sequence[Answer], normalize: bool) -> Any:
     """`(texts, size)` fp32."""
     table = np.array([answer["vector"] for answer in answers], dtype=np.float32)
     return table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12) if normalize else table
+
+
+def similarities(answers: Sequence[Answer]) -> list[float]:
+    """Cosines of the first vector with each of the others."""
+    source, *others = vectors(answers, normalize=True)
+    return [float(other @ source) for other in others]
 
 
 def openai_response(answers: Sequence[Answer], request: OpenAIRequest, model: str, tokens: int) -> dict[str, Any]:
@@ -139,16 +189,34 @@ def ranks(answers: Sequence[Answer], request: RerankRequest, activation: str) ->
     return sorted(table, key=lambda row: -answers[row["index"]]["score"])
 
 
-def classify_rows(task: Task, inputs: str | list[str] | list[list[str]]) -> tuple[list[Row], bool]:
-    """Rows, and whether the request is a batch. Raises Refused for texts if the model reads pairs, and vice versa."""
-    batch = not isinstance(inputs, str) and (not inputs or not isinstance(inputs[0], str))
-    items: Any = [[inputs]] if isinstance(inputs, str) else inputs if batch else [inputs]
+def _is_batch(inputs: str | list[str] | list[list[str]]) -> bool:
+    return not isinstance(inputs, str) and (not inputs or not isinstance(inputs[0], str))
+
+
+def classify_rows(task: Any, body: ClassifyRequest) -> list[Row]:
+    """Rows of texts or pairs.
+
+    Raises Refused for texts if the model reads pairs, and vice versa, and for another function than the model's own.
+    """
+    wanted, own = body.parameters and body.parameters.function_to_apply, FUNCTIONS.get(task.kind, "none")
+    if wanted not in (None, own):
+        raise Refused(422, f"parameters.function_to_apply: this model's is {own}; it cannot be changed", "Validation")
+    inputs: Any = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    items = inputs if _is_batch(inputs) else [inputs]
     size = 2 if task.options.pair else 1
     for number, item in enumerate(items, 1):
         if len(item) != size and (task.options.pair is not None or len(item) != len(items[0])):
             reads = "pairs: [text, text], or [[text, text], …]" if size == 2 else "single texts: text, or [[text], …]"
             raise Refused(422, f"input {number} has {len(item)} texts; the model reads {reads}", "Validation")
-    return [{"text": i[0]} if len(i) == 1 else {"text_a": i[0], "text_b": i[1]} for i in items], batch
+    return [{"text": i[0]} if len(i) == 1 else {"text_a": i[0], "text_b": i[1]} for i in items]
+
+
+def classified(task: Task, body: ClassifyRequest, answers: Sequence[Answer]) -> list[Any]:
+    """The labels of a single input, or a list of them: for a batch, and wherever there are parameters."""
+    found = [predictions(answer) for answer in answers]
+    if body.parameters is not None:
+        return [labels[: body.parameters.top_k] for labels in found]
+    return found if _is_batch(body.inputs) else found[0]
 
 
 def predictions(answer: Answer) -> list[dict[str, Any]]:
@@ -157,13 +225,13 @@ def predictions(answer: Answer) -> list[dict[str, Any]]:
     return [{"label": name, "score": score} for name, score in sorted(scores.items(), key=lambda pair: -pair[1])]
 
 
-def refuse_truncated(answers: Sequence[Answer], request: BaseModel, max_length: int) -> None:
-    """Raises Refused where texts were cut and the request did not allow it, as text-embeddings-inference does."""
+def refuse_truncated(answers: Sequence[Answer], request: Request, max_length: int) -> None:
+    """Raises Refused where texts were cut, and the request forbids it."""
     cut = [number for number, answer in enumerate(answers, 1) if answer.get("truncated")]
-    if cut and not (isinstance(request, _Truncatable) and request.truncate):
+    if cut and not request.truncates:
         numbers = ", ".join(map(str, cut[:10])) + (", …" if len(cut) > 10 else "")
-        hint = '; send "truncate": true to cut it' if isinstance(request, _Truncatable) else ""
-        raise Refused(413, f"input {numbers}: longer than the model's {max_length} tokens{hint}", "Validation")
+        what = f'input {numbers}: longer than the model\'s {max_length} tokens, and "truncate" is false'
+        raise Refused(413, what, "Validation")
 
 
 def _labels(names: Sequence[str]) -> dict[str, Any]:

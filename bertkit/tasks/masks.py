@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -89,21 +89,24 @@ def _counts(sums: Floats) -> Answer:
 def _filled(text: str, guesses: list[tuple[list[int], list[float]]], tokenizer: PreTrainedTokenizerBase) -> Answer:
     masks = [
         [
-            {"token": token.strip(), "score": p}
-            for token, p in zip(tokenizer.batch_decode([[each] for each in ids]), probabilities, strict=True)
+            {"token": token.strip(), "id": number, "score": p}
+            for number, token, p in zip(ids, tokenizer.batch_decode([[i] for i in ids]), probabilities, strict=True)
         ]
         for ids, probabilities in guesses
     ]
     mask = str(tokenizer.mask_token)
     filled, *rest = text.split(mask)
     for place, part in enumerate(rest):
-        word = mask  # one beyond max_length
-        if place < len(guesses):
-            word = str(masks[place][0]["token"]).removeprefix("##")
-            piece = str(tokenizer.convert_ids_to_tokens(guesses[place][0][0]))
-            word = f" {word}" if piece.startswith(SPACES) and filled[-1:].strip() else word
+        word = inserted(masks[place][0], filled, tokenizer) if place < len(masks) else mask  # one beyond max_length
         filled += word + part
     return {"filled": filled, "masks": masks}
+
+
+def inserted(guess: Mapping[str, Any], before: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """What replaces a mask after this text. guess: one of an answer's `masks`."""
+    word = str(guess["token"]).removeprefix("##")
+    piece = str(tokenizer.convert_ids_to_tokens(guess["id"]))
+    return f" {word}" if piece.startswith(SPACES) and before[-1:].strip() else word
 
 
 def length_findings(features: Dataset, split: str, max_length: int) -> Iterator[Finding]:

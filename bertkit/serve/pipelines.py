@@ -1,0 +1,139 @@
+"""Requests and responses of huggingface_hub's InferenceClient for tasks that text-embeddings-inference does not have.
+
+They are those of transformers' pipelines; InferenceClient posts them to `/`. docs/serve.md lists the differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bertkit.data.schema import Answer
+from bertkit.serve.answers import schema
+from bertkit.serve.limits import Refused
+from bertkit.tasks.base import Task
+from bertkit.tasks.masks import GUESSES, inserted
+
+TopK: TypeAlias = Annotated[int | None, Field(ge=1, description="as many of the best as this")]
+
+
+class Request(BaseModel):
+    """A request or its parameters: unknown fields are refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    @property
+    def truncates(self) -> bool:
+        """May texts be cut?"""
+        return True
+
+
+class TokenParameters(Request):
+    """`none` gives words; `simple` and `first` give entities."""
+
+    aggregation_strategy: Literal["none", "simple", "first"] | None = Field(
+        None, description="null: simple; for labels of words, which form no entities, none"
+    )
+    ignore_labels: list[str] = Field(["O"], description="labels that are left out")
+
+
+class TokenRequest(Request):
+    """A text whose words are tagged."""
+
+    inputs: str
+    parameters: TokenParameters = TokenParameters()
+
+
+class QuestionParameters(Request):
+    """How many answers, and whether there may be none."""
+
+    top_k: TopK = None
+    handle_impossible_answer: bool | None = Field(
+        None, description="false: always a span; otherwise an empty answer where the model decides that there is none"
+    )
+
+
+class Question(Request):
+    """A question about a context."""
+
+    question: str
+    context: str
+
+
+class QuestionRequest(Request):
+    """A question to answer."""
+
+    inputs: Question
+    parameters: QuestionParameters = QuestionParameters()
+
+
+class MaskParameters(Request):
+    """How many tokens for each mask."""
+
+    top_k: int | None = Field(None, ge=1, le=GUESSES, description=f"null: {GUESSES}")
+
+
+class MaskRequest(Request):
+    """A text with masks."""
+
+    inputs: str
+    parameters: MaskParameters = MaskParameters()
+
+
+_span = {"start": int, "end": int, "score": float}
+TokenOutput = schema("TokenOutput", "A word with its tag.", word=str, entity=str, **_span)
+EntityOutput = schema("EntityOutput", "An entity with its type.", word=str, entity_group=str, **_span)
+AnswerOutput = schema("AnswerOutput", "An answer; an empty text where the context has none.", answer=str, **_span)
+_mask = {"token": int, "token_str": str, "sequence": str, "score": float}
+MaskOutput = schema(
+    "MaskOutput", "A token for a mask, by its id and as text; the sequence is the text with it.", **_mask
+)
+
+
+def tokens(task: Task, body: TokenRequest, answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """Entities, or words with their tags. Raises Refused where labels of words are to be grouped."""
+    answer, strategy = answers[0], body.parameters.aggregation_strategy
+    words = strategy == "none" or (strategy is None and "entities" not in answer)
+    if not words and "entities" not in answer:
+        what = "parameters.aggregation_strategy: this model's labels of words form no entities; send none"
+        raise Refused(422, what, "Validation")
+    name, label, text = ("entity", "tag", "word") if words else ("entity_group", "label", "text")
+    return [
+        {name: each[label], "word": each[text], **{key: each[key] for key in _span}}
+        for each in answer["words" if words else "entities"]
+        if each[label] not in body.parameters.ignore_labels
+    ]
+
+
+def spans(task: Task, body: QuestionRequest, answers: Sequence[Answer]) -> Any:
+    """The best answer; a list of answers with `top_k` above 1."""
+    best, found = {name: answers[0][name] for name in ("answer", *_span)}, answers[0]["n_best"]
+    if not found or (not best["answer"] and body.parameters.handle_impossible_answer is not False):
+        found = [best, *found]
+    count = body.parameters.top_k or 1
+    return found[0] if count == 1 else found[:count]
+
+
+def fills(task: Task, body: MaskRequest, answers: Sequence[Answer]) -> list[Any]:
+    """The best tokens for a mask, best first; a list of such lists for several masks. Raises Refused without a mask."""
+    mask = str(task.tokenizer.mask_token)
+    parts = body.inputs.split(mask)
+    if not (masks := answers[0].get("masks")):
+        raise Refused(422, f"`inputs`: no {mask} within the model's {task.max_length} tokens", "Validation")
+    found = []
+    for place, guesses in enumerate(masks, 1):
+        before, after = mask.join(parts[:place]), mask.join(parts[place:])
+        found.append(
+            [
+                {
+                    "token": guess["id"],
+                    "token_str": guess["token"],
+                    "sequence": before + inserted(guess, before, task.tokenizer) + after,
+                    "score": guess["score"],
+                }
+                for guess in guesses[: body.parameters.top_k]
+            ]
+        )
+    return found[0] if len(found) == 1 else found

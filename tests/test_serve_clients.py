@@ -1,0 +1,213 @@
+"""Clients that people already have get from a real server what the predictor answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import transformers
+from cases import CONTEXTS, QUESTIONS, TEXTS
+from huggingface_hub import InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
+from starlette.testclient import TestClient
+from test_serve import KEPT, alike, predictor_of, said
+
+from bertkit.inference.predictor import Predictor
+from bertkit.serve.app import make_app
+from bertkit.serve.limits import Limits
+from bertkit.serve.server import listen, make_server
+
+
+@pytest.fixture
+def served(
+    request: pytest.FixtureRequest, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, Predictor]]:
+    """The address of a server of the case that is the parameter, and its predictor."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # which would refuse 127.0.0.1 too
+    predictor = predictor_of(KEPT[request.param], tiny_encoder)
+    server = make_server(make_app(predictor, "org/small", Limits()), Limits())
+    with listen("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", predictor
+        server.should_exit = True
+        thread.join()
+
+
+def cases(*names: str) -> Any:
+    """The decorator for tests of the servers of these cases."""
+    return pytest.mark.parametrize("served", names, indirect=True)
+
+
+def received(elements: list[Any]) -> list[dict[str, Any]]:
+    """What the server sent of these elements, without the fields that the client adds as None."""
+    return [{name: value for name, value in each.items() if value is not None} for each in elements]
+
+
+def refused(part: str, call: Any, *arguments: Any, **parameters: Any) -> None:
+    """The client raises what the server says."""
+    with pytest.raises(HfHubHTTPError) as error:
+        call(*arguments, **parameters)
+    assert error.value.response.status_code == 422
+    assert part in error.value.response.json()["error"]
+
+
+# --- huggingface_hub's InferenceClient ---------------------------------------------------------------------------
+
+
+@cases("single-label", "multi-label", "regression")
+def test_text_classification(served: tuple[str, Predictor]) -> None:
+    url, predictor = served
+    client, answer = InferenceClient(url), predictor(TEXTS[0])
+    scores = answer.get("scores", {"score": answer["score"]} if "score" in answer else {})
+    expected = [{"label": n, "score": s} for n, s in sorted(scores.items(), key=lambda pair: -pair[1])]
+    alike([dict(each) for each in client.text_classification(TEXTS[0])], expected)
+    alike([dict(each) for each in InferenceClient(base_url=url).text_classification(TEXTS[0], top_k=1)], expected[:1])
+    own = {"single-label": "softmax", "multi-label": "sigmoid"}.get(predictor.task.kind, "none")
+    for function in ("softmax", "sigmoid", "none"):
+        if function == own:
+            assert len(client.text_classification(TEXTS[0], function_to_apply=function)) == len(expected)
+        else:
+            refused(f"is {own}", client.text_classification, TEXTS[0], function_to_apply=function)
+    refused("parameters.top_k", client.text_classification, TEXTS[0], top_k=0)
+
+
+@cases("ner-softmax")
+def test_token_classification(served: tuple[str, Predictor]) -> None:
+    url, predictor = served
+    client, text = InferenceClient(model=url), TEXTS[5]
+    answer = predictor({"text": text})
+    entities = [
+        {"entity_group": e["label"], "word": e["text"], "start": e["start"], "end": e["end"], "score": e["score"]}
+        for e in answer["entities"]
+    ]
+    words = [
+        {"entity": w["tag"], "word": w["word"], "start": w["start"], "end": w["end"], "score": w["score"]}
+        for w in answer["words"]
+    ]
+    assert len(entities) > 1
+
+    def found(**parameters: Any) -> list[dict[str, Any]]:
+        return received(client.token_classification(text, **parameters))
+
+    for strategy in (None, "simple", "first"):
+        alike(found(aggregation_strategy=strategy), entities)
+    kind = entities[0]["entity_group"]
+    alike(found(ignore_labels=[kind]), [each for each in entities if each["entity_group"] != kind])
+    alike(found(aggregation_strategy="none"), [each for each in words if each["entity"] != "O"])
+    alike(found(aggregation_strategy="none", ignore_labels=[]), words)
+    refused("parameters.aggregation_strategy", client.token_classification, text, aggregation_strategy="max")
+    refused("parameters.stride: Extra inputs", client.token_classification, text, stride=4)
+
+
+@cases("words-crf-windows")
+def test_labels_of_words(served: tuple[str, Predictor]) -> None:
+    url, predictor = served
+    found = InferenceClient(url).token_classification(TEXTS[0], ignore_labels=[])
+    assert [(each.word, each.entity) for each in found] == [
+        (each["word"], each["tag"]) for each in predictor({"text": TEXTS[0]})["words"]
+    ]
+    refused("form no entities", InferenceClient(url).token_classification, TEXTS[0], aggregation_strategy="simple")
+
+
+@cases("qa", "qa-windows-or-none")
+def test_question_answering(served: tuple[str, Predictor]) -> None:
+    url, predictor = served
+    client, asked = InferenceClient(url), {"question": QUESTIONS[0], "context": CONTEXTS[0]}
+    answer = predictor(asked)
+    own = {name: answer[name] for name in ("answer", "start", "end", "score")}
+    alike(dict(client.question_answering(**asked)), own)
+    alike(dict(client.question_answering(**asked, top_k=1)), own)
+    some = client.question_answering(**asked, top_k=3)
+    assert isinstance(some, list)
+    alike([dict(each) for each in some], answer["n_best"][:3])
+    refused("parameters.max_answer_len: Extra inputs", client.question_answering, **asked, max_answer_len=3)
+
+
+def test_whether_there_may_be_no_answer(tiny_encoder: Path) -> None:
+    predictor = predictor_of(KEPT["qa-windows-or-none"], tiny_encoder)
+    object.__setattr__(predictor.task.options, "null_threshold", -1e9)
+    asked = {"question": QUESTIONS[0], "context": CONTEXTS[0]}
+    answer = predictor(asked)
+    none = {"answer": "", "start": 0, "end": 0, "score": answer["null_score"]}
+    with TestClient(make_app(predictor, "small", Limits())) as client:
+        for parameters in ({}, {"handle_impossible_answer": True}):
+            alike(said(client, "/", inputs=asked, parameters=parameters), none)
+        some = said(client, "/", inputs=asked, parameters={"top_k": 3})
+        alike(some, [none, *answer["n_best"][:2]])
+        span = said(client, "/", inputs=asked, parameters={"handle_impossible_answer": False})
+        alike(span, answer["n_best"][0])
+
+
+@cases("mlm")
+def test_fill_mask_as_transformers_pipeline(served: tuple[str, Predictor], tiny_encoder: Path, tmp_path: Path) -> None:
+    url, predictor = served
+    predictor.model.save_pretrained(tmp_path)
+    pipeline = transformers.pipeline("fill-mask", str(tmp_path), tokenizer=str(tiny_encoder), device="cpu")
+    client, text = InferenceClient(url), "the cat was [MASK]"
+    expected = pipeline(text)
+    for each in expected:  # a space before a mask stays, even where a word goes on
+        each["sequence"] = f"the cat was {each['token_str'].removeprefix('##')}"
+    alike(received(client.fill_mask(text)), expected)
+    alike(received(client.fill_mask(text, top_k=2)), expected[:2])
+    both = client.fill_mask("the [MASK] was [MASK]")
+    assert [len(each) for each in both] == [5, 5]
+    assert both[1][0].sequence == f"the [MASK] was {both[1][0].token_str}".replace(" ##", "")
+    refused("parameters.targets: Extra inputs", client.fill_mask, text, targets=["cat"])
+    refused("no [MASK]", client.fill_mask, "the cat was good")
+    refused("no [MASK]", client.fill_mask, "the cat " * 30 + "[MASK]")
+
+
+@cases("retrieval", "similarity-nli")
+def test_feature_extraction_and_sentence_similarity(served: tuple[str, Predictor]) -> None:
+    url, predictor = served
+    client, own = InferenceClient(base_url=url), predictor.encode(TEXTS)
+    unit = own / np.linalg.norm(own, axis=1, keepdims=True)
+    np.testing.assert_allclose(client.feature_extraction(TEXTS[0]), unit[:1], atol=1e-5)
+    np.testing.assert_allclose(client.feature_extraction(TEXTS, normalize=False), own, rtol=1e-4, atol=1e-5)
+    prompted = client.feature_extraction(TEXTS, prompt_name="query", truncate=True, encoding_format="float")
+    query = predictor.encode(TEXTS, "query")
+    np.testing.assert_allclose(prompted, query / np.linalg.norm(query, axis=1, keepdims=True), atol=1e-5)
+    np.testing.assert_allclose(client.sentence_similarity(TEXTS[0], TEXTS[1:]), unit[1:] @ unit[0], atol=1e-5)
+    refused("encoding_format", client.feature_extraction, TEXTS[0], encoding_format="base64")
+    refused("truncation_direction", client.feature_extraction, TEXTS[0], truncation_direction="left")
+    refused("sentences", client.sentence_similarity, TEXTS[0], [])
+
+
+@cases("ranking-binary")
+def test_health_and_info_of_any_model(served: tuple[str, Predictor]) -> None:
+    client = InferenceClient(served[0], provider="hf-inference")
+    assert client.health_check()
+    assert client.get_endpoint_info()["model_id"] == "org/small"
+
+
+REQUESTS: dict[str, list[dict[str, Any]]] = {
+    "single-label": [{"inputs": "a"}, {"inputs": "a", "parameters": {}}, {"inputs": [["a"], ["b"]]}],
+    "ner-softmax": [{"inputs": TEXTS[5]}, {"inputs": TEXTS[5], "parameters": {"aggregation_strategy": "none"}}],
+    "qa": [{"inputs": {"question": "a", "context": "the cat"}, "parameters": {"top_k": k}} for k in (1, 2)],
+    "mlm": [{"inputs": "a [MASK]"}, {"inputs": "[MASK] [MASK]"}],
+    "retrieval": [{"inputs": ["a", "b"]}, {"inputs": {"source_sentence": "a", "sentences": ["b"]}}],
+    "ranking-binary": [{"query": "a", "texts": ["b"]}],
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_the_schema_of_the_root(name: str, tiny_encoder: Path) -> None:
+    with TestClient(make_app(predictor_of(KEPT[name], tiny_encoder), "small", Limits())) as client:
+        document = client.get("/openapi.json").json()
+        operation, components = document["paths"]["/"]["post"], {"components": document["components"]}
+        asked = components | operation["requestBody"]["content"]["application/json"]["schema"]
+        answered = components | operation["responses"]["200"]["content"]["application/json"]["schema"]
+        for body in REQUESTS[name]:
+            jsonschema.validate(body, asked)
+            jsonschema.validate(said(client, "/", **body), answered)
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate({**body, "neither": 1}, asked)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate([{"neither": 1}], answered)
+        assert "neither" in said(client, "/", status=422, **REQUESTS[name][0], neither=1)["error"]
