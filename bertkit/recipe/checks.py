@@ -23,7 +23,7 @@ from bertkit.text import KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
 
 _CONLL = "conll|bio|iob|iob2|bioes"
-_DATA_FILE = re.compile(rf".*\.(csv|tsv|xlsx|json|jsonl|parquet|arrow|txt|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
+_DATA_FILE = re.compile(rf".*\.(csv|tsv|xlsx|json|jsonl|parquet|arrow|conllu|txt|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
 _TEXT_FILE = re.compile(rf".*\.(csv|tsv|xlsx|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
 PAIR_LOSSES = ("cosent", "cosine-mse", "multiple-negatives-ranking")  # losses of sentence-similarity without labels
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
