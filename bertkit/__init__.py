@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor, load
     from bertkit.recipe.recipe import Recipe, load_recipe
     from bertkit.report.view import Run
+    from bertkit.training.calibrate import calibrate
     from bertkit.training.train import train
 
 __all__ = [
     "DataError", "Features", "ModelError", "Predictor", "Recipe", "RecipeError", "Run", "UserError",
-    "as_evaluate_metric", "evaluate", "load", "load_recipe", "train",
+    "as_evaluate_metric", "calibrate", "evaluate", "load", "load_recipe", "train",
 ]  # fmt: skip
 
 _MODULES = {
@@ -30,6 +31,7 @@ _MODULES = {
     "inference.predictor": "Predictor load",
     "recipe.recipe": "Recipe load_recipe",
     "report.view": "Run",
+    "training.calibrate": "calibrate",
     "training.train": "train",
 }
 

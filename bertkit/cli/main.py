@@ -15,7 +15,8 @@ from bertkit.errors import UserError, not_installed
 from bertkit.text import first_line
 
 COMMANDS = (
-    *(recipes.recipes, recipes.show, recipes.copy, recipes.check, recipes.train, models.evaluate, models.predict),
+    *(recipes.recipes, recipes.show, recipes.copy, recipes.check, recipes.train),
+    *(models.evaluate, models.predict, models.calibrate),
     *(vectors.embed, vectors.mine, vectors.cache, vectors.index, vectors.search),
     *(models.push, models.report, models.explain, models.export, models.serve),
     *(recipes.sweep, recipes.tokenizer_train, doctor.doctor),

@@ -55,14 +55,30 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **o
 
 
 @command(
+    "fit temperature and thresholds of a trained model again",
+    argument("source", "a run folder or a model folder", metavar="RUN"),
+    argument("rest", "data settings, e.g. data.columns.text=sentence", nargs="*", metavar="key=value"),
+    path("--data", "labelled rows in the layout of the run's data; default: the run's validation rows"),
+    argument("--precision", "the lowest threshold of each label with this precision", type=float, metavar="X"),
+    argument("--recall", "the highest threshold of each label with this recall", type=float, metavar="X"),
+    JSON,
+)
+def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **goal: Any) -> None:
+    from bertkit.report.table import calibration_table
+    from bertkit.training.calibrate import calibrate
+
+    found = calibrate(source, data, overrides=rest, **goal)
+    print(json.dumps(found, indent=2) if as_json else calibration_table(found))
+
+
+@command(
     "predict for texts, or for any number of rows",
     RUN,
     argument("rest", "texts, with --context questions; or with --input data.KEY=VALUE", nargs="*", metavar="TEXT"),
     path("--context", "the text that the questions are about"),
     argument("--input", f"{ROWS}; - reads jsonl from stdin", metavar="FILE"),
-    path("--output", ".jsonl, .csv or .xlsx; with --format .jsonl, .conll or .json; default: stdout"),
+    path("--output", ".jsonl, .csv or .xlsx; default: jsonl to stdout"),
     argument("--column", "column of the input to read as text", action="append", default=[], metavar="text=NAME"),
-    argument("--format", "of entities", choices=("entities", "conll", "label-studio")),
     TASK,
     REVISION,
     JSON,
@@ -70,20 +86,19 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **o
 @_on_all_processes
 def predict(
     source: str, rest: list[str], context: Path | None, input: str | None, output: Path | None, column: list[str],
-    format: str | None, as_json: bool, mapper: Any, **options: Any,
+    as_json: bool, mapper: Any, **options: Any,
 ) -> None:  # fmt: skip
     if not (rest or input) or (input and any(not text.startswith("data.") for text in rest)):
         raise UserError("predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
     if input and context:
         raise UserError("--context works only with TEXTs; rows of --input have a context each")
-    if not input and (output or column or format):
-        raise UserError("--output, --column and --format work only with --input FILE")
+    if not input and (output or column):
+        raise UserError("--output and --column work only with --input FILE")
     columns = dict(pair.partition("=")[::2] for pair in column)
     if "" in columns.values():
         raise UserError(Problem("--column", "write it as text=NAME_IN_THE_FILE"))
     if input == "-" and mapper is not map:
         raise UserError(Problem("--input -", "stdin cannot be read by several processes", "Name a file of rows."))
-    from bertkit.inference.output_formats import writer_of
     from bertkit.inference.predict_file import predict_file
     from bertkit.inference.predictor import load
 
@@ -91,8 +106,7 @@ def predict(
     if not input:
         _predict_texts(predictor, source, rest, context, as_json)
         return
-    writer = writer_of(format, output, predictor, columns) if format else None
-    count = predict_file(predictor, source, input, output if processes.first() else None, columns, rest, writer)
+    count = predict_file(predictor, source, input, output if processes.first() else None, columns, rest)
     print(f"{count:,} rows" + (f" in {output}" if output else ""), file=sys.stderr)
 
 

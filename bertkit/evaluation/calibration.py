@@ -120,8 +120,8 @@ def fit_temperature(probabilities: ArrayLike, references: ArrayLike, *, exclusiv
 def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[float]:
     """Per label, the threshold that maximises its F1; a label is given where probability >= threshold.
 
-    Candidates lie midway between neighbouring distinct probabilities, 0 counting as one of them. Of equally
-    good ones the nearest to 0.5 is taken, then the lower. A label without a positive row keeps 0.5.
+    Of equally good ones of `thresholds_of` the nearest to 0.5 is taken, then the lower. A label without a positive row
+    keeps 0.5.
 
     probabilities: (rows, labels) in [0, 1]. references: (rows, labels) of 0 and 1. Raises ValueError: there is no row,
     or the shapes do not fit.
@@ -132,18 +132,37 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
     return [_best_threshold(given[:, label], truth[:, label]) for label in range(given.shape[1])]
 
 
-def _best_threshold(scores: Floats, truth: Floats) -> float:
-    if not truth.any():
-        return 0.5
+class Thresholds(NamedTuple):
+    """Every threshold of one label that decides differently, from low to high, and what it gives; `(thresholds,)`."""
+
+    values: Floats
+    precision: Floats
+    recall: Floats  # 0 where no row has the label
+    f1: Floats
+
+
+def thresholds_of(scores: ArrayLike, truth: ArrayLike) -> Thresholds:
+    """The thresholds of a label that is given where score >= threshold.
+
+    They lie midway between neighbouring distinct scores, 0 counting as one of them. scores: (rows,), at least one.
+    truth: (rows,) 0 and 1.
+    """
     distinct, group = np.unique(scores, return_inverse=True)
+    right = np.asarray(truth, dtype=np.float64)
     below = np.concatenate([[0.0], distinct[:-1]])
     midway = (below + distinct) / 2
     # Between two neighbouring floats there is no midpoint: it rounds to one of them, maybe the lower.
-    candidates = np.where(midway > below, midway, distinct)
-    given = np.cumsum(np.bincount(group)[::-1])[::-1]  # rows at or above each candidate
-    hits = np.cumsum(np.bincount(group, weights=truth)[::-1])[::-1]
-    f1 = 2 * hits / (given + truth.sum())
-    best = candidates[f1 == f1.max()]
+    values = np.where(midway > below, midway, distinct)
+    given = np.cumsum(np.bincount(group)[::-1])[::-1]  # rows at or above each threshold
+    hits = np.cumsum(np.bincount(group, weights=right)[::-1])[::-1]
+    return Thresholds(values, hits / given, hits / max(right.sum(), 1), 2 * hits / (given + right.sum()))
+
+
+def _best_threshold(scores: Floats, truth: Floats) -> float:
+    if not truth.any():
+        return 0.5
+    values, _, _, f1 = thresholds_of(scores, truth)
+    best = values[f1 == f1.max()]
     return float(best[np.argmin(np.abs(best - 0.5))])
 
 

@@ -51,6 +51,10 @@ def rows_of_split(
     split: None: the first of `preferred` that has targets, or else train. file: as for `evaluate`.
     given: keys of a `data:` section that take the place of the run's source.
     """
+    unknown = [override for override in overrides if not override.lstrip("~").startswith("data.")]
+    if unknown:
+        what = "only `data.` settings can be overridden here; the rest is part of the model"
+        raise RecipeError([Problem(f"override {override}", what) for override in unknown])
     recipe = Path(source).expanduser() / "recipe.yaml"
     if file is not None:
         given = {"source": str(file) if Path(file).is_dir() else {"test": str(file)}}
@@ -105,10 +109,6 @@ def evaluate(
     and `score`. mapper: as for `Runner`.
     Returns `split` and the result of `score`. Raises ModelError, RecipeError or DataError.
     """
-    unknown = [override for override in overrides if not override.lstrip("~").startswith("data.")]
-    if unknown:
-        what = "only `data.` settings can be overridden here; the rest is part of the model"
-        raise RecipeError([Problem(f"override {override}", what) for override in unknown])
     if isinstance(data, str | Path) and file is None:
         data, file = None, data
     if data is not None and file is not None:

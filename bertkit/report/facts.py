@@ -43,7 +43,8 @@ class Facts:
     data: Mapping[str, Any]
     environment: Mapping[str, Any]
     log: tuple[Row, ...]  # metrics.jsonl
-    options: Mapping[str, Any]  # of the settled task, with the types of its `Options`, from model/config.json
+    options: Mapping[str, Any]  # of the settled task, with the types of its `Options`, as it was scored
+    calibrated: Mapping[str, Any]  # what `bertkit calibrate` fitted after that, and on which rows; else empty
     split: str  # the split that is reported in detail: test, else validation, else the only one
     rows: tuple[Row, ...] = field(repr=False)  # its rows, each with its `answer`; empty without predictions
     max_length: int  # tokens of a window
@@ -89,9 +90,9 @@ def read_facts(folder: str | Path) -> Facts:
         raise ModelError(Problem(str(run.folder), what, fix))
     recipe, results = run.recipe, _mapping(run.folder / "results.json", RESULTS)
     settings = _mapping(run.model / "config.json", ("bertkit",))["bertkit"]
-    task = get_task(settings["task"]["name"])
+    task, calibrated = get_task(settings["task"]["name"]), settings.get("calibration") or {}
     try:
-        options = dict(task.Options.model_validate(settings["task"]))
+        options = dict(task.Options.model_validate(settings["task"] | calibrated.get("before", {})))
     except ValidationError as error:
         raise damaged_settings(run.model, error, "bertkit.task") from error
     split = next((name for name in ("test", "validation") if name in results["splits"]), next(iter(results["splits"])))
@@ -114,6 +115,7 @@ def read_facts(folder: str | Path) -> Facts:
         environment=_mapping(run.folder / "environment.json", ENVIRONMENT),
         log=tuple(lines_of(run.folder / "metrics.jsonl")),
         options=options,
+        calibrated=calibrated,
         split=split,
         rows=rows,
         max_length=settings["max_length"],

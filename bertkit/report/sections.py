@@ -83,7 +83,16 @@ def warnings(facts: Facts) -> list[str]:
     """What a reader must not miss: scores that say little or mislead, strong baselines, warnings of the data checks."""
     seen = "these scores are on training rows: expect lower scores on new rows"
     checks = [each["what"] for each in facts.data["findings"] if each["level"] != "note"]
-    return [*([seen] if facts.split == "train" else []), *cautions(facts.results), *checks]
+    return [*([seen] if facts.split == "train" else []), *cautions(facts.results), *calibrated_later(facts), *checks]
+
+
+def calibrated_later(facts: Facts) -> list[str]:
+    """That temperature and thresholds are no longer those of the scores, if `bertkit calibrate` changed them."""
+    if not (found := facts.calibrated):
+        return []
+    values = ", ".join(f"{name} {value}" for name, value in _fitted(found["options"]).items())
+    on = f"{found['rows']:,} rows (sha256 {found['sha256'][:16]}…; {found['goal']})"
+    return [f"these scores are from before `bertkit calibrate`, which fitted on {on} what answers now use: {values}"]
 
 
 def score_rows(facts: Facts) -> list[list[str]]:
@@ -214,10 +223,14 @@ def points_of(facts: Facts, name: str, seed: int) -> list[tuple[float, float]]:
 
 
 def fitted_options(facts: Facts) -> Mapping[str, str]:
-    """Temperature and thresholds, whether fitted or given."""
+    """Temperature and thresholds that the scores are of, whether fitted or given."""
+    return _fitted(facts.options)
+
+
+def _fitted(options: Mapping[str, Any]) -> Mapping[str, str]:
     titles = {"temperature": "temperature", "null_threshold": "null threshold", "threshold": "threshold"}
-    values = {title: f"{facts.options[key]:.4f}" for key, title in titles.items() if facts.options.get(key) is not None}
-    limits = facts.options.get("thresholds")
+    values = {title: f"{options[key]:.4f}" for key, title in titles.items() if options.get(key) is not None}
+    limits = options.get("thresholds")
     if isinstance(limits, Mapping):
         values |= {f"threshold of {name}": f"{value:.4f}" for name, value in limits.items()}
     return values

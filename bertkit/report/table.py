@@ -83,6 +83,18 @@ def scores_table(scores: Mapping[str, Any]) -> str:
     return columns(rows)
 
 
+def calibration_table(found: Mapping[str, Any]) -> str:
+    """What `calibrate` fitted: on how many rows for what, scores by label, temperature and null threshold."""
+    title = f"{found['rows']:,} rows, {found['goal']}"
+    scores = [
+        [each["label"], *map(number, list(each.values())[1:-1]), f"{each['support']:,}"] for each in found["labels"]
+    ]
+    table = [columns([["label", "threshold", "precision", "recall", "F1", "support"], *scores])] if scores else []
+    single = {name: value for name, value in found["options"].items() if isinstance(value, float)}
+    fitted = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in single.items())
+    return "\n".join(filter(None, [*table, f"{title}: {fitted}" if fitted else title]))
+
+
 def after_training(folder: Path, results: Mapping[str, Any]) -> str:
     """What `train` prints at the end: scores compared with baselines, where the run is, what to type next."""
     parts = [baselines_table(results, split) for split in results["splits"]]
