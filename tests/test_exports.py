@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 import small
+from cases import CASES
+from finished import finished
 
+from bertkit.cli.main import main
 from bertkit.data import load, read_rows
 from bertkit.data.readers import DOCBIN
 from bertkit.errors import DataError
@@ -505,3 +508,61 @@ def test_questions_with_several_answers_in_parquet_as_on_the_hub(tmp_path):
         "text": ["Ann", "Bo"],
         "answer_start": [0, 8],
     }
+
+
+# --- what predict writes for other tools
+
+
+@pytest.fixture(scope="module")
+def ner(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    case = next(case for case in CASES if case.options.get("name") == "token-classification")
+    return finished(case, tiny_encoder, tmp_path_factory.mktemp("ner") / "run").folder
+
+
+def predicted(run: Path, rows: Path, output: Path, *given: str) -> str:
+    assert main(["predict", str(run), "--input", str(rows), "--output", str(output), *given]) == 0
+    return output.read_text(encoding="utf-8")
+
+
+def test_entities_for_other_tools(ner, tmp_path):
+    given = [{"text": "the cat 😀 was good, and it sat on the mat", "n": 1}, {"text": "the dog\nwas bad", "n": 2}]
+    rows = write(tmp_path / "rows.jsonl", given)
+    full = [json.loads(line) for line in predicted(ner, rows, tmp_path / "a.jsonl").splitlines()]
+    found = [row["answer"]["entities"] for row in full]
+    assert any(found)
+    short = predicted(ner, rows, tmp_path / "b.jsonl", "--format", "entities").splitlines()
+    assert [json.loads(line) for line in short] == [
+        {**row, "answer": {"entities": own}} for row, own in zip(given, found, strict=True)
+    ]
+    predicted(ner, rows, tmp_path / "c.conll", "--format", "conll")
+    words = [row["answer"]["words"] for row in full]
+    assert [row for _, row in read_rows(tmp_path / "c.conll", DataSpec(source="unused"))] == [
+        {"tokens": [word["word"] for word in own], "tags": [word["tag"] for word in own]} for own in words
+    ]
+    named = write(tmp_path / "named.jsonl", [{"n": row["n"], "review": row["text"]} for row in given])
+    renamed = predicted(ner, named, tmp_path / "r.json", "--format", "label-studio", "--column", "text=review")
+    assert [each["data"]["text"] for each in json.loads(renamed)] == [row["text"] for row in given]
+    lists = write(tmp_path / "lists.jsonl", [{"tokens": ["the", "cat"]}])
+    (joined,) = json.loads(predicted(ner, lists, tmp_path / "l.json", "--format", "label-studio"))
+    assert joined["data"]["text"] == "the cat"
+    tasks = json.loads(predicted(ner, rows, tmp_path / "d.json", "--format", "label-studio"))
+    assert [each["data"] for each in tasks] == given
+    results = [each["predictions"][0]["result"] for each in tasks]
+    for row, own, result in zip(given, found, results, strict=True):
+        regions = [{**each["value"], "labels": each["value"]["labels"][0], "score": each["score"]} for each in result]
+        assert regions == [{**{k: v for k, v in e.items() if k != "label"}, "labels": e["label"]} for e in own]
+        assert all(row["text"][each["start"] : each["end"]] == each["text"] for each in regions)
+    # accepted in Label Studio and exported, they are read again
+    path = write(tmp_path / "e.json", [task(row, annotation(*own)) for row, own in zip(given, results, strict=True)])
+    assert [text for text, _ in tagged(get(path))] == [row["text"] for row in given]
+
+
+def test_a_format_needs_entities_and_its_own_suffix(ner, tmp_path, capsys):
+    rows = write(tmp_path / "rows.jsonl", [{"tokens": ["New York", "is"]}, {"tokens": ["a"]}])
+    arguments = ["predict", str(ner), "--input", str(rows), "--format", "conll", "--output"]
+    assert main([*arguments, str(tmp_path / "a.json")]) == 2
+    assert "Name a .conll" in capsys.readouterr().err
+    assert main([*arguments, str(tmp_path / "a.conll")]) == 2
+    assert "row 1: the word 'New York' is empty or contains a space" in capsys.readouterr().err
+    assert not (tmp_path / "a.conll").exists()
+    assert main(["predict", str(ner), "a text", "--format", "conll"]) == 2

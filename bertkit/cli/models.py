@@ -77,8 +77,9 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     argument("rest", "texts, with --context questions; or with --input data.KEY=VALUE", nargs="*", metavar="TEXT"),
     path("--context", "the text that the questions are about"),
     argument("--input", f"{ROWS}; - reads jsonl from stdin", metavar="FILE"),
-    path("--output", ".jsonl, .csv or .xlsx; default: jsonl to stdout"),
+    path("--output", ".jsonl, .csv or .xlsx; with --format .jsonl, .conll or .json; default: stdout"),
     argument("--column", "column of the input to read as text", action="append", default=[], metavar="text=NAME"),
+    argument("--format", "of entities", choices=("entities", "conll", "label-studio")),
     TASK,
     REVISION,
     JSON,
@@ -86,19 +87,20 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
 @_on_all_processes
 def predict(
     source: str, rest: list[str], context: Path | None, input: str | None, output: Path | None, column: list[str],
-    as_json: bool, mapper: Any, **options: Any,
+    format: str | None, as_json: bool, mapper: Any, **options: Any,
 ) -> None:  # fmt: skip
     if not (rest or input) or (input and any(not text.startswith("data.") for text in rest)):
         raise UserError("predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
     if input and context:
         raise UserError("--context works only with TEXTs; rows of --input have a context each")
-    if not input and (output or column):
-        raise UserError("--output and --column work only with --input FILE")
+    if not input and (output or column or format):
+        raise UserError("--output, --column and --format work only with --input FILE")
     columns = dict(pair.partition("=")[::2] for pair in column)
     if "" in columns.values():
         raise UserError(Problem("--column", "write it as text=NAME_IN_THE_FILE"))
     if input == "-" and mapper is not map:
         raise UserError(Problem("--input -", "stdin cannot be read by several processes", "Name a file of rows."))
+    from bertkit.inference.output_formats import writer_of
     from bertkit.inference.predict_file import predict_file
     from bertkit.inference.predictor import load
 
@@ -106,7 +108,8 @@ def predict(
     if not input:
         _predict_texts(predictor, source, rest, context, as_json)
         return
-    count = predict_file(predictor, source, input, output if processes.first() else None, columns, rest)
+    writer = writer_of(format, output, predictor, columns) if format else None
+    count = predict_file(predictor, source, input, output if processes.first() else None, columns, rest, writer)
     print(f"{count:,} rows" + (f" in {output}" if output else ""), file=sys.stderr)
 
 

@@ -5,25 +5,22 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, tee
 from pathlib import Path
-from typing import IO, Any, TextIO, TypeAlias
+from typing import IO, Any, TextIO
 
 from bertkit.data.excel import write_sheet
 from bertkit.data.readers import COMPRESSIONS, FORMATS, TABLES, read_rows, read_stream, text_a_row, written_like
-from bertkit.data.schema import Answer
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.display import flat
+from bertkit.inference.output_formats import Pairs, Writer
 from bertkit.inference.predictor import Predictor
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.sections import DataSpec
-
-Pairs: TypeAlias = Iterable[tuple[Answer, Mapping[str, Any]]]  # answers and their rows
-
 
 LAYOUT = ("format", "header", "delimiter", "quoting", "extra_fields", "encoding", "decimal")  # of `data:`, for a file
 
@@ -35,6 +32,7 @@ def predict_file(
     output: Path | None,
     columns: Mapping[str, str],
     overrides: Sequence[str] = (),
+    writer: Writer | None = None,
 ) -> int:
     """Write `{…the row's own columns, "answer": {…}}` for each row of `file`; returns the number of rows.
 
@@ -42,11 +40,11 @@ def predict_file(
     output: .jsonl, or .csv or .xlsx with columns such as `answer.label`; None: jsonl to stdout. A csv file has the
     delimiter, encoding and decimal separator of a csv file that was read.
     columns: canonical column -> column of the file. overrides: of the layout, such as `data.delimiter=";"`.
-    Raises DataError or RecipeError, and then leaves no output.
+    writer: of another format, see `writer_of`. Raises DataError or RecipeError, and then leaves no output.
     """
-    if output:
+    if output and writer is None:
         require_suffix(output, ".jsonl", ".csv", ".xlsx")
-    table, schema, count = bool(output and output.suffix != ".jsonl"), predictor.task.schema, 0
+    table, schema, count = bool(output and writer is None and output.suffix != ".jsonl"), predictor.task.schema, 0
     spec = _layout(source, file, overrides)
     known = {*chain.from_iterable(predictor.task.inputs), *schema.context}
     unknown = [name for name in columns if name not in known]
@@ -72,7 +70,9 @@ def predict_file(
     suffix, pairs = output.suffix if output else ".jsonl", zip(answers, rows, strict=True)
     delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
     with written_aside(output, encoding) if output else nullcontext(sys.stdout) as out:
-        if suffix == ".jsonl":
+        if writer is not None:
+            writer(out, pairs)
+        elif suffix == ".jsonl":
             _write_jsonl(out, pairs)
         elif suffix == ".csv":
             _write_csv(out, pairs, delimiter, spec.decimal)
