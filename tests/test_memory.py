@@ -21,9 +21,14 @@ from safetensors.torch import load_file
 import bertkit
 from bertkit.cache import cache_root
 from bertkit.cli.main import main
-from bertkit.data.memory import data_section, store_rows
+from bertkit.data import read_rows
+from bertkit.data.forms import data_section
+from bertkit.data.memory import store_rows
+from bertkit.data.sources import samples_folder
 from bertkit.files import read_json, sha256
 from bertkit.recipe.recipe import adapted, to_yaml
+from bertkit.sections import DataSpec
+from bertkit.tasks import get_task
 
 TRAIN, VALIDATION, TEST = (
     small.rows("single-label", 16),
@@ -193,7 +198,8 @@ def test_problems_are_located_by_split_and_row(tmp_path: Path, tiny_encoder: Pat
 
 def test_neither_pandas_nor_polars_is_imported_where_none_is_given() -> None:
     program = (
-        "import sys; from bertkit.recipe.recipe import Recipe; from bertkit.data.memory import data_section, is_frame;"
+        "import sys; from bertkit.recipe.recipe import Recipe;"
+        "from bertkit.data.forms import data_section; from bertkit.data.memory import is_frame;"
         "data_section({'text': ['a'], 'label': ['b']}); assert not is_frame([{}]);"
         "Recipe(task='text-classification', model='m', data='sample:sentiment');"
         "assert not {'pandas', 'polars', 'datasets', 'torch'} & sys.modules.keys()"
@@ -421,3 +427,20 @@ def test_vectors_are_of_texts_not_of_a_frames_names(tiny_encoder: Path, tmp_path
     wrong = pandas.Series(["a", None])
     with pytest.raises(bertkit.DataError, match="row 2: holds nan, where text is expected"):
         predictor.encode(wrong)
+
+
+@pytest.mark.parametrize(
+    ("sample", "task"),
+    [("ner", "token-classification"), ("qa", "question-answering"), ("similarity", "sentence-similarity")],
+)
+@pytest.mark.parametrize("library", ["rows", "pandas", "polars"])
+def test_rows_of_every_task_are_those_of_their_files(sample: str, task: str, library: str) -> None:
+    """Words, tags and answers too, which are nested."""
+    files = {file.stem: file for file in (samples_folder() / sample).glob("*.json*")}
+    rows = {split: [row for _, row in read_rows(file, DataSpec(source=str(file)))] for split, file in files.items()}
+    kind = get_task(task)
+    recipe = adapted(task, {split: LIBRARIES[library](each) for split, each in rows.items()}, {"model": "some/model"})
+    both = (recipe.data, DataSpec(source=f"sample:{sample}"))
+    ours, theirs = (small.read_data(spec, kind, recipe.task) for spec in both)
+    assert list(ours.fingerprints) == ["train", "validation", "test"]
+    assert ours.fingerprints == theirs.fingerprints

@@ -591,7 +591,9 @@ def test_rows_that_are_too_long_are_told_by_their_places(
     path, given = tmp_path / "train.jsonl", [row["text"] for row in small.rows("single-label", 16)]
     long = [number for number, text in enumerate(given) if len(text.split()) > 14]
     assert long[0] < 4 < 12 < long[-1]  # in the first chunk and in the last
-    assert [problem.where for problem in caught.value.problems] == [f"{path}:{number + 1}" for number in long]
+    assert [problem.where for problem in caught.value.problems] == [
+        f"{path}:{number + 1}, id row-{number}" for number in long
+    ]
     strict = cutting.task.options.model_copy(update={"overflow": "error"})
     task = dataclasses.replace(cutting.task, options=strict, max_length=16)
     with pytest.raises(DataError) as caught:
@@ -642,7 +644,7 @@ def test_a_loss_that_is_not_a_number_names_the_rows_of_its_step(
     with pytest.raises(UserError, match="the loss is nan at step 6, over") as caught:
         train(recipe, tmp_path / "run")
     rows = sorted({*seen[place - 2], *seen[place - 1]})
-    assert ", over " + ", ".join(f"train.jsonl:{row + 1}" for row in rows) in str(caught.value).replace(
+    assert ", over " + ", ".join(f"train.jsonl:{row + 1}, id row-{row}" for row in rows) in str(caught.value).replace(
         f"{tmp_path}/", ""
     )
 

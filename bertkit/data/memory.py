@@ -10,79 +10,27 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bertkit.cache import cache_root, cached_folder, file_digest, folder_of, sha256_of_json
-from bertkit.data.disk_list import disk_full_as_error
-from bertkit.data.readers import COMPRESSIONS, FORMATS
-from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import AT_A_TIME, Problems
 from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import first_line, listed, short_repr
-from bertkit.validation import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Rows: TypeAlias = Any  # a DataFrame of pandas or polars, Dataset, pyarrow.Table, list of dicts, or dict of columns
 
-_FRAMES = ("pandas.DataFrame", "polars.DataFrame", "pyarrow.Table", "datasets.Dataset")
-_COLUMNS = (
-    *("pandas.Series", "pandas.Index", "polars.Series", "pyarrow.Array", "pyarrow.ChunkedArray", "numpy.ndarray"),
-    "datasets.Column",
-)
-_INSTEAD = {
-    "polars.LazyFrame": "Give frame.collect().",
-    "datasets.IterableDataset": "Load it without streaming=True.",
-    "datasets.IterableDatasetDict": "Load it without streaming=True.",
-    **dict.fromkeys(_COLUMNS, 'Give a frame or {"text": […], "label": […]}: rows with named columns.'),
-}
-_FORMS = "Give a DataFrame, a Dataset, a list of dicts, a dict of columns, or these by split: {'train': …}."
-
-
-def data_section(given: Any) -> tuple[dict[str, Any], dict[str, Rows]]:
-    """What a user gives as data -> the keys of a `data:` section, and rows by split, empty where they are elsewhere.
-
-    given: rows; a path, Hub id or `sample:NAME`; one of these by split in a dict, where `validation` may be a fraction;
-    or a `data:` section, whose `source` is one of these. Raises DataError where it is none of them, or ambiguous.
-    """
-    if isinstance(given, str | os.PathLike):
-        return {"source": os.fspath(given)}, {}
-    if is_rows(given):
-        return {}, {"train": given}
-    if not isinstance(given, Mapping) or not given:
-        raise DataError(_unknown("data", given))
-    if _is(given, "datasets.DatasetDict"):
-        return {}, _matched(given, None)
-    if "source" in given:
-        section = {key: value for key, value in given.items() if key != "source"}
-        if _is(given["source"], "datasets.DatasetDict"):
-            return {**section, "splits": None}, _matched(given["source"], section.get("splits"))
-        source, rows = data_section(given["source"])
-        return {**section, **source}, rows
-    if given.keys() & DataSpec.model_fields.keys() and not given.keys() & {"train", "test"}:
-        return dict(given), {}  # a section without its source
-    return _by_split(given)
-
-
-def is_rows(value: Any) -> bool:
-    """Whether this is a frame, a data set, a list of rows or a dict of columns."""
-    if _is(value, *_FRAMES):
-        return True
-    if isinstance(value, list | tuple):
-        return not value or any(isinstance(row, Mapping) for row in value)
-    columns = isinstance(value, Mapping) and bool(value) and all(map(_is_column, value.values()))
-    return columns and not value.keys() <= {*SPLITS, *VALIDATION}
+FRAMES = ("pandas.DataFrame", "polars.DataFrame", "pyarrow.Table", "datasets.Dataset")
 
 
 def is_frame(value: Any) -> bool:
     """Whether this is a DataFrame, Dataset or pyarrow.Table."""
-    return _is(value, *_FRAMES)
+    return is_a(value, *FRAMES)
 
 
 def frame_rows(frame: Any, names: Collection[str]) -> Iterator[dict[str, Any]]:
@@ -90,7 +38,7 @@ def frame_rows(frame: Any, names: Collection[str]) -> Iterator[dict[str, Any]]:
 
     Missing values are None. Raises DataError where a column holds values of several types.
     """
-    columns = frame.column_names if _is(frame, "datasets.Dataset", "pyarrow.Table") else list(frame.columns)
+    columns = frame.column_names if is_a(frame, "datasets.Dataset", "pyarrow.Table") else list(frame.columns)
     for table in _tables(frame, "data", names if {*names} & {*columns} else None):
         for batch in table.to_batches(AT_A_TIME):
             yield from batch.to_pylist()
@@ -101,15 +49,15 @@ def frame_like(given: Any, rows: Iterable[Mapping[str, Any]]) -> Any:
     listed_rows = list(rows)
     names = dict.fromkeys(name for row in listed_rows for name in row)
     columns = {name: [row.get(name) for row in listed_rows] for name in names}
-    if _is(given, "polars.DataFrame", "polars.Series"):
+    if is_a(given, "polars.DataFrame", "polars.Series"):
         return sys.modules["polars"].DataFrame(columns, strict=False)
-    if _is(given, "pyarrow.Table"):
+    if is_a(given, "pyarrow.Table"):
         return sys.modules["pyarrow"].table(columns)
-    if _is(given, "datasets.Dataset"):
+    if is_a(given, "datasets.Dataset"):
         return sys.modules["datasets"].Dataset.from_dict(columns)
     import pandas
 
-    return pandas.DataFrame(columns, index=given.index if _is(given, "pandas.DataFrame", "pandas.Series") else None)
+    return pandas.DataFrame(columns, index=given.index if is_a(given, "pandas.DataFrame", "pandas.Series") else None)
 
 
 def write_rows(rows: Mapping[str, Rows], folder: Path) -> str:
@@ -147,18 +95,6 @@ def store_rows(rows: Mapping[str, Rows]) -> dict[str, str]:
         what = f"rows cannot be stored there: {error.strerror or error}"
         raise DataError(Problem(str(root), what, "Make room, or name another folder in BERTKIT_CACHE.")) from error
     return {"source": MEMORY, "fingerprint": fingerprint, "folder": str(folder)}
-
-
-@contextmanager
-def temporary_rows(given: Any) -> Iterator[dict[str, Any]]:
-    """Within the block, the keys of a `data:` section for what a user gives as data; rows that stand alone are test.
-
-    Raises DataError as `data_section` and `write_rows` do.
-    """
-    section, rows = ({}, {"test": given}) if is_rows(given) else data_section(given)
-    with TemporaryDirectory() as folder, disk_full_as_error():
-        stored = {"source": MEMORY, "fingerprint": write_rows(rows, Path(folder)), "folder": folder} if rows else {}
-        yield {**section, **stored}
 
 
 def stored_files(spec: DataSpec) -> dict[str, Path]:
@@ -211,69 +147,12 @@ def _fingerprint(folder: Path) -> str:
     return sha256_of_json({file.stem: file_digest(file) for file in sorted(folder.glob("*.parquet"))})
 
 
-def _is(value: Any, *names: str) -> bool:
+def is_a(value: Any, *names: str) -> bool:
     """Whether the value is of one of these classes, each as `module.Class`, without importing a module."""
     parts = (name.split(".") for name in names)
     return any(
         module in sys.modules and isinstance(value, getattr(sys.modules[module], kind)) for module, kind in parts
     )
-
-
-def _is_column(value: Any) -> bool:
-    listed = isinstance(value, list | tuple) and not any(isinstance(each, Mapping) for each in value)
-    return listed or _is(value, *_COLUMNS)
-
-
-def _are_files(value: Any) -> bool:
-    """Whether this is a list of paths, such as the shards of a split."""
-    if not isinstance(value, list | tuple) or not all(isinstance(each, str | os.PathLike) for each in value):
-        return False
-    suffixes = {suffix.removeprefix(".") for each in value for suffix in Path(each).suffixes[-1:]}
-    return bool(suffixes) and suffixes <= {*FORMATS, *(each[1:] for each in COMPRESSIONS)}
-
-
-def _unknown(where: str, given: Any) -> Problem:
-    what = f"expected rows, found {type(given).__name__} {short_repr(given)}"
-    return Problem(where, what, next((fix for name, fix in _INSTEAD.items() if _is(given, name)), _FORMS))
-
-
-def _matched(given: Mapping[str, Any], names: Any) -> dict[str, Rows]:
-    """The splits of a DatasetDict. names: as `data.splits`."""
-    found = match_splits(given, DataSpec.model_construct(source="the DatasetDict", splits=names))
-    if not found:
-        what = f"no split train; it has {listed(list(given)) or 'none'}"
-        raise DataError(Problem("data", what, "Name them: {'source': …, 'splits': {'train': NAME}}."))
-    return {split: given[name] for split, name in found.items()}
-
-
-def _by_split(given: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Rows]]:
-    problems, section, rows, files = Problems(), dict[str, Any](), dict[str, Rows](), dict[str, Any]()
-    for name, value in given.items():
-        split, where = "validation" if name in VALIDATION else name, f"data[{name!r}]"
-        if split not in SPLITS:
-            what = f"neither a split nor a column of values{did_you_mean(str(name), [*SPLITS, *VALIDATION])}"
-            problems.add(where, what, f"Splits are {', '.join(SPLITS)}. {_FORMS}")
-        elif split in {**rows, **files, **section}:
-            problems.add(where, f"a second name for {split}", "Give one of them.")
-        elif split == "validation" and isinstance(value, Real):
-            section[split] = value
-        elif isinstance(value, str | os.PathLike) or _are_files(value):
-            files[split] = value
-        elif is_rows(value):
-            rows[split] = value
-        elif _is_column(value):
-            what = f"ambiguous: `{name}` is the name of a split, but holds the values of one column"
-            fix = "Rows have named columns: {'train': {'text': […], 'label': […]}}. If it is a column, give a frame."
-            problems.add(where, what, fix)
-        else:
-            problems.add(*_unknown(where, value))
-    if rows and files:
-        what = f"{listed(list(rows))} as rows, but {listed(list(files))} as files"
-        problems.add("data", what, "Give all splits as rows, or all as files.")
-    if section and not rows and not files and not problems:
-        problems.add("data", "no train split", _FORMS)
-    problems.raise_if_any()
-    return (section | {"source": files} if files else section), rows
 
 
 def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> Iterator[pa.Table]:
@@ -283,7 +162,7 @@ def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> It
     """
     import pyarrow as pa
 
-    if _is(given, "datasets.Dataset"):
+    if is_a(given, "datasets.Dataset"):
         given = given if names is None else given.select_columns([n for n in given.column_names if n in names])
         schema = given.features.arrow_schema
         yield from (part.cast(schema) for part in given.with_format("arrow").iter(10 * AT_A_TIME))
@@ -308,13 +187,13 @@ def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> It
 
 def _columns(given: Rows, split: str) -> dict[str, Any]:
     """Name -> values that pyarrow takes; of pandas' index, the levels that have a name."""
-    if _is(given, "pandas.DataFrame"):
+    if is_a(given, "pandas.DataFrame"):
         named = [name for name in given.index.names if name is not None and name not in given.columns]
         given = given.reset_index(named) if named else given
         _refuse_repeats(split, given.columns)
         return {str(name): given[name] for name in given.columns}
-    if _is(given, "polars.DataFrame", "pyarrow.Table"):
-        table = given.to_arrow() if _is(given, "polars.DataFrame") else given
+    if is_a(given, "polars.DataFrame", "pyarrow.Table"):
+        table = given.to_arrow() if is_a(given, "polars.DataFrame") else given
         _refuse_repeats(split, table.column_names)
         return dict(zip(table.column_names, table.columns, strict=True))
     if isinstance(given, Mapping):

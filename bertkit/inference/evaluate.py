@@ -13,7 +13,7 @@ from datasets import Dataset
 
 from bertkit import data as sources
 from bertkit.data.disk_list import DiskList
-from bertkit.data.memory import temporary_rows
+from bertkit.data.forms import temporary_rows
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.evaluation.hf_metrics import compute_user_metric
 from bertkit.inference.predictor import Predictor, load, load_as

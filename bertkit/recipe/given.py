@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from bertkit import sections
-from bertkit.data.memory import Rows, data_section, is_rows
+from bertkit.data.forms import data_section, is_rows
+from bertkit.data.memory import Rows
 from bertkit.data.splits import SPLITS, VALIDATION
 from bertkit.recipe.training_arguments import DECIDED, training_fields
 from bertkit.sections import MEMORY, DataSpec, ModelSpec

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertkit.data import fingerprint
 from bertkit.data.disk_list import DiskList
-from bertkit.data.memory import temporary_rows
+from bertkit.data.forms import temporary_rows
 from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.evaluation.calibration import thresholds_of
 from bertkit.evaluation.graded import Graded

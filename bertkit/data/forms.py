@@ -1,0 +1,137 @@
+"""The forms in which Python gives data: rows or paths, alone, by split, or as a `data:` section."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Real
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bertkit.data.disk_list import disk_full_as_error
+from bertkit.data.memory import FRAMES, Rows, is_a, write_rows
+from bertkit.data.readers import COMPRESSIONS, FORMATS
+from bertkit.data.splits import SPLITS, VALIDATION, match_splits
+from bertkit.data.table import Problems
+from bertkit.errors import DataError, Problem
+from bertkit.sections import MEMORY, DataSpec
+from bertkit.text import listed, short_repr
+from bertkit.validation import did_you_mean
+
+_COLUMNS = (
+    *("pandas.Series", "pandas.Index", "polars.Series", "pyarrow.Array", "pyarrow.ChunkedArray", "numpy.ndarray"),
+    "datasets.Column",
+)
+_INSTEAD = {
+    "polars.LazyFrame": "Give frame.collect().",
+    "datasets.IterableDataset": "Load it without streaming=True.",
+    "datasets.IterableDatasetDict": "Load it without streaming=True.",
+    **dict.fromkeys(_COLUMNS, 'Give a frame or {"text": […], "label": […]}: rows with named columns.'),
+}
+_FORMS = "Give a DataFrame, a Dataset, a list of dicts, a dict of columns, or these by split: {'train': …}."
+
+
+def data_section(given: Any) -> tuple[dict[str, Any], dict[str, Rows]]:
+    """What a user gives as data -> the keys of a `data:` section, and rows by split, empty where they are elsewhere.
+
+    given: rows; a path, Hub id or `sample:NAME`; one of these by split in a dict, where `validation` may be a fraction;
+    or a `data:` section, whose `source` is one of these. Raises DataError where it is none of them, or ambiguous.
+    """
+    if isinstance(given, str | os.PathLike):
+        return {"source": os.fspath(given)}, {}
+    if is_rows(given):
+        return {}, {"train": given}
+    if not isinstance(given, Mapping) or not given:
+        raise DataError(_unknown("data", given))
+    if is_a(given, "datasets.DatasetDict"):
+        return {}, _matched(given, None)
+    if "source" in given:
+        section = {key: value for key, value in given.items() if key != "source"}
+        if is_a(given["source"], "datasets.DatasetDict"):
+            return {**section, "splits": None}, _matched(given["source"], section.get("splits"))
+        source, rows = data_section(given["source"])
+        return {**section, **source}, rows
+    if given.keys() & DataSpec.model_fields.keys() and not given.keys() & {"train", "test"}:
+        return dict(given), {}  # a section without its source
+    return _by_split(given)
+
+
+def is_rows(value: Any) -> bool:
+    """Whether this is a frame, a data set, a list of rows or a dict of columns."""
+    if is_a(value, *FRAMES):
+        return True
+    if isinstance(value, list | tuple):
+        return not value or any(isinstance(row, Mapping) for row in value)
+    columns = isinstance(value, Mapping) and bool(value) and all(map(_is_column, value.values()))
+    return columns and not value.keys() <= {*SPLITS, *VALIDATION}
+
+
+@contextmanager
+def temporary_rows(given: Any) -> Iterator[dict[str, Any]]:
+    """Within the block, the keys of a `data:` section for what a user gives as data; rows that stand alone are test.
+
+    Raises DataError as `data_section` and `write_rows` do.
+    """
+    section, rows = ({}, {"test": given}) if is_rows(given) else data_section(given)
+    with TemporaryDirectory() as folder, disk_full_as_error():
+        stored = {"source": MEMORY, "fingerprint": write_rows(rows, Path(folder)), "folder": folder} if rows else {}
+        yield {**section, **stored}
+
+
+def _is_column(value: Any) -> bool:
+    listed = isinstance(value, list | tuple) and not any(isinstance(each, Mapping) for each in value)
+    return listed or is_a(value, *_COLUMNS)
+
+
+def _are_files(value: Any) -> bool:
+    """Whether this is a list of paths, such as the shards of a split."""
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str | os.PathLike) for each in value):
+        return False
+    suffixes = {suffix.removeprefix(".") for each in value for suffix in Path(each).suffixes[-1:]}
+    return bool(suffixes) and suffixes <= {*FORMATS, *(each[1:] for each in COMPRESSIONS)}
+
+
+def _unknown(where: str, given: Any) -> Problem:
+    what = f"expected rows, found {type(given).__name__} {short_repr(given)}"
+    return Problem(where, what, next((fix for name, fix in _INSTEAD.items() if is_a(given, name)), _FORMS))
+
+
+def _matched(given: Mapping[str, Any], names: Any) -> dict[str, Rows]:
+    """The splits of a DatasetDict. names: as `data.splits`."""
+    found = match_splits(given, DataSpec.model_construct(source="the DatasetDict", splits=names))
+    if not found:
+        what = f"no split train; it has {listed(list(given)) or 'none'}"
+        raise DataError(Problem("data", what, "Name them: {'source': …, 'splits': {'train': NAME}}."))
+    return {split: given[name] for split, name in found.items()}
+
+
+def _by_split(given: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Rows]]:
+    problems, section, rows, files = Problems(), dict[str, Any](), dict[str, Rows](), dict[str, Any]()
+    for name, value in given.items():
+        split, where = "validation" if name in VALIDATION else name, f"data[{name!r}]"
+        if split not in SPLITS:
+            what = f"neither a split nor a column of values{did_you_mean(str(name), [*SPLITS, *VALIDATION])}"
+            problems.add(where, what, f"Splits are {', '.join(SPLITS)}. {_FORMS}")
+        elif split in {**rows, **files, **section}:
+            problems.add(where, f"a second name for {split}", "Give one of them.")
+        elif split == "validation" and isinstance(value, Real):
+            section[split] = value
+        elif isinstance(value, str | os.PathLike) or _are_files(value):
+            files[split] = value
+        elif is_rows(value):
+            rows[split] = value
+        elif _is_column(value):
+            what = f"ambiguous: `{name}` is the name of a split, but holds the values of one column"
+            fix = "Rows have named columns: {'train': {'text': […], 'label': […]}}. If it is a column, give a frame."
+            problems.add(where, what, fix)
+        else:
+            problems.add(*_unknown(where, value))
+    if rows and files:
+        what = f"{listed(list(rows))} as rows, but {listed(list(files))} as files"
+        problems.add("data", what, "Give all splits as rows, or all as files.")
+    if section and not rows and not files and not problems:
+        problems.add("data", "no train split", _FORMS)
+    problems.raise_if_any()
+    return (section | {"source": files} if files else section), rows
