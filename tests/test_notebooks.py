@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -15,6 +16,7 @@ from fakehub import TOKEN, running
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PUSHING = [path for path in NOTEBOOKS if "push(run" in path.read_text(encoding="utf-8")]
+FRAME = ROOT / "notebooks" / "dataframe.ipynb"
 OFFLINE = ROOT / "notebooks" / "ner_crf.ipynb"
 EXECUTE = """
 import sys
@@ -30,6 +32,7 @@ nbformat.write(notebook, file)
 SHORTER = {
     r"^epochs = \d+$": "epochs = 0.2",
     r'f"training\.num_train_epochs=\{epochs\}"': r'\g<0>, "data.limit=24", "explain=false", "verify=false"',
+    r"^    epochs=4,$": "    epochs=0.2, limit=24, explain=False, verify=False,",
     r"lines=True\)$": r"\g<0>.groupby('label').head(30)",
     r"\(others \* 100\)\[:100\]": "others[:10]",
 }
@@ -51,9 +54,12 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (kernel / "kernel.json").write_text(f'{{"argv": {command}, "display_name": "Python 3", "language": "python"}}')
 
 
-def printed(path: Path, folder: Path) -> str:
-    """Run the notebook in this folder; what it prints."""
+def outputs(path: Path, folder: Path, first: str = "") -> list[list[Any]]:
+    """Run the notebook in this folder; the outputs of each code cell. first: what its first cell begins with."""
     notebook = nbformat.read(path, as_version=4)
+    next(cell for cell in notebook.cells if cell.cell_type == "code").source = first + next(
+        cell.source for cell in notebook.cells if cell.cell_type == "code"
+    )
     for cell in notebook.cells:
         for pattern, shorter in SHORTER.items():
             cell.source = re.sub(pattern, shorter, cell.source, flags=re.MULTILINE)
@@ -64,9 +70,13 @@ def printed(path: Path, folder: Path) -> str:
         [sys.executable, "-W", "ignore", "-c", EXECUTE, str(file)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    notebook = nbformat.read(file, as_version=4)
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    return "".join(output.text for output in outputs if output.output_type == "stream")
+    return [cell.outputs for cell in nbformat.read(file, as_version=4).cells if cell.cell_type == "code"]
+
+
+def printed(path: Path, folder: Path) -> str:
+    """Run the notebook in this folder; what it prints."""
+    every = [output for each in outputs(path, folder) for output in each]
+    return "".join(output.text for output in every if output.output_type == "stream")
 
 
 @every_notebook
@@ -84,9 +94,31 @@ def test_all_push_in_the_same_way() -> None:
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize("path", sorted({*NOTEBOOKS} - {*PUSHING}), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted({*NOTEBOOKS} - {*PUSHING, FRAME}), ids=lambda path: path.name)
 def test_it_runs(path: Path, tmp_path: Path) -> None:
     printed(path, tmp_path)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_five_cells_show_a_frame_a_run_its_mistakes_answers_and_curves(tmp_path: Path) -> None:
+    """With warnings as errors; besides results there is one progress bar, and nothing else."""
+    cells = outputs(FRAME, tmp_path, "import warnings\nwarnings.simplefilter('error')\n")
+    assert len(cells) == 5
+    shown = [[each for each in cell if each.output_type == "execute_result"] for cell in cells]
+    assert [len(each) for each in shown] == [1] * 5
+    frame, run, mistakes, answers, curves = (each[0].data for each in shown)
+    assert "<th>label</th>" in frame["text/html"]
+    assert re.search(
+        r"<td>validation</td>\s*<td>accuracy</td>\s*<td>[\d.]+</td>\s*<td>[\d.]+ … [\d.]+</td>", run["text/html"]
+    )
+    assert 'href="runs/reviews/report.html"' in run["text/html"]
+    assert "<th>gold</th>" in mistakes["text/html"]
+    assert re.search(r"<th>r-2</th>\s*<td>(posi|nega)tive</td>\s*<td>[\d.]+</td>", answers["text/html"])
+    assert curves["image/png"]
+    rest = [each for cell in cells for each in cell if each.output_type != "execute_result"]
+    assert {each.get("name") for each in rest} == {"stderr"}
+    bars = "".join(each.text for each in rest)
+    assert re.fullmatch(r"(training:[^\n\r]*|\s)*", bars), bars
 
 
 @pytest.mark.usefixtures("kernel")

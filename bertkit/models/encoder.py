@@ -213,7 +213,7 @@ def load_model(
         f"{encoder.name!r} cannot be loaded as {auto_class.__name__}",
         f"Use an encoder in safetensors that {auto_class.__name__} supports, such as a BERT or RoBERTa.",
     )
-    with _one_problem("model.name", what, fix), quiet_logger("transformers"), bounded(encoder.folder):
+    with _one_problem("model.name", what, fix), quiet_logger("transformers"), no_bars(), bounded(encoder.folder):
         model, report = auto_class.from_pretrained(
             encoder.folder,
             config=config,
@@ -271,6 +271,18 @@ def quiet_logger(package: str) -> Iterator[None]:
         yield
     finally:
         of_package.setLevel(level)
+
+
+@contextmanager
+def no_bars() -> Iterator[None]:
+    """Within the block, transformers shows no progress bars for reading and writing weights."""
+    from transformers.utils.logging import EmptyTqdm, set_tqdm_hook
+
+    before = set_tqdm_hook(lambda _, args, options: EmptyTqdm(*args, **options))  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        set_tqdm_hook(before)
 
 
 @contextmanager

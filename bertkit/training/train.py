@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from bertkit import processes
 from bertkit.errors import Problem, RecipeError
 from bertkit.files import write_json
-from bertkit.models.encoder import quiet_logger, resolve_encoder
+from bertkit.models.encoder import no_bars, quiet_logger, resolve_encoder
 from bertkit.recipe.recipe import Recipe, adapted
 from bertkit.report.view import Run
 from bertkit.run import only_writer, open_run
@@ -114,7 +114,7 @@ def _train(
         features, findings = inspect(task, data)
         teacher, found = dry_run(recipe, encoder, task, data, features)
     job = Job(recipe, encoder, task, data, features, teacher)
-    with only_writer(run) if first else nullcontext():
+    with only_writer(run) if first else nullcontext(), no_bars():
         if first:
             write_run_metadata(job, run, [*findings, *found], changed)
         stopwatch = Profile() if profile else None
