@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,6 +18,7 @@ from bertkit import processes
 from bertkit.errors import Problem, RecipeError, UserError
 from bertkit.files import read_json
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
+from bertkit.sections import Checkpoints
 
 if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor
@@ -91,6 +93,42 @@ def open_run(recipe: Recipe, folder: Path, resume: bool, changed: bool = False) 
         fix = f"Give the same recipe and overrides, or another --output-dir, or {ANYWAY}."
         raise RecipeError(Problem(str(stored), what, fix))
     return run
+
+
+def free(run: Run, keep: Checkpoints, *, dry_run: bool = False) -> int:
+    """Delete checkpoints of a finished run, which needs none; returns the bytes that this frees.
+
+    keep: "best": `model` and `adapter` of each seed, where they were not moved to the run; "keep": everything.
+    """
+    seeds = [] if keep == "keep" else [path for path in run.checkpoints.glob("seed-*") if path.is_dir()]
+    inside = [path for seed in seeds for path in seed.iterdir() if path.is_dir()]
+    unneeded = seeds if keep == "none" else [path for path in inside if path.name not in ("model", "adapter")]
+    freed = sum(file.lstat().st_size for folder in unneeded for file in folder.rglob("*") if not file.is_dir())
+    for folder in unneeded if not dry_run else ():
+        shutil.rmtree(folder)
+    return freed
+
+
+def clean(
+    folders: Iterable[str | Path], keep: Checkpoints = "none", *, dry_run: bool = False
+) -> Iterator[tuple[Path, int]]:
+    """`free` the checkpoints of finished runs, and of the runs in finished sweeps; yields run folder and bytes.
+
+    Raises UserError before anything is deleted if a folder is no finished run: to resume it takes its checkpoints.
+    """
+    runs, problems = list[Run](), list[Problem]()
+    for folder in map(Path, folders):
+        inside = sorted(folder.glob("*/results.json")) if (folder / "sweep.json").is_file() else []
+        found = [Run(file.parent) for file in inside] or [Run(folder)]
+        if not found[0].finished:
+            what = "is not a finished run: what it is resumed from is not deleted"
+            problems.append(Problem(str(folder), what, "Finish it first: bertkit train … --resume"))
+        runs += found
+    if problems:
+        raise UserError(problems)
+    for run in runs:
+        with only_writer(run):
+            yield run.folder, free(run, keep, dry_run=dry_run)
 
 
 @contextmanager

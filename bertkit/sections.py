@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic_core import PydanticCustomError
 
 Split = Literal["train", "validation", "test"]
+Checkpoints = Literal["keep", "best", "none"]  # which of them a finished run keeps
 Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[list[Text], Field(min_length=1)]
 MEMORY = "memory"  # the source of rows that were given from Python

@@ -18,7 +18,7 @@ COMMANDS = (
     *(recipes.recipes, recipes.show, recipes.copy, recipes.check, recipes.train),
     *(models.evaluate, models.predict, models.calibrate),
     *(vectors.embed, vectors.mine, vectors.cache, vectors.index, vectors.search),
-    *(models.push, models.report, models.explain, models.export, models.serve),
+    *(models.push, models.report, models.clean, models.explain, models.export, models.serve),
     *(recipes.sweep, recipes.tokenizer_train, doctor.doctor),
 )
 QUIET = {  # environment variables that turn off the progress bars and notices of libraries which are not imported yet

@@ -67,6 +67,7 @@ class Sections(Section):
     hub: sections.Hub | None = None
     verify: bool = Field(True, description="Reload the saved model in a new process and compare its predictions.")
     explain: bool = Field(True, description="Explain a few predictions, for the report.")
+    checkpoints: sections.Checkpoints = Field("keep", description="What a finished run keeps: all, the best, none.")
     expected: dict[str, Any] | None = Field(None, description="Measured scores: {metric: [low, high], ...}.")
 
     @field_validator("expected")

@@ -18,7 +18,7 @@ from bertkit.files import write_json
 from bertkit.models.encoder import no_bars, quiet_logger, resolve_encoder
 from bertkit.recipe.recipe import Recipe, adapted
 from bertkit.report.view import Run
-from bertkit.run import only_writer, open_run
+from bertkit.run import free, only_writer, open_run
 from bertkit.training.callbacks import Profile, profile_lines
 from bertkit.training.finish import finish, publish, push_run, write_reports
 from bertkit.training.preflight import Job, check_hub, dry_run, inspect, prepare, write_run_metadata
@@ -127,6 +127,8 @@ def _train(
             publish(run, best["seed"])
             finish(job, run, outcomes, metrics, started)
             write_reports(run, recipe.explain)
+            if freed := free(run, recipe.checkpoints):
+                logger.info("%s bytes of checkpoints were deleted", f"{freed:,}")
     if first and recipe.hub and recipe.hub.repo_id:
         push_run(run, recipe.hub, recipe.hub.repo_id)
     return Run(run.folder)
