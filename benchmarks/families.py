@@ -62,7 +62,7 @@ TOKENIZERS = {  # class -> model types; after a plus, what tells apart two famil
     **{"BigBirdTokenizer": "big_bird", "CamembertTokenizer": "camembert", "DebertaTokenizer": "deberta"},
     **{"DebertaV2Tokenizer": "deberta-v2", "EsmcTokenizer": "esmc", "FNetTokenizer": "fnet"},
     **{"FunnelTokenizer": "funnel", "HerbertTokenizer": "bert+Herbert", "LayoutLMv3Tokenizer": "layoutlmv3"},
-    **{"LukeTokenizer": "luke", "MLukeTokenizer": "luke+MLuke", "MPNetTokenizer": "mpnet"},
+    **{"LukeTokenizer": "luke", "MPNetTokenizer": "mpnet"},
     **{"RemBertTokenizer": "rembert", "SplinterTokenizer": "splinter", "XLNetTokenizer": "xlnet"},
     "PreTrainedTokenizerFast": "eurobert flaubert modernbert ultrabert xlm",  # byte-level BPE
 }
