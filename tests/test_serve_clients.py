@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import numpy as np
+import openai
 import pytest
 import transformers
 from cases import CONTEXTS, QUESTIONS, TEXTS
@@ -186,6 +189,46 @@ def test_health_and_info_of_any_model(served: tuple[str, Predictor]) -> None:
     assert client.get_endpoint_info()["model_id"] == "org/small"
 
 
+# --- the OpenAI client -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def openai_client(served: tuple[str, Predictor]) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{served[0]}/v1", api_key="-", max_retries=0) as client:
+        yield client
+
+
+@cases("retrieval")
+def test_openai_embeddings(served: tuple[str, Predictor], openai_client: openai.OpenAI) -> None:
+    url, predictor = served
+    own, create = predictor.encode(TEXTS), openai_client.embeddings.create
+    for formats in ({}, {"encoding_format": "float"}):  # by default it asks for base64 and decodes it
+        found = create(model="-", input=TEXTS, **formats)  # type: ignore[arg-type]
+        np.testing.assert_allclose([each.embedding for each in found.data], own, atol=1e-5)
+        assert found.model == "org/small"
+    coded = create(model="-", input=TEXTS[0], encoding_format="base64").data[0].embedding
+    np.testing.assert_allclose(np.frombuffer(base64.b64decode(str(coded)), "<f4"), own[0], atol=1e-5)
+    first = own[:, :4] / np.linalg.norm(own[:, :4], axis=1, keepdims=True)
+    short = create(model="-", input=TEXTS, dimensions=4)
+    np.testing.assert_allclose([each.embedding for each in short.data], first, atol=1e-5)
+    np.testing.assert_allclose(InferenceClient(url).feature_extraction(TEXTS, dimensions=4), first, atol=1e-5)
+    for part, wrong in (("dimensions: 7; the model's vectors have 6", 7), ("greater than or equal to 1", 0)):
+        with pytest.raises(openai.UnprocessableEntityError, match=part):
+            create(model="-", input=TEXTS, dimensions=wrong)
+    with pytest.raises(openai.APIStatusError, match="larger than 2,000,000 bytes"):
+        create(model="-", input="a" * 2_000_000)
+
+
+@cases("ner-crf")
+def test_openai_models(openai_client: openai.OpenAI) -> None:
+    (model,) = openai_client.models.list()
+    assert (model.id, model.object, model.owned_by) == ("org/small", "model", "bertkit")
+    assert abs(model.created - time.time()) < 600
+    with pytest.raises(openai.APIStatusError, match="token-classification") as error:
+        openai_client.embeddings.create(model="-", input=TEXTS)
+    assert (error.value.status_code, error.value.type) == (424, "Backend")
+
+
 REQUESTS: dict[str, list[dict[str, Any]]] = {
     "single-label": [{"inputs": "a"}, {"inputs": "a", "parameters": {}}, {"inputs": [["a"], ["b"]]}],
     "ner-softmax": [{"inputs": TEXTS[5]}, {"inputs": TEXTS[5], "parameters": {"aggregation_strategy": "none"}}],
@@ -211,3 +254,12 @@ def test_the_schema_of_the_root(name: str, tiny_encoder: Path) -> None:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate([{"neither": 1}], answered)
         assert "neither" in said(client, "/", status=422, **REQUESTS[name][0], neither=1)["error"]
+
+
+@pytest.mark.parametrize("path", ["/embed", "/v1/embeddings"])
+def test_errors_have_the_form_that_is_promised(path: str, tiny_encoder: Path) -> None:
+    with TestClient(make_app(predictor_of(KEPT["retrieval"], tiny_encoder), "small", Limits())) as client:
+        document, error = client.get("/openapi.json").json(), said(client, path, status=422, neither=1)
+    promised = document["paths"][path]["post"]["responses"]["422"]["content"]["application/json"]["schema"]
+    jsonschema.validate(error, {"components": document["components"]} | promised)
+    assert "neither: Extra inputs" in str(error)

@@ -34,14 +34,22 @@ Handler = Callable[[Any], Awaitable[Callable[[], Any]]]  # body -> a function th
 
 NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 
+
+def _errors(model: Any) -> dict[int | str, dict[str, Any]]:
+    """Error responses of this schema, by status."""
+    return {status: {"model": model} for status in (400, 408, 413, 415, 422, 429, 500, 503, 504)}
+
+
 Error = schema("Error", "An error response.", error=str, error_type=str)
+ErrorObject = schema("ErrorObject", "What is wrong, and the kind of error.", message=str, type=str)
+OpenAIError = schema("OpenAIError", "An error response for OpenAI clients.", error=ErrorObject)
 
 
 def make_app(predictor: Predictor, name: str, limits: Limits) -> FastAPI:
     """The application that serves this predictor. name: of the model, in /info.
 
-    /predict for every task; those of SHAPES and /v1/embeddings that the task has; /health, /info, /metrics; /docs and
-    /openapi.json. `app.state.batcher` is its Batcher.
+    /predict for every task; those of SHAPES and /v1/embeddings that the task has; /v1/models, /health, /info,
+    /metrics; /docs and /openapi.json. `app.state.batcher` is its Batcher.
     """
     metrics = Metrics()
     batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, metrics)
@@ -61,7 +69,7 @@ def make_app(predictor: Predictor, name: str, limits: Limits) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,  # a redirect would go to the host that the request names
         telemetry=NO_TELEMETRY,
-        responses={status: {"model": Error} for status in (400, 408, 413, 415, 422, 429, 500, 503, 504)},
+        responses=_errors(Error),
     )
     app.state.batcher = batcher
     for kind in (Refused, UserError, RequestValidationError, HTTPException):
@@ -86,6 +94,10 @@ def _add_service_paths(app: FastAPI, service: Service, metrics: Metrics) -> None
     @app.get("/info", summary="The model, and the server's limits")
     async def info() -> dict[str, Any]:
         return service.info()
+
+    @app.get("/v1/models", summary="The model, for OpenAI clients", responses=_errors(OpenAIError))
+    async def models() -> dict[str, Any]:
+        return service.models()
 
     @app.get("/metrics", summary="Metrics in Prometheus's text format")
     async def metrics_text() -> Response:
@@ -126,7 +138,13 @@ def _add(app: FastAPI, path: str, handler: Handler, request_type: Any, response_
     endpoint.__annotations__["body"] = request_type  # depends on the task; FastAPI reads it from here
     name = path.strip("/") or "root"
     app.add_api_route(
-        path, endpoint, methods=["POST"], response_model=response_type, summary=summary, operation_id=name
+        path,
+        endpoint,
+        methods=["POST"],
+        response_model=response_type,
+        responses=_errors(OpenAIError) if path.startswith("/v1/") else None,
+        summary=summary,
+        operation_id=name,
     )
 
 
@@ -140,7 +158,8 @@ def _error(request: Request, error: Exception) -> JSONResponse:
         error = Refused(500, str(error), "Backend")
     elif isinstance(error, HTTPException):
         error = Refused(error.status_code, str(error.detail), "Validation")
-    return error_response(error if isinstance(error, Refused) else Refused(500, "the server failed", "Backend"))
+    refused = error if isinstance(error, Refused) else Refused(500, "the server failed", "Backend")
+    return error_response(refused, request.url.path)
 
 
 def _validation(error: RequestValidationError) -> Refused:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -24,17 +24,20 @@ MAX_MESSAGE = 2000  # characters of a message, which may quote the request
 T = TypeVar("T")
 
 
-def error_response(error: Refused) -> JSONResponse:
-    """`{"error", "error_type"}`, as text-embeddings-inference writes it."""
+def error_response(error: Refused, path: str) -> JSONResponse:
+    """`{"error", "error_type"}`, as text-embeddings-inference writes it; under /v1/ as OpenAI's clients read it."""
     text = error.message[:MAX_MESSAGE].encode("utf-8", "replace").decode()  # it may quote a lone surrogate
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
-    return JSONResponse({"error": text, "error_type": error.kind}, status_code=error.status, headers=headers)
+    content: dict[str, Any] = {"error": text, "error_type": error.kind}
+    if path.startswith("/v1/"):
+        content = {"error": {"message": text, "type": error.kind}}
+    return JSONResponse(content, status_code=error.status, headers=headers)
 
 
-def _two_lengths() -> JSONResponse:
+def _two_lengths(path: str) -> JSONResponse:
     """Refuses a body of two lengths, by which a proxy may have been deceived; RFC 9112, 6.3, ends the connection."""
     error = Refused(400, "Content-Length and Transfer-Encoding contradict each other: send one of them", "Validation")
-    response = error_response(error)
+    response = error_response(error, path)
     response.headers["Connection"] = "close"
     return response
 
@@ -63,14 +66,14 @@ class LimitsMiddleware:
 
         respond: ASGIApp = self._post if scope["method"] == "POST" else self.app
         if {"content-length", "transfer-encoding"}.issubset(Headers(scope=scope)):
-            respond = _two_lengths()
+            respond = _two_lengths(scope["path"])
         try:
             await respond(scope, receive, send_and_note_status)
         except Exception as error:  # uvicorn would log the message, which may quote a user's text
             logger.error("%s failed\n%s", scope["path"], traceback_without_message(error))
             if not status:
                 refused = Refused(500, "the server failed; see its log", "Backend")
-                await error_response(refused)(scope, receive, send_and_note_status)
+                await error_response(refused, scope["path"])(scope, receive, send_and_note_status)
         finally:
             # One series for all unknown paths: there is no limit to their number.
             path = scope["path"] if scope["path"] in self.paths else "other"
@@ -80,7 +83,7 @@ class LimitsMiddleware:
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = self._error(Headers(scope=scope))
         if error:
-            await error_response(error)(scope, receive, send)
+            await error_response(error, scope["path"])(scope, receive, send)
             return
         self.active += 1
         self.metrics.active.inc()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -28,7 +29,7 @@ class Service:
 
     def __init__(self, predictor: Predictor, model: str, limits: Limits, batcher: Batcher) -> None:
         self.predictor, self.model, self.limits, self.batcher = predictor, model, limits, batcher
-        self.task = predictor.task
+        self.task, self.started = predictor.task, int(time.time())
         self.reader = RowReader(predictor.task, predictor.columns, limits)
 
     def predict_types(self) -> tuple[Any, Any]:
@@ -67,7 +68,8 @@ class Service:
         texts = tei.as_list(body.input)
         answers = await self._answers(tei.embed_rows(self.task, texts, None), "input", body)
         ids = (await self.batcher.call(lambda: self.task.tokenizer(texts, verbose=False)))["input_ids"]
-        return lambda: tei.openai_response(answers, body, self.model, sum(map(len, ids)))
+        read = sum(min(len(each), self.task.max_length) for each in ids)
+        return lambda: tei.openai_response(answers, body, self.model, read)
 
     async def _answers(self, rows: list[Row], name: str, request: Request | None = None) -> list[Answer]:
         """The answers. Raises Refused for an empty request, too many or too long rows, and texts cut against its will.
@@ -85,6 +87,11 @@ class Service:
         if request is not None:
             tei.refuse_truncated(answers, request, self.task.max_length)
         return answers
+
+    def models(self) -> dict[str, Any]:
+        """The response of /v1/models: this model, since the server started."""
+        model = {"id": self.model, "object": "model", "created": self.started, "owned_by": "bertkit"}
+        return {"object": "list", "data": [model]}
 
     def info(self) -> dict[str, Any]:
         """The response of /info: text-embeddings-inference's fields, and the task."""

@@ -45,7 +45,7 @@ EMBED = Shape(
     tei.EmbedRequest,
     list[list[float]],
     lambda task, body: tei.embed_rows(task, tei.as_list(body.inputs), body.prompt_name),
-    lambda task, body, answers: tei.vectors(answers, body.normalize).tolist(),
+    lambda task, body, answers: tei.vectors(answers, body.normalize, body.dimensions).tolist(),
 )
 COMPARE = Shape(
     "Cosines of a text and others",

@@ -28,6 +28,9 @@ Pairs: TypeAlias = Annotated[list[Pair], Field(fail_fast=True)]
 Prompt: TypeAlias = Annotated[
     Literal["query", "document"] | None, Field(description="prepend this prefix of the model")
 ]
+Dimensions: TypeAlias = Annotated[
+    int | None, Field(ge=1, description="keep the first numbers of each vector, before it is scaled to length 1")
+]
 Row: TypeAlias = dict[str, Any]
 FUNCTIONS = {"single-label": "softmax", "multi-label": "sigmoid"}  # of a classifier's logits
 
@@ -47,6 +50,7 @@ class EmbedRequest(_Truncatable):
     inputs: Texts
     normalize: bool = Field(True, description="scale vectors to length 1; false: the model's own vectors")
     prompt_name: Prompt = None
+    dimensions: Dimensions = None
     encoding_format: Literal["float"] | None = None
 
 
@@ -79,6 +83,7 @@ class OpenAIRequest(Request):
 
     input: Texts
     encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Dimensions = None
     model: str | None = Field(None, description="ignored: the server has one model")
     user: str | None = Field(None, description="ignored")
 
@@ -152,9 +157,12 @@ def compare_rows(task: Task, body: SimilarityRequest) -> list[Row]:
     return embed_rows(task, texts, body.parameters.prompt_name)
 
 
-def vectors(answers: Sequence[Answer], normalize: bool) -> Any:
-    """`(texts, size)` fp32."""
+def vectors(answers: Sequence[Answer], normalize: bool, dimensions: int | None = None) -> Any:
+    """`(texts, size)` fp32, of the first `dimensions` numbers. Raises Refused where there are not as many."""
     table = np.array([answer["vector"] for answer in answers], dtype=np.float32)
+    if dimensions is not None and dimensions > table.shape[1]:
+        raise Refused(422, f"dimensions: {dimensions}; the model's vectors have {table.shape[1]}", "Validation")
+    table = table[:, :dimensions]
     return table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12) if normalize else table
 
 
@@ -166,7 +174,7 @@ def similarities(answers: Sequence[Answer]) -> list[float]:
 
 def openai_response(answers: Sequence[Answer], request: OpenAIRequest, model: str, tokens: int) -> dict[str, Any]:
     """The response of /v1/embeddings. Like OpenAI's, its vectors have unit length."""
-    table = vectors(answers, normalize=True)
+    table = vectors(answers, True, request.dimensions)
     in_base64 = request.encoding_format == "base64"
     encoded = [base64.b64encode(v.astype("<f4").tobytes()).decode() for v in table] if in_base64 else table.tolist()
     data = [{"object": "embedding", "embedding": each, "index": index} for index, each in enumerate(encoded)]
