@@ -251,9 +251,33 @@ def test_a_text_that_is_too_long_is_cut_unless_that_is_forbidden(client: TestCli
     assert "bertkit_truncated_rows_total 6.0" in client.get("/metrics").text
 
 
+@served("ner-softmax")
+def test_tokenize(client: TestClient, tiny_encoder: Path) -> None:
+    tokenizer, text = predictor_of(KEPT["ner-softmax"], tiny_encoder).task.tokenizer, "the é cat 😀 [SEP] sat"
+    found = said(client, "/tokenize", inputs=[text, "yes"])
+    assert [[token["id"] for token in tokens] for tokens in found] == tokenizer([text, "yes"])["input_ids"]
+    first, *middle, last = found[0]
+    names = tokenizer.cls_token, tokenizer.sep_token
+    for token, name in zip((first, last), names, strict=True):
+        number = tokenizer.convert_tokens_to_ids(name)
+        assert token == {"id": number, "text": name, "special": True, "start": None, "stop": None}
+    for token in middle:
+        assert text.encode()[token["start"] : token["stop"]].decode() == token["text"]
+        assert token["special"] is False
+    assert "".join(token["text"] for token in middle) == text.replace(" ", "")
+    assert said(client, "/tokenize", inputs=text, add_special_tokens=False) == [middle]
+    schemas = client.get("/openapi.json").json()
+    promised = schemas["paths"]["/tokenize"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    jsonschema.validate(found, {"components": schemas["components"]} | promised)
+    assert "empty" in said(client, "/tokenize", status=400, inputs=[])["error"]
+    assert "257 items" in said(client, "/tokenize", status=413, inputs=["a"] * 257)["error"]
+    assert "item 1" in said(client, "/tokenize", status=413, inputs="a b " * 20_000)["error"]
+    assert "prompt_name: Extra inputs" in said(client, "/tokenize", status=422, inputs="a", prompt_name="q")["error"]
+
+
 @served("single-label")
 def test_paths_that_the_task_has_not(client: TestClient) -> None:
-    for path in ("/embed", "/similarity", "/v1/embeddings", "/rerank"):
+    for path in ("/embed", "/embed_all", "/similarity", "/v1/embeddings", "/rerank"):
         error = said(client, path, status=424, inputs="a")["error"]
         assert "text-classification" in (error["message"] if path.startswith("/v1/") else error)
         assert path not in client.get("/openapi.json").json()["paths"]

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from bertkit.errors import DataError, UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.serve import tei
-from bertkit.serve.answers import schema
+from bertkit.serve.answers import list_of, schema
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.metrics import Metrics
@@ -111,6 +111,7 @@ def _add_service_paths(app: FastAPI, service: Service, metrics: Metrics) -> None
 def _add_answer_paths(app: FastAPI, service: Service) -> None:
     name = service.task.name
     _add(app, "/predict", service.predict, *service.predict_types(), "Answers to rows, in their order")
+    _add(app, "/tokenize", service.tokenize, tei.TokenizeRequest, list_of(list_of(tei.Token)), "Tokens of texts")
     for path, shapes in SHAPES.items():
         if shape := shapes.get(name):
             _add(app, path, service.handler(shape), shape.request, shape.response, shape.summary)

@@ -71,11 +71,15 @@ class Service:
         read = sum(min(len(each), self.task.max_length) for each in ids)
         return lambda: tei.openai_response(answers, body, self.model, read)
 
-    async def _answers(self, rows: list[Row], name: str, request: Request | None = None) -> list[Answer]:
-        """The answers. Raises Refused for an empty request, too many or too long rows, and texts cut against its will.
+    async def tokenize(self, body: tei.TokenizeRequest) -> Build:
+        """/tokenize: the tokens of each text."""
+        texts = tei.as_list(body.inputs)
+        self._require_limits([{"text": text} for text in texts], "inputs")
+        found = await self.batcher.call(lambda: tei.tokens(self.task.tokenizer, texts, body.add_special_tokens))
+        return lambda: found
 
-        name: of the field that holds the rows. request: where it is one that may forbid to cut texts.
-        """
+    def _require_limits(self, rows: list[Row], name: str) -> None:
+        """Raises Refused for an empty request, and too many or too long rows. name: of the field that holds them."""
         if not rows:
             raise Refused(400, f"`{name}` is empty", "Empty")
         self.limits.require_count(len(rows), name)
@@ -83,6 +87,13 @@ class Service:
             if (tokens := estimated_tokens(row)) > (most := self.limits.max_batch_tokens):
                 what = f"`{name}`, item {number}: about {tokens:,} tokens; {most:,} are allowed"
                 raise Refused(413, what, "Validation")
+
+    async def _answers(self, rows: list[Row], name: str, request: Request | None = None) -> list[Answer]:
+        """The answers. Raises Refused as `_require_limits`, and where texts are cut though the request forbids it.
+
+        name: of the field that holds the rows. request: where it is one that may forbid to cut texts.
+        """
+        self._require_limits(rows, name)
         answers = await self.batcher.answers(rows, self.reader.key(rows))
         if request is not None:
             tei.refuse_truncated(answers, request, self.task.max_length)

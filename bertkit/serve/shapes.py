@@ -109,6 +109,7 @@ SHAPES: Mapping[str, Mapping[str, Shape]] = {  # path -> task -> shape
         "pretraining": FILL,
         **_of_vectors(EMBED_OR_COMPARE),
     },
+    "/embed_all": {},  # no task gives vectors of tokens
     "/embed": _of_vectors(EMBED),
     "/similarity": _of_vectors(COMPARE),
     "/rerank": {"text-ranking": RERANK},

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
@@ -97,6 +98,13 @@ class RerankRequest(_Truncatable):
     return_text: bool = False
 
 
+class TokenizeRequest(Request):
+    """Texts to tokenize, as the model's tokenizer does; nothing is cut."""
+
+    inputs: Texts
+    add_special_tokens: bool = True
+
+
 class LabelParameters(Request):
     """What InferenceClient sends with a text to classify."""
 
@@ -125,6 +133,14 @@ Embedding = schema(
     object=Literal["embedding"],
     embedding=list[float] | str,
     index=int,
+)
+Token = schema(
+    "SimpleToken",
+    "A token and its place in the text, in bytes of UTF-8; null for special tokens.",
+    id=int,
+    text=str,
+    special=bool,
+    **dict.fromkeys(("start", "stop"), int | None),
 )
 _usage = dict.fromkeys(("prompt_tokens", "total_tokens"), int)
 Usage = schema("Usage", "Tokens, including prefixes and special tokens.", **_usage)
@@ -199,6 +215,25 @@ def ranks(answers: Sequence[Answer], request: RerankRequest, activation: str) ->
 
 def _is_batch(inputs: str | list[str] | list[list[str]]) -> bool:
     return not isinstance(inputs, str) and (not inputs or not isinstance(inputs[0], str))
+
+
+def tokens(tokenizer: Any, texts: Sequence[str], add_special_tokens: bool) -> list[list[dict[str, Any]]]:
+    """The tokens of each text: ids, and what they cover; for special tokens their names."""
+    asked = {"return_offsets_mapping": True, "return_special_tokens_mask": True, "verbose": False}
+    found = tokenizer(list(texts), add_special_tokens=add_special_tokens, **asked)
+    columns = zip(found["input_ids"], found["offset_mapping"], found["special_tokens_mask"], strict=True)
+    return [_tokens_of(text, tokenizer, *each) for text, each in zip(texts, columns, strict=True)]
+
+
+def _tokens_of(text: str, tokenizer: Any, ids: Any, offsets: Any, special: Any) -> list[dict[str, Any]]:
+    places = [0, *accumulate(len(character.encode()) for character in text)]
+    names = tokenizer.convert_ids_to_tokens(ids)
+    return [
+        {"id": number, "text": name, "special": True, "start": None, "stop": None}
+        if own
+        else {"id": number, "text": text[a:b], "special": False, "start": places[a], "stop": places[b]}
+        for number, name, (a, b), own in zip(ids, names, offsets, special, strict=True)
+    ]
 
 
 def classify_rows(task: Any, body: ClassifyRequest) -> list[Row]:
