@@ -50,7 +50,7 @@ def finished(case: Case, folder: Path, where: Path, **sections: dict[str, Any]) 
     save(model, task, run.model, {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
     small.write_rows(where / "metrics.jsonl", [{"seed": 1, "step": step, "loss": 1 / step} for step in (1, 2, 3)])
     outcome = {"seed": 1, "headline": None, "metrics": {"validation": {}}, "steps": 1, "seconds": 1.0}
-    finish(job, run, [outcome | {"best_step": None}], (), 0.0)
+    finish(job, run, [outcome | {"best_step": None}], 0.0)
     write_card(run)
     return run
 

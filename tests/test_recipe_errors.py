@@ -22,7 +22,7 @@ def problems(tmp_path: Path, content: str | bytes, *overrides: str) -> list[tupl
     file = tmp_path / "my.yaml"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(RecipeError) as caught:
-        load_recipe(file, overrides)
+        load_recipe(file, overrides, own_metrics=False)
     found = []
     for where, what, fix in caught.value.problems:
         line = where.removeprefix(f"{file}:")
@@ -82,7 +82,7 @@ def test_text_that_is_no_recipe(tmp_path: Path, name: str) -> None:
 # one line each, in line 4 (or instead of one of the lines 1 to 3)
 VALUES = [
     ("modle: {name: x}", 4, "modle: unknown key; did you mean 'model'?"),
-    ("bogus: 1", 4, "known here: batching, data, distillation, early_stopping"),
+    ("bogus: 1", 4, "known here: batching, checkpoints, data, distillation, early_stopping"),
     ("learning_rate: 2e-5", 4, "it belongs under `training:`"),
     ("max_length: 2", 4, "it belongs under `model:`"),
     ("model: {name: x, max_lenght: 128}", 2, "model.max_lenght: unknown key; did you mean 'max_length'?"),

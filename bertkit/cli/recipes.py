@@ -65,7 +65,7 @@ def copy(recipe: str, file: Path) -> None:
 def check(recipe: str, rest: list[str]) -> None:
     from bertkit.recipe.recipe import load_recipe
 
-    loaded = load_recipe(recipe, rest)
+    loaded = load_recipe(recipe, rest, own_metrics=False)
     from bertkit.models.encoder import resolve_encoder
     from bertkit.training.preflight import dry_run, inspect, prepare
 
@@ -93,7 +93,7 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
 
     if changed and not resume:
         raise UserError("--changed works only with --resume", "Give both.")
-    loaded = load_recipe(recipe, rest)
+    loaded = load_recipe(recipe, rest, own_metrics=False)
     from bertkit.report.table import after_training
     from bertkit.training.train import train
 
@@ -116,7 +116,7 @@ def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed:
 def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits: Any) -> None:
     from bertkit.recipe.recipe import load_recipe
 
-    loaded = load_recipe(recipe, rest)
+    loaded = load_recipe(recipe, rest, own_metrics=False)
     from bertkit.sweeps.sweep import sweep
 
     done = sweep(loaded, space, output_dir, **limits)

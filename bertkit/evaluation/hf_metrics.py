@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from bertkit.errors import Problem, UserError, extras_required
+from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.metrics import PROBABILISTIC, Kind, metric_names, scored
 from bertkit.text import short_repr
@@ -77,6 +78,14 @@ def compute_user_metric(metric: Any, predictions: Any, references: Any) -> Score
         what = f"the metric returned {short_repr(result)}, not names and numbers"
         raise UserError(Problem("", what, "Return {name: number}."))
     return {key: float(value) if math.isfinite(value) else None for key, value in result.items()}
+
+
+def all_scores(graded: Graded, metrics: Sequence[Any]) -> Scores:
+    """The task's scores and those of the user's own metrics. Raises UserError like `compute_user_metric`."""
+    scores = dict(graded.scores)
+    for metric in metrics:
+        scores |= compute_user_metric(metric, *graded.pairs())
+    return scores
 
 
 def _score(kind: Kind, name: str, labels: Sequence[str] | None, predictions: Any, references: Any) -> float | None:

@@ -15,7 +15,7 @@ from bertkit import data as sources
 from bertkit.data.disk_list import DiskList
 from bertkit.data.forms import temporary_rows
 from bertkit.errors import DataError, Problem, RecipeError
-from bertkit.evaluation.hf_metrics import compute_user_metric
+from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.inference.runner import Mapper
 from bertkit.inference.two_stage import evaluate_two_stages
@@ -31,9 +31,7 @@ def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> t
     task = predictor.task
     answers = DiskList(task.answer(rows, predictor.predict_features))
     graded = task.grade(answers, rows)
-    scores = dict(graded.scores)
-    for metric in metrics:
-        scores |= compute_user_metric(metric, *graded.pairs())
+    scores = all_scores(graded, metrics)
     return answers, {"rows": len(rows), "metrics": scores, "intervals": dict(graded.intervals()), **graded.details()}
 
 

@@ -38,10 +38,12 @@ _PATHS = (
 _Rule = tuple[Any, str, str, str]  # does it apply?, dotted key, what is wrong, fix
 
 
-def check_settings(data: Mapping[str, Any], options: type[TaskOptions] | None) -> Iterator[KeyProblem]:
+def check_settings(
+    data: Mapping[str, Any], options: type[TaskOptions] | None, own_metrics: bool = False
+) -> Iterator[KeyProblem]:
     """Contradictions between settings; `task` and `model` have their defaults filled in.
 
-    options: the type of the task's options, or None where the task is not known.
+    options: the type of the task's options, or None where the task is not known. own_metrics: as for `load_recipe`.
     """
     task, training = data.get("task", {}), data.get("training", {})
     rules = (*_section_rules(data, task), *_loss_rules(task, training), *_training_rules(data, training, options))
@@ -49,17 +51,18 @@ def check_settings(data: Mapping[str, Any], options: type[TaskOptions] | None) -
         if applies:
             yield KeyProblem(tuple(key.split(".")), what, fix)
     if options is not None:
-        yield from _check_headline(training, options.metrics)
+        yield from _check_headline(training, options.metrics, own_metrics)
     yield from _check_labels(task)
     for seed, count in Counter(data.get("seeds", ())).items():
         if count > 1:
             yield KeyProblem(("seeds",), f"{seed} is listed {count} times", "a repeated seed repeats the same training")
 
 
-def _check_headline(training: Mapping[str, Any], metrics: frozenset[str]) -> Iterator[KeyProblem]:
+def _check_headline(training: Mapping[str, Any], metrics: frozenset[str], own_metrics: bool) -> Iterator[KeyProblem]:
     """`metric_for_best_model` must be one of `metrics`; a name ending in `/` stands for one metric per label."""
     if training.get("greater_is_better") is False:
-        yield KeyProblem(("training", "greater_is_better"), "all metrics are better when higher", "remove it")
+        fix = "remove it; a metric of your own may return its negative"
+        yield KeyProblem(("training", "greater_is_better"), "all metrics are better when higher", fix)
     path = ("training", "metric_for_best_model")
     given = training.get(path[1])
     if given is None:
@@ -68,10 +71,11 @@ def _check_headline(training: Mapping[str, Any], metrics: frozenset[str]) -> Ite
     if name == "loss":
         fix = "write neg_log_loss, or neg_mean_squared_error for regression"
         yield KeyProblem(path, f"expected a metric that is better when higher, found {given}", fix)
-    elif name not in metrics and name.partition("/")[0] + "/" not in metrics:
+    elif not own_metrics and name not in metrics and name.partition("/")[0] + "/" not in metrics:
         known = sorted(metric + "LABEL" if metric.endswith("/") else metric for metric in metrics)
         what = f"the task has no metric {short_repr(name)}{did_you_mean(name, known)}"
-        yield KeyProblem(path, what, f"known here: {', '.join(known)}")
+        own = "metrics of your own are passed from Python: bertkit.train(…, metrics=[…])"
+        yield KeyProblem(path, what, f"known here: {', '.join(known)}; {own}")
 
 
 def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_Rule, ...]:

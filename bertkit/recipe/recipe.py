@@ -143,7 +143,11 @@ def adapted(base: Any, data: Any, values: Mapping[str, Any]) -> Recipe:
 
 
 def load_recipe(
-    source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), *, check_files: bool = True
+    source: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    check_files: bool = True,
+    own_metrics: bool = True,
 ) -> Recipe:
     """Read, override, check and complete a recipe.
 
@@ -151,6 +155,7 @@ def load_recipe(
     overrides: `key.sub=value` (YAML values) and `~key.sub`.
     Paths in a recipe file are relative to its folder, those in overrides and shipped recipes to the working
     directory; in the result all are absolute. check_files: whether data files and model folders must exist.
+    own_metrics: whether `metric_for_best_model` may be unknown, as one of your own metrics that `train` takes.
 
     Raises RecipeError with everything that is wrong.
     """
@@ -173,7 +178,7 @@ def load_recipe(
     beside, section = file.absolute().with_name("data"), data.get("data")
     if isinstance(section, dict) and section.get("source") == MEMORY and beside.is_dir():
         section.setdefault("folder", str(beside))
-    return _valid(_complete(data, report, check_files))
+    return _valid(_complete(data, report, check_files, own_metrics))
 
 
 def parse_data_spec(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> DataSpec:
@@ -266,9 +271,9 @@ def _checked(
     return clean
 
 
-def _complete(data: dict[str, Any], report: Report, check_files: bool) -> dict[str, Any]:
+def _complete(data: dict[str, Any], report: Report, check_files: bool, own_metrics: bool = True) -> dict[str, Any]:
     """Plain data with absolute paths. Raises RecipeError with everything that is wrong."""
-    clean = _check(data, report)
+    clean = _check(data, report, own_metrics)
     report.add(*resolve_paths(clean, report.folder, must_exist=check_files))
     report.raise_if_any()
     return clean
@@ -286,7 +291,7 @@ def _saving(training: Mapping[str, Any]) -> dict[str, Any]:
     return {"eval_strategy": strategy, "save_strategy": "epoch" if strategy == "no" else strategy, **steps}
 
 
-def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
+def _check(data: dict[str, Any], report: Report, own_metrics: bool) -> dict[str, Any]:
     """Report everything that is wrong with the values; returns the values that are right."""
     options, problems = _options(data)
     kinds = {**SECTIONS, "task": options or TaskOptions}
@@ -304,7 +309,7 @@ def _check(data: dict[str, Any], report: Report) -> dict[str, Any]:
         "model": vars(ModelSpec.model_construct(**clean.get("model", {}))),
         "task": vars((options or TaskOptions).model_construct(**clean.get("task", {}))),
     }
-    contradictions = check_settings(settings, options)
+    contradictions = check_settings(settings, options, own_metrics)
     report.add(*problems, *(each for each in contradictions if not {each.path, each.path[:1]} & bad))
     if best := clean.get("training", {}).get("metric_for_best_model"):
         clean["training"]["metric_for_best_model"] = best.removeprefix("eval_")

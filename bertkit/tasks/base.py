@@ -28,6 +28,7 @@ from bertkit.data.table import MAX_PROBLEMS, Table, on_disk
 from bertkit.encoding.padding import Arrays
 from bertkit.errors import RowsError
 from bertkit.evaluation.graded import Graded
+from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.evaluation.intervals import Scores
 from bertkit.models.encoder import Encoder
 from bertkit.tasks.labels import length_findings
@@ -249,10 +250,15 @@ def calibrate(task: T, rows: Dataset, predict: Predict) -> T:
     return replace(task, options=task.options.model_copy(update=task.fit(rows, predict)))
 
 
-def evaluate(task: Task, rows: Dataset, predict: Predict, *, fitted: bool = False) -> Scores:
-    """The scores of the model behind `predict` on these rows; fitted: after `Graded.after_fit` on these rows."""
+def evaluate(
+    task: Task, rows: Dataset, predict: Predict, *, fitted: bool = False, metrics: Sequence[Any] = ()
+) -> Scores:
+    """The scores of the model behind `predict` on these rows; fitted: after `Graded.after_fit` on these rows.
+
+    metrics: a user's own, beside the task's. Raises UserError where one does not return names and numbers.
+    """
     graded = task.grade(DiskList(task.answer(rows, predict)), rows)
-    return (graded.after_fit() if fitted else graded).scores
+    return all_scores(graded.after_fit() if fitted else graded, metrics)
 
 
 def predicted(task: Task, rows: Dataset, predict: Predict) -> Iterator[tuple[Sequence[Any], Dataset, Dataset]]:

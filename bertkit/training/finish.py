@@ -90,10 +90,10 @@ def publish(run: Run, seed: int) -> None:
             source.replace(target)
 
 
-def finish(job: Job, run: Run, outcomes: list[dict[str, Any]], metrics: Sequence[Any], started: float) -> None:
+def finish(job: Job, run: Run, outcomes: list[dict[str, Any]], started: float) -> None:
     """Score the saved model, compare it with baselines and with a fresh process; results.json is written last."""
     recipe, data, predictor = job.recipe, job.data, load(run.folder)
-    splits, baselines = score_splits(run, predictor, data, metrics)
+    splits, baselines = score_splits(run, predictor, data, job.metrics)
     if recipe.verify:
         verify(run, predictor, data.rows[list(data.rows)[-1]])
     device = predictor.device.type
@@ -115,7 +115,9 @@ def finish(job: Job, run: Run, outcomes: list[dict[str, Any]], metrics: Sequence
     }
     if job.teacher:
         chosen = "validation" if "validation" in splits else next(iter(splits))
-        compared = compare_with_teacher(job.teacher, run.model, predictor, data.rows[chosen], splits[chosen], headline)
+        compared = compare_with_teacher(
+            job.teacher, run.model, predictor, data.rows[chosen], splits[chosen], headline, job.metrics
+        )
         results["distillation"] = {"split": chosen, **compared}
     write_json(run.folder / "results.json", results)
 
@@ -175,13 +177,19 @@ def verify(run: Run, predictor: Predictor, rows: Dataset) -> None:
 
 
 def compare_with_teacher(
-    teacher: Teacher, folder: Path, student: Predictor, rows: Dataset, graded: dict[str, Any], headline: str
+    teacher: Teacher,
+    folder: Path,
+    student: Predictor,
+    rows: Dataset,
+    graded: dict[str, Any],
+    headline: str,
+    metrics: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """Both models' sizes, speed on these rows in this process, and headline metric; and the ratios student / teacher.
 
     folder: of the student. graded: the result of `evaluate.score` for the student on these rows.
     """
-    theirs = _measured(teacher.predictor, teacher.folder, rows, score(teacher.predictor, rows)[1], headline)
+    theirs = _measured(teacher.predictor, teacher.folder, rows, score(teacher.predictor, rows, metrics)[1], headline)
     ours = _measured(student, folder, rows, graded, headline)
     return {
         "headline": headline,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,14 +21,15 @@ from bertkit.data.schema import Finding
 from bertkit.errors import DataError, Problem, RecipeError, RowsError
 from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.probe import check_token_types, padding_findings
+from bertkit.inference.runner import Runner
 from bertkit.inference.settings import resolve_max_length
-from bertkit.models.device import best_device, best_precision
+from bertkit.models.device import best_device, best_precision, resolve_precision
 from bertkit.models.encoder import Encoder, load_tokenizer, quiet_logger
 from bertkit.models.trained_parts import freeze, with_lora
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import ANYWAY, Run, versions
 from bertkit.tasks import get_task
-from bertkit.tasks.base import Task
+from bertkit.tasks.base import Task, evaluate
 from bertkit.tasks.base import prepare as prepare_task
 from bertkit.training.distillation import Teacher, check_sizes, find_teacher, keep_layers
 from bertkit.validation import did_you_mean
@@ -46,6 +47,7 @@ class Job:
     data: Data
     features: Dataset  # of the training rows
     teacher: Teacher | None = None
+    metrics: Sequence[Any] = ()  # the user's own
 
 
 def check_hub(recipe: Recipe) -> None:
@@ -60,8 +62,8 @@ def check_hub(recipe: Recipe) -> None:
             raise RecipeError(each._replace(where="hub") for each in problems)
 
 
-def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
-    """The rows of every split, and the task with what they determine."""
+def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tuple[Task, Data]:
+    """The rows of every split, and the task with what they determine. metrics: the user's own, as in `dry_run`."""
     kind = get_task(recipe.task.name)
     tokenizer = load_tokenizer(encoder.folder, split_special_tokens=not kind.schema.special_tokens)
     limit = resolve_max_length(encoder, tokenizer, recipe.model.max_length)
@@ -71,10 +73,15 @@ def prepare(recipe: Recipe, encoder: Encoder) -> tuple[Task, Data]:
         raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
     task = prepare_task(kind, recipe.task, tokenizer, limit, data.rows["train"], data.class_names)
     headline = recipe.training.get("metric_for_best_model", task.metrics[0])
-    if headline not in task.metrics:
-        what = f"{task.name} with these targets has no metric {headline!r}"
-        raise RecipeError(Problem("training.metric_for_best_model", what, f"It has {', '.join(task.metrics)}."))
+    if headline not in task.metrics and not metrics:
+        raise _no_metric(task, headline, task.metrics)
     return task, data
+
+
+def _no_metric(task: Task, name: str, known: Collection[str]) -> RecipeError:
+    what = f"{task.name} with these targets has no metric {name!r}{did_you_mean(name, known)}"
+    fix = f"It has {', '.join(known)}. Metrics of your own are passed from Python: bertkit.train(…, metrics=[…])."
+    return RecipeError(Problem("training.metric_for_best_model", what, fix))
 
 
 def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
@@ -109,22 +116,31 @@ def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
 
 
 def dry_run(
-    recipe: Recipe, encoder: Encoder, task: Task, data: Data, features: Dataset
+    recipe: Recipe, encoder: Encoder, task: Task, data: Data, features: Dataset, metrics: Sequence[Any] = ()
 ) -> tuple[Teacher | None, list[Finding]]:
     """Build arguments and model once, for what transformers and peft refuse, and let the model read a few inputs.
 
-    features: of the training rows. Returns the teacher, where the recipe names one, and what was found. Raises
-    UserError; nothing is written.
+    features: of the training rows. metrics: the user's own; where one selects the checkpoint, the untrained model is
+    evaluated, because only what a metric returns has its names. Returns the teacher, where the recipe names one, and
+    what was found. Raises UserError; nothing is written.
     """
     teacher: Teacher | None = None
     with TemporaryDirectory() as folder, quiet_logger("bertkit"):
-        arguments(recipe, task, data, Path(folder), recipe.seeds[0])
+        args = arguments(recipe, task, data, Path(folder), recipe.seeds[0])
         model = build(recipe, encoder, task)
         check_token_types(model, task.examples(features, range(min(len(features), 8))))
         findings = list(padding_findings(task, model))
         if recipe.distillation:
             teacher = find_teacher(recipe.distillation, task)
             check_sizes(recipe.distillation, teacher, task, model, features)
+        headline = recipe.training.get("metric_for_best_model", task.metrics[0])
+        if headline not in task.metrics:
+            split = next(name for name in ("validation", *scored_splits(data)) if name in data.rows)
+            precision = resolve_precision("auto", args.device)
+            runner = Runner(task, model.to(args.device), args.device, precision, args.per_device_eval_batch_size)
+            scores = evaluate(task, data.rows[split], runner, fitted=True, metrics=metrics)
+            if headline not in scores:
+                raise _no_metric(task, headline, [name for name in scores if "/" not in name])
     _log(findings)
     return teacher, findings
 

@@ -103,6 +103,7 @@ def make_trainer(
             args=args,
             features=features,
             validation=data.rows.get("validation"),
+            metrics=job.metrics,
             callbacks=callbacks,
             distiller=distiller,
             tokens=recipe.batching.tokens if recipe.batching else None,
@@ -164,7 +165,7 @@ def merge_and_calibrate(
     save(runner.model, task, folder / "model", settings)
     if len(recipe.seeds) == 1:
         return {}
-    return {split: evaluate(task, data.rows[split], runner) for split in scored_splits(data)}
+    return {split: evaluate(task, data.rows[split], runner, metrics=job.metrics) for split in scored_splits(data)}
 
 
 def save(model: Any, task: Task, folder: Path, settings: dict[str, Any]) -> None:

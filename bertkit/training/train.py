@@ -75,7 +75,8 @@ def train(  # type: ignore[misc]
         their own names (`learning_rate=1e-4`, `max_length=256`); `epochs` is num_train_epochs.
     resume: continue an interrupted run of the same recipe, data and libraries from its latest intact checkpoint.
     changed: continue although they differ.
-    metrics: your own `evaluate.Metric` objects, scored at the end in addition to the task's metrics.
+    metrics: your own metrics, any objects with `compute(predictions=…, references=…)` that returns numbers by name;
+        computed at each evaluation and at the end. `metric_for_best_model` may name one that is better when higher.
     callbacks: transformers callbacks, added to bertkit's; an exception in one ends the run, which can be resumed.
     profile: write profile.json: how the time of the training steps of this process is spent.
     Raises RecipeError, DataError or ModelError before anything is trained, and leaves no incomplete file.
@@ -109,11 +110,11 @@ def _train(
     with nullcontext() if first else quiet_logger("bertkit"):  # one process reports for all
         encoder = resolve_encoder(recipe.model)
         logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
-        task, data = prepare(recipe, encoder)
+        task, data = prepare(recipe, encoder, metrics)
         logger.info("task: %s, %s", task.name, task.describe())
         features, findings = inspect(task, data)
-        teacher, found = dry_run(recipe, encoder, task, data, features)
-    job = Job(recipe, encoder, task, data, features, teacher)
+        teacher, found = dry_run(recipe, encoder, task, data, features, metrics)
+    job = Job(recipe, encoder, task, data, features, teacher, metrics)
     with only_writer(run) if first else nullcontext(), no_bars():
         if first:
             write_run_metadata(job, run, [*findings, *found], changed)
@@ -125,7 +126,7 @@ def _train(
         if first:
             best = max(outcomes, key=lambda o: -math.inf if o["headline"] is None else o["headline"])
             publish(run, best["seed"])
-            finish(job, run, outcomes, metrics, started)
+            finish(job, run, outcomes, started)
             write_reports(run, recipe.explain)
             if freed := free(run, recipe.checkpoints):
                 logger.info("%s bytes of checkpoints were deleted", f"{freed:,}")

@@ -55,6 +55,7 @@ class TaskTrainer(CheckpointTrainer):
         args: TrainingArguments,
         features: Dataset,
         validation: Dataset | None,
+        metrics: Sequence[Any] = (),
         callbacks: Sequence[TrainerCallback],
         distiller: Distiller | None = None,
         tokens: int | None = None,
@@ -64,9 +65,9 @@ class TaskTrainer(CheckpointTrainer):
     ) -> None:
         """runner: the task, the model to train, and how it is evaluated. distiller: adds the teacher's losses.
 
-        tokens: slots of a micro-batch, in place of its rows. divide: whether micro-batches that do not fit into memory
-        are split; not where the loss compares the rows of a batch. profile: measures the parts of a step.
-        locate: training row -> its location, for messages.
+        metrics: a user's own, beside the task's. tokens: slots of a micro-batch, in place of its rows.
+        divide: whether micro-batches that do not fit into memory are split; not where the loss compares the rows of a
+        batch. profile: measures the parts of a step. locate: training row -> its location, for messages.
         """
         super().__init__(
             model=runner.model, args=args, train_dataset=features, eval_dataset=validation, callbacks=list(callbacks)
@@ -75,6 +76,7 @@ class TaskTrainer(CheckpointTrainer):
         self.task, self.runner, self.features = runner.task, runner, features
         self.objective: Task | Distiller = distiller or runner.task
         self.tokens, self.divide, self.parts = tokens, divide, 1
+        self.metrics = metrics
         self.locate, self.profile = locate, profile or Profile()
         if profile:  # a profile that is no callback measures nothing
             self.add_callback(profile)
@@ -229,13 +231,13 @@ class TaskTrainer(CheckpointTrainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """The task's overall metrics on the validation rows or on `eval_dataset`, a Dataset of rows.
+        """The overall metrics, the user's own too, on the validation rows or on `eval_dataset`, a Dataset of rows.
 
         Thresholds, and where labels have one the temperature, are fitted on these rows; see `Graded.after_fit`.
         """
         self.profile.switch("evaluation")
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
-        scores = evaluate(self.task, rows, replace(self.runner, model=self.model), fitted=True)
+        scores = evaluate(self.task, rows, replace(self.runner, model=self.model), fitted=True, metrics=self.metrics)
         overall = {  # NaN is never better than anything, which is how an undefined metric must compare
             f"{metric_key_prefix}_{name}": math.nan if value is None else value
             for name, value in scores.items()
