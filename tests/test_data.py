@@ -142,6 +142,8 @@ def test_text_columns_are_joined(tmp_path):
     assert read == {"text": [*texts[:2], "as it is"]}
     both = [{"text": "as it is", "subject": "no part of it"}]  # body is not there: nothing is joined
     assert read_inputs(both, SCHEMA, SCHEMA.inputs, {"text": ["subject", "body"]}) == {"text": ["as it is"]}
+    with pytest.raises(DataError, match="in this row; it has subject"):
+        read_inputs([{"subject": "Hello"}], SCHEMA, SCHEMA.inputs, {"text": ["subject", "body"]})
 
 
 def test_columns_that_cannot_be_joined_are_said(tmp_path):
@@ -399,6 +401,8 @@ def test_a_hub_data_set_keeps_its_names(monkeypatch, named):
     assert list(data.rows) == ["train", "validation", "test"]
     assert data.rows["test"].column_names == ["text"]
     assert data.origins["validation"][1] == "some/data, dev, row 2"
+    grouped = check(get(**HUB, columns={"text": "sentence"}, group_by="idx"))
+    assert any("2 of 2 rows (100.0%) are of a group" in finding.what for finding in grouped)
     assert "found: 'idx', 'sentence', 'label'" in fails(**HUB)
     assert "no extra split; available: train, dev, test, unsupervised" in fails(**HUB, splits=["extra"])
 
@@ -637,11 +641,52 @@ def test_groups_are_held_out_together(tmp_path):
     assert len(alone) > 10
 
 
+def test_the_hold_out_is_stratified_by_rows_where_some_stay_together(tmp_path):
+    rows = [{"text": f"twice {n // 2}" if n < 40 else f"once {n}", "label": "ab"[n // 40]} for n in range(80)]
+    data = get(write(tmp_path / "t.jsonl", rows), validation=0.25)
+    assert Counter(data.rows["validation"]["label"]) == {"a": 10, "b": 10}
+
+
+def test_a_share_that_no_group_fits_holds_out_the_smallest(tmp_path):
+    rows = [{"text": f"text {n}", "label": "x", "customer": c} for n, c in enumerate("aaaaabbbcccc")]
+    data = get(write(tmp_path / "t.jsonl", rows), validation=0.1, group_by="customer")
+    assert data.rows["validation"]["text"][:] == ["text 5", "text 6", "text 7"]
+
+
 @pytest.mark.parametrize("missing", [None, "", float("nan")])
 def test_a_row_without_a_group_is_on_its_own(missing, tmp_path):
     rows = [{"text": f"text {n}", "label": "ab"[n % 2], "customer": missing} for n in range(20)]
     data = get(write(tmp_path / "t.jsonl", rows), validation=0.2, group_by="customer")
     assert len(data.rows["validation"]) == 4
+    shards = [write(tmp_path / name, [{**rows[0], "text": name}]) for name in ("a.jsonl", "b.jsonl")]
+    data = get({"train": [*map(str, shards)]}, validation=0.5, group_by="customer")
+    assert len(data.rows["train"]) == 1
+
+
+def test_groups_may_be_named_as_the_task_names_their_column(tmp_path):
+    rows = [{"text": f"text {n}", "label": "x", "ticket": n // 4} for n in range(12)]
+    data = get(write(tmp_path / "t.jsonl", rows), validation=0.3, columns={"id": "ticket"}, group_by="id")
+    assert len(set(data.rows["validation"]["id"])) == 1
+    assert len(data.rows["validation"]) == 4
+
+
+def test_a_text_that_one_split_lacks_does_not_tell_rows_apart(tmp_path):
+    columns = {**SCHEMA.columns, "tokens": Column("words", "words"), "more": Column("text", "another text")}
+    schema = replace(SCHEMA, columns=columns, inputs=(frozenset({"tokens"}),))
+    rows = [{"tokens": ["text", str(n // 2)], "more": str(n), "label": "x"} for n in range(20)]
+    new = write(tmp_path / "u.jsonl", [{"tokens": ["new"], "label": "x"}])
+    source = {"train": str(write(tmp_path / "t.jsonl", rows)), "test": str(new)}
+    data = load(DataSpec(source=source, validation=0.3), schema)
+    sides = [{tuple(words) for words in data.rows[split]["tokens"]} for split in ("train", "validation")]
+    assert not sides[0] & sides[1]
+
+
+def test_texts_of_a_pair_are_compared_one_by_one(tmp_path):
+    pairs = [("ab", "c"), ("a", "bc"), ("same", ""), ("same", "")]
+    rows = [{"text_a": a, "text_b": b, "label": "xy"[n % 2]} for n, (a, b) in enumerate(pairs)]
+    path = write(tmp_path / "t.jsonl", rows)
+    found = [each.what for each in check(get(path)) if "repeat" in each.what]
+    assert found == [f"train: 1 row repeats an earlier text with another target; e.g. {path}:4 and {path}:3"]
 
 
 def test_groups_that_cannot_be_divided_are_said(tmp_path):
@@ -649,6 +694,9 @@ def test_groups_that_cannot_be_divided_are_said(tmp_path):
     path = write(tmp_path / "t.jsonl", rows)
     wrong = fails(path, validation=0.2, group_by="customer")
     assert "0.2 of 20 rows of train cannot be held out: all of them have the same texts or groups" in wrong
+    assert "0.5 of 1 rows of train cannot be held out\n" in fails(
+        write(tmp_path / "s.jsonl", [{"text": "a", "score": 1}]), validation=0.5
+    )
     labels = write(tmp_path / "l.jsonl", [*labelled("x", "y"), *[{"text": "twice", "label": "z"}] * 2])
     assert "0.5 of 4 rows of train cannot be held out: each label must keep a row in train" in fails(
         labels, validation=0.5
@@ -689,6 +737,20 @@ def test_a_limit_is_stratified_and_keeps_every_label(skewed):
     assert counts["once"] == counts["twice"] == 1
     assert abs(counts["common"] - 30 * 80 / 103) <= 2
     assert len(set(get(skewed, limit=4).rows["train"]["label"])) == 4
+
+
+def test_a_limit_keeps_a_label_that_only_comes_second(tmp_path):
+    rows = [{"text": str(n), "labels": ["a", "b"] if n == 30 else ["a"]} for n in range(40)]
+    path = write(tmp_path / "t.jsonl", rows)
+    for seed in range(10):
+        assert "30" in get(path, limit=2, seed=seed).rows["train"]["text"]
+
+
+def test_splits_are_limited_independently(tmp_path):
+    for split in ("train", "test"):
+        write(tmp_path / f"{split}.jsonl", labelled(*["a"] * 100))
+    train, test = (rows["text"][:] for rows in get(tmp_path, limit=10).rows.values())
+    assert train != test
 
 
 def test_limit_is_seeded_and_keeps_the_order(skewed):
@@ -866,9 +928,23 @@ def test_labels_that_differ_in_case_or_space_are_one_if_asked(how, labels, sever
     assert merged == [f"train: {what}" for what in expected[how]]
 
 
+def test_labels_of_the_recipe_are_named_as_they_are_read(tmp_path):
+    path = write(tmp_path / "t.jsonl", labelled("pos", "POS", "Neg"))
+    data, options = merged(path, ["Pos", "Neg"], normalize_labels="casefold")
+    with pytest.raises(DataError, match=r"does not name: neg, pos\n.*It names Pos, Neg \(or 0 to 1\)"):
+        get_task("text-classification").settle(options, data.rows["train"], [])
+    data, options = merged(path, ["pos", "neg"], normalize_labels="casefold")
+    settled = get_task("text-classification").settle(options, data.rows["train"], [])
+    assert settled["labels"] == {"pos": "pos", "neg": "neg"}
+
+
 def test_two_spellings_in_one_row_are_one_label(tmp_path):
     path = write(tmp_path / "t.jsonl", [{"text": "a", "labels": ["B", "b", "c"]}, {"text": "b", "labels": []}])
     assert get(path, normalize_labels="casefold").rows["train"]["labels"][:] == [["b", "c"], []]
+    german = write(tmp_path / "u.jsonl", labelled("Straße", "STRASSE", "STRASSE"))
+    data = get(german, normalize_labels="casefold")
+    assert data.rows["train"]["label"][:] == ["strasse"] * 3
+    assert [each.what for each in data.findings] == ["train: 'STRASSE' (2), 'Straße' (1) are read as 'strasse'"]
 
 
 def test_labels_of_all_splits_and_the_data_sets_names_are_normalized(tmp_path):

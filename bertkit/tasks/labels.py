@@ -174,6 +174,7 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, found: Sequence[str
         raise DataError(Problem("data", "no row of train has a label"))
     if wanted is None:
         return {value: value for value in found}
+    names = ", ".join(wanted) + (f" (or 0 to {len(wanted) - 1})" if isinstance(wanted, list) else "")
     if isinstance(wanted, list) and not set(found) <= set(wanted):
         wanted = {str(index): name for index, name in enumerate(wanted)}
     if isinstance(wanted, list):
@@ -181,7 +182,7 @@ def settle_labels(wanted: list[str] | dict[str, str] | None, found: Sequence[str
     unknown = [value for value in found if value not in wanted]
     if unknown:
         what = f"train has labels that task.labels does not name: {', '.join(unknown[:10])}"
-        raise DataError(Problem("task.labels", what, f"It names {', '.join(wanted)}; add them, or leave it out."))
+        raise DataError(Problem("task.labels", what, f"It names {names}; add them, or leave it out."))
     return wanted
 
 
