@@ -80,6 +80,9 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     path("--output", ".jsonl, .csv or .xlsx; with --format .jsonl, .conll or .json; default: stdout"),
     argument("--column", "column of the input to read as text", action="append", default=[], metavar="text=NAME"),
     argument("--format", "of entities", choices=("entities", "conll", "label-studio")),
+    argument("--threshold", "in place of the fitted one; for single labels, unsure below it", type=float, metavar="X"),
+    argument("--coverage", "sets of labels that have the right one with this probability", type=float, metavar="X"),
+    argument("--top-k", "scores of the best labels only", type=int, metavar="N"),
     TASK,
     REVISION,
     JSON,
@@ -87,7 +90,8 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
 @_on_all_processes
 def predict(
     source: str, rest: list[str], context: Path | None, input: str | None, output: Path | None, column: list[str],
-    format: str | None, as_json: bool, mapper: Any, **options: Any,
+    format: str | None, threshold: float | None, coverage: float | None, top_k: int | None, as_json: bool, mapper: Any,
+    **options: Any,
 ) -> None:  # fmt: skip
     if not (rest or input) or (input and any(not text.startswith("data.") for text in rest)):
         raise UserError("predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
@@ -104,7 +108,8 @@ def predict(
     from bertkit.inference.predict_file import predict_file
     from bertkit.inference.predictor import load
 
-    predictor = replace(load(source, **options), mapper=mapper)
+    decided = load(source, **options).with_decisions(threshold=threshold, coverage=coverage, top_k=top_k)
+    predictor = replace(decided, mapper=mapper)
     if not input:
         _predict_texts(predictor, source, rest, context, as_json)
         return

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from bertkit.evaluation import calibration, metrics
+from bertkit.evaluation.conformal import Conformal, conformal, measured
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats
 from bertkit.evaluation.metrics import Kind
@@ -21,7 +22,8 @@ class GradedLabels(Graded):
 
     references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. given: decisions in the same form.
     table: probabilities `(rows, labels)`; for regression the numbers `(rows, 1)`. temperature, thresholds: what the
-    answers were given with; None where no option fixes them yet.
+    answers were given with; None where no option fixes them yet. conformal: what the sets of single labels are taken
+    from, likewise.
     """
 
     kind: Kind
@@ -31,6 +33,7 @@ class GradedLabels(Graded):
     table: Floats
     temperature: float | None = None
     thresholds: Mapping[str, float] | float | None = None
+    conformal: Conformal | None = None
 
     @classmethod
     def of(
@@ -41,6 +44,7 @@ class GradedLabels(Graded):
         answers: Sequence[Mapping[str, Any]],
         temperature: float | None = None,
         thresholds: Mapping[str, float] | float | None = None,
+        conformal: Conformal | None = None,
     ) -> Self:
         """From answers as they are written, with `label`, `labels` or `score`, and `scores`."""
         rows, single = len(answers), kind == "single-label"
@@ -56,7 +60,7 @@ class GradedLabels(Graded):
                 given[row] = ids[answer["label"]]
             else:
                 given[row, [ids[name] for name in answer["labels"]]] = 1
-        return cls(kind, names, references, given, table, temperature, thresholds)
+        return cls(kind, names, references, given, table, temperature, thresholds, conformal)
 
     @cached_property
     def scored(self) -> Scored:
@@ -80,7 +84,10 @@ class GradedLabels(Graded):
         right = self.given == self.references if self.kind == "single-label" else (self.table > 0.5) == self.references
         counts = {"decisions": right.size, "errors": int((~right).sum())}
         calibrated = {"temperature": temperature, **counts, **ece, "thresholds": self.thresholds}
-        return {"labels": self.names, "confusion_matrix": confusion, "calibration": calibrated}
+        details = {"labels": self.names, "confusion_matrix": confusion, "calibration": calibrated}
+        if self.conformal is None:
+            return details
+        return details | {"coverage": list(measured(self.conformal, self.table, self.references))}
 
     def pairs(self) -> tuple[Any, Any]:
         """Decisions and references, each as `references` is."""
@@ -93,7 +100,8 @@ class GradedLabels(Graded):
         return calibration.apply_temperature(logits, temperature, exclusive=exclusive)
 
     def after_fit(self) -> Self:
-        """The same rows, with a fitted temperature and per-label thresholds of best F1 where no option fixes them."""
+        """The same rows, with what is fitted where no option fixes it: the temperature, thresholds of best F1
+        (multi-label), the calibration of sets (single-label)."""
         if self.kind == "regression":
             return self
         fitted, exclusive = self, self.kind == "single-label"
@@ -101,7 +109,8 @@ class GradedLabels(Graded):
             temperature = calibration.fit_temperature(self.table, self.references, exclusive=exclusive)
             fitted = replace(fitted, temperature=temperature, table=self.tempered(temperature))
         if exclusive:
-            return fitted
+            gold = fitted.table[np.arange(len(fitted.table)), self.references]
+            return replace(fitted, conformal=self.conformal or conformal(gold))
         limits = self.thresholds
         if limits is None:
             limits = dict(zip(self.names, calibration.fit_thresholds(fitted.table, self.references), strict=True))
@@ -109,7 +118,7 @@ class GradedLabels(Graded):
         return replace(fitted, thresholds=limits, given=(fitted.table >= each).astype(np.int64))
 
     def calibrated(self) -> dict[str, Any]:
-        """What `after_fit` fits, of the options `temperature` and `thresholds`."""
+        """What `after_fit` fits, of the options `temperature`, `thresholds` and `conformal`."""
         fitted = self.after_fit()
-        found = {"temperature": fitted.temperature, "thresholds": fitted.thresholds}
+        found = {name: getattr(fitted, name) for name in ("temperature", "thresholds", "conformal")}
         return {name: value for name, value in found.items() if value is not None and getattr(self, name) is None}

@@ -29,6 +29,8 @@ def answer_line(answer: Mapping[str, Any], text: str = "") -> str:
     if "words" in answer:
         return " ".join(f"{each['word']}/{each['tag']}" for each in answer["words"]) or "no words"
     label = answer.get("label", ", ".join(answer["labels"]) or "none" if "labels" in answer else "")
+    if label is None:
+        label = f"unsure: {' or '.join(answer['set']) or 'no label'}" if "set" in answer else "unsure"
     return "  ".join(filter(None, (label, score, text, "(truncated)" if answer.get("truncated") else "")))
 
 

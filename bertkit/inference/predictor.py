@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from operator import add
@@ -20,6 +20,7 @@ from bertkit.data.schema import Answer, Source, columns_of
 from bertkit.data.values import read_inputs, replace_surrogates
 from bertkit.encoding.padding import BatchSize
 from bertkit.errors import DataError, ModelError, Problem, RowsError, UserError
+from bertkit.inference.decisions import Revise, as_it_is, decisions
 from bertkit.inference.display import flat
 from bertkit.inference.onnx_session import OnnxModel, open_model
 from bertkit.inference.runner import Mapper, Runner
@@ -44,7 +45,7 @@ class Predictor:
 
     device: None where the model runs in ONNX Runtime.
     columns: canonical column -> column of the user's rows, as the recipe maps them.
-    mapper: who runs which batch; see `Runner`.
+    mapper: who runs which batch; see `Runner`. revise: changes the task's answers; see `with_decisions`.
     """
 
     task: Task
@@ -54,6 +55,21 @@ class Predictor:
     batch_size: BatchSize
     columns: Mapping[str, Source]
     mapper: Mapper = map
+    revise: Revise = as_it_is
+
+    def with_decisions(
+        self, *, threshold: float | None = None, coverage: float | None = None, top_k: int | None = None
+    ) -> Predictor:
+        """The same model, which decides otherwise in `stream`, `frame` and calls.
+
+        threshold: in place of the fitted one of multi-label models, of two labels by cosine, and of no answer (log
+        odds); of single labels, the probability below which `label` is None.
+        coverage: answers have a `set` of labels, which has the gold label with this probability; `label` is None where
+        it has not exactly one. top_k: how many `scores` to keep, best first.
+        Raises UserError where the model has nothing to decide in this way, or too few calibration rows.
+        """
+        task, revise = decisions(self.task, threshold, coverage, top_k)
+        return replace(self, task=task, revise=revise)
 
     @property
     def predict_features(self) -> Runner:
@@ -108,7 +124,7 @@ class Predictor:
         source, start = iter(rows), 0
         while chunk := list(islice(source, self.task.chunk_size)):
             try:
-                yield from self.task.answer(self.canonical(chunk, start), self.predict_features)
+                yield from map(self.revise, self.task.answer(self.canonical(chunk, start), self.predict_features))
             except RowsError as error:
                 raise error.renumbered(partial(add, start)) from None
             start += len(chunk)

@@ -217,6 +217,15 @@ def assigned_labels(names: Sequence[str], probabilities: list[float], thresholds
     return {"labels": [name for name, p in scores.items() if p >= limits.get(name, 0.5)], "scores": scores}
 
 
+def is_pair(options: Any, rows: Dataset) -> bool:
+    """Whether the rows are pairs of texts. Raises DataError where the options say otherwise."""
+    pair = "text_b" in rows.column_names
+    if options.pair not in (None, pair):
+        what = f"task.pair is {str(options.pair).lower()}, but the rows have {', '.join(rows.column_names)}"
+        raise DataError(Problem("task.pair", what, "Map `text`, or `text_a` and `text_b`, under data.columns."))
+    return pair
+
+
 def length_findings(features: Dataset, split: str, max_length: int) -> Iterator[Finding]:
     """The distribution of lengths in tokens, and what the limit cuts off."""
     _, starts = np.unique(numbers(features, "row"), return_index=True)

@@ -17,6 +17,7 @@ from bertkit.encoding.windows import first_windows, mean_of_windows
 from bertkit.errors import DataError, ModelError, Problem, require_finite
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import metrics
+from bertkit.evaluation.conformal import Conformal
 from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.evaluation.metrics import Kind
@@ -58,6 +59,9 @@ class TextClassificationOptions(TaskOptions):
     thresholds: Probability | dict[str, Probability] | None = Field(
         None, description="multi-label: probability from which a label is assigned. null: fitted on validation."
     )
+    conformal: Conformal | None = Field(
+        None, description="single-label: what sets with a coverage are taken from. null: fitted on validation."
+    )
 
 
 @final
@@ -96,7 +100,7 @@ class TextClassification(Task[TextClassificationOptions]):
     def settle(cls, options: TextClassificationOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
         """Kind, labels and weights. Raises DataError on contradictions."""
         kinds = [kind for kind, column in TARGETS.items() if column in rows.column_names]
-        kind, pair = options.kind or kinds[0], _is_pair(options, rows)
+        kind, pair = options.kind or kinds[0], own.is_pair(options, rows)
         if kind not in kinds:
             what = f"{kind} learns from a column `{TARGETS[kind]}`, but the rows have {', '.join(rows.column_names)}"
             raise DataError(Problem("task.kind", what, f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}"))
@@ -149,7 +153,7 @@ class TextClassification(Task[TextClassificationOptions]):
     def encode(self, rows: Dataset) -> Dataset:
         from datasets import Dataset
 
-        pair = _is_pair(self.options, rows)
+        pair = own.is_pair(self.options, rows)
         fields = self.options.model_dump(include={"overflow", "stride"})
         texts = [rows[name][:] for name in (("text_a", "text_b") if pair else ("text",))]
         columns = encode_texts(self.tokenizer, texts, max_length=self.max_length, **fields)
@@ -225,25 +229,16 @@ class TextClassification(Task[TextClassificationOptions]):
         return metrics.selecting(self.kind, self.names)
 
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
-        """Temperature (Guo et al. 2017), then per-label thresholds of best F1; what the recipe fixed stays."""
+        """Temperature (Guo et al. 2017), then thresholds of best F1 or the calibration of sets, where left open."""
         if self.kind == "regression":
             return {}
         return self.grade(DiskList(self.answer(rows, predict)), rows).calibrated()
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> GradedLabels:
-        targets, options = self._targets(rows), self.options
-        return GradedLabels.of(self.kind, self.names, targets, answers, options.temperature, options.thresholds)
+        fixed = {name: getattr(self.options, name) for name in ("temperature", "thresholds", "conformal")}
+        return GradedLabels.of(self.kind, self.names, self._targets(rows), answers, **fixed)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:
         train = simple.enough(train)
         (x, y), (x_test, y_test) = ((simple.joined_texts(each), self._targets(each)) for each in (train, rows))
         return simple.baselines(self.kind, x, y, x_test, y_test, self.names)
-
-
-def _is_pair(options: TextClassificationOptions, rows: Dataset) -> bool:
-    """Whether the rows are pairs of texts. Raises DataError where the options say otherwise."""
-    pair = "text_b" in rows.column_names
-    if options.pair not in (None, pair):
-        what = f"task.pair is {str(options.pair).lower()}, but the rows have {', '.join(rows.column_names)}"
-        raise DataError(Problem("task.pair", what, "Map `text`, or `text_a` and `text_b`, under data.columns."))
-    return pair

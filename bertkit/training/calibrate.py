@@ -27,7 +27,7 @@ from bertkit.tasks.base import Task
 from bertkit.tasks.labels import names_of
 from bertkit.training.finish import write_reports
 
-FITTED = ("temperature", "thresholds", "threshold", "null_threshold")  # options that a task may fit
+FITTED = ("temperature", "thresholds", "threshold", "null_threshold", "conformal")  # options that a task may fit
 
 
 class Goal(NamedTuple):
@@ -69,16 +69,17 @@ def calibrate(
         raise DataError(Problem(str(source), "has no labelled validation rows", "Name labelled rows: --data FILE"))
     names = [name for name in FITTED if name in type(predictor.task.options).model_fields]
     task, labels = _fitted(predictor, names, rows, goal)
+    told = [name for name in names if name != "conformal"]  # a thousand numbers
     settled = task.options.model_dump(mode="json")
     config = read_json(folder / "config.json")
     section = config["bertkit"]
-    earlier = section.get("calibration") or {"before": {name: section["task"].get(name) for name in names}}
+    earlier = section.get("calibration") or {"before": {name: section["task"].get(name) for name in told}}
     section["task"] |= {name: settled[name] for name in names}
     section["calibration"] = {
         "rows": len(rows),
         "sha256": fingerprint({name: rows[name][:] for name in rows.column_names}),
         "goal": str(goal),
-        "options": {name: settled[name] for name in names},
+        "options": {name: settled[name] for name in told},
         "before": earlier["before"],
     }
     write_json(folder / "config.json", config)

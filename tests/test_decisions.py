@@ -1,0 +1,248 @@
+"""Decisions from the same probabilities: sets with a guaranteed coverage, thresholds, the best labels."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small
+from cases import CASES
+from finished import finished
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import softmax
+
+import bertkit
+from bertkit.cli.main import main
+from bertkit.errors import UserError
+from bertkit.evaluation.conformal import MOST, conformal, least_probability, measured
+from bertkit.inference.display import answer_line
+from bertkit.inference.predictor import Predictor
+from bertkit.run import Run
+from bertkit.training.train import train
+
+BY_ID = {case.id: case for case in CASES}
+COVERAGES = ["0.5", "0.7", "0.8", "0.9", "0.95", "0.99"]
+
+
+@pytest.fixture(scope="module")
+def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    room = tmp_path_factory.mktemp("decisions")
+    return train(small.recipe(room, tiny_encoder, *small.LEARN), room / "run")
+
+
+@pytest.fixture(scope="module")
+def predictor(run: Run) -> Predictor:
+    return bertkit.load(run.folder, precision="fp32")
+
+
+def texts() -> list[str]:
+    return [small.text(number, number % 2) for number in range(40, 60)] + ["five", "good bad", "not"]
+
+
+@given(gold=st.lists(st.floats(0, 1), min_size=1, max_size=60), asked=st.sampled_from(COVERAGES))
+def test_the_least_probability_is_the_gold_label_at_its_place(gold: list[float], asked: str) -> None:
+    place = math.ceil((len(gold) + 1) * Fraction(asked))
+    if place <= len(gold):
+        assert least_probability(conformal(gold), float(asked)) == sorted(gold, reverse=True)[place - 1]
+    else:
+        with pytest.raises(UserError):
+            least_probability(conformal(gold), float(asked))
+
+
+@pytest.mark.parametrize("rows", [MOST, MOST + 1, 1999, 2000, 123_457])
+def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows: int) -> None:
+    gold = np.arange(rows, 0, -1) / rows  # the place of a probability p is rows * (1 - p) + 1
+    kept = conformal(np.random.default_rng(0).permutation(gold))
+    assert len(kept["gold"]) == MOST
+    for asked in [*COVERAGES, "0.999", "0.3217"]:
+        place = math.ceil((rows + 1) * Fraction(asked))
+        found = rows - round(least_probability(kept, float(asked)) * rows) + 1
+        assert place <= found < place + rows / MOST
+
+
+@pytest.mark.parametrize("asked", COVERAGES)
+def test_how_many_rows_a_coverage_takes(asked: str) -> None:
+    needed = next(n for n in range(1, 1000) if math.ceil((n + 1) * Fraction(asked)) <= n)
+    assert least_probability(conformal([0.5] * needed), float(asked)) == 0.5
+    with pytest.raises(UserError, match=rf"takes {needed} calibration rows, but the model has {needed - 1}"):
+        least_probability(conformal([0.5] * (needed - 1) or []), float(asked))
+
+
+@pytest.mark.parametrize("wrong", [0.0, 1.0, -0.1, 1.5, math.nan])
+def test_coverages_that_are_none(wrong: float) -> None:
+    with pytest.raises(UserError, match="between 0 and 1"):
+        least_probability(conformal([0.5] * 100), wrong)
+
+
+@pytest.mark.parametrize(("rows", "coverage"), [(19, 0.9), (60, 0.8), (99, 0.95), (1500, 0.9)])
+def test_exchangeable_rows_are_covered_as_often_as_guaranteed(rows: int, coverage: float) -> None:
+    rng = np.random.default_rng(rows)
+    shares = []
+    for _ in range(1000):
+        logits = rng.normal(size=(rows + 200, 4)) * 2
+        table = softmax(logits, axis=1)
+        gold = (softmax(logits / 2, axis=1).cumsum(axis=1) > rng.random((len(table), 1))).argmax(
+            axis=1
+        )  # overconfident
+        calibrated = conformal(table[np.arange(rows), gold[:rows]])
+        sets = table[rows:] >= least_probability(calibrated, coverage)
+        shares.append(sets[np.arange(200), gold[rows:]].mean())
+    mean, error = np.mean(shares), np.std(shares) / np.sqrt(len(shares))
+    exact = math.ceil((rows + 1) * Fraction(str(coverage))) / (rows + 1)  # of rows without ties
+    assert coverage <= exact <= coverage + 1 / (rows + 1)
+    assert exact - 2 * error <= mean <= exact + 2 * error + (1 / MOST if rows > MOST else 0)
+
+
+@given(seed=st.integers(0, 1000))
+def test_sets_grow_with_the_coverage(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    calibrated = conformal(rng.random(200))
+    least = [least_probability(calibrated, float(asked)) for asked in COVERAGES]
+    assert all(more <= less for less, more in pairwise(least))
+
+
+def test_what_is_measured_is_counted() -> None:
+    table = np.array([[0.6, 0.4], [0.9, 0.1], [0.5, 0.5], [0.2, 0.8]])
+    calibrated = conformal([0.9, 0.8, 0.7, 0.5, 0.3] * 2)  # 11 * 0.8 = 8.8, so the ninth; 0.95 takes 19
+    found = list(measured(calibrated, table, np.array([1, 1, 0, 0])))
+    assert [each["coverage"] for each in found] == [0.8, 0.9]
+    assert found[0] == {"coverage": 0.8, "measured": 0.5, "mean_size": 1.5, "single": 0.5}
+
+
+def test_answers_have_sets(predictor: Predictor, run: Run) -> None:
+    known = predictor.task.options.conformal
+    validation = small.read_rows(run.folder / "predictions" / "validation.jsonl")
+    gold = sorted((row["answer"]["scores"][row["label"]] for row in validation), reverse=True)
+    assert known == {"rows": 10, "gold": pytest.approx(gold, abs=1e-3)}
+    plain, sizes = predictor(texts()), []
+    for asked in (0.2, 0.5, 0.8, 0.9):
+        answers = predictor.with_decisions(coverage=asked)(texts())
+        least = least_probability(known, asked)
+        for answer, before in zip(answers, plain, strict=True):
+            ranked = sorted(before["scores"], key=lambda name, scores=before["scores"]: -scores[name])
+            expected = [name for name in ranked if before["scores"][name] >= least]
+            assert answer["set"] == expected
+            assert answer["label"] == (expected[0] if len(expected) == 1 else None)
+            assert {**answer, "label": before["label"]} == {**before, "set": expected}
+        sizes.append([len(answer["set"]) for answer in answers])
+    assert all(a <= b for less, more in pairwise(sizes) for a, b in zip(less, more, strict=True))
+    assert sizes[0] != sizes[-1]
+    assert predictor(texts()) == plain
+
+
+def test_measured_coverage_is_in_results_report_and_card(run: Run, predictor: Predictor) -> None:
+    rows = small.read_rows(run.folder / "predictions" / "test.jsonl")
+    found = run.results["splits"]["test"]["coverage"]
+    assert [each["coverage"] for each in found] == [0.8, 0.9]  # ten rows are too few for more
+    for each in found:
+        least = least_probability(predictor.task.options.conformal, each["coverage"])
+        sets = [[name for name, p in row["answer"]["scores"].items() if p >= least] for row in rows]
+        assert each["measured"] == np.mean([row["label"] in labels for row, labels in zip(rows, sets, strict=True)])
+        assert each["mean_size"] == np.mean([len(labels) for labels in sets])
+        assert each["single"] == np.mean([len(labels) == 1 for labels in sets])
+    card = (run.model / "README.md").read_text(encoding="utf-8")
+    line = next(line for line in card.splitlines() if line.startswith("0.9 "))
+    assert line.split() == ["0.9", *(f"{found[1][name]:.4f}" for name in ("measured", "mean_size", "single"))]
+    assert "measured on test" in (run.folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_threshold_of_single_labels(predictor: Predictor) -> None:
+    plain = predictor(texts())
+    limit = sorted(answer["score"] for answer in plain)[len(plain) // 2]
+    for answer, before in zip(predictor.with_decisions(threshold=limit)(texts()), plain, strict=True):
+        assert answer == before | {"label": before["label"] if before["score"] >= limit else None}
+    assert [answer["label"] for answer in predictor.with_decisions(threshold=0)(texts())] == [a["label"] for a in plain]
+    assert answer_line({"label": None, "score": 0.5}, "a text") == "unsure  0.500  a text"
+    assert answer_line({"label": None, "score": 0.5, "set": ["a", "b"]}) == "unsure: a or b  0.500"
+    assert answer_line({"label": None, "score": 0.5, "set": []}) == "unsure: no label  0.500"
+
+
+@pytest.mark.parametrize("case", ["multi-label", "similarity-labels", "qa-windows-or-none"])
+def test_thresholds_in_place_of_fitted_ones(case: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    predictor = finished(BY_ID[case], tiny_encoder, tmp_path / "run").load()
+    rows = [dict(row) for row in BY_ID[case].rows()]
+    none, every = ({"qa-windows-or-none": (-99.0, 99.0)}).get(case, (1.0, 0.0))
+    low, high = (predictor.with_decisions(threshold=each)(rows) for each in (every, none))
+    if case == "multi-label":
+        assert [answer["labels"] for answer in low] == [["bad", "good", "long"]] * len(rows)
+        assert [answer["labels"] for answer in high] == [[]] * len(rows)
+    elif case == "similarity-labels":
+        assert {answer["label"] for answer in low} == {"yes"}
+        assert {answer["label"] for answer in high} == {"no"}
+    else:
+        assert all(answer["answer"] == answer["n_best"][0]["answer"] for answer in low)
+        assert {answer["answer"] for answer in high} == {""}
+
+
+def test_the_best_scores(tiny_encoder: Path, tmp_path: Path) -> None:
+    predictor = finished(BY_ID["eleven-labels"], tiny_encoder, tmp_path / "run").load()
+    (plain,), (best,) = predictor(["a dog"]), predictor.with_decisions(top_k=3)(["a dog"])
+    ranked = sorted(plain["scores"].items(), key=lambda pair: -pair[1])
+    assert list(best["scores"].items()) == ranked[:3]
+    assert {**best, "scores": None} == {**plain, "scores": None}
+    (sure,) = predictor.with_decisions(coverage=0.8, top_k=2)(["a dog"])
+    assert len(sure["scores"]) == 2
+    assert len(sure["set"]) > 2  # the set is taken from all scores
+    assert predictor.with_decisions(top_k=99)(["a dog"])[0] == plain
+
+
+@pytest.mark.parametrize(
+    ("case", "asked", "what"),
+    [
+        ("regression", {"threshold": 0.5}, "decides nothing by a threshold"),
+        ("qa", {"threshold": 0.5}, "decides nothing by a threshold"),
+        ("similarity-nli", {"threshold": 0.5}, "decides nothing by a threshold"),
+        ("multi-label", {"coverage": 0.5}, "gives no sets of labels"),
+        ("ner-crf", {"coverage": 0.5}, "gives no sets of labels"),
+        ("qa", {"top_k": 3}, "gives no scores of labels"),
+        ("single-label", {"top_k": 0}, "0 is not above 0"),
+        ("single-label", {"threshold": 1.5}, "1.5 is no probability"),
+        ("multi-label", {"threshold": -0.5}, "-0.5 is no probability"),
+        ("single-label", {"threshold": 0.5, "coverage": 0.5}, "give one of them"),
+        ("single-label", {"coverage": 0.95}, "takes 19 calibration rows, but the model has 8"),
+    ],
+)
+def test_what_can_not_be_decided(
+    case: str, asked: dict[str, Any], what: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    predictor = finished(BY_ID[case], tiny_encoder, tmp_path / "run").load()
+    with pytest.raises(UserError, match=what):
+        predictor.with_decisions(**asked)
+
+
+def test_a_model_without_calibration_rows_gets_them(tiny_encoder: Path, tmp_path: Path) -> None:
+    run = train(small.recipe(tmp_path, tiny_encoder, splits=("train", "test")), tmp_path / "run")
+    assert "coverage" not in run.results["splits"]["test"]
+    with pytest.raises(UserError, match=r"no calibration rows\n.*bertkit calibrate"):
+        run.load().with_decisions(coverage=0.9)
+    found = bertkit.calibrate(run, small.rows("single-label", 30, start=40))
+    assert set(found["options"]) == {"temperature", "thresholds"}
+    decided = run.load().with_decisions(coverage=0.9)
+    assert decided.task.options.conformal["rows"] == 30
+    covered = [row["label"] in decided(row["text"])["set"] for row in small.rows("single-label", 30, start=40)]
+    assert sum(covered) >= math.ceil(31 * 0.9) - 1
+
+
+def test_on_the_command_line(run: Run, capsys: Any, tmp_path: Path) -> None:
+    file = small.write_rows(tmp_path / "rows.jsonl", [{"text": text} for text in texts()])
+    output = tmp_path / "answers.csv"
+    assert main(["predict", str(run.folder), "--input", str(file), "--output", str(output), "--coverage", "0.9"]) == 0
+    with output.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    sets = [row["answer.set"].split("|") if row["answer.set"] else [] for row in rows]
+    assert [row["answer.label"] for row in rows] == [labels[0] if len(labels) == 1 else "" for labels in sets]
+    capsys.readouterr()
+    assert main(["predict", str(run.folder), "--threshold", "1", "--top-k", "1", "--json", "the cat was good"]) == 0
+    answer = json.loads(capsys.readouterr().out)["answer"]
+    assert answer["label"] is None
+    assert len(answer["scores"]) == 1
+    assert main(["predict", str(run.folder), "--coverage", "0.99", "a text"]) == 2
+    assert "0.99 takes 99 calibration rows, but the model has 10" in capsys.readouterr().err
