@@ -78,6 +78,8 @@ def test_only_canonical_columns_come_back_and_know_where_they_stood(tmp_path):
 def test_an_id_follows_its_row(tmp_path):
     rows = [{"text": f"text {n}", "label": "ab"[n % 2], "ticket": None if n == 3 else 100 + n} for n in range(20)]
     path = write(tmp_path / "t.jsonl", rows)
+    parts = {"train": str(path), "test": str(write(tmp_path / "u.jsonl", labelled("a")))}
+    assert get(parts, columns={"id": "ticket"}).rows["test"].column_names == ["text", "label"]
     data = get(path, columns={"id": "ticket"}, validation=0.5, limit={"train": 6})
     for split, own in data.rows.items():
         for index, row in enumerate(own):
@@ -154,6 +156,7 @@ def test_columns_that_cannot_be_joined_are_said(tmp_path):
     )
     wrong = fails(path, columns={"text": "subject", "label": ["label", "body"]})
     assert "only columns of text can be joined; `label` is none" in wrong
+    assert "`score` is none" in fails(path, columns={"text": "subject", "score": ["body", "label"]})
     spans = [{"subject": "Hello", "body": "Bob is here", "spans": [{"start": 0, "end": 3, "label": "PER"}]}]
     task = get_task("token-classification")
     spec = {"source": str(write(tmp_path / "s.jsonl", spans)), "columns": {"text": ["subject", "body"]}}
@@ -704,9 +707,10 @@ def test_groups_that_cannot_be_divided_are_said(tmp_path):
     assert "no column `custmer`, which `data.group_by` names" in fails(path, validation=0.2, group_by="custmer")
     named = {"train": str(path), "test": str(write(tmp_path / "v.jsonl", labelled("a")))}
     assert len(get(named, group_by="customer").rows["test"]) == 1  # only train is divided
-    parts = {"train": str(path), "test": str(write(tmp_path / "u.jsonl", [{**rows[0], "text": "new"}]))}
+    new = write(tmp_path / "u.jsonl", [{**rows[0], "text": text} for text in ("new", "newer")])
+    parts = {"train": str(path), "test": str(new)}
     found = [finding.what for finding in check(get(parts, group_by="customer"))]
-    assert "test: 1 of 1 row (100.0%) is of a group (`data.group_by`) that train has too" in found
+    assert "test: 2 of 2 rows (100.0%) are of a group (`data.group_by`) that train has too" in found
 
 
 def test_a_hold_out_of_numbers_is_spread_over_them(tmp_path):

@@ -144,3 +144,7 @@ def test_a_bar_is_shown_where_it_can_be_read(
     assert "8/8" in screen.text
     assert "loss=0.1429, accuracy=0.8000" in screen.text.replace("\n", "")
     assert ("step 4/8" in screen.text) == terminal
+    assert "step 3/8" not in screen.text
+    state.is_world_process_zero, other = False, Progress("seed 1", "accuracy")
+    other.on_train_begin(None, state, None)
+    assert other.bar is None
