@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import re
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,26 @@ from huggingface_hub.errors import HfHubHTTPError
 from starlette.testclient import TestClient
 from test_serve import KEPT, alike, predictor_of, said
 
+from bertkit.cli.main import main
+from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.serve.app import make_app
 from bertkit.serve.limits import Limits
-from bertkit.serve.server import listen, make_server
+from bertkit.serve.server import listen, make_server, read_api_key
+
+
+@contextmanager
+def running(predictor: Predictor, api_key: str | None = None) -> Iterator[str]:
+    """The address of a server of this predictor."""
+    server = make_server(make_app(predictor, "org/small", Limits(), api_key), Limits())
+    with listen("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @pytest.fixture
@@ -33,13 +51,8 @@ def served(
     """The address of a server of the case that is the parameter, and its predictor."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # which would refuse 127.0.0.1 too
     predictor = predictor_of(KEPT[request.param], tiny_encoder)
-    server = make_server(make_app(predictor, "org/small", Limits()), Limits())
-    with listen("127.0.0.1", 0) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", predictor
-        server.should_exit = True
-        thread.join()
+    with running(predictor) as url:
+        yield url, predictor
 
 
 def cases(*names: str) -> Any:
@@ -263,3 +276,93 @@ def test_errors_have_the_form_that_is_promised(path: str, tiny_encoder: Path) ->
     promised = document["paths"][path]["post"]["responses"]["422"]["content"]["application/json"]["schema"]
     jsonschema.validate(error, {"components": document["components"]} | promised)
     assert "neither: Extra inputs" in str(error)
+
+
+# --- keys and request ids ----------------------------------------------------------------------------------------
+
+KEY = "s3cret-key"
+
+
+def test_clients_send_the_api_key(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    predictor = predictor_of(KEPT["retrieval"], tiny_encoder)
+    with running(predictor, KEY) as url:
+        assert InferenceClient(url, token=KEY).feature_extraction(TEXTS[0]).shape == (1, 6)
+        with pytest.raises(HfHubHTTPError) as error:
+            InferenceClient(url, token="s3cret-kez").feature_extraction(TEXTS[0])
+        assert error.value.response.status_code == 401
+        for key in (KEY, "other"):
+            with openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
+                if key == KEY:
+                    assert client.embeddings.create(model="-", input=TEXTS).data
+                else:
+                    with pytest.raises(openai.AuthenticationError, match="send the API key"):
+                        client.models.list()
+
+
+def test_what_is_open_without_the_key(tiny_encoder: Path) -> None:
+    with TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits(), KEY)) as client:
+        for path in ("/health", "/metrics"):
+            assert client.get(path).status_code == 200
+        for path in ("/info", "/docs", "/openapi.json", "/v1/models", "/nowhere"):
+            response = client.get(path)
+            assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
+            assert KEY not in response.text
+        for wrong in (KEY, f"Basic {KEY}", f"Bearer {KEY}x", "Bearer ", "Bearer", f"Bearer  {KEY}", "Bearer é"):
+            headers = {"Authorization": wrong.encode("latin-1")}
+            assert client.post("/predict", json={"rows": ["a"]}, headers=headers).status_code == 401
+        for right in (f"Bearer {KEY}", f"bearer {KEY}"):
+            client.headers["Authorization"] = right
+            assert said(client, "/predict", rows=["a"])["answers"]
+        document = client.get("/openapi.json").json()
+    assert document["security"] == [{"key": []}]
+    assert document["paths"]["/health"]["get"]["security"] == []
+    assert "security" not in document["paths"]["/predict"]["post"]
+
+
+def test_where_the_api_key_is_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BERTKIT_API_KEY", raising=False)
+    assert read_api_key(None) is None
+    monkeypatch.setenv("BERTKIT_API_KEY", "from-variable")
+    assert read_api_key(None) == "from-variable"
+    file = tmp_path / "key"
+    file.write_text(f"{KEY}\n")
+    assert read_api_key(file) == KEY
+    for wrong in ("", "\n", "two words", "clé"):
+        file.write_text(wrong, "utf-8")
+        with pytest.raises(UserError, match="this is no API key"):
+            read_api_key(file)
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        read_api_key(tmp_path / "none")
+    monkeypatch.setenv("BERTKIT_API_KEY", "")
+    with pytest.raises(UserError, match="BERTKIT_API_KEY: this is no API key"):
+        read_api_key(None)
+
+
+def test_the_command_line_takes_a_file_with_the_key(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    predictor, keys = predictor_of(KEPT["single-label"], tiny_encoder), []
+
+    def make(predictor: Predictor, model: str, limits: Limits, api_key: str | None) -> Any:
+        keys.append(api_key)
+        raise UserError("enough")
+
+    monkeypatch.setattr("bertkit.inference.predictor.load", lambda *_, **__: predictor)
+    monkeypatch.setattr("bertkit.serve.server.make_app", make)
+    (tmp_path / "key").write_text(KEY)
+    assert main(["serve", "small", "--port", "0", "--api-key-file", str(tmp_path / "key")]) == 2
+    assert keys == [KEY]
+    assert KEY not in capsys.readouterr().err
+    assert main(["serve", "small", "--port", "0", "--api-key-file", str(tmp_path / "none")]) == 2
+    assert "none: cannot be read" in capsys.readouterr().err
+
+
+def test_request_ids(tiny_encoder: Path) -> None:
+    with TestClient(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits())) as client:
+        for path in ("/health", "/nowhere"):
+            assert client.get(path, headers={"X-Request-ID": "mine-1"}).headers["X-Request-ID"] == "mine-1"
+        others = [client.get("/health", headers=h).headers["X-Request-ID"] for h in ({}, {"X-Request-ID": "a b"}, {})]
+        others.append(client.get("/health", headers={"X-Request-ID": "a" * 129}).headers["X-Request-ID"])
+    assert len(set(others)) == 4
+    assert all(re.fullmatch("[0-9a-f]{32}", each) for each in others)

@@ -13,6 +13,7 @@ from bertkit.report.mistakes import MISTAKES
 from bertkit.report.task_pictures import DECISIONS, PICTURES
 from bertkit.report.usage import USAGE
 from bertkit.serve.answers import ANSWERS
+from bertkit.serve.shapes import SHAPES
 from bertkit.tasks import TASKS
 from bertkit.training.soft_targets import SOFT_TARGETS
 
@@ -25,6 +26,7 @@ TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
     "report/task_pictures": (PICTURES, ("pretraining",)),
     "report/usage": (USAGE, ()),
     "serve/answers": (ANSWERS, ()),
+    "serve/shapes": (SHAPES["/"], ()),
     "training/soft_targets": (SOFT_TARGETS, ()),
 }
 

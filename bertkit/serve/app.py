@@ -25,7 +25,7 @@ from bertkit.serve.answers import list_of, schema
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.metrics import Metrics
-from bertkit.serve.middleware import LimitsMiddleware, cancel_on_disconnect, error_response
+from bertkit.serve.middleware import OPEN, LimitsMiddleware, cancel_on_disconnect, error_response
 from bertkit.serve.service import Service
 from bertkit.serve.shapes import SHAPES
 from bertkit.tasks.vectors import VectorTask
@@ -37,7 +37,7 @@ NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_span
 
 def _errors(model: Any) -> dict[int | str, dict[str, Any]]:
     """Error responses of this schema, by status."""
-    return {status: {"model": model} for status in (400, 408, 413, 415, 422, 429, 500, 503, 504)}
+    return {status: {"model": model} for status in (400, 401, 408, 413, 415, 422, 429, 500, 503, 504)}
 
 
 Error = schema("Error", "An error response.", error=str, error_type=str)
@@ -45,8 +45,8 @@ ErrorObject = schema("ErrorObject", "What is wrong, and the kind of error.", mes
 OpenAIError = schema("OpenAIError", "An error response for OpenAI clients.", error=ErrorObject)
 
 
-def make_app(predictor: Predictor, name: str, limits: Limits) -> FastAPI:
-    """The application that serves this predictor. name: of the model, in /info.
+def make_app(predictor: Predictor, name: str, limits: Limits, api_key: str | None = None) -> FastAPI:
+    """The application that serves this predictor. name: of the model, in /info. api_key: what clients must send.
 
     /predict for every task; those of SHAPES and /v1/embeddings that the task has; /v1/models, /health, /info,
     /metrics; /docs and /openapi.json. `app.state.batcher` is its Batcher.
@@ -77,7 +77,13 @@ def make_app(predictor: Predictor, name: str, limits: Limits) -> FastAPI:
     _add_service_paths(app, service, metrics)
     _add_answer_paths(app, service)
     paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
-    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics, paths=paths)
+    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics, paths=paths, api_key=api_key)
+    if api_key is not None:
+        document = app.openapi()
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"key": []}]
+        for path in OPEN:
+            document["paths"][path]["get"]["security"] = []
     return app
 
 

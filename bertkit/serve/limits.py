@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]  # text-embeddings-inference's
+# Those of text-embeddings-inference, and Unauthorized.
+Kind = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty", "Unauthorized"]
 
 
 @dataclass(frozen=True)

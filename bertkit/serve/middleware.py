@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable
+from secrets import compare_digest
 from typing import Any, TypeVar
+from uuid import uuid4
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -20,6 +23,8 @@ from bertkit.serve.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
+OPEN = ("/health", "/metrics")  # for probes and monitoring, which have no key; they hold no texts
+REQUEST_ID = re.compile(r"[!-~]{1,128}")
 MAX_MESSAGE = 2000  # characters of a message, which may quote the request
 T = TypeVar("T")
 
@@ -42,35 +47,49 @@ def _two_lengths(path: str) -> JSONResponse:
     return response
 
 
-class LimitsMiddleware:
-    """Enforces the limits. A POST counts as active before its body is read, so that bodies in memory are limited too.
+def _unauthorized(path: str) -> JSONResponse:
+    response = error_response(Refused(401, "send the API key: Authorization: Bearer KEY", "Unauthorized"), path)
+    response.headers["WWW-Authenticate"] = "Bearer"
+    return response
 
-    paths: those with their own metrics.
+
+class LimitsMiddleware:
+    """Enforces the limits and the API key, and gives each request an id.
+
+    A POST counts as active before its body is read, so that bodies in memory are limited too.
+    paths: those with their own metrics. api_key: None: everybody is answered.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics, paths: frozenset[str]) -> None:
-        self.app, self.limits, self.metrics, self.paths = app, limits, metrics, paths
+    def __init__(
+        self, app: ASGIApp, limits: Limits, metrics: Metrics, paths: frozenset[str], api_key: str | None = None
+    ) -> None:
+        self.app, self.limits, self.metrics, self.paths, self.api_key = app, limits, metrics, paths, api_key
         self.active = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 0
+        started, status, headers = time.perf_counter(), 0, Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request_id = given if REQUEST_ID.fullmatch(given) else uuid4().hex
 
         async def send_and_note_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                MutableHeaders(scope=message)["X-Request-ID"] = request_id
             await send(message)
 
         respond: ASGIApp = self._post if scope["method"] == "POST" else self.app
-        if {"content-length", "transfer-encoding"}.issubset(Headers(scope=scope)):
+        if {"content-length", "transfer-encoding"}.issubset(headers):
             respond = _two_lengths(scope["path"])
+        elif not self._authorized(scope["path"], headers):
+            respond = _unauthorized(scope["path"])
         try:
             await respond(scope, receive, send_and_note_status)
         except Exception as error:  # uvicorn would log the message, which may quote a user's text
-            logger.error("%s failed\n%s", scope["path"], traceback_without_message(error))
+            logger.error("%s failed, request %s\n%s", scope["path"], request_id, traceback_without_message(error))
             if not status:
                 refused = Refused(500, "the server failed; see its log", "Backend")
                 await error_response(refused, scope["path"])(scope, receive, send_and_note_status)
@@ -79,6 +98,12 @@ class LimitsMiddleware:
             path = scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.requests.labels(path, status or "disconnected").inc()
             self.metrics.seconds.labels(path).observe(time.perf_counter() - started)
+
+    def _authorized(self, path: str, headers: Headers) -> bool:
+        if self.api_key is None or path in OPEN:
+            return True
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and compare_digest(key.encode("latin-1"), self.api_key.encode())
 
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = self._error(Headers(scope=scope))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
 import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -24,18 +27,38 @@ from bertkit.serve.limits import Limits
 logger = logging.getLogger(__name__)
 
 
-def serve(predictor: Predictor, model: str, *, host: str, port: int, limits: Limits) -> None:
-    """Answer until SIGTERM or Ctrl-C, then all accepted requests, within the limits' timeout. port: 0 for any free one.
+def read_api_key(file: Path | None) -> str | None:
+    """The key that clients must send: the text of this file, else the variable BERTKIT_API_KEY; None where neither is.
 
+    Raises UserError.
+    """
+    where = str(file or "BERTKIT_API_KEY")
+    try:
+        text = file.read_text("ascii") if file else os.environ.get("BERTKIT_API_KEY")
+    except OSError as error:
+        raise UserError(Problem(where, f"cannot be read: {error.strerror}")) from error
+    except UnicodeDecodeError:
+        text = ""
+    if text is not None and not re.fullmatch("[!-~]+", text := text.strip()):
+        raise UserError(Problem(where, "this is no API key", "Write one word of ASCII letters, digits and signs."))
+    return text
+
+
+def serve(
+    predictor: Predictor, model: str, *, host: str, port: int, limits: Limits, api_key: str | None = None
+) -> None:
+    """Answer until SIGTERM or Ctrl-C, then all accepted requests, within the limits' timeout.
+
+    port: 0 for any free one. api_key: what clients must send; None: nothing.
     Raises UserError where the address cannot be used or requests are no longer answered, ModelError where the model
     cannot answer.
     """
     warm_up(predictor)
+    app = make_app(predictor, model, limits, api_key)
+    server = make_server(app, limits)
     listener = listen(host, port)
     address = f"[{host}]" if ":" in host else host
     logger.info("%s (%s) on http://%s:%d", model, predictor.task.name, address, listener.getsockname()[1])
-    app = make_app(predictor, model, limits)
-    server = make_server(app, limits)
     with listener, _stopped_by_signals(server):
         server.run(sockets=[listener])
     if failure := app.state.batcher.failure:
