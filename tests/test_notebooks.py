@@ -32,7 +32,7 @@ nbformat.write(notebook, file)
 SHORTER = {
     r"^epochs = \d+$": "epochs = 0.2",
     r'f"training\.num_train_epochs=\{epochs\}"': r'\g<0>, "data.limit=24", "explain=false", "verify=false"',
-    r"^    epochs=4,$": "    epochs=0.2, limit=24, explain=False, verify=False,",
+    r"^    epochs=6,$": "    epochs=0.2, limit=24, explain=False, verify=False,",
     r"lines=True\)$": r"\g<0>.groupby('label').head(30)",
     r"\(others \* 100\)\[:100\]": "others[:10]",
 }
