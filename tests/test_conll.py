@@ -126,18 +126,19 @@ def test_other_names_and_streams_need_the_format(tmp_path):
 
 
 def test_words_before_the_first_document_make_it_one_document(tmp_path):
-    path, findings = tmp_path / "t.conll", []
+    path = tmp_path / "t.conll"
+    problems = Problems(str(path))
     path.write_text("a O\n" + "".join(f"\n-DOCSTART- -X- O\n\nb{n} O\n" for n in range(29)))
-    rows = list(read_rows(path, spec(), findings))
+    rows = list(read_rows(path, spec(), problems))
     assert [row["tokens"] for _, row in rows] == [["a"], *([f"b{n}"] for n in range(29))]
     assert all("document" not in row for _, row in rows)
-    (finding,) = findings
+    (finding,) = problems.findings
     assert finding.level == "warn"
     assert finding.what == f"{path}: words precede its first -DOCSTART-, in line 3; read as one document"
     path.write_text("-DOCSTART- -X- O\n\na O\n\n-DOCSTART- -X- O\n\nb O\n")
-    findings.clear()
-    assert [row["document"] for _, row in read_rows(path, spec(), findings)] == ["1", "2"]
-    assert not findings
+    problems = Problems(str(path))
+    assert [row["document"] for _, row in read_rows(path, spec(), problems)] == ["1", "2"]
+    assert not problems.findings
 
 
 def test_places_are_lines_and_columns_those_of_the_first_row(tmp_path):

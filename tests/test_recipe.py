@@ -16,7 +16,6 @@ import transformers
 from bertkit.data.readers import COMPRESSIONS, FORMATS
 from bertkit.errors import RecipeError
 from bertkit.recipe import shipped
-from bertkit.recipe.checks import _DATA_FILE
 from bertkit.recipe.recipe import (
     TASK_OPTIONS,
     TRAINING_DEFAULTS,
@@ -174,7 +173,8 @@ def test_files_need_not_be_there_when_nobody_reads_them(recipe_file: Path, tmp_p
 
 @pytest.mark.parametrize("suffix", [form + more for form in FORMATS for more in ("", *COMPRESSIONS)])
 def test_what_the_readers_read_looks_like_a_file(suffix: str) -> None:
-    assert _DATA_FILE.fullmatch(f"x.{suffix}")
+    with pytest.raises(RecipeError, match=r"data\.source: no file or folder"):
+        parse_data_spec({"source": f"gone.{suffix}"})
 
 
 def test_a_leading_eval_is_stripped_from_the_metric(recipe_file: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from bertkit.data.readers import COMPRESSIONS, read_rows
-from bertkit.data.schema import Finding, warn
+from bertkit.data.schema import MISLEADING, Finding, warn
 from bertkit.data.splits import match_splits
 from bertkit.data.table import FirstSeen, Problems, Row, Table
 from bertkit.errors import DataError
@@ -50,7 +50,7 @@ def read_beir(folder: Path) -> Beir:
     queries = reader.texts("queries.jsonl", "_id", "text")
     qrels = {split: reader.judgements(path, corpus, queries) for split, path in reader.splits().items()}
     reader.problems.raise_if_any()
-    return Beir(corpus or {}, queries or {}, qrels, [*reader.findings, *_findings(corpus or {}, qrels)])
+    return Beir(corpus or {}, queries or {}, qrels, [*reader.problems.findings, *_findings(corpus or {}, qrels)])
 
 
 def pairs(beir: Beir, split: str) -> list[Row]:
@@ -93,12 +93,11 @@ def check_pairs(table: Table) -> None:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads the files of one folder; errors go to `problems`, warnings to `findings`."""
+    """Reads the files of one folder; errors and warnings go to `problems`."""
 
     folder: Path
     spec: DataSpec
     problems: Problems = field(default_factory=Problems)
-    findings: list[Finding] = field(default_factory=list)
     unread: set[Path] = field(default_factory=set)  # files that were not read in full
 
     def splits(self) -> dict[str, Path]:
@@ -207,7 +206,7 @@ class _Reader:
     def _note(self, path: Path, seen: FirstSeen) -> None:
         if seen.repeats:
             what = f"{counted(seen.repeats, 'row', 'repeat')} an earlier row; e.g. {path}:{seen.first_repeat}"
-            self.findings.append(warn(what))
+            self.problems.findings.append(warn(what))
 
 
 def _findings(corpus: Texts, qrels: dict[str, Judged]) -> Iterator[Finding]:
@@ -222,4 +221,4 @@ def _findings(corpus: Texts, qrels: dict[str, Judged]) -> Iterator[Finding]:
         shared = 0 if split == "train" else len(judged.keys() & qrels.get("train", {}).keys())
         if shared:
             what = f"{split}: {shared:,} of {len(judged):,} queries are in train too"
-            yield warn(what, "scores will look better than they are")
+            yield warn(what, MISLEADING)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.table import NumberedRow, Problems
+from bertkit.data.table import Export, NumberedRow, Problems
 from bertkit.text import short_repr
 
 _TEXT_BOUND = re.compile(r"T\S*\t(\S+) (\d+(?: \d+;\d+)*) (\d+)\t(.*)")
@@ -18,13 +18,14 @@ def is_brat(folder: Path) -> bool:
     return folder.is_dir() and any(folder.glob("*.ann"))
 
 
-def brat_rows(folder: Path) -> Iterator[NumberedRow]:
+def brat_rows(folder: Path, problems: Problems | None = None) -> Iterator[NumberedRow]:
     """The texts in the order of their names, as (number from 1, {id, text, spans}); events and relations are not read.
 
     `annotated` is false where a text has no .ann. Nothing is yielded after the first problem. Raises DataError with
     file and line: a .ann without its text, text that is not UTF-8, spans that are discontinuous or not in the text.
     """
-    problems = Problems()
+    problems = Problems() if problems is None else problems
+    problems.export = Export("brat's standoff annotations", "document")
     texts = sorted(folder.glob("*.txt"))
     for alone in sorted({path.stem for path in folder.glob("*.ann")} - {path.stem for path in texts}):
         problems.add(str(folder / f"{alone}.ann"), f"its text, {alone}.txt, is not beside it")

@@ -6,49 +6,37 @@ rows with exactly one, `label`. `annotated` is false in rows that nobody annotat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from bertkit.data.label_studio import (
+    MALFORMED,
     TARGETS,
-    Objects,
-    Reading,
-    Task,
+    find_fields,
     full,
     is_full,
     is_minimal,
     label_columns,
     minimal,
-    read_tasks,
+    task_row,
 )
 from bertkit.data.schema import Finding, columns_of, note, warn
-from bertkit.data.table import NumberedRow, Problems, Row
+from bertkit.data.table import Export, NumberedRow, Problems, Row
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 from bertkit.text import counted, short_repr
 
 
-@dataclass(frozen=True)
-class Export:
-    """A tool's export, recognised."""
-
-    title: str  # "Label Studio's JSON export"
-    unit: str  # what a row is to the tool, in the singular
-    several: Mapping[str, Sequence[str]] = field(default_factory=dict)  # column of a task -> the fields it could be
-
-
-BRAT = Export("brat's standoff annotations", "document")  # a folder, which sources recognise
-Found: TypeAlias = Callable[[Export], None]
-
-
-def exported(objects: Objects, where: str, spec: DataSpec, problems: Problems, found: Found) -> Iterator[NumberedRow]:
+def exported(
+    objects: Iterable[tuple[int, Any]], where: str, spec: DataSpec, problems: Problems
+) -> Iterator[NumberedRow]:
     """The rows of a tool's export, and objects of any other file as they are.
 
-    where: goes before the number of an object in messages.  found: called before the first row of an export.
-    problems: gets what an export must not hold, with its location.
+    objects: numbered.  where: goes before the number of an object in messages.
+    problems: gets what the export is before its first row, and what it must not hold, with its location.
     """
     objects = iter(objects)
     first = next(objects, None)
@@ -59,12 +47,19 @@ def exported(objects: Objects, where: str, spec: DataSpec, problems: Problems, f
     if form is None:
         yield from objects
         return
-    for number, read in form.rows(objects, form.export, spec, found):
+    if form.tasks:  # only all of them together show which field is what
+        objects = list(objects)
+        fields = find_fields((given for _, given in objects), form.read, spec)
+        export, row_of = replace(form.export, several=fields.several), partial(task_row, form.read, fields)
+    else:
+        export, row_of = form.export, partial(_mapped, form.read, spec)
+    problems.export = export
+    for number, given in objects:
         row: Row = {}
         try:
-            row = read()
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            what = str(error) if isinstance(error, ValueError) else f"not as {form.export.title} has it: {error!r}"
+            row = row_of(given)
+        except (ValueError, *MALFORMED) as error:
+            what = str(error) if isinstance(error, ValueError) else f"not as {export.title} has it: {error!r}"
             problems.add(f"{where}{number}", what)
         yield number, row
 
@@ -103,16 +98,7 @@ def survey(
 # --- a row per object: doccano, Prodigy, spaCy
 
 
-def _each(read: Callable[[Any], Row]) -> Callable[[Objects, Export, DataSpec, Found], Reading]:
-    def rows(objects: Objects, export: Export, spec: DataSpec, found: Found) -> Reading:
-        found(export)
-        for number, given in objects:
-            yield number, partial(_mapped, read, given, spec)
-
-    return rows
-
-
-def _mapped(read: Callable[[Any], Row], given: Any, spec: DataSpec) -> Row:
+def _mapped(read: Callable[[Any], Row], spec: DataSpec, given: Any) -> Row:
     """The row, with the fields that the recipe maps by the tool's names for them."""
     names = [name for ours, source in spec.columns.items() for name in columns_of(source) if name != ours]
     return {**read(given), **{name: given[name] for name in names if isinstance(given, dict) and name in given}}
@@ -189,25 +175,17 @@ def _spacy_row(given: Any) -> Row:
     )
 
 
-def _label_studio(task_of: Callable[[int, Any], Task]) -> Callable[[Objects, Export, DataSpec, Found], Reading]:
-    def rows(objects: Objects, export: Export, spec: DataSpec, found: Found) -> Reading:
-        several, reading = read_tasks(objects, task_of, export.title, spec)
-        found(replace(export, several=several))
-        return reading
-
-    return rows
-
-
 class _Form(NamedTuple):
     export: Export
     recognised: Callable[[Any], bool]  # by the first object
-    rows: Callable[[Objects, Export, DataSpec, Found], Reading]
+    read: Callable[[Any], Any]  # an object -> its row, or its task
+    tasks: bool = False  # of Label Studio
 
 
 _FORMS = (
-    _Form(Export("Label Studio's JSON export", "task"), is_full, _label_studio(full)),
-    _Form(Export("Label Studio's JSON_MIN export", "annotation"), is_minimal, _label_studio(minimal)),
-    _Form(Export("Prodigy's export", "example"), _is_prodigy, _each(_prodigy_row)),
-    _Form(Export("doccano's export", "text"), _is_doccano, _each(_doccano_row)),
-    _Form(Export("spaCy's training data", "text"), is_pair, _each(_spacy_row)),
+    _Form(Export("Label Studio's JSON export", "task"), is_full, full, tasks=True),
+    _Form(Export("Label Studio's JSON_MIN export", "annotation"), is_minimal, minimal, tasks=True),
+    _Form(Export("Prodigy's export", "example"), _is_prodigy, _prodigy_row),
+    _Form(Export("doccano's export", "text"), _is_doccano, _doccano_row),
+    _Form(Export("spaCy's training data", "text"), is_pair, _spacy_row),
 )

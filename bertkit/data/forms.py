@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bertkit.data.disk_list import disk_full_as_error
-from bertkit.data.memory import FRAMES, Rows, is_a, write_rows
+from bertkit.data.memory import Rows, is_a, is_frame, write_rows
 from bertkit.data.readers import COMPRESSIONS, FORMATS
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import Problems
@@ -60,7 +60,7 @@ def data_section(given: Any) -> tuple[dict[str, Any], dict[str, Rows]]:
 
 def is_rows(value: Any) -> bool:
     """Whether this is a frame, a data set, a list of rows or a dict of columns."""
-    if is_a(value, *FRAMES):
+    if is_frame(value):
         return True
     if isinstance(value, list | tuple):
         return not value or any(isinstance(row, Mapping) for row in value)

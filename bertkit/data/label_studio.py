@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from bertkit.data.schema import mapped_columns
 from bertkit.data.table import Row
 from bertkit.sections import DataSpec
 from bertkit.text import short_repr
 
-Objects: TypeAlias = Iterable[tuple[int, Any]]  # of json, numbered from 1; of jsonl, by line
-Reading: TypeAlias = Iterator[tuple[int, Callable[[], Row]]]  # number, and its row; raises ValueError
-
+MALFORMED = (TypeError, LookupError, AttributeError)  # what reading an object raises that is not as its tool writes it
 TARGETS = ("spans", "label", "labels", "tags", "tokens", "annotated")  # names that a tool's own fields must not take
 _AFTER = ("annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement")  # of JSON_MIN
 _BLANKS = re.compile(r"\\n|\s")  # a line break in a region's text is written as a backslash and n
@@ -29,10 +27,24 @@ def label_columns(chosen: Sequence[str], single: bool = True) -> Row:
 class Task(NamedTuple):
     """A task with the annotation that is read."""
 
-    number: int
     data: Row  # its own fields
     results: dict[str, list[Any]] | None  # control tag -> its values; None: nobody annotated the task
     annotations: int  # that were submitted and could have been read
+
+
+class Fields(NamedTuple):
+    """The fields and controls of all tasks: several of one kind where it is not clear which is meant."""
+
+    texts: Sequence[str]
+    spans: Sequence[str]
+    choices: Sequence[str]
+    mapped: Collection[str]  # by the recipe
+
+    @property
+    def several(self) -> Mapping[str, Sequence[str]]:
+        """Column of a bertkit task -> the fields or controls that it could be, where they are several."""
+        could_be = {"text": self.texts, "spans": self.spans, "label": self.choices}
+        return {name: names for name, names in could_be.items() if len(names) > 1}
 
 
 def is_full(given: Any) -> bool:
@@ -45,7 +57,7 @@ def is_minimal(given: Any) -> bool:
     return isinstance(given, dict) and {"annotation_id", "annotator", "lead_time"} <= given.keys()
 
 
-def full(number: int, given: Any) -> Task:
+def full(given: Any) -> Task:
     """The annotation that is the ground truth, else the first; without those that were skipped."""
     done = [each for each in given.get("annotations") or [] if not each.get("was_cancelled")]
     true = [each for each in done if each.get("ground_truth")]
@@ -54,16 +66,16 @@ def full(number: int, given: Any) -> Task:
         if "from_name" in result:  # relations have none
             results.setdefault(result["from_name"], []).append(result["value"])
     data = {"id": given.get("id"), **given["data"]}
-    return Task(number, data, results if done else None, 1 if true else len(done))
+    return Task(data, results if done else None, 1 if true else len(done))
 
 
-def minimal(number: int, given: Any) -> Task:
+def minimal(given: Any) -> Task:
     """Its keys are the task's fields, `id`, the controls, and those of the annotation, in this order."""
     names = [name for name in given if name not in _AFTER]
     after = names.index("id") + 1 if "id" in names else len(names)
     controls = [name for name in names if (name in names[after:] and name != "text") or _is_value(given[name])]
     data = {name: given[name] for name in names if name not in controls}
-    return Task(number, data, {name: _values(given[name]) for name in controls}, 1)
+    return Task(data, {name: _values(given[name]) for name in controls}, 1)
 
 
 def _is_value(value: Any) -> bool:
@@ -88,28 +100,16 @@ def _chosen(values: Iterable[Any]) -> list[str]:
     return list(chain.from_iterable(value.get("choices", []) for value in whole))
 
 
-def read_tasks(
-    objects: Objects, task_of: Callable[[int, Any], Task], title: str, spec: DataSpec
-) -> tuple[Mapping[str, Sequence[str]], Reading]:
-    """Column of a bertkit task -> the fields or controls that it could be, where they are several; and the rows."""
-    tasks, bad = list[Task](), dict[int, str]()
-    for number, given in objects:
-        try:
-            tasks.append(task_of(number, given))
-        except (TypeError, LookupError, AttributeError) as error:
-            bad[number] = f"not as {title} has it: {error!r}"
+def find_fields(objects: Iterable[Any], task_of: Callable[[Any], Task], spec: DataSpec) -> Fields:
+    """What the fields and controls of these tasks are."""
+    tasks = list[Task]()
+    for given in objects:
+        with suppress(*MALFORMED):  # reported when its row is read
+            tasks.append(task_of(given))
     results = [(name, values) for task in tasks for name, values in (task.results or {}).items()]
-    spans = list(dict.fromkeys(name for name, values in results if any(map(_marks, values))))
-    choices = list(dict.fromkeys(name for name, values in results if _chosen(values)))
-    texts, mapped = _texts(tasks, spec), mapped_columns(spec)
-    refused = ((number, partial(_refuse, what)) for number, what in bad.items())
-    rows = ((task.number, partial(_task_row, task, texts, spans, choices, mapped)) for task in tasks)
-    several = {"text": texts, "spans": spans, "label": choices}
-    return {name: names for name, names in several.items() if len(names) > 1}, chain(refused, rows)
-
-
-def _refuse(what: str) -> Row:
-    raise ValueError(what)
+    spans = dict.fromkeys(name for name, values in results if any(map(_marks, values)))
+    choices = dict.fromkeys(name for name, values in results if _chosen(values))
+    return Fields(_texts(tasks, spec), list(spans), list(choices), mapped_columns(spec))
 
 
 def _texts(tasks: Sequence[Task], spec: DataSpec) -> list[str]:
@@ -120,9 +120,10 @@ def _texts(tasks: Sequence[Task], spec: DataSpec) -> list[str]:
     return named[:1] or fields
 
 
-def _task_row(
-    task: Task, texts: Sequence[str], spans: Sequence[str], choices: Sequence[str], mapped: Collection[str]
-) -> Row:
+def task_row(task_of: Callable[[Any], Task], fields: Fields, given: Any) -> Row:
+    """The row of a task. Raises ValueError on regions that are not of plain text."""
+    task = task_of(given)
+    texts, spans, choices, mapped = fields
     text = task.data[texts[0]] if len(texts) == 1 else None
     row: Row = {name: value for name, value in task.data.items() if name not in TARGETS}
     row |= {} if text is None else {"text": text}

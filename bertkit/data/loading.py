@@ -58,7 +58,6 @@ def load(
     if splits is None and "train" not in unmapped:
         raise DataError(Problem(str(spec.source), f"no train split; available: {', '.join(unmapped)}"))
     parts = _map_columns(unmapped, spec, schema)
-    findings = list(dict.fromkeys(finding for each in parts.values() for part in each for finding in part.findings))
     wanted = [split for split in SPLITS if splits is None or split in splits]
     target: str | None = "text"
     if schema.corpus:
@@ -69,7 +68,7 @@ def load(
     else:
         tables, target, notes = _read_tables(parts, spec, schema, refine, share, known_labels)
         loaded = {split: _loaded(tables.pop(split), schema) for split in wanted if split in tables}
-        notes = [each for own in parts.values() for part in own for each in part.noticed] + notes
+    findings = dict.fromkeys(finding for each in parts.values() for part in each for finding in part.findings)
     present = {name for each in loaded.values() for name in each.rows.column_names}
     return Data(
         rows={split: each.rows for split, each in loaded.items()},
@@ -77,7 +76,7 @@ def load(
         target=target,
         class_names=_class_names(parts, target, spec.normalize_labels),
         fingerprints={split: each.fingerprint for split, each in loaded.items()},
-        findings=findings + notes,
+        findings=[*findings, *notes],
         origins={split: each.origin for split, each in loaded.items()},
         corpus=schema.corpus,
     )

@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 
 Rows: TypeAlias = Any  # a DataFrame of pandas or polars, Dataset, pyarrow.Table, list of dicts, or dict of columns
 
-FRAMES = ("pandas.DataFrame", "polars.DataFrame", "pyarrow.Table", "datasets.Dataset")
-
 
 def is_frame(value: Any) -> bool:
     """Whether this is a DataFrame, Dataset or pyarrow.Table."""
-    return is_a(value, *FRAMES)
+    return is_a(value, "pandas.DataFrame", "polars.DataFrame", "pyarrow.Table", "datasets.Dataset")
 
 
 def frame_rows(frame: Any, names: Collection[str]) -> Iterator[dict[str, Any]]:
@@ -167,9 +165,12 @@ def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> It
         schema = given.features.arrow_schema
         yield from (part.cast(schema) for part in given.with_format("arrow").iter(10 * AT_A_TIME))
         return
-    problems, arrays = Problems(), {}
-    columns = {name: values for name, values in _columns(given, split).items() if names is None or name in names}
-    for name, values in columns.items():
+    problems, arrays, columns = Problems(), {}, _columns(given, split)
+    if twice := [name for name, count in Counter(name for name, _ in columns).items() if count > 1]:
+        raise DataError(Problem(split, f"several columns are called {listed(twice)}", "Give each its own name."))
+    for name, values in columns:
+        if names is not None and name not in names:
+            continue
         try:
             array = values if isinstance(values, pa.ChunkedArray) else pa.array(values, from_pandas=True)
             # what pandas and polars call categories
@@ -185,34 +186,24 @@ def _tables(given: Rows, split: str, names: Collection[str] | None = None) -> It
         yield table
 
 
-def _columns(given: Rows, split: str) -> dict[str, Any]:
-    """Name -> values that pyarrow takes; of pandas' index, the levels that have a name."""
+def _columns(given: Rows, split: str) -> list[tuple[str, Any]]:
+    """Names, and values that pyarrow takes; of pandas' index, the levels that have a name."""
     if is_a(given, "pandas.DataFrame"):
         named = [name for name in given.index.names if name is not None and name not in given.columns]
         given = given.reset_index(named) if named else given
-        _refuse_repeats(split, given.columns)
-        return {str(name): given[name] for name in given.columns}
+        return [(str(name), given[name]) for name in given.columns]
     if is_a(given, "polars.DataFrame", "pyarrow.Table"):
         table = given.to_arrow() if is_a(given, "polars.DataFrame") else given
-        _refuse_repeats(split, table.column_names)
-        return dict(zip(table.column_names, table.columns, strict=True))
+        return list(zip(table.column_names, table.columns, strict=True))
     if isinstance(given, Mapping):
-        _refuse_repeats(split, given)
-        return {str(name): values for name, values in given.items()}
+        return [(str(name), values) for name, values in given.items()]
     problems = Problems()
     for number, row in enumerate(given, 1):
         if not isinstance(row, Mapping):
             problems.add(f"{split}, row {number}", f"expected a dict of columns, found {short_repr(row)}")
     problems.raise_if_any()
     names = dict.fromkeys(name for row in given for name in row)
-    _refuse_repeats(split, names)
-    return {str(name): [row.get(name) for row in given] for name in names}
-
-
-def _refuse_repeats(split: str, names: Iterable[Any]) -> None:
-    twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
-    if twice:
-        raise DataError(Problem(split, f"several columns are called {listed(twice)}", "Give each its own name."))
+    return [(str(name), [row.get(name) for row in given]) for name in names]
 
 
 def _mixed(split: str, name: str, values: Sequence[Any], error: Exception) -> Problem:

@@ -28,8 +28,7 @@ from bertkit.data.conll import Lines, conll_rows, conllu_rows
 from bertkit.data.decoding import decoded, text_lines
 from bertkit.data.delimited import delimited_rows, named_records
 from bertkit.data.excel import sheet_records
-from bertkit.data.exports import Found, exported, is_pair
-from bertkit.data.schema import Finding
+from bertkit.data.exports import exported, is_pair
 from bertkit.data.squad import is_squad, squad_rows
 from bertkit.data.table import NumberedRow, Problems
 from bertkit.errors import DataError, Problem
@@ -52,9 +51,15 @@ DOCBIN = (  # .spacy as the training data that `exported` reads; spaCy unpacks m
 _SURROGATE = re.compile(r"\\u[dD]")
 
 
+def suffix_of(file: str | Path) -> str:
+    """What a file name ends with, without the dot and without a compression: csv of `a.csv.gz`."""
+    path = Path(file)
+    return (path.with_suffix("") if path.suffix in COMPRESSIONS else path).suffix.removeprefix(".")
+
+
 def format_of(path: Path, spec: DataSpec) -> str:
     """The format of a file: the recipe's, or by its name. Raises DataError for an unknown suffix."""
-    suffix = (path.with_suffix("") if path.suffix in COMPRESSIONS else path).suffix.removeprefix(".")
+    suffix = suffix_of(path)
     if spec.format is None and suffix == "spacy":
         fix = f'Export it where spaCy is installed:  python -c "{DOCBIN}" {quote(str(path))} > {quote(path.stem)}.json'
         raise DataError(Problem(str(path), "spaCy's binary format, which only spaCy reads", fix))
@@ -78,20 +83,17 @@ def row_prefix(name: str, file_format: str) -> str:
     return f"{name}, row " if file_format in ("json", "xlsx", *TABLES) else f"{name}:"
 
 
-def read_rows(
-    path: Path, spec: DataSpec, findings: list[Finding] | None = None, found: Found = lambda export: None
-) -> Iterator[NumberedRow]:
+def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> Iterator[NumberedRow]:
     """Stream the rows of a file as (number, {column: value}).
 
-    findings: gets what is noticed while they are read.  found: called before the first row of a tool's export.
-
+    problems: gets what is noticed while they are read, and before the first row what a tool's export is.
     The number is the line on which the row begins; in json, parquet and arrow, the number of the row; both from 1.
     Nothing is yielded after the first bad row, but reading continues to gather more of them.
     Raises DataError: no such file, a folder, an unknown format, a broken archive, bad rows, no rows.
     """
     file_format = format_of(path, spec)
     with _opened(path) as stream:
-        yield from _rows(stream, Problems(str(path), findings), spec, file_format, found)
+        yield from _rows(stream, Problems(str(path)) if problems is None else problems, spec, file_format)
 
 
 @contextmanager
@@ -117,13 +119,11 @@ def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> Iterator[Number
     return _rows(stream, Problems(name), spec, spec.format or "jsonl")
 
 
-def _rows(
-    stream: IO[bytes], problems: Problems, spec: DataSpec, file_format: str, found: Found = lambda export: None
-) -> Iterator[NumberedRow]:
+def _rows(stream: IO[bytes], problems: Problems, spec: DataSpec, file_format: str) -> Iterator[NumberedRow]:
     if file_format in TABLES:
         rows = table_rows(stream, problems.name, file_format)
     elif file_format == "json":
-        rows = _json(stream, spec, problems, found)
+        rows = _json(stream, spec, problems)
     elif file_format == "xlsx":
         width = len(spec.header) if isinstance(spec.header, list) else 0
         records = sheet_records(stream, problems.name, decimal=spec.decimal, width=width)
@@ -131,7 +131,7 @@ def _rows(
     else:
         rows = _LINE_FORMATS[file_format](text_lines(stream, spec.encoding, problems), spec, problems)
     if file_format == "jsonl":
-        rows = exported(rows, row_prefix(problems.name, file_format), spec, problems, found)
+        rows = exported(rows, row_prefix(problems.name, file_format), spec, problems)
     number = 0
     for number, row in rows:
         if not problems:
@@ -216,7 +216,7 @@ def _check_object(row: Any, text: str, where: str | int, problems: Problems) -> 
             problems.add(where, r"half of a surrogate pair (an escape such as \ud83d alone) is not text")
 
 
-def _json(stream: IO[bytes], spec: DataSpec, problems: Problems, found: Found) -> Iterator[NumberedRow]:
+def _json(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:
     name = problems.name
     data = read_all(stream, name, "Write it as jsonl, one object per line, which is streamed.")
     text = decoded(data, spec.encoding, name)
@@ -236,7 +236,7 @@ def _json(stream: IO[bytes], spec: DataSpec, problems: Problems, found: Found) -
         raise DataError(Problem(name, what))
     escapes, where = text if _SURROGATE.search(text) else "", row_prefix(name, "json")
     questions = squad_rows(content, problems) if is_squad(content) else None
-    for number, row in questions or exported(enumerate(rows, 1), where, spec, problems, found):
+    for number, row in questions or exported(enumerate(rows, 1), where, spec, problems):
         _check_object(row, escapes, f"{where}{number}", problems)
         yield number, row
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
 from itertools import chain
@@ -14,20 +14,12 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.arrow import class_names, named_rows
 from bertkit.data.beir import Beir, pairs, read_beir
 from bertkit.data.brat import brat_rows, is_brat
-from bertkit.data.exports import BRAT, Export, survey
+from bertkit.data.exports import survey
 from bertkit.data.memory import stored_files
-from bertkit.data.readers import (
-    COMPRESSIONS,
-    FORMATS,
-    format_of,
-    read_class_names,
-    read_rows,
-    read_stream,
-    row_prefix,
-)
+from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_class_names, read_rows, row_prefix, suffix_of
 from bertkit.data.schema import Finding, Source, mapped_columns
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
-from bertkit.data.table import NumberedRow, Problems
+from bertkit.data.table import Export, Problems
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.files import read_json
 from bertkit.sections import MEMORY, DataSpec
@@ -50,8 +42,7 @@ class Part:
     columns: list[str]  # of json lines: those of the first row
     rows: Iterator[tuple[int, dict[str, Any]]]
     class_names: dict[str, list[str]]
-    findings: tuple[Finding, ...] = ()  # of the whole source: its parts have the same
-    noticed: list[Finding] = field(default_factory=list)  # complete once all rows are read
+    findings: Sequence[Finding] = ()  # of this part or the whole source; complete once all rows are read
     mapping: Mapping[str, Source] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
     fingerprint: str = ""  # that `datasets` gives the content of a Hub data set
     export: Export | None = None  # what the file is, where a tool wrote it
@@ -73,7 +64,8 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     hub: Mapping[str, Dataset] = {}
     opens: dict[str, Callable[[], list[Part]]]
     if given:
-        opens = {split: partial(_stored_parts, file, split) for split, file in stored_files(spec).items()}
+        stored = spec.model_copy(update={"format": "parquet"})  # whose locations are `train, row 12`
+        opens = {split: partial(_file_parts, [file], stored, split) for split, file in stored_files(spec).items()}
     elif folder is not None:
         beir = read_beir(folder)
         opens = {split: partial(_beir_parts, beir, split, f"{folder}, {split}") for split in beir.qrels}
@@ -100,7 +92,7 @@ def _beir_parts(beir: Beir, split: str, name: str) -> list[Part]:
     others = {} if split == "train" else {name: text for name, text in beir.corpus.items() if name not in judged}
     empty = {"query_id": "", "query": "", "grade": 0}
     rows += [{**empty, "document_id": other, "document": text} for other, text in others.items()]
-    return [Part(name, f"{name}, pair ", list(rows[0]), enumerate(rows, 1), {}, tuple(beir.findings))]
+    return [Part(name, f"{name}, pair ", list(rows[0]), enumerate(rows, 1), {}, beir.findings)]
 
 
 def find_files(spec: DataSpec) -> dict[str, list[Path]] | None:
@@ -112,7 +104,7 @@ def find_files(spec: DataSpec) -> dict[str, list[Path]] | None:
         return _folder(path, spec)
     if path.exists():
         return {"train": [path]}
-    like_a_file = path.suffix.removeprefix(".") in FORMATS or path.suffix in COMPRESSIONS
+    like_a_file = suffix_of(path) in FORMATS or path.suffix in COMPRESSIONS
     if like_a_file or spec.source.startswith((".", "/", "~")) or spec.source.count("/") > 1 or "\\" in spec.source:
         raise DataError(Problem(spec.source, f"no such file or folder (looked from {Path.cwd()})"))
     return None
@@ -175,10 +167,10 @@ def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     """Name without suffix and number of the shard -> the files of a folder whose format is known."""
     by_name: dict[str, list[Path]] = {}
     for path in sorted(p for p in folder.iterdir() if p.is_file() or is_brat(p)):
-        plain = path.with_suffix("") if path.suffix in COMPRESSIONS else path
         if path.is_dir():
             by_name[path.name] = [path]
-        elif spec.format or plain.suffix.removeprefix(".") in FORMATS:
+        elif spec.format or suffix_of(path) in FORMATS:
+            plain = path.with_suffix("") if path.suffix in COMPRESSIONS else path
             by_name.setdefault(_SHARD.sub("", plain.stem), []).append(path)
     return by_name
 
@@ -216,41 +208,24 @@ def _listed(file: Path, key: str, name_of: Callable[[Any], str]) -> list[str]:
     return names
 
 
-def _file_parts(paths: Sequence[Path], spec: DataSpec) -> list[Part]:
-    parts = []
-    for path in paths:
-        if path.is_dir():
-            columns, findings = survey(BRAT, brat_rows(path), str(path), ())
-            annotated = (each for each in brat_rows(path) if each[1].get("annotated", True))
-            prefix = f"{path}, document "
-            parts.append(Part(str(path), prefix, columns, annotated, {}, tuple(findings), export=BRAT))
-            continue
-        noticed, exports = list[Finding](), list[Export]()
-        rows = read_rows(path, spec, noticed, exports.append)
-        first = next(rows)
-        prefix, names = row_prefix(str(path), format_of(path, spec)), read_class_names(path, spec)
-        part = Part(str(path), prefix, list(first[1]), chain([first], rows), names, noticed=noticed)
-        for export in exports:  # it is read twice: its columns are those of all its rows
-            columns, findings = survey(export, part.rows, part.name, mapped_columns(spec))
-            annotated = (each for each in read_rows(path, spec) if each[1].get("annotated", True))
-            part = replace(part, columns=columns, rows=annotated, findings=tuple(findings), export=export)
-        parts.append(part)
-    return parts
+def _file_parts(paths: Sequence[Path], spec: DataSpec, name: str = "") -> list[Part]:
+    return [_file_part(path, spec, name or str(path)) for path in paths]
 
 
-def _stored_parts(file: Path, split: str) -> list[Part]:
-    """Rows that were given from Python, whose locations are `train, row 12`."""
-    spec = DataSpec(source=str(file), format="parquet")
-
-    def numbered() -> Iterator[NumberedRow]:
-        with file.open("rb") as stream:
-            yield from read_stream(stream, split, spec)
-
-    rows = numbered()
+def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
+    problems, brat = Problems(name), path.is_dir()
+    read = partial(brat_rows, path) if brat else partial(read_rows, path, spec)
+    rows = read(problems)
     first = next(rows)
-    return [
-        Part(split, row_prefix(split, "parquet"), list(first[1]), chain([first], rows), read_class_names(file, spec))
-    ]
+    prefix = f"{name}, document " if brat else row_prefix(name, format_of(path, spec))
+    names = {} if brat else read_class_names(path, spec)
+    rows = chain([first], rows)
+    if problems.export is None:
+        return Part(name, prefix, list(first[1]), rows, names, problems.findings)
+    # it is read twice: its columns are those of all its rows
+    columns, findings = survey(problems.export, rows, name, mapped_columns(spec))
+    annotated = (each for each in read() if each[1].get("annotated", True))
+    return Part(name, prefix, columns, annotated, names, findings, export=problems.export)
 
 
 def _hub_parts(rows: Dataset, name: str, wanted: Collection[str]) -> list[Part]:

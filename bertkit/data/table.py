@@ -26,15 +26,25 @@ MAX_PROBLEMS = 20
 AT_A_TIME = 1000  # values of a column that are Python objects at the same time
 
 
+@dataclass(frozen=True)
+class Export:
+    """What an annotation tool wrote."""
+
+    title: str  # "Label Studio's JSON export"
+    unit: str  # what a row is to the tool, in the singular
+    several: Mapping[str, Sequence[str]] = field(default_factory=dict)  # column of a task -> the fields it could be
+
+
 class Problems:
     """Gathers problems with rows; raises a DataError when there are MAX_PROBLEMS, or on request.
 
-    name: of the file that is read, for problems with its lines.  findings: gets what is noticed but no problem.
+    name: of the file that is read, for problems with its lines.
     """
 
-    def __init__(self, name: str = "", findings: list[Finding] | None = None) -> None:
+    def __init__(self, name: str = "") -> None:
         self.name, self._found = name, list[Problem]()
-        self.findings = [] if findings is None else findings
+        self.findings: list[Finding] = []  # what was noticed in the file but is no problem
+        self.export: Export | None = None  # what the file is, where a tool wrote it
 
     def __bool__(self) -> bool:
         return bool(self._found)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from bertkit.data.excel import write_sheet
-from bertkit.data.readers import COMPRESSIONS, FORMATS, TABLES, read_rows, read_stream, text_a_row, written_like
+from bertkit.data.readers import FORMATS, TABLES, read_rows, read_stream, suffix_of, text_a_row, written_like
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.display import flat
@@ -90,8 +90,7 @@ def _layout(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
         raise RecipeError(Problem(f"override data.{min(other)}", what))
     recipe = Path(source).expanduser() / "recipe.yaml"
     spec = load_recipe(recipe, check_files=False).data if recipe.is_file() else DataSpec(source=file)
-    suffix = next((s[1:] for s in reversed(Path(file).suffixes) if s not in COMPRESSIONS), "")
-    kind, tables = FORMATS.get(suffix), ("csv", "tsv")
+    kind, tables = FORMATS.get(suffix_of(file)), ("csv", "tsv")
     different = kind and spec.format and (kind in tables) != (spec.format in tables)
     if file == "-" or kind in ("jsonl", "json", "xlsx", *TABLES) or different:  # the run's layout does not apply
         spec = spec.model_copy(update={name: DataSpec.model_fields[name].default for name in LAYOUT})

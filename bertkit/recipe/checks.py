@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
@@ -17,14 +16,13 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.readers import FORMATS, suffix_of
 from bertkit.sections import MEMORY
 from bertkit.tasks.base import TaskOptions
 from bertkit.text import KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
 
-_CONLL = "conll|bio|iob|iob2|bioes"
-_DATA_FILE = re.compile(rf".*\.(csv|tsv|xlsx|json|jsonl|parquet|arrow|conllu|txt|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
-_TEXT_FILE = re.compile(rf".*\.(csv|tsv|xlsx|{_CONLL})(\.gz|\.xz)?", re.DOTALL)
+_HEADED = ("csv", "tsv", "xlsx", "conll")  # formats whose columns `data.header` can name
 PAIR_LOSSES = ("cosent", "cosine-mse", "multiple-negatives-ranking")  # losses of sentence-similarity without labels
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
 # keys whose texts may be paths
@@ -82,8 +80,8 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
     model, distillation, rows = data.get("model", {}), data.get("distillation") or {}, data.get("data", {})
     name, config, tokenizer = (model.get(key) is not None for key in ("name", "config", "tokenizer"))
     stride, max_length = task.get("stride", 0), model.get("max_length", math.inf)
-    files = [text for _, text in _texts(rows.get("source"), ()) if _DATA_FILE.fullmatch(text)]
-    form = rows.get("format") or (files and not any(map(_TEXT_FILE.fullmatch, files)) and "json, parquet or arrow")
+    formats = {FORMATS[suffix] for _, text in _texts(rows.get("source"), ()) if (suffix := suffix_of(text)) in FORMATS}
+    form = rows.get("format") or (formats and formats.isdisjoint(_HEADED) and "json, parquet or arrow")
     return (
         (not name and not config, "model.name", "missing",
          "a Hub id or a folder; or config and tokenizer, for a new encoder"),
@@ -101,7 +99,7 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
          "hidden states are learned from whole batches, which `task.mini_batch` splits", "remove one of the two"),
         (task.get("scheme") == "none" and task.get("data_scheme") is not None, "task.data_scheme",
          "has no meaning for scheme none, whose tags are labels of words", "remove it"),
-        (isinstance(rows.get("header"), list) and form and form not in ("csv", "tsv", "xlsx", "conll"), "data.header",
+        (isinstance(rows.get("header"), list) and form and form not in _HEADED, "data.header",
          f"{form} files name their own columns", "remove it; `columns` maps the names in the data"),
         (rows.get("source") == MEMORY and rows.get("fingerprint") is None, "data.source",
          "`memory` stands for rows that are given from Python: bertkit.train(recipe, data, output_dir)",
@@ -195,7 +193,7 @@ def resolve_paths(
         absolute = os.path.abspath(os.path.join(folder(path), os.path.expanduser(text)))
         exists = os.path.exists(absolute) if is_data else os.path.isdir(absolute)
         is_path = text in (".", "..") or text.startswith(("./", "../", "/", "~"))
-        is_path |= is_data and (by_split or bool(_DATA_FILE.fullmatch(text)))
+        is_path |= is_data and (by_split or suffix_of(text) in FORMATS)
         if exists or (is_path and not must_exist):
             reduce(getitem, path[:-1], root)[path[-1]] = absolute
         elif is_path:

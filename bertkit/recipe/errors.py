@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 from bertkit.errors import Problem, RecipeError
-from bertkit.recipe.yaml import Document
+from bertkit.recipe.yaml import MAX_BYTES, Document, parse
 from bertkit.text import KeyPath, dotted, short_repr
-from bertkit.validation import KeyProblem
+from bertkit.validation import KeyProblem, describe
 
 MAX_PROBLEMS = 50
 
@@ -33,6 +34,24 @@ class Report:
         self._spoilt.update((*path, *key) for key in document.spoilt)
         for line, what, fix in document.faults:
             self.add_at(override or line, what, fix)
+
+    def read_file(self, file: Path, kind: str, fix: str) -> dict[str, Any]:
+        """The keys of a YAML file. kind: of the file, for messages; fix: for an empty one. Raises RecipeError."""
+        try:
+            with open(file, "rb") as stream:
+                document = parse(stream.read(MAX_BYTES + 1))
+        except (OSError, ValueError) as error:  # ValueError: a null character in the name
+            what = str(error.strerror) if isinstance(error, OSError) else "not a valid file name"
+            raise RecipeError(Problem(self.name, f"cannot be read: {what}")) from error
+        self.read(document)
+        data: Any = document.data
+        if isinstance(data, dict):
+            return data
+        if not document.faults:
+            what = f"the {kind} is empty" if data is None else f"expected a mapping, found {describe(data)}"
+            self.add(KeyProblem((), what, fix))
+        self.raise_if_any()
+        return {}
 
     def add(self, *problems: KeyProblem) -> None:
         """Report these, except about values that could not be read, which is reported already."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -11,9 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator
-from ruamel.yaml import YAML
-from ruamel.yaml.nodes import ScalarNode
-from ruamel.yaml.representer import SafeRepresenter
 
 from bertkit import sections
 from bertkit.data.memory import store_rows
@@ -24,7 +20,7 @@ from bertkit.recipe.given import RENAMED, SECTIONS, place, plain_sections
 from bertkit.recipe.overrides import apply_overrides
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.recipe.training_arguments import check_training, training_fields, training_schema
-from bertkit.recipe.yaml import MAX_BYTES, parse, plain
+from bertkit.recipe.yaml import written
 from bertkit.sections import MEMORY, DataSpec, ModelSpec, Section, Seed
 from bertkit.tasks import TASKS
 from bertkit.tasks.base import TaskOptions
@@ -167,7 +163,7 @@ def load_recipe(
     report = Report(escape_controls(str(file)), home)
     fix = "start with `task:`, `model:` and `data:`, or with a copy: bertkit copy sst2 my.yaml"
     try:
-        data = read_mapping(file, report, "recipe", fix)
+        data = report.read_file(file, "recipe", fix)
     except RecipeError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
@@ -198,14 +194,7 @@ def to_yaml(recipe: Recipe) -> str:
 
     Where rows are that were given from Python is not written: a run has them in data/, wherever it is moved.
     """
-    writer = YAML(typ="safe", pure=True)
-    writer.Representer = _Plain
-    writer.default_flow_style = False
-    writer.representer.sort_base_mapping_type_on_output = False
-    writer.width = 2**31
-    text = io.StringIO()
-    writer.dump(recipe.model_dump(exclude={"data": {"folder"}}), text)
-    return text.getvalue()
+    return written(recipe.model_dump(exclude={"data": {"folder"}}))
 
 
 def json_schema() -> dict[str, Any]:
@@ -221,39 +210,6 @@ _AMBIGUOUS = {"name", "revision", "seed"}  # keys of several sections
 
 class _DataOnly(Section):
     data: DataSpec
-
-
-class _Plain(SafeRepresenter):
-    """Quotes text that would not be read as text, and writes no aliases."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-    def represent_str(self, data: str) -> ScalarNode:
-        style = None if data.isprintable() and isinstance(plain(data), str) else '"'
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
-
-
-_Plain.add_representer(str, _Plain.represent_str)
-
-
-def read_mapping(file: Path, report: Report, kind: str, fix: str) -> dict[str, Any]:
-    """The keys of a YAML file. kind: of the file, for messages; fix: for an empty one. Raises RecipeError."""
-    try:
-        with open(file, "rb") as stream:
-            document = parse(stream.read(MAX_BYTES + 1))
-    except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        what = str(error.strerror) if isinstance(error, OSError) else "not a valid file name"
-        raise RecipeError(Problem(report.name, f"cannot be read: {what}")) from error
-    report.read(document)
-    data: Any = document.data
-    if isinstance(data, dict):
-        return data
-    if not document.faults:
-        what = f"the {kind} is empty" if data is None else f"expected a mapping, found {describe(data)}"
-        report.add(KeyProblem((), what, fix))
-    report.raise_if_any()
-    return {}
 
 
 def _checked(

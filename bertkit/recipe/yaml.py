@@ -1,4 +1,4 @@
-"""YAML 1.2 text -> plain data, with the line of every key and every fault at once.
+"""YAML 1.2 text -> plain data, with the line of every key and every fault at once; and plain data as such text.
 
 ruamel.yaml parses; the data are read from its events, because its loaders fail what a recipe needs: the
 round-trip loader (whose `.lc` has lines) stops at the first duplicate key, resolves aliases, drops tags silently,
@@ -8,6 +8,7 @@ into numbers. Here nothing is constructed, so no tag names an object, and aliase
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Iterator
@@ -25,7 +26,9 @@ from ruamel.yaml.events import (
     NodeEvent,
     ScalarEvent,
 )
+from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.reader import ReaderError
+from ruamel.yaml.representer import SafeRepresenter
 
 from bertkit.text import KeyPath, dotted, short_repr
 
@@ -73,6 +76,32 @@ def parse(content: bytes | str) -> Document:
 def plain(text: str) -> Any:
     """The value of unquoted text."""
     return next((value(text) for pattern, value in _CORE_SCHEMA if pattern.fullmatch(text)), text)
+
+
+def written(data: Any) -> str:
+    """Plain data as YAML text: `parse` of it gives equal data."""
+    writer = YAML(typ="safe", pure=True)
+    writer.Representer = _Plain
+    writer.default_flow_style = False
+    writer.representer.sort_base_mapping_type_on_output = False
+    writer.width = 2**31
+    text = io.StringIO()
+    writer.dump(data, text)
+    return text.getvalue()
+
+
+class _Plain(SafeRepresenter):
+    """Quotes text that would not be read as text, and writes no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_str(self, data: str) -> ScalarNode:
+        style = None if data.isprintable() and isinstance(plain(data), str) else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+
+_Plain.add_representer(str, _Plain.represent_str)
 
 
 # message of the parser -> message for people, fix

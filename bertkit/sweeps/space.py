@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from bertkit.errors import RecipeError
 from bertkit.recipe.errors import Report
-from bertkit.recipe.recipe import Recipe, read_mapping
+from bertkit.recipe.recipe import Recipe
 from bertkit.text import KeyPath, dotted, escape_controls, short_repr
 from bertkit.validation import KeyProblem, describe, validate
 
@@ -107,7 +107,7 @@ def read_space(file: Path, recipe: Recipe) -> tuple[Space, Report, dict[KeyPath,
     report = Report(escape_controls(str(file)))
     space: Space = {}
     fix = "write keys of the recipe: training.learning_rate: {low: 1e-5, high: 1e-4}"
-    settings = read_mapping(file, report, "space", fix)
+    settings = report.read_file(file, "space", fix)
     if not settings:
         report.add(KeyProblem((), "the space is empty", fix))
     for key, given in settings.items():
