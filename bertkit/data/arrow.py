@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
-from bertkit.data.table import each_row
+from bertkit.data.table import Problems, each_row
 from bertkit.errors import DataError, Problem
 
 if TYPE_CHECKING:
@@ -19,26 +19,22 @@ BATCH = 1000  # rows that are held as Python's objects
 MAGIC = b"ARROW1"  # the beginning of Arrow's file format; `datasets` writes the streaming format, which has none
 
 
-def table_rows(stream: IO[bytes], name: str, kind: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def table_rows(stream: IO[bytes], problems: Problems, kind: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Stream a file as (row counted from 1, {column: value}); DataError where it cannot be read.
 
-    kind: parquet, or arrow for either of Arrow's IPC formats.
+    problems: gets class names that `datasets` wrote.  kind: parquet, or arrow for either of Arrow's IPC formats.
     """
     import pyarrow as pa
 
+    name = problems.name
     try:
         with _opened(stream, name, kind) as (schema, batches):
             parts = (batch.slice(start, BATCH) for batch in batches for start in range(0, len(batch), BATCH))
             rows = (row for part in parts for row in part.to_pylist())
-            yield from named_rows(rows, _schema_names(name, schema), f"{name}, row ")
+            problems.class_names = _schema_names(name, schema)
+            yield from named_rows(rows, problems.class_names, f"{name}, row ")
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(Problem(name, f"cannot be read as {kind}: {error}")) from error
-
-
-def table_names(stream: IO[bytes], name: str, kind: str) -> dict[str, list[str]]:
-    """`class_names` of a parquet or Arrow file that `datasets` wrote; empty for any other."""
-    with _opened(stream, name, kind) as (schema, _):
-        return _schema_names(name, schema)
 
 
 def class_names(features: Features) -> dict[str, list[str]]:

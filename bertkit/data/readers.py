@@ -23,7 +23,7 @@ from pathlib import Path
 from shlex import quote
 from typing import IO, Any, cast
 
-from bertkit.data.arrow import read_all, table_names, table_rows
+from bertkit.data.arrow import read_all, table_rows
 from bertkit.data.conll import Lines, conll_rows, conllu_rows
 from bertkit.data.decoding import decoded, text_lines
 from bertkit.data.delimited import delimited_rows, named_records
@@ -86,7 +86,7 @@ def row_prefix(name: str, file_format: str) -> str:
 def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> Iterator[NumberedRow]:
     """Stream the rows of a file as (number, {column: value}).
 
-    problems: gets what is noticed while they are read, and before the first row what a tool's export is.
+    problems: gets findings while they are read, and before the first row what a tool's export is and class names.
     The number is the line on which the row begins; in json, parquet and arrow, the number of the row; both from 1.
     Nothing is yielded after the first bad row, but reading continues to gather more of them.
     Raises DataError: no such file, a folder, an unknown format, a broken archive, bad rows, no rows.
@@ -121,7 +121,7 @@ def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> Iterator[Number
 
 def _rows(stream: IO[bytes], problems: Problems, spec: DataSpec, file_format: str) -> Iterator[NumberedRow]:
     if file_format in TABLES:
-        rows = table_rows(stream, problems.name, file_format)
+        rows = table_rows(stream, problems, file_format)
     elif file_format == "json":
         rows = _json(stream, spec, problems)
     elif file_format == "xlsx":
@@ -139,15 +139,6 @@ def _rows(stream: IO[bytes], problems: Problems, spec: DataSpec, file_format: st
     problems.raise_if_any()
     if not number:
         raise DataError(Problem(problems.name, "holds no rows"))
-
-
-def read_class_names(path: Path, spec: DataSpec) -> dict[str, list[str]]:
-    """Column -> its ClassLabel names, in order, of a parquet or Arrow file that has them; empty for others."""
-    file_format = format_of(path, spec)
-    if file_format not in TABLES:
-        return {}
-    with _opened(path) as stream:
-        return table_names(stream, str(path), file_format)
 
 
 def written_like(path: Path, spec: DataSpec) -> tuple[str, str]:

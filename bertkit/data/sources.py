@@ -16,7 +16,7 @@ from bertkit.data.beir import Beir, pairs, read_beir
 from bertkit.data.brat import brat_rows, is_brat
 from bertkit.data.exports import survey
 from bertkit.data.memory import stored_files
-from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_class_names, read_rows, row_prefix, suffix_of
+from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_rows, row_prefix, suffix_of
 from bertkit.data.schema import Finding, Source, mapped_columns
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
 from bertkit.data.table import Export, Problems
@@ -218,14 +218,13 @@ def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
     rows = read(problems)
     first = next(rows)
     prefix = f"{name}, document " if brat else row_prefix(name, format_of(path, spec))
-    names = {} if brat else read_class_names(path, spec)
     rows = chain([first], rows)
     if problems.export is None:
-        return Part(name, prefix, list(first[1]), rows, names, problems.findings)
+        return Part(name, prefix, list(first[1]), rows, problems.class_names, problems.findings)
     # it is read twice: its columns are those of all its rows
     columns, findings = survey(problems.export, rows, name, mapped_columns(spec))
     annotated = (each for each in read() if each[1].get("annotated", True))
-    return Part(name, prefix, columns, annotated, names, findings, export=problems.export)
+    return Part(name, prefix, columns, annotated, {}, findings, export=problems.export)
 
 
 def _hub_parts(rows: Dataset, name: str, wanted: Collection[str]) -> list[Part]:

@@ -45,6 +45,7 @@ class Problems:
         self.name, self._found = name, list[Problem]()
         self.findings: list[Finding] = []  # what was noticed in the file but is no problem
         self.export: Export | None = None  # what the file is, where a tool wrote it
+        self.class_names: dict[str, list[str]] = {}  # column -> its ClassLabel names, in order
 
     def __bool__(self) -> bool:
         return bool(self._found)

@@ -44,10 +44,7 @@ def plain_sections(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
     Raises DataError where `data` is none of the forms of `data_section`.
     """
-    plain = {str(name): _plain(value) for name, value in given.items() if name != "data"}
-    for name in _NAMED:
-        if isinstance(plain.get(name), str):
-            plain[name] = {"name": plain[name]}
+    plain = {str(name): _plain(_as_section(name, value)) for name, value in given.items() if name != "data"}
     rows: dict[str, Rows] = {}
     if given.get("data") is not None:
         section, rows = data_section(given["data"])
