@@ -32,11 +32,15 @@ def writer_of(name: str, output: Path | None, predictor: Predictor, columns: Map
     return partial(write, {**predictor.columns, **columns})
 
 
-def _write_entities(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> None:
-    """`{…the row's own columns, "answer": {"entities": […]}}`, a line each."""
+def write_jsonl(file: IO[str], pairs: Pairs) -> None:
+    """`{…the row's own columns, "answer": {…}}`, a line each."""
     for answer, row in pairs:
-        line = {**row, "answer": {"entities": answer["entities"]}}
-        file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
+        file.write(json.dumps({**row, "answer": answer}, ensure_ascii=False, default=str) + "\n")
+
+
+def _write_entities(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> None:
+    """As `write_jsonl`, without the words."""
+    write_jsonl(file, (({"entities": answer["entities"]}, row) for answer, row in pairs))
 
 
 def _write_conll(columns: Mapping[str, Any], file: IO[str], pairs: Pairs) -> None:

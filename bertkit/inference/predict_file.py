@@ -10,14 +10,14 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, tee
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 from bertkit.data.excel import write_sheet
 from bertkit.data.readers import FORMATS, TABLES, read_rows, read_stream, suffix_of, text_a_row, written_like
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.display import flat
-from bertkit.inference.output_formats import Pairs, Writer
+from bertkit.inference.output_formats import Pairs, Writer, write_jsonl
 from bertkit.inference.predictor import Predictor
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.sections import DataSpec
@@ -73,7 +73,7 @@ def predict_file(
         if writer is not None:
             writer(out, pairs)
         elif suffix == ".jsonl":
-            _write_jsonl(out, pairs)
+            write_jsonl(out, pairs)
         elif suffix == ".csv":
             _write_csv(out, pairs, delimiter, spec.decimal)
         else:
@@ -103,11 +103,6 @@ def _rows(file: str, spec: DataSpec, documents: bool) -> Iterator[tuple[int, dic
             raise DataError(Problem("--input -", "stdin is closed", "Write rows to it, or name a file."))
         return read_stream(sys.stdin.buffer, "stdin", spec.model_copy(update={"format": "jsonl"}))
     return read_rows(Path(file), spec if documents else text_a_row(Path(file), spec))
-
-
-def _write_jsonl(file: IO[str], pairs: Pairs) -> None:
-    for answer, row in pairs:
-        file.write(json.dumps({**row, "answer": answer}, ensure_ascii=False, default=str) + "\n")
 
 
 def _write_csv(file: TextIO, pairs: Pairs, delimiter: str, decimal: str) -> None:

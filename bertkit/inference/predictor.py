@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from bertkit.data.memory import frame_like, frame_rows, is_frame
 from bertkit.data.schema import Answer, Source, columns_of
+from bertkit.data.table import Problems
 from bertkit.data.values import read_inputs, replace_surrogates
 from bertkit.encoding.padding import BatchSize
 from bertkit.errors import DataError, ModelError, Problem, RowsError, UserError
@@ -151,12 +152,16 @@ def _cells(answer: Answer) -> dict[str, Any]:
     return {(key if (short := key.removeprefix("scores.")) in cells else short): value for key, value in cells.items()}
 
 
-def _texts(texts: Sequence[str]) -> list[str]:
-    if is_frame(texts):
-        raise DataError(Problem("", "a frame, where texts are expected", 'Give its column: encode(frame["text"]).'))
+def _texts(texts: Sequence[Any]) -> list[str]:
+    if isinstance(texts, str) or is_frame(texts):
+        what = "one text" if isinstance(texts, str) else "a frame"
+        fix = "Give a list: encode([text])." if isinstance(texts, str) else 'Give its column: encode(frame["text"]).'
+        raise DataError(Problem("", f"{what}, where texts are expected", fix))
+    problems = Problems()
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
-            raise DataError(Problem(f"row {number}", f"holds {short_repr(text)}, where text is expected"))
+            problems.add(f"row {number}", f"holds {short_repr(text)}, where text is expected")
+    problems.raise_if_any()
     return list(texts)
 
 
