@@ -704,6 +704,8 @@ def test_groups_that_cannot_be_divided_are_said(tmp_path):
     assert "0.5 of 4 rows of train cannot be held out: each label must keep a row in train" in fails(
         labels, validation=0.5
     )
+    repeated = write(tmp_path / "r.jsonl", labelled("x", "y") * 20)
+    assert "keep a row in train, and rows of the same texts or group stay together" in fails(repeated, validation=0.5)
     assert "no column `custmer`, which `data.group_by` names" in fails(path, validation=0.2, group_by="custmer")
     named = {"train": str(path), "test": str(write(tmp_path / "v.jsonl", labelled("a")))}
     assert len(get(named, group_by="customer").rows["test"]) == 1  # only train is divided

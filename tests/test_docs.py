@@ -55,6 +55,21 @@ def models(model: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield from models(part, f"{name}.{key}" if name else key)
 
 
+def test_the_first_lines_of_python_train_a_frame(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(task: str, data: Any, folder: str, **settings: Any) -> bertkit.Run:
+        small = {"model": tiny_encoder, "max_length": 32, "epochs": 1, "explain": False, "verify": False}
+        return real(task, data, tmp_path / folder, **{**settings, **small})
+
+    real = bertkit.train
+    monkeypatch.setattr(bertkit, "train", train)
+    code = (DOCS / "python.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["run"].results["splits"]["validation"]["rows"] == 4
+
+
 def test_the_recipe_page_has_every_key_of_every_section(reference: ModuleType) -> None:
     found = tables(reference.recipe_page())
     wanted = {name: set(fields) for name, fields in models(Recipe, "")}

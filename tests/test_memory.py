@@ -163,6 +163,7 @@ def test_columns_called_source_are_columns() -> None:
         ([{"text": "a"}, "b"], "train, row 2: expected a dict of columns, found 'b'"),
         ({"text": ["a", "b"], "label": ["x"]}, "different lengths: `text` 2, `label` 1"),
         ({"text": ["a", None, 5, "b"], "label": ["x"] * 4}, "train, row 3: `text` holds 5, but 'a' in row 1"),
+        ({"text": ["a"] * 3, "tags": [["O"], ["B"], [1]]}, r"train, row 3: `tags` holds \[1\], but \['O'\] in row 1"),
         (pandas.DataFrame({"text": ["a", object()]}), "train, row 2: `text` holds <object"),
         (pandas.DataFrame({"text": [object()]}), "train, row 1: `text` holds values that cannot be stored"),
         (pandas.DataFrame([["a", "b"]], columns=["text", "text"]), "several columns are called text"),
@@ -380,8 +381,9 @@ def test_frames_are_answered_as_their_rows_are(run: bertkit.Run) -> None:
     frame = pandas.DataFrame(TEST)
     assert predictor(frame["text"]) == predictor(frame["text"].tolist()) == expected
     assert predictor(pandas.DataFrame({"text": ["a cat"], "other": [object()]})) == predictor(["a cat"])
-    with pytest.raises(bertkit.DataError, match=r"row 1: no text .*in this row; it has words"):
-        predictor(pandas.DataFrame({"words": ["a"]}))
+    for columns, found in ({"words": ["a"]}, "words"), ({"review": ["a"], "label": ["good"]}, "review, label"):
+        with pytest.raises(bertkit.DataError, match=rf"row 1: no text .*in this row; it has {found}\n"):
+            predictor(pandas.DataFrame(columns))
     assert predictor(frame[:0]) == []
 
 
@@ -405,6 +407,9 @@ def test_a_frame_is_answered_by_a_frame_of_its_library(run: bertkit.Run) -> None
         assert isinstance(other, kind)
         assert [str(each) for each in other["label"]] == table["label"].tolist()
     assert predictor.frame(frame["text"]).equals(table)
+    assert predictor.frame("a cat").equals(predictor.frame(["a cat"]))
+    with pytest.raises(bertkit.DataError, match=r"row 1: `text` holds \['a cat', 'a dog'\], where text is expected"):
+        predictor.frame({"text": ["a cat", "a dog"]})
     assert isinstance(predictor.frame(polars.Series(frame["text"].tolist())), polars.DataFrame)
     assert len(predictor.frame(frame[:0])) == 0
 

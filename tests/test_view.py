@@ -13,8 +13,9 @@ import small
 
 import bertkit
 from bertkit.errors import ModelError
+from bertkit.report import view
 from bertkit.report.facts import read_facts
-from bertkit.report.mistakes import mistakes
+from bertkit.report.mistakes import Mistake, Mistakes, Part, mistakes
 from bertkit.report.view import Run
 from bertkit.training.callbacks import Progress
 from bertkit.training.train import train
@@ -66,6 +67,13 @@ def test_mistakes_as_a_frame(run: Run) -> None:
         }
     ]
     assert len(run.mistakes(10**6)) == len(expected.every)
+
+
+def test_mistakes_in_words_are_read_as_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = (Part("Ann", "missed", "PER"), Part("lives in"), Part("Oslo", "right", "LOC"), Part(""))
+    found = Mistakes("sentences", "confidence", 1, [Mistake(1, "PER Ann", "(none)", 0.5, lines=(("gold", parts),))])
+    monkeypatch.setattr(view, "mistakes", lambda facts: found)
+    assert run.mistakes()["text"].tolist() == ["Ann lives in Oslo"]
 
 
 def test_curves_show_what_was_logged(run: Run) -> None:

@@ -210,12 +210,23 @@ def _mixed(split: str, name: str, values: Sequence[Any], error: Exception) -> Pr
     """Which value of a column has another type than the first, or that the type cannot be stored."""
     present = [(row, value) for row, value in enumerate(values, 1) if not _is_missing(value)]
     (first, usual), *rest = present
-    row, value = next(((row, value) for row, value in rest if type(value) is not type(usual)), (first, usual))
+    row, value = next(((row, value) for row, value in rest if not _storable([usual, value])), (first, usual))
     if row == first:
         what = f"`{name}` holds values that cannot be stored, such as {short_repr(value)}: {first_line(error)}"
         return Problem(f"{split}, row {row}", what, "Leave the column out, or make its values text or numbers.")
     what = f"`{name}` holds {short_repr(value)}, but {short_repr(usual)} in row {first}"
     return Problem(f"{split}, row {row}", what, "Give a column values of one type, or leave it out.")
+
+
+def _storable(values: Sequence[Any]) -> bool:
+    """Whether they fit into one column."""
+    import pyarrow as pa
+
+    try:
+        pa.array(values, from_pandas=True)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return False
+    return True
 
 
 def _is_missing(value: Any) -> bool:

@@ -60,7 +60,9 @@ def hold_out(
             remaining.update(needed)
     if not 0 < len(out) < len(train):
         joined = ": all of them have the same texts or groups (`data.group_by`), and so stay together"
-        why = joined if 1 == len(units) < len(train) else "" if out else ": each label must keep a row in train"
+        together = ", and rows of the same texts or group stay together" if len(units) < len(train) else ""
+        why = "" if out else f": each label must keep a row in train{together}"
+        why = joined if 1 == len(units) < len(train) else why
         what = f"validation: {share} of {len(train):,} rows of train cannot be held out{why}"
         raise DataError(Problem("data.validation", what, "add rows, or name a validation file under data.source"))
     return train.select([i for i in range(len(train)) if i not in out]), train.select(sorted(out))

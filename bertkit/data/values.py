@@ -58,7 +58,7 @@ def read_inputs(
     if chosen is None:
         needed = " or ".join(", ".join(sorted(names)) for names in inputs)
         what = f"no {needed} in this row; it has {', '.join(map(str, first)) or 'nothing'}"
-        raise DataError(Problem(where, what, "Map the columns: --column text=NAME, or load(…) and Predictor.columns."))
+        raise DataError(Problem(where, what, "Rename your column; on the command line, --column text=NAME names it."))
     context = {name for name in schema.context if has(first, [name])}
     columns: dict[str, list[Any]] = {name: [] for name in schema.columns if name in chosen | context}
     for where, row in numbered:

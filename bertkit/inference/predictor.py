@@ -115,11 +115,15 @@ class Predictor:
     def stream(self, rows: Iterable[Row]) -> Iterator[Answer]:
         """Answers in the rows' order, in constant memory. Raises DataError on a row without the task's columns.
 
-        rows: texts or dicts; or a pandas or polars DataFrame, pyarrow.Table or Dataset, which is converted as a whole.
+        rows: texts or dicts, or one of them; or a pandas or polars DataFrame, pyarrow.Table or Dataset, which is
+            converted as a whole.
         """
         if is_frame(rows):
-            names = chain.from_iterable(map(columns_of, self.columns.values()))
-            rows = frame_rows(rows, {*self.task.schema.columns, *names})
+            read = {*self.task.schema.context}.union(*self.task.inputs)
+            mapped = chain.from_iterable(columns_of(self.columns.get(name, name)) for name in read)
+            rows = frame_rows(rows, {*read, *mapped})
+        elif isinstance(rows, str | Mapping):
+            rows = [rows]
         if not isinstance(rows, Iterable):
             raise DataError(Problem("", f"expected texts or rows, found {rows!r:.60}"))
         source, start = iter(rows), 0

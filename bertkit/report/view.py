@@ -81,7 +81,7 @@ class Run(run.Run):
 
 
 def _texts(mistake: Any) -> Sequence[str]:
-    return mistake.texts or ["".join(part.text for part in line) for _, line in mistake.lines[:1]]
+    return mistake.texts or [" ".join(part.text for part in line if part.text) for _, line in mistake.lines[:1]]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
