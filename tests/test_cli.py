@@ -450,3 +450,10 @@ def test_a_terminal_of_few_characters_stops_nothing() -> None:
         command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}
     )
     assert done.stdout == r"h\xe9 \ud83d \u2588" + "\n"
+
+
+def test_options_are_not_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
+    """Else a key given as `--api-key` were taken for the name of a file, and repeated in a message."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "runs/none", "--api-key", "key"])
+    assert "unrecognized arguments: --api-key" in capsys.readouterr().err

@@ -89,7 +89,8 @@ def make_parser() -> argparse.ArgumentParser:
         parent = commands
         if group:  # it has one action so far
             parent = commands.add_parser(group, help=command.help).add_subparsers(metavar="ACTION", required=True)
-        subparser = parent.add_parser(name, help=command.help)
+        # an abbreviation could take a value, such as a key, for that of another option
+        subparser = parent.add_parser(name, help=command.help, allow_abbrev=False)
         for name, options in command.arguments:
             subparser.add_argument(name, **options)
         subparser.set_defaults(command=command)
