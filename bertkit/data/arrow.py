@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
+from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.table import Problems, each_row
 from bertkit.errors import DataError, Problem
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from datasets import Features
 
 MAX_WHOLE = 500_000_000  # bytes of a file that must be held in memory
-BATCH = 1000  # rows that are held as Python's objects
 MAGIC = b"ARROW1"  # the beginning of Arrow's file format; `datasets` writes the streaming format, which has none
 
 
@@ -29,7 +29,7 @@ def table_rows(stream: IO[bytes], problems: Problems, kind: str) -> Iterator[tup
     name = problems.name
     try:
         with _opened(stream, name, kind) as (schema, batches):
-            parts = (batch.slice(start, BATCH) for batch in batches for start in range(0, len(batch), BATCH))
+            parts = (batch.slice(start, AT_A_TIME) for batch in batches for start in range(0, len(batch), AT_A_TIME))
             rows = (row for part in parts for row in part.to_pylist())
             problems.class_names = _schema_names(name, schema)
             yield from named_rows(rows, problems.class_names, f"{name}, row ")
@@ -89,7 +89,7 @@ def _opened(stream: IO[bytes], name: str, kind: str) -> Iterator[tuple[pa.Schema
 
     if kind == "parquet":
         with pq.ParquetFile(seekable(stream, name)) as file:
-            yield file.schema_arrow, file.iter_batches(BATCH)
+            yield file.schema_arrow, file.iter_batches(AT_A_TIME)
         return
     start = stream.read(len(MAGIC))
     stream.seek(0)

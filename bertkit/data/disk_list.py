@@ -14,7 +14,7 @@ from typing import IO, Any, overload
 
 from bertkit.errors import DataError, Problem
 
-AT_A_TIME = 1000  # values that are written at a time
+AT_A_TIME = 1000  # rows, or values of a column, that are Python objects at the same time
 
 
 class DiskList(Sequence[Any]):

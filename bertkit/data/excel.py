@@ -14,10 +14,10 @@ from typing import IO, Any
 from xml.etree.ElementTree import ParseError
 
 from bertkit.data.arrow import MAX_WHOLE, seekable
+from bertkit.data.disk_list import AT_A_TIME
 from bertkit.errors import DataError, Problem, extras_required
 
 MAX_ROWS, MAX_CELL = 1_048_576, 32_767  # of a sheet; characters of a cell
-AT_A_TIME = 1000  # rows
 _DAMAGE = (  # what openpyxl and zipfile raise for a file that is damaged or encrypted
     *(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
     *(ParseError, struct.error, zlib.error),

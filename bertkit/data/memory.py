@@ -15,7 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bertkit.cache import cache_root, cached_folder, file_digest, folder_of, sha256_of_json
-from bertkit.data.table import AT_A_TIME, Problems
+from bertkit.data.disk_list import AT_A_TIME
+from bertkit.data.table import Problems
 from bertkit.errors import DataError, Problem
 from bertkit.sections import MEMORY, DataSpec
 from bertkit.text import first_line, listed, short_repr

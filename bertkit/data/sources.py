@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.arrow import class_names, named_rows
 from bertkit.data.beir import Beir, pairs, read_beir
 from bertkit.data.brat import brat_rows, is_brat
+from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.exports import survey
 from bertkit.data.memory import stored_files
 from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_rows, row_prefix, suffix_of
@@ -233,7 +234,7 @@ def _hub_parts(rows: Dataset, name: str, wanted: Collection[str]) -> list[Part]:
         raise DataError(Problem(name, "holds no rows"))
     rows = rows.select_columns([c for c in columns if c in wanted]).with_format(None)
     names = class_names(rows.features)
-    dicts = (dict(zip(b, row, strict=True)) for b in rows.iter(1000) for row in zip(*b.values(), strict=True))
+    dicts = (dict(zip(b, row, strict=True)) for b in rows.iter(AT_A_TIME) for row in zip(*b.values(), strict=True))
     return [Part(name, prefix, columns, named_rows(dicts, names, prefix), names, fingerprint=fingerprint)]
 
 

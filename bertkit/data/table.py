@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from bertkit.data.disk_list import DiskList, close, disk_full_as_error
+from bertkit.data.disk_list import AT_A_TIME, DiskList, close, disk_full_as_error
 from bertkit.data.schema import Column, Finding
 from bertkit.errors import DataError, Problem
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_PROBLEMS = 20
-AT_A_TIME = 1000  # values of a column that are Python objects at the same time
 
 
 @dataclass(frozen=True)
