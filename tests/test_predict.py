@@ -268,7 +268,7 @@ def test_each_answer_is_that_of_its_own_text(predictor: Predictor) -> None:
 def test_one_in_one_out_and_many_in_many_out(predictor: Predictor) -> None:
     one = predictor("the cat was good")
     assert isinstance(one, dict)
-    assert set(one) == {"label", "score", "scores", "truncated"}
+    assert set(one) == {"label", "score", "scores", "truncated", "empty"}
     assert one["score"] == max(one["scores"].values()) == one["scores"][one["label"]]
     assert predictor({"text": "the cat was good"}) == one
     assert predictor(["the cat was good"]) == [one]
@@ -279,6 +279,26 @@ def test_one_in_one_out_and_many_in_many_out(predictor: Predictor) -> None:
     assert predictor({"text": None}) == predictor("")  # as in training
     assert predictor([]) == []
     assert predictor(iter(())) == []
+
+
+def test_texts_without_a_token_are_marked(
+    predictor: Predictor, pairs: Predictor, run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = ["", "   ", "\u200b\t\n", ".", "zzz", "a cat", "a cat " * 50]
+    answers = predictor(texts)
+    assert [answer["empty"] for answer in answers] == [True, True, True, False, False, False, False]
+    assert [answer["truncated"] for answer in answers] == [False] * 6 + [True]
+    assert answer_line(answers[0]).endswith("  (empty)")
+    both = [{"q": "", "p": " "}, {"q": "", "p": "cat"}, {"q": "cat", "p": ""}]
+    assert [answer["empty"] for answer in pairs(both)] == [True, False, False]
+    file = small.write_rows(tmp_path / "rows.jsonl", [{"text": text} for text in texts])
+    with caplog.at_level("WARNING", "bertkit"):
+        answer_file(predictor, run, file, tmp_path / "answers.csv")
+    assert caplog.messages == [
+        "3 of 7 rows (42.9%) are without a token: nothing of the text is read, and `empty` is true in the answer"
+    ]
+    with (tmp_path / "answers.csv").open(encoding="utf-8", newline="") as lines:
+        assert [row["answer.empty"] for row in csv.DictReader(lines)] == ["True"] * 3 + ["False"] * 4
 
 
 def test_pairs(pairs: Predictor) -> None:

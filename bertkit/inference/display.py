@@ -31,7 +31,8 @@ def answer_line(answer: Mapping[str, Any], text: str = "") -> str:
     label = answer.get("label", ", ".join(answer["labels"]) or "none" if "labels" in answer else "")
     if label is None:
         label = f"unsure: {' or '.join(answer['set']) or 'no label'}" if "set" in answer else "unsure"
-    return "  ".join(filter(None, (label, score, text, "(truncated)" if answer.get("truncated") else "")))
+    marks = [f"({name})" for name in ("truncated", "empty") if answer.get(name)]
+    return "  ".join(filter(None, (label, score, text, *marks)))
 
 
 def flat(answer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, tee
@@ -14,6 +15,7 @@ from typing import Any, TextIO
 
 from bertkit.data.excel import write_sheet
 from bertkit.data.readers import FORMATS, TABLES, read_rows, read_stream, suffix_of, text_a_row, written_like
+from bertkit.data.schema import Answer
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.display import flat
@@ -21,6 +23,9 @@ from bertkit.inference.output_formats import Pairs, Writer, write_jsonl
 from bertkit.inference.predictor import Predictor
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.sections import DataSpec
+from bertkit.text import part_of
+
+logger = logging.getLogger(__name__)
 
 LAYOUT = ("format", "header", "delimiter", "quoting", "extra_fields", "encoding", "decimal")  # of `data:`, for a file
 
@@ -66,7 +71,7 @@ def predict_file(
             yield row
 
     rows, read = tee(checked())
-    answers = replace(predictor, columns={**predictor.columns, **columns}).stream(read)
+    answers = _empty_counted(replace(predictor, columns={**predictor.columns, **columns}).stream(read))
     suffix, pairs = output.suffix if output else ".jsonl", zip(answers, rows, strict=True)
     delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
     with written_aside(output, encoding) if output else nullcontext(sys.stdout) as out:
@@ -79,6 +84,18 @@ def predict_file(
         else:
             write_sheet(out.buffer, _flat_rows(pairs))
     return count
+
+
+def _empty_counted(answers: Iterable[Answer]) -> Iterator[Answer]:
+    """The same answers; after the last one, a warning of how many are to texts without a token."""
+    count = empty = 0
+    for answer in answers:
+        count += 1
+        empty += answer.get("empty", False)
+        yield answer
+    if empty:
+        what = "without a token: nothing of the text is read, and `empty` is true in the answer"
+        logger.warning("%s %s", part_of(empty, count, "row"), what)
 
 
 def _layout(source: str, file: str, overrides: Sequence[str]) -> DataSpec:

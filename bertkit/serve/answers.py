@@ -25,6 +25,7 @@ def list_of(item: Any) -> Any:
 
 
 TRUNCATED = described(bool, "the text was longer than the model's maximum length, and was cut")
+EMPTY = described(bool, "the tokenizer finds nothing to read in the text")
 SCORES = described(dict[str, float], "label -> calibrated probability")
 SPAN = {"start": int, "end": int, "score": float}
 TAG = described(str, "its tag or label; with labels of words, an empty text for a word without a token")
@@ -36,9 +37,19 @@ Token = schema("Token", "A token for a mask.", token=str, id=described(int, "in 
 RANK = described(int | None, "rank of the positive among those of the request's rows")
 HITS = described(list_of(Hit) | None, "only in the answer to a query's first row: the best documents")
 
-Label = schema("Label", "The most probable label.", label=str, score=float, scores=SCORES, truncated=TRUNCATED)
-Labels = schema("Labels", "The labels above their thresholds.", labels=list[str], scores=SCORES, truncated=TRUNCATED)
-Number = schema("Number", "The value of a regression, or the score of a document.", score=float, truncated=TRUNCATED)
+Label = schema(
+    "Label", "The most probable label.", label=str, score=float, scores=SCORES, truncated=TRUNCATED, empty=EMPTY
+)
+Labels = schema(
+    "Labels", "The labels above their thresholds.", labels=list[str], scores=SCORES, truncated=TRUNCATED, empty=EMPTY
+)
+Number = schema(
+    "Number",
+    "The value of a regression, or the score of a document.",
+    score=float,
+    truncated=TRUNCATED,
+    empty=(bool | None, None),
+)
 Words = schema("Words", "Words, each with its label.", words=list_of(Word), truncated=TRUNCATED)
 Entities = schema("Entities", "Tagged words.", words=list_of(Word), entities=list_of(Entity), truncated=TRUNCATED)
 BestSpan = schema(

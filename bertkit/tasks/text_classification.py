@@ -208,19 +208,25 @@ class TextClassification(Task[TextClassificationOptions]):
         return {"logits": outputs.logits.float()}
 
     def decode(self, items: Sequence[np.ndarray], features: Dataset, rows: Dataset) -> list[Answer]:
-        """`label`, `score` and `scores`; or `labels` and `scores`; or `score`; and `truncated`. Raises ModelError."""
+        """`label`, `score` and `scores`; or `labels` and `scores`; or `score`; with `truncated`, and `empty` where the
+        texts have no token. Raises ModelError."""
         _, starts, counts = np.unique(numbers(features, "row"), return_index=True, return_counts=True)
         logits = np.add.reduceat(np.stack(items).astype(np.float64), starts) / counts[:, None]
         require_finite(np.isfinite(row).all() for row in logits)
-        truncated = (numbers(features, "lost")[starts] > 0).tolist()
+        special = self.tokenizer.num_special_tokens_to_add(pair=own.is_pair(self.options, rows))
+        flags = {
+            "truncated": numbers(features, "lost")[starts] > 0,
+            "empty": numbers(features, "length")[starts] <= special,
+        }
+        marks = [dict(zip(flags, each, strict=True)) for each in np.stack([*flags.values()], axis=1).tolist()]
         if self.kind == "regression":
-            return [{"score": s, "truncated": t} for s, t in zip(logits[:, 0].tolist(), truncated, strict=True)]
+            return [{"score": score} | marked for score, marked in zip(logits[:, 0].tolist(), marks, strict=True)]
         single = self.kind == "single-label"
         table = own.probabilities(logits, self.options, self.names, exclusive=single)
         thresholds = own.limits(self.options, self.names)
         decide = own.best_label if single else own.assigned_labels
         answers = (decide(self.names, row, thresholds) for row in table.tolist())
-        return [answer | {"truncated": t} for answer, t in zip(answers, truncated, strict=True)]
+        return [answer | marked for answer, marked in zip(answers, marks, strict=True)]
 
     # --- answers -> scores
 
