@@ -122,7 +122,8 @@ def clean(
         found = [Run(file.parent) for file in inside] or [Run(folder)]
         if not found[0].finished:
             what = "is not a finished run: what it is resumed from is not deleted"
-            problems.append(Problem(str(folder), what, "Finish it first: bertkit train … --resume"))
+            stopped = Problem(str(folder), what, "Finish it first: bertkit train … --resume")
+            problems.append(stopped if folder.is_dir() else Problem(str(folder), "no such folder"))
         runs += found
     if problems:
         raise UserError(problems)

@@ -99,6 +99,7 @@ _EXPECTED = {
     "model_attributes_type": "a mapping",  # as pydantic reports it for a union
     "none_required": "null",
 }
+_SHORT = {("task",): "name", ("model",): "name", ("data",): "source"}  # section -> key that it is often written for
 _BOUNDS = {
     "greater_than": "must be more than {gt:.12g}",
     "greater_than_equal": "must be at least {ge:.12g}",
@@ -159,11 +160,10 @@ def _explain_value(path: KeyPath, details: list[ErrorDetails], value: Any) -> Ke
     names = [*([f"one of {len(choices)} values"] if many else map(repr, choices)), *dict.fromkeys(expected)]
     listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
     near = did_you_mean(value, choices) if isinstance(value, str) else ""
-    return KeyProblem(
-        path,
-        f"expected {listed}, found {describe(value)}{near}",
-        f"known here: {', '.join(choices)}" if many else spelling_hint(value, expected),
-    )
+    fix = f"known here: {', '.join(choices)}" if many else spelling_hint(value, expected)
+    if path in _SHORT and isinstance(value, str):
+        fix = f"write {path[0]}: {{{_SHORT[path]}: {value}}}"
+    return KeyProblem(path, f"expected {listed}, found {describe(value)}{near}", fix)
 
 
 def _key_path(detail: ErrorDetails, data: Any) -> KeyPath:

@@ -94,7 +94,7 @@ def test_clean_refuses_what_is_not_finished_and_deletes_nothing(run: Run, tmp_pa
     assert main(["clean", *named]) == 2
     said = capsys.readouterr().err
     assert f"{named[1]}: is not a finished run" in said
-    assert f"{named[2]}: is not a finished run" in said
+    assert f"{named[2]}: no such folder" in said
     with only_writer(run):
         assert main(["clean", named[0]]) == 2
     assert "another process" in capsys.readouterr().err
