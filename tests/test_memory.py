@@ -156,7 +156,7 @@ def test_columns_called_source_are_columns() -> None:
         ({"train": TRAIN, "tset": TRAIN}, "did you mean 'test'"),
         ({"train": TRAIN, "validation": 0.1, "dev": TRAIN}, "a second name for validation"),
         ({"train": TRAIN, "validation": 2}, "data.validation: must be less than 1, found 2"),
-        ({"train": TRAIN, "test": 0.1}, "expected rows, found float 0.1"),
+        ({"train": TRAIN, "test": 0.1}, "expected rows, found the number 0.1\n.*Only validation can be a share"),
         ({"validation": 0.1}, "data.source: missing"),
         ([], "train: holds no rows"),
         (pandas.DataFrame({"text": [], "label": []}), "train: holds no rows"),

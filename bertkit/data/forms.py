@@ -126,6 +126,8 @@ def _by_split(given: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Rows]
             what = f"ambiguous: `{name}` is the name of a split, but holds the values of one column"
             fix = "Rows have named columns: {'train': {'text': […], 'label': […]}}. If it is a column, give a frame."
             problems.add(where, what, fix)
+        elif isinstance(value, Real):
+            problems.add(where, f"expected rows, found the number {value}", "Only validation can be a share of train.")
         else:
             problems.add(*_unknown(where, value))
     if rows and files:
