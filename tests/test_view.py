@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from html import escape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import small
 
 import bertkit
 from bertkit.errors import ModelError
-from bertkit.report import view
+from bertkit.report import sections, view
 from bertkit.report.facts import read_facts
 from bertkit.report.mistakes import Mistake, Mistakes, Part, mistakes
 from bertkit.report.view import Run
@@ -50,7 +51,7 @@ def test_rows_and_answers_as_a_frame(run: Run) -> None:
         run.frame("validaton")
 
 
-def test_mistakes_as_a_frame(run: Run) -> None:
+def test_mistakes_as_a_frame(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = mistakes(run.facts)
     assert expected is not None
     assert len(expected.every) > 1
@@ -66,6 +67,7 @@ def test_mistakes_as_a_frame(run: Run) -> None:
             "text": rows[first.row - 1]["text"],
         }
     ]
+    monkeypatch.setattr("bertkit.report.mistakes.MAX_MISTAKES", 1)  # that a report lists
     assert len(run.mistakes(10**6)) == len(expected.every)
 
 
@@ -91,7 +93,8 @@ def test_curves_show_what_was_logged(run: Run) -> None:
     assert not pyplot.get_fignums()
 
 
-def test_a_notebook_shows_scores_with_intervals_and_baselines(run: Run) -> None:
+def test_a_notebook_shows_scores_with_intervals_and_baselines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "warnings", lambda facts: ["x < y"])
     shown, results = run._repr_html_(), run.results
     for split, scores in results["splits"].items():
         low, high = scores["intervals"]["accuracy"]
@@ -102,6 +105,8 @@ def test_a_notebook_shows_scores_with_intervals_and_baselines(run: Run) -> None:
             assert f"<td>{baseline['accuracy']:.4f}</td>" in shown
     assert "run &amp; more/report.html" in shown
     assert "run & more" not in shown
+    assert escape(sections.summary(run.facts)) in shown
+    assert "<b>Warning:</b> x &lt; y" in shown
 
 
 def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
@@ -156,3 +161,13 @@ def test_a_bar_is_shown_where_it_can_be_read(
     state.is_world_process_zero, other = False, Progress("seed 1", "accuracy")
     other.on_train_begin(None, state, None)
     assert other.bar is None
+
+
+def test_the_bar_of_a_resumed_training_begins_at_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", screen := Screen(terminal=True))
+    progress = Progress("training", "accuracy")
+    state = SimpleNamespace(global_step=6, max_steps=8, epoch=0.75, is_world_process_zero=True)
+    progress.on_train_begin(None, state, None)
+    assert "6/8" in screen.text
+    assert "| 0/8" not in screen.text
+    progress.on_train_end(None, state, None)
