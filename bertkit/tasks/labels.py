@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer
@@ -107,6 +107,28 @@ def label_ids(labels: Any) -> dict[str, int]:
     values: dict[str, str] = labels if isinstance(labels, dict) else {}
     ids = {name: index for index, name in enumerate(names_of(labels))}
     return ids | {value: ids[name] for value, name in values.items()}
+
+
+class Labelled:
+    """What tasks whose option `labels` is {value in the data: name} have in common."""
+
+    schema: ClassVar[Schema]
+    options: Any
+
+    @classmethod
+    def schema_of(cls, options: Any) -> Schema:
+        """The schema, whose labels have the names of `task.labels`."""
+        return with_names(cls.schema, options.labels)
+
+    @property
+    def names(self) -> list[str]:
+        """Label names in the order of their ids; empty where no labels were learned."""
+        return names_of(self.options.labels)
+
+    @property
+    def known_labels(self) -> frozenset[str] | None:
+        """Label names, and the values in the data that stand for them; None where no labels were learned."""
+        return frozenset(label_ids(self.options.labels)) or None
 
 
 def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:

@@ -18,9 +18,8 @@ from bertkit.evaluation import metrics, similarity
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.models.encoder import Encoder
-from bertkit.tasks import labels as own
 from bertkit.tasks.base import Batch, Predict
-from bertkit.tasks.labels import Labels
+from bertkit.tasks.labels import Labelled, Labels, as_targets, best_label, names_of, settle_labels, settle_range
 from bertkit.tasks.vectors import TextVector, VectorOptions, VectorTask, stacked
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class SentenceSimilarityOptions(VectorOptions):
 
 @final
 @dataclass(frozen=True)
-class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
+class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
     """One vector per text, compared by cosine (Reimers & Gurevych 2019).
 
     Learns from graded pairs (`text_a`, `text_b`, `score`), labelled pairs (`label`), or anchors with a `positive` and,
@@ -88,11 +87,6 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
     # --- from a recipe
 
     @classmethod
-    def schema_of(cls, options: SentenceSimilarityOptions) -> Schema:
-        """The schema, whose labels have the names of `task.labels`."""
-        return own.with_names(cls.schema, options.labels)
-
-    @classmethod
     def settle(cls, options: SentenceSimilarityOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
         """Loss, labels and range. Raises DataError on contradictions."""
         target = next(name for name in cls.schema.targets if name in rows.column_names)
@@ -103,19 +97,14 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
             raise DataError(Problem("task.loss", what, f"Write {' or '.join(LOSSES[target])}, or leave it out."))
         settled: dict[str, Any] = {"loss": loss}
         if target == "label":
-            settled["labels"] = own.settle_labels(options.labels, label_names(rows["label"][:], class_names))
-            names = own.names_of(settled["labels"])
+            settled["labels"] = settle_labels(options.labels, label_names(rows["label"][:], class_names))
+            names = names_of(settled["labels"])
             if loss != "softmax" and len(names) != 2:
                 what = f"{loss} learns from two labels, but train has {', '.join(names)}"
                 raise DataError(Problem("task.loss", what, "Write loss: softmax."))
         if target == "score" and loss == "cosine-mse":
-            settled["score_range"] = own.settle_range(options.score_range, rows["score"])
+            settled["score_range"] = settle_range(options.score_range, rows["score"])
         return settled
-
-    @property
-    def names(self) -> list[str]:
-        """Label names in the order of their ids; empty where it learned no labels."""
-        return own.names_of(self.options.labels)
 
     @property
     def metrics(self) -> Sequence[str]:
@@ -124,10 +113,6 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         if self.options.loss == "softmax":
             return metrics.selecting("single-label", self.names)
         return similarity.LABELLED if self.names else similarity.GRADED
-
-    @property
-    def known_labels(self) -> frozenset[str] | None:
-        return frozenset(own.label_ids(self.options.labels)) or None
 
     def describe(self) -> str:
         labels = f", labels {', '.join(self.names)}" if self.names else ""
@@ -153,7 +138,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         if target == "positive":
             return [0] * len(rows)
         if target == "label":
-            ids: list[int] = own.as_targets(rows, "label", self.options.labels).tolist()
+            ids: list[int] = as_targets(rows, "label", self.options.labels).tolist()
             return ids
         low, high = self.options.score_range or (0.0, 1.0)
         return [(score - low) / ((high - low) or 1.0) for score in column_values(rows, "score")]
@@ -189,7 +174,7 @@ class SentenceSimilarity(VectorTask[SentenceSimilarityOptions]):
         sides = stacked(items).astype(np.float64).reshape(len(rows), -1, len(items[0].vector))
         if items[0].classifier is not None:
             table = similarity.by_classifier(sides[:, 0], sides[:, 1], *items[0].classifier)
-            answers = [own.best_label(self.names, row) for row in table.tolist()]
+            answers = [best_label(self.names, row) for row in table.tolist()]
         else:
             sides /= np.maximum(np.linalg.norm(sides, axis=-1, keepdims=True), 1e-12)
             answers = self._by_cosine([*sides.transpose(1, 0, 2)], rows)

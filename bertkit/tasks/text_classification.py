@@ -66,7 +66,7 @@ class TextClassificationOptions(TaskOptions):
 
 @final
 @dataclass(frozen=True)
-class TextClassification(Task[TextClassificationOptions]):
+class TextClassification(own.Labelled, Task[TextClassificationOptions]):
     """Labels for texts, from the pooled first token (Devlin et al. 2019, section 4.1).
 
     The model is transformers' own `…ForSequenceClassification`. Under `overflow: window` a row's logits are
@@ -93,7 +93,7 @@ class TextClassification(Task[TextClassificationOptions]):
     @classmethod
     def schema_of(cls, options: TextClassificationOptions) -> Schema:
         """The schema, whose labels have the names of `task.labels`, with the target of `task.kind` alone."""
-        schema = own.with_names(cls.schema, options.labels)
+        schema = super().schema_of(options)
         return replace(schema, targets=(TARGETS[options.kind],)) if options.kind else schema
 
     @classmethod
@@ -136,17 +136,8 @@ class TextClassification(Task[TextClassificationOptions]):
         return self.options.kind or "single-label"
 
     @property
-    def names(self) -> list[str]:
-        """Label names in the order of their ids; empty for regression."""
-        return own.names_of(self.options.labels)
-
-    @property
     def inputs(self) -> Sequence[frozenset[str]]:
         return self.schema.inputs if self.options.pair is None else (self.schema.inputs[self.options.pair],)
-
-    @property
-    def known_labels(self) -> frozenset[str] | None:
-        return frozenset(own.label_ids(self.options.labels)) or None
 
     # --- rows -> features
 
