@@ -151,10 +151,10 @@ def test_places_are_lines_and_columns_those_of_the_first_row(tmp_path):
 
 TABS = 'set  data: {delimiter: "\\t"}'
 SAD = [
-    ("a field missing", "a O\n\nb\n", {}, ["t.conll:3: 1 fields where 2 are expected"]),
+    ("a field missing", "a O\n\nb\n", {}, ["t.conll:3: 1 field where 2 are expected"]),
     ("a field too many", "a O\nb X O\n", {}, ["t.conll:2: 3 fields where 2 are expected"]),
     ("not what the header says", "a O\n", {"header": ["a", "b", "c"]}, ["t.conll:1: 2 fields where 3 are expected"]),
-    ("two bad lines", "a O\nb\nc O\n\nd O O\n", {}, ["t.conll:2: 1 fields", "t.conll:5: 3 fields"]),
+    ("two bad lines", "a O\nb\nc O\n\nd O O\n", {}, ["t.conll:2: 1 field", "t.conll:5: 3 fields"]),
     ("a blank in a word", "New York\tB-LOC\n", {}, ["t.conll:1: a field of this tab", "'New York'", TABS]),
     ("a blank in a later word", "a\tO\nNew York\tB-LOC\n", {}, ["t.conll:2: a field of this tab", TABS]),
     ("an empty word", "a\tO\n\tO\n", {}, ["t.conll:2: field 1 is empty", TABS]),
@@ -197,7 +197,7 @@ def test_nothing_is_yielded_after_a_bad_line(tmp_path):
     path.write_text("a O\n\nb\n\nc O\n")
     rows = read_rows(path, spec())
     assert next(rows) == (1, {"tokens": ["a"], "tags": ["O"]})
-    with pytest.raises(DataError, match=":3: 1 fields"):
+    with pytest.raises(DataError, match=":3: 1 field"):
         next(rows)
 
 

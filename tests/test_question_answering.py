@@ -372,7 +372,7 @@ def test_answers_are_read_from_every_layout(answers: Any, tmp_path: Path) -> Non
         ([" "], "' ', is empty"),
         (7, "`answers` holds 7, where text, a list of texts or of"),
         ([7], "answer 1 is 7"),
-        ({"text": ["good"], "answer_start": [1, 2]}, "1 texts, but 2 answer_start"),
+        ({"text": ["good"], "answer_start": [1, 2]}, "1 text, but 2 answer_start"),
         ([{"text": "good", "answer_start": "12"}], "has the answer_start '12', where a whole number is expected"),
     ],
 )

@@ -184,7 +184,7 @@ def test_answers_in_every_layout(value, answers):
         (None, "None, where text, a list of texts"),
         ({"text": "a", "answer_start": 0}, "where text, a list of texts"),
         ({"text": ["a"], "answer_start": 0}, "where text, a list of texts"),
-        ({"text": ["a"], "answer_start": []}, "1 texts, but 0 answer_start"),
+        ({"text": ["a"], "answer_start": []}, "1 text, but 0 answer_start"),
         ({"text": ["a", None]}, "answer 2 is {'text': None, 'answer_start': None}, where text, or an object"),
         (["a", 3], "answer 2 is 3, where text, or an object with a text, is expected"),
         ([{"text": "a", "answer_start": 3.0}], "answer 1 has the answer_start 3.0, where a whole number"),

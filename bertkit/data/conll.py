@@ -128,7 +128,7 @@ def _fault(text: str, fields: list[str], expected: int, delimiter: str | None) -
     if tabs and (inner := [field for field in fields if " " in field]):
         return f"a field of this tab-separated line contains a space: {inner[0]!r}", tabs
     if len(fields) != expected:
-        return f"{len(fields)} fields where {expected} are expected", tabs
+        return f"{counted(len(fields), 'field')} where {expected} are expected", tabs
     if "" in fields:
         return f"field {fields.index('') + 1} is empty", tabs
     return None

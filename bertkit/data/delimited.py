@@ -70,7 +70,7 @@ def named_records(
                 stop()
             few = len(fields) < len(names)
             fix = "" if few else "quote fields that contain the delimiter, or set  data: {extra_fields: ignore}"
-            problems.add(f"{prefix}{number}", f"{len(fields)} fields where {len(names)} are expected", fix)
+            problems.add(f"{prefix}{number}", f"{counted(len(fields), 'field')} where {len(names)} are expected", fix)
         elif fields == names and number == 1:
             what = "the first row repeats the names of `header:`"
             problems.add(f"{prefix}1", what, "remove `header:`: the file has one")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from bertkit.data.table import Problems
-from bertkit.text import short_repr
+from bertkit.text import counted, short_repr
 
 T = TypeVar("T", str, int, bool, list[Any])
 
@@ -69,7 +69,9 @@ def read_answers(value: object) -> list[tuple[str, int | None]]:
         if not isinstance(texts, list) or not (starts is None or isinstance(starts, list)):
             raise ValueError(f"`answers` holds {short_repr(value)}, where {_FORMS}")
         if starts is not None and len(starts) != len(texts):
-            raise ValueError(f"`answers` holds {short_repr(value)}: {len(texts)} texts, but {len(starts)} answer_start")
+            raise ValueError(
+                f"`answers` holds {short_repr(value)}: {counted(len(texts), 'text')}, but {len(starts)} answer_start"
+            )
         pairs = zip(texts, starts or [None] * len(texts), strict=True)
         value = [{"text": text, "answer_start": start} for text, start in pairs]
     if not isinstance(value, list):
@@ -134,7 +136,7 @@ def _locate(context: str, text: str, start: int | None) -> tuple[int, str]:
     if not text.strip():
         return 0, "is empty"
     if start is not None and not 0 <= start < len(context):
-        return 0, f"starts at {start}, but the context has {len(context)} characters, counted from 0"
+        return 0, f"starts at {start}, but the context has {counted(len(context), 'character')}, counted from 0"
     if start is not None and context.startswith(text, start):
         return start, ""
     found = context.find(text)

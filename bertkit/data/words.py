@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from bertkit.data.tagging import Entity, tags_of
-from bertkit.text import short_repr
+from bertkit.text import counted, short_repr
 
 Alignment: TypeAlias = Literal["strict", "expand", "contract"]
 
@@ -126,7 +126,7 @@ def _fault(text: str, span: Mapping[str, Any]) -> str:
     if end < start:
         return f"ends at {end}, before it starts at {start}"
     if start < 0 or end > len(text):
-        return f"is from {start} to {end}, but the text has {len(text)} characters"
+        return f"is from {start} to {end}, but the text has {counted(len(text), 'character')}"
     return ""
 
 
