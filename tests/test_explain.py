@@ -20,7 +20,7 @@ from transformers import set_seed
 from bertkit.data.words import words
 from bertkit.errors import DataError
 from bertkit.explain.attention import attentions
-from bertkit.explain.explain import explain, explain_rows, rows_of, texts_of
+from bertkit.explain.explain import explain, explain_frame, explain_rows, rows_of, texts_of
 from bertkit.explain.gradients import integrated_gradients
 from bertkit.explain.text import lines
 from bertkit.explain.words import Text, add_feature
@@ -342,3 +342,28 @@ def test_neither_labels_nor_texts_move_the_cursor() -> None:
     told = "".join(lines(made))
     assert told.isprintable()
     assert told.count(r"a\x1b[2J\x9b\n\u202eb") == 3
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "list"])
+def test_a_frame_is_explained_by_a_frame(kind: str, tiny_encoder: Path) -> None:
+    texts = ["the cat was good", "a bad dog"]
+    predictor = predictor_of(KNOWN["single-label"].task(tiny_encoder), tiny_encoder)
+    given: Any = texts
+    if kind != "list":
+        library = pytest.importorskip(kind)
+        given = library.DataFrame({"text": texts, "note": [1, 2]})
+    if kind == "pandas":
+        given.index = ["r-1", "r-2"]
+    found = explain_frame(predictor, given)
+    expected = [
+        (label, each["what"], "text", text[start:end], score)
+        for label, text, one in zip(
+            ["r-1", "r-2"] if kind == "pandas" else [1, 2], texts, explain_rows(predictor, texts), strict=True
+        )
+        for each in one["attributed"]
+        for start, end, score in each["words"]["text"]
+    ]
+    rows = found.to_dicts() if kind == "polars" else found.to_dict("records")
+    assert [row["word"] for row in rows] == "the cat was good a bad dog".split()
+    assert [tuple(row.values()) for row in rows] == expected
+    assert list(rows[0]) == ["row", "what", "column", "word", "attribution"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, TypedDict
 
 from datasets import Dataset
 
 from bertkit.data import tagged
+from bertkit.data.memory import frame_like, is_a
 from bertkit.data.readers import read_rows, text_a_row
 from bertkit.data.schema import Answer
 from bertkit.data.words import words
@@ -136,15 +138,34 @@ def rows_of(predictor: Predictor, texts: Sequence[str], file: Path | None = None
     return [dict(zip(pair, texts, strict=True))]
 
 
-def explain_rows(predictor: Predictor, rows: Sequence[str | Mapping[str, Any]]) -> list[Explanation]:
+def explain_rows(predictor: Predictor, rows: Iterable[str | Mapping[str, Any]]) -> list[Explanation]:
     """Explain the answer to each text or row, in order; every row is read by itself.
 
-    Raises DataError for a row without the task's columns, and for an answer with nothing to explain.
+    rows: as for `Predictor.each`. Raises DataError for a row without the task's columns, and for an answer with
+    nothing to explain.
     """
     explanations = []
-    for number, given in enumerate(rows, 1):
+    for number, given in enumerate(predictor.each(rows), 1):
         explanation = explain(predictor, predictor.canonical([given], number - 1))
         if not explanation["attributed"]:
             raise DataError(Problem(f"row {number}", NOTHING.get(predictor.task.name, "there is nothing to explain")))
         explanations.append(explanation)
     return explanations
+
+
+def explain_frame(predictor: Predictor, rows: Any) -> Any:
+    """The explanations as a table of the library that `rows` is of, or of pandas for a list: a line per word.
+
+    Columns: `row`, its index label in pandas, else its number from 1; `what` is explained; the `column` of the text;
+    the `word` and its `attribution`, None for a word that the model did not read. Raises DataError as `explain_rows`.
+    """
+    explained = explain_rows(predictor, rows)
+    pandas = is_a(rows, "pandas.DataFrame", "pandas.Series")
+    lines = [
+        {"row": row, "what": each["what"], "column": column, "word": texts[column][start:end], "attribution": score}
+        for row, one in zip(rows.index if pandas else count(1), explained, strict=False)
+        for each, texts in ((each, one["texts"]) for each in one["attributed"])
+        for column, words in each["words"].items()
+        for start, end, score in words
+    ]
+    return frame_like(None if pandas else rows, lines)

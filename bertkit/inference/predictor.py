@@ -115,24 +115,31 @@ class Predictor:
     def stream(self, rows: Iterable[Row]) -> Iterator[Answer]:
         """Answers in the rows' order, in constant memory. Raises DataError on a row without the task's columns.
 
-        rows: texts or dicts, or one of them; or a pandas or polars DataFrame, pyarrow.Table or Dataset, which is
-            converted as a whole.
+        rows: as for `each`.
         """
-        if is_frame(rows):
-            read = {*self.task.schema.context}.union(*self.task.inputs)
-            mapped = chain.from_iterable(columns_of(self.columns.get(name, name)) for name in read)
-            rows = frame_rows(rows, {*read, *mapped})
-        elif isinstance(rows, str | Mapping):
-            rows = [rows]
-        if not isinstance(rows, Iterable):
-            raise DataError(Problem("", f"expected texts or rows, found {rows!r:.60}"))
-        source, start = iter(rows), 0
+        source, start = self.each(rows), 0
         while chunk := list(islice(source, self.task.chunk_size)):
             try:
                 yield from map(self.revise, self.task.answer(self.canonical(chunk, start), self.predict_features))
             except RowsError as error:
                 raise error.renumbered(partial(add, start)) from None
             start += len(chunk)
+
+    def each(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The rows, one at a time. Raises DataError on what has no rows.
+
+        rows: texts or dicts, or one of them; or a pandas or polars DataFrame, pyarrow.Table or Dataset, which is
+            converted as a whole.
+        """
+        if is_frame(rows):
+            read = {*self.task.schema.context}.union(*self.task.inputs)
+            mapped = chain.from_iterable(columns_of(self.columns.get(name, name)) for name in read)
+            return frame_rows(rows, {*read, *mapped})
+        if isinstance(rows, str | Mapping):
+            return iter([rows])
+        if not isinstance(rows, Iterable):
+            raise DataError(Problem("", f"expected texts or rows, found {rows!r:.60}"))
+        return iter(rows)
 
     def frame(self, rows: Iterable[Row]) -> Any:
         """The answers as a table of the library that `rows` is of, or of pandas for a list; pandas keeps its index.

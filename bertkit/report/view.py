@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit import run
 from bertkit.errors import ModelError, Problem
+from bertkit.explain.explain import explain_frame
 from bertkit.report.facts import Facts, damage_as_error, lines_of, read_facts
 from bertkit.report.mistakes import mistakes
 from bertkit.report.sections import points_of, score_rows, summary, warnings
@@ -51,6 +52,10 @@ class Run(run.Run):
         listed = found.every[:n] if found else []
         cells = [(m.row, m.where, m.gold, m.answer, m.measure, " | ".join(_texts(m))) for m in listed]
         return pd.DataFrame(cells, columns=names)
+
+    def explain(self, rows: Any) -> Any:
+        """Which words led to the answers for these texts, rows or frame: a table; see `explain_frame`."""
+        return explain_frame(self.load(), rows)
 
     def plot(self) -> Figure:
         """The training loss and the headline metric on validation over steps, a line per seed."""
