@@ -46,7 +46,8 @@ from bertkit.data.words import words
 from bertkit.errors import DataError, ModelError
 from bertkit.inference import embed
 from bertkit.inference.embed import embed_features, embed_file
-from bertkit.inference.features import Features, _Reader
+from bertkit.inference.features import Features
+from bertkit.inference.layer_reader import LayerReader
 
 TEXTS = [
     "the cat sat on the mat .",
@@ -70,13 +71,13 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that went through the encoder."""
     seen: list[str] = []
-    real = _Reader.vectors
+    real = LayerReader.vectors
 
-    def counting(self: _Reader, texts: list[str]) -> Any:
+    def counting(self: LayerReader, texts: list[str]) -> Any:
         seen.extend(texts)
         return real(self, texts)
 
-    monkeypatch.setattr(_Reader, "vectors", counting)
+    monkeypatch.setattr(LayerReader, "vectors", counting)
     return seen
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,31 +12,24 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
-from transformers import PreTrainedTokenizerBase
 
-from bertkit.cache import fingerprint, model_key
+from bertkit.cache import fingerprint
 from bertkit.data.table import Problems
 from bertkit.data.values import replace_surrogates
-from bertkit.data.words import words
-from bertkit.encoding.padding import Collator, batches_by_length
-from bertkit.encoding.texts import encode_texts
-from bertkit.encoding.words import encode_words
 from bertkit.errors import DataError, ModelError, Problem
+from bertkit.inference.layer_reader import Ints, LayerReader, changed
 from bertkit.inference.settings import MIN_LENGTH, resolve_max_length
 from bertkit.inference.vector_cache import CHUNK, Vectors, cached
 from bertkit.models.device import Precision, best_device, best_precision
-from bertkit.models.encoder import Encoder, load_config, load_model, load_tokenizer, resolve_encoder
+from bertkit.models.encoder import load_config, load_tokenizer, resolve_encoder
 from bertkit.sections import ModelSpec
 from bertkit.text import short_repr
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 Combine = Literal["concat", "sum", "mean"]
 Pool = Literal["mean", "cls", "max", "none"]
-
-_STRIDE = 64  # tokens shared by the windows of a long text with pool="none", as in token classification
 
 
 @dataclass(repr=False, eq=False)  # scikit-learn's own repr, and identity
@@ -83,11 +76,11 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     @cached_property
-    def reader_(self) -> _Reader:
+    def reader_(self) -> LayerReader:
         """As `fit` made it; it is not saved, but made again where it is needed. Raises ModelError."""
         reader = _reader(self.params_)
         if reader.files != self.files_:
-            raise _changed(reader.encoder)
+            raise changed(reader.encoder)
         return reader
 
     def __getstate__(self) -> dict[str, Any]:
@@ -141,7 +134,7 @@ class Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray([f"{block}_{n}" for block in blocks for n in range(reader.size // len(blocks))], dtype=object)
 
 
-def _reader(params: Features) -> _Reader:
+def _reader(params: Features) -> LayerReader:
     """Raises ModelError where there is no such encoder, or the parameters do not suit it."""
     run = Path(params.model).expanduser() / "model"
     name = str(run if (run / "config.json").is_file() else params.model)
@@ -155,11 +148,7 @@ def _reader(params: Features) -> _Reader:
     size = config.hidden_size * (len(layers) if params.combine == "concat" else 1)
     limit = resolve_max_length(encoder, tokenizer, params.max_length)
     precision = params.precision or best_precision(device)
-    return _Reader(params, encoder, files, tokenizer, layers, size, limit, device, precision)
-
-
-def _changed(encoder: Encoder) -> ModelError:
-    return ModelError(Problem(encoder.name, "its files have changed since it was fitted", "Fit again."))
+    return LayerReader(params, encoder, files, tokenizer, layers, size, limit, device, precision)
 
 
 def _chunks(texts: list[str]) -> Iterator[list[str]]:
@@ -229,94 +218,3 @@ def _texts(X: Any) -> list[str]:
             problems.add(f"row {row}", what, fix)
     problems.raise_if_any()
     return [replace_surrogates(text) for text in values]
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """An encoder and how it is used. Its weights are loaded on first use."""
-
-    params: Features  # as they were when it was fitted
-    encoder: Encoder
-    files: str  # their fingerprint
-    tokenizer: PreTrainedTokenizerBase
-    layers: tuple[int, ...]  # counted from the embeddings
-    size: int  # of a vector
-    max_length: int
-    device: torch.device
-    precision: Precision
-
-    @cached_property
-    def model(self) -> Any:
-        from transformers import AutoModel
-
-        model: Any = load_model(self.encoder, AutoModel, {}, new_head=True)
-        if fingerprint(self.encoder.folder) != self.files:
-            raise _changed(self.encoder)
-        return model.to(self.device).eval()
-
-    @cached_property
-    def batch_size(self) -> int:
-        """1 where padding changes these layers, so that a vector depends on its text alone. Raises ModelError."""
-        from bertkit.inference.probe import LIMIT, change_by_padding
-
-        change = change_by_padding(self.tokenizer, self.model, self.max_length, layers=self.layers)
-        return self.params.batch_size if change <= LIMIT else 1
-
-    @cached_property
-    def key(self) -> dict[str, Any]:
-        """All that determines the vector of a text."""
-        options = {name: getattr(self, name) for name in ("layers", "max_length", "precision")}
-        options |= {"combine": self.params.combine, "pool": self.params.pool, "device": self.device.type}
-        return model_key(self.encoder.folder) | options | {"model": self.files}
-
-    def vectors(self, texts: Sequence[str]) -> Vectors:
-        """`(texts, size + 1)`: the last column is the number of dropped tokens, so that it is cached too."""
-        from bertkit.models.heads.vectors import pool
-
-        columns = encode_texts(self.tokenizer, [texts], max_length=self.max_length, overflow="truncate", stride=0)
-        rows = np.empty((len(texts), self.size + 1), dtype=np.float32)
-        rows[:, -1] = columns["lost"]
-        pooling: Any = self.params.pool  # not "none", which goes to `words`
-        for indices, hidden, mask in self._hidden(columns):
-            rows[indices, :-1] = pool(hidden, mask, pooling).cpu().numpy()
-        return rows
-
-    def words(self, texts: Sequence[str]) -> list[Vectors]:
-        """`(words, size)` for each text."""
-        places = [words(text) for text in texts]
-        columns = encode_words(self.tokenizer, texts, places, max_length=self.max_length, stride=_STRIDE)
-        results = [np.zeros((len(spans), self.size), dtype=np.float32) for spans in places]
-        for indices, hidden, _ in self._hidden(columns):
-            for index, states in zip(indices, hidden.cpu().numpy(), strict=True):
-                results[columns["row"][index]][columns["words"][index]] = states[columns["heads"][index]]
-        return results
-
-    def _hidden(self, columns: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Ints, torch.Tensor, torch.Tensor]]:
-        """By batch: indices of features, their combined layers `(features, tokens, size)`, and the attention mask."""
-        import torch
-
-        collate = Collator.of(self.tokenizer, {})
-        inputs = {name: columns[name] for name in self.tokenizer.model_input_names if name in columns}
-        for indices in batches_by_length(columns["length"], self.batch_size):
-            batch = collate({name: [values[index] for index in indices] for name, values in inputs.items()})
-            batch = {name: values.to(self.device) for name, values in batch.items()}
-            with (
-                torch.inference_mode(),
-                torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"),
-            ):
-                states = self.model(**batch, output_hidden_states=True).hidden_states
-            self._check_lengths(states, batch["input_ids"].shape[1])
-            # Outside the block, which would otherwise stay active for the caller between batches.
-            chosen = [states[layer].float() for layer in self.layers]
-            if self.params.combine == "concat":
-                hidden = torch.cat(chosen, dim=-1)
-            else:
-                hidden = torch.stack(chosen).sum(0) / (len(chosen) if self.params.combine == "mean" else 1)
-            yield indices, hidden, batch["attention_mask"]
-
-    def _check_lengths(self, states: Sequence[torch.Tensor], tokens: int) -> None:
-        """Raises ModelError where a requested layer has fewer states than tokens: Funnel pools them after a block."""
-        whole = [state.shape[1] == tokens for state in states]
-        if not all(whole[layer] for layer in self.layers):
-            what = f"layers {list(self.layers)} of this {self.model.config.model_type} have fewer states than tokens"
-            raise ModelError(Problem("layers", what, f"Layers 0 to {whole.index(False) - 1} have one per token."))
