@@ -110,7 +110,7 @@ def test_what_is_wrong_is_located_by_row(tmp_path: Path) -> None:
 def test_what_is_no_workbook(tmp_path: Path) -> None:
     path = tmp_path / "a.xlsx"
     path.write_bytes(b"\xd0\xcf\x11\xe0 of a password")
-    assert "is no .xlsx file; a workbook with a password" in fails(path)
+    assert "not an .xlsx workbook, or one with a password" in fails(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.txt", "hello")
     assert "a.xlsx: cannot be read as xlsx" in fails(path)

@@ -432,7 +432,7 @@ def test_brat_standoff_that_is_wrong(tmp_path):
         f"{folder}/a.ann:2: the span 'New York' is from 8 to 15, where the text has 'ew York'",
         f"{folder}/b.ann:1: the span 'A n' is discontinuous (0 1;2 3)",
         f"{folder}/b.ann:2: not brat's ID<tab>TYPE START END<tab>TEXT: 'T2\\tPER'",
-        f"{folder}/c.ann: its text, c.txt, is not beside it",
+        f"{folder}/c.ann: its text, c.txt, is not in the same folder",
     ):
         assert part in said
     (folder / "b.txt").write_bytes(b"\xe9")

@@ -1,4 +1,4 @@
-"""brat's standoff annotations: a folder of texts, each a .txt with its .ann beside it (Stenetorp et al. 2012)."""
+"""brat's standoff annotations: a folder of NAME.txt with NAME.ann (Stenetorp et al. 2012)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ def is_brat(folder: Path) -> bool:
     return folder.is_dir() and any(folder.glob("*.ann"))
 
 
-def brat_rows(folder: Path, problems: Problems | None = None) -> Iterator[NumberedRow]:
+def brat_rows(folder: Path, problems: Problems) -> Iterator[NumberedRow]:
     """The texts in the order of their names, as (number from 1, {id, text, spans}); events and relations are not read.
 
     `annotated` is false where a text has no .ann. Nothing is yielded after the first problem. Raises DataError with
     file and line: a .ann without its text, text that is not UTF-8, spans that are discontinuous or not in the text.
     """
-    problems = Problems() if problems is None else problems
     problems.export = Export("brat's standoff annotations", "document")
     texts = sorted(folder.glob("*.txt"))
     for alone in sorted({path.stem for path in folder.glob("*.ann")} - {path.stem for path in texts}):
-        problems.add(str(folder / f"{alone}.ann"), f"its text, {alone}.txt, is not beside it")
+        problems.add(str(folder / f"{alone}.ann"), f"its text, {alone}.txt, is not in the same folder")
     for number, path in enumerate(texts, 1):
         text, marks = _read(path, problems), path.with_suffix(".ann")
         if not marks.exists():

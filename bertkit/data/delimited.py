@@ -20,7 +20,7 @@ from bertkit.text import counted, listed
 _DELIMITERS = ";\t|,"  # those that are recognised where another one is set
 _QUOTES = (
     ("unexpected end of data", "a quote that opens in this row is never closed"),
-    ("field larger", f"a quote that opens in this row is not closed within {MAX_LINE:,} bytes"),
+    ("field larger", f"a quote that opens in this row is not closed within {MAX_LINE:,} characters"),
     ("new-line character", "a carriage return outside quotes"),
     ("", "text follows a closing quote in this row"),
 )

@@ -33,7 +33,7 @@ def sheet_records(
     Cells are texts whatever their type, as values, not as they are displayed: 2024-03-05, 3, 1.5 (with this decimal
     separator), true; the last values of formulas. Rows are as wide as the first, or as `width`, or as their own last
     text. They are streamed; the texts that the file shares between cells are held in memory.
-    Raises DataError: no .xlsx file, or one of over MAX_WHOLE bytes when unpacked; UserError without openpyxl.
+    Raises DataError: not an .xlsx file, or one of over MAX_WHOLE bytes when unpacked; UserError without openpyxl.
     """
     with extras_required():
         import openpyxl
@@ -59,7 +59,7 @@ def sheet_records(
                     width = width or len(texts)
                     yield number, texts + [""] * (width - len(texts))
     except zipfile.BadZipFile as error:
-        what = "is no .xlsx file; a workbook with a password or in the format .xls is none either"
+        what = "not an .xlsx workbook, or one with a password"
         raise DataError(Problem(name, what, "save it as an .xlsx workbook without a password, or as csv")) from error
     except _DAMAGE as error:
         raise DataError(Problem(name, f"cannot be read as xlsx: {error}", "save it again, or as csv")) from error

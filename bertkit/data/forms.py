@@ -81,8 +81,8 @@ def temporary_rows(given: Any) -> Iterator[dict[str, Any]]:
 
 
 def _is_column(value: Any) -> bool:
-    listed = isinstance(value, list | tuple) and not any(isinstance(each, Mapping) for each in value)
-    return listed or is_a(value, *_COLUMNS)
+    plain = isinstance(value, list | tuple) and not any(isinstance(each, Mapping) for each in value)
+    return plain or is_a(value, *_COLUMNS)
 
 
 def _are_files(value: Any) -> bool:

@@ -14,7 +14,7 @@ from bertkit.data.schema import ID, Column, Finding, Schema, cell, columns_of, n
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of, normal, normalize_labels
 from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerprint, in_blocks, locations, on_disk
-from bertkit.data.values import convert, divided
+from bertkit.data.values import convert, split_labels
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 from bertkit.text import counted, listed
@@ -204,7 +204,7 @@ def _read(
                 source = part.mapping.get(name)
                 values = [None if source is None else cell(row, source) for _, row in block]
                 if columns[name].holds == "labels":
-                    values = [divided(value, spec.labels_separator) for value in values]
+                    values = [split_labels(value, spec.labels_separator) for value in values]
                 if name == "id" and name not in spec.columns:  # nobody said that it names the row
                     values = [None if isinstance(value, list | dict | bytes) else value for value in values]
                 if columns[name].holds == "label":  # converted once all values are read; equal ones are one object

@@ -45,9 +45,9 @@ def frame_rows(frame: Any, names: Collection[str]) -> Iterator[dict[str, Any]]:
 
 def frame_like(given: Any, rows: Iterable[Mapping[str, Any]]) -> Any:
     """The rows as a frame of the library that `given` is of, with its index; of pandas for a list."""
-    listed_rows = list(rows)
-    names = dict.fromkeys(name for row in listed_rows for name in row)
-    columns = {name: [row.get(name) for row in listed_rows] for name in names}
+    rows = list(rows)
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
     if is_a(given, "polars.DataFrame", "polars.Series"):
         return sys.modules["polars"].DataFrame(columns, strict=False)
     if is_a(given, "pyarrow.Table"):

@@ -26,7 +26,7 @@ def mapped_columns(spec: DataSpec) -> set[str]:
 
 
 def cell(row: Mapping[str, Any], source: Source) -> Any:
-    """The row's value; of several columns their texts, each on a line, or the first value that is no text."""
+    """The row's value; of several columns their texts, each on a line, or the first value that is not text."""
     if isinstance(source, str):
         return row.get(source)
     values = [value for name in source if (value := row.get(name)) not in (None, "")]
@@ -47,7 +47,7 @@ class Column(NamedTuple):
     about: str
     unchecked: bool = False  # may be empty, or the same in all rows of train
     names: Mapping[str, str] = {}  # of labels: value in the data -> label name; a value that is not there is its name
-    located: bool = False  # answers have offsets in it, in the user's own characters
+    located: bool = False  # offsets count its characters as given
 
 
 MISLEADING = "scores will look better than they are"

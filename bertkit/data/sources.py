@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.arrow import class_names, named_rows
 from bertkit.data.beir import Beir, pairs, read_beir
 from bertkit.data.brat import brat_rows, is_brat
-from bertkit.data.disk_list import AT_A_TIME
+from bertkit.data.disk_list import AT_A_TIME, DiskList
 from bertkit.data.exports import survey
 from bertkit.data.memory import stored_files
 from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_rows, row_prefix, suffix_of
@@ -215,16 +215,15 @@ def _file_parts(paths: Sequence[Path], spec: DataSpec, name: str = "") -> list[P
 
 def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
     problems, brat = Problems(name), path.is_dir()
-    read = partial(brat_rows, path) if brat else partial(read_rows, path, spec)
-    rows = read(problems)
+    rows = brat_rows(path, problems) if brat else read_rows(path, spec, problems)
     first = next(rows)
     prefix = f"{name}, document " if brat else row_prefix(name, format_of(path, spec))
     rows = chain([first], rows)
     if problems.export is None:
         return Part(name, prefix, list(first[1]), rows, problems.class_names, problems.findings)
-    # it is read twice: its columns are those of all its rows
-    columns, findings = survey(problems.export, rows, name, mapped_columns(spec))
-    annotated = (each for each in read() if each[1].get("annotated", True))
+    numbered = DiskList(rows)  # its columns are those of all its rows
+    columns, findings = survey(problems.export, numbered, name, mapped_columns(spec))
+    annotated = ((number, row) for number, row in numbered if row.get("annotated", True))
     return Part(name, prefix, columns, annotated, {}, findings, export=problems.export)
 
 
@@ -241,12 +240,13 @@ def _hub_parts(rows: Dataset, name: str, wanted: Collection[str]) -> list[Part]:
 def _load_hub(spec: DataSpec) -> Mapping[str, Dataset]:
     import datasets
     from datasets.exceptions import DatasetsError
-    from huggingface_hub.utils import httpx, validate_repo_id  # type: ignore[attr-defined]  # exported lazily
+    from httpx2 import HTTPError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported lazily
 
     try:
         validate_repo_id(str(spec.source))
         return dict(datasets.load_dataset(str(spec.source), name=spec.subset, revision=spec.revision))
-    except (OSError, ValueError, RuntimeError, DatasetsError, httpx.HTTPError) as error:
+    except (OSError, ValueError, RuntimeError, DatasetsError, HTTPError) as error:
         raise DataError(_hub_problem(spec, error)) from None
 
 

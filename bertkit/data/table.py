@@ -127,10 +127,7 @@ class Origin:
         """The locations of these rows, in this order."""
         file, number = (array(a.typecode, [a[i] for i in indices]) for a in (self.file, self.number))
         groups = array("q", [self.groups[i] for i in indices] if self.groups else [])
-        ids = (
-            self.ids.select(indices) if isinstance(self.ids, DiskList) else self.ids and [self.ids[i] for i in indices]
-        )
-        return Origin(self.files, file, number, groups, ids)
+        return Origin(self.files, file, number, groups, _select(self.ids, indices) if self.ids else ())
 
 
 class WrongColumn(ValueError):
@@ -171,11 +168,12 @@ class Table:
 
     def select(self, indices: Sequence[int]) -> Table:
         """These rows, in this order."""
-        values: dict[str, Sequence[Any]] = {
-            name: column.select(indices) if isinstance(column, DiskList) else [column[i] for i in indices]
-            for name, column in self.values.items()
-        }
+        values = {name: _select(column, indices) for name, column in self.values.items()}
         return Table(values, self.origin.select(indices))
+
+
+def _select(values: Sequence[Any], indices: Sequence[int]) -> Sequence[Any]:
+    return values.select(indices) if isinstance(values, DiskList) else [values[i] for i in indices]
 
 
 def in_blocks(values: Iterator[T]) -> Iterator[list[T]]:

@@ -149,7 +149,7 @@ def _label(value: Any) -> str | None:
     return value
 
 
-def divided(value: Any, separator: str) -> Any:
+def split_labels(value: Any, separator: str) -> Any:
     """Several labels in one text as a list; every other value as it is."""
     return [part.strip() for part in value.split(separator) if part.strip()] if isinstance(value, str) else value
 
