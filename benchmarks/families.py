@@ -1,8 +1,8 @@
-"""Every encoder family x every task: is it trained and answered right, refused before training, or wrong?
+"""Every encoder family x every task: does it train and predict correctly, is it refused before training, or wrong?
 
 A family is a config of transformers with random weights, and the family's own tokenizer, trained in memory. A cell
-trains it for two steps on the rows of a case of tests/cases.py, loads the run and asks it. It is `right` if answers one
-by one, in one batch and in predictions/ are the same, `evaluate` gives the scores of results.json, transformers gives
+trains it for two steps on the rows of a case of tests/cases.py, loads the run and predicts. It is `right` if answers
+one by one, in one batch and in predictions/ are the same, `evaluate` gives the scores of results.json, transformers gives
 the same features and probabilities of labels and masked tokens, and frozen embeddings have not moved. `warned`: the
 same, but answers depend on their batch, of which bertkit warns. `refused`: an error for the user before anything is
 trained. Everything else, a traceback included, is `WRONG`. Reports are not written.
@@ -53,7 +53,7 @@ CELLS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> case of tests/cases.
 }
 FEATURES, BY_BATCH = "features", "answers one by one differ from those of a batch"
 
-TOKENIZERS = {  # class -> model types; after a plus, what tells apart two families of one type
+TOKENIZERS = {  # class -> model types; after a plus, what distinguishes two families of one type
     "BertTokenizer": "bert bros convbert distilbert electra ernie layoutlm megatron-bert mobilebert nomic_bert "
     "roberta+Bert roc_bert roformer squeezebert",
     "RobertaTokenizer": "data2vec-text ibert lilt longformer mra roberta roberta-prelayernorm",
@@ -66,7 +66,7 @@ TOKENIZERS = {  # class -> model types; after a plus, what tells apart two famil
     **{"RemBertTokenizer": "rembert", "SplinterTokenizer": "splinter", "XLNetTokenizer": "xlnet"},
     "PreTrainedTokenizerFast": "eurobert flaubert modernbert ultrabert xlm",  # byte-level BPE
 }
-IN_PYTHON = {  # or with words from another library
+IN_PYTHON = {  # implemented in Python, or needs another library
     **{"BertweetTokenizer": "roberta+Bertweet", "PhobertTokenizer": "roberta+Phobert", "XLMTokenizer": "xlm+XLM"},
     **{"FlaubertTokenizer": "flaubert+Flaubert", "RoFormerTokenizer": "roformer+RoFormer"},
     **{"CanineTokenizer": "canine", "PerceiverTokenizer": "perceiver"},
@@ -74,12 +74,12 @@ IN_PYTHON = {  # or with words from another library
 FAMILIES = {family: name for name, each in (TOKENIZERS | IN_PYTHON).items() for family in each.split()}
 BRACKETS, ROBERTA = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
-FIRST = {  # tokenizer -> its first tokens, where its class has others than its models
+FIRST = {  # tokenizer -> first tokens of its vocabulary, where they are not BRACKETS
     **dict.fromkeys(("HerbertTokenizer", "LayoutLMv3Tokenizer", "LukeTokenizer", "RobertaTokenizer"), ROBERTA),
     "DebertaTokenizer": ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"],
     "MPNetTokenizer": [*ROBERTA[:3], "[UNK]", "<unk>", "<mask>"],
 }
-SIZES = {  # value -> fields of a config, of which each type has some
+SIZES = {  # value -> config fields; each model type has some of them
     24: "hidden_size d_model dim emb_dim true_hidden_size intra_bottleneck_size d_latents",
     2: "num_hidden_layers num_attention_heads num_key_value_heads n_layer n_layers n_head n_heads n_langs "
     "channel_shrink_ratio type_vocab_size",
@@ -192,7 +192,7 @@ def mistakes(run: Any, encoder: Path, rows: list[dict[str, Any]], cell: str) -> 
     if differs(bertkit.evaluate(run.folder)["metrics"], results):
         yield "evaluate differs from results.json"
     written = (run.folder / "predictions" / "test.jsonl").read_text().splitlines()
-    if masked:  # masks drawn for scores depend on all rows
+    if masked:  # the masks sampled for scores depend on all rows
         rows = [{"text": f"{text} {predictor.task.tokenizer.mask_token} ."} for text in TEXTS]
     elif differs([json.loads(line)["answer"] for line in written], predictor(rows)):
         yield "predict differs from predictions/test.jsonl"

@@ -594,9 +594,9 @@ def test_too_late() -> None:
         found = await asyncio.gather(
             batcher.answers([row(0)], "a"), batcher.answers([row(1)], "b"), return_exceptions=True
         )
-        assert [(each.status, each.retry_after) for each in found if isinstance(each, Refused)] == [
+        assert [(each.status, each.headers) for each in found if isinstance(each, Refused)] == [
             (504, None),
-            (503, 1),
+            (503, {"Retry-After": "1"}),
         ]
         model.may.set()
         await batcher.call(lambda: None)  # after the call that was too late

@@ -25,10 +25,10 @@ def list_of(item: Any) -> Any:
 
 
 TRUNCATED = described(bool, "the text was longer than the model's maximum length, and was cut")
-EMPTY = described(bool, "the tokenizer finds nothing to read in the text")
+EMPTY = described(bool, "the text has no token")
 SCORES = described(dict[str, float], "label -> calibrated probability")
 SPAN = {"start": int, "end": int, "score": float}
-TAG = described(str, "its tag or label; with labels of words, an empty text for a word without a token")
+TAG = described(str, "its tag or label; with `scheme: none`, an empty string for a word without a token")
 Word = schema("Word", "start and end are characters of the text, end exclusive.", word=str, tag=TAG, **SPAN)
 Entity = schema("Entity", "start and end are characters of the text, end exclusive.", text=str, label=str, **SPAN)
 Span = schema("Span", "start and end are characters of the context, end exclusive.", answer=str, **SPAN)

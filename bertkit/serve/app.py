@@ -143,7 +143,6 @@ def _add(app: FastAPI, path: str, handler: Handler, request_type: Any, response_
         return Response(content, media_type="application/json")
 
     endpoint.__annotations__["body"] = request_type  # depends on the task; FastAPI reads it from here
-    name = path.strip("/") or "root"
     app.add_api_route(
         path,
         endpoint,
@@ -151,7 +150,7 @@ def _add(app: FastAPI, path: str, handler: Handler, request_type: Any, response_
         response_model=response_type,
         responses=_errors(OpenAIError) if path.startswith("/v1/") else None,
         summary=summary,
-        operation_id=name,
+        operation_id=path.strip("/") or "root",
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from bertkit.data.schema import Answer
 from bertkit.errors import UserError
-from bertkit.serve.limits import Limits, Refused
+from bertkit.serve.limits import RETRY, Limits, Refused
 from bertkit.serve.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Batcher:
             limit = f"{self._limits.timeout:g} seconds"
             if job.taken:
                 raise Refused(504, f"not answered within {limit}", "Backend") from None
-            raise Refused(503, f"still queued after {limit}", "Overloaded", retry_after=1) from None
+            raise Refused(503, f"still queued after {limit}", "Overloaded", RETRY) from None
         finally:
             job.finished.cancel()  # so that rows are not answered for a client that has left
         if job.error:

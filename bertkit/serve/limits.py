@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 # Those of text-embeddings-inference, and Unauthorized.
 Kind = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty", "Unauthorized"]
+RETRY = {"Retry-After": "1"}  # seconds
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class Limits:
 
 
 class Refused(Exception):
-    """A request that is answered with an error. retry_after: seconds until another attempt is worthwhile."""
+    """A request that is answered with an error. headers: of the response."""
 
-    def __init__(self, status: int, message: str, kind: Kind, retry_after: int | None = None) -> None:
+    def __init__(self, status: int, message: str, kind: Kind, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
-        self.status, self.message, self.kind, self.retry_after = status, message, kind, retry_after
+        self.status, self.message, self.kind, self.headers = status, message, kind, headers

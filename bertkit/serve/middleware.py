@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertkit.serve.batcher import traceback_without_message
-from bertkit.serve.limits import Limits, Refused
+from bertkit.serve.limits import RETRY, Limits, Refused
 from bertkit.serve.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -32,32 +32,17 @@ T = TypeVar("T")
 def error_response(error: Refused, path: str) -> JSONResponse:
     """`{"error", "error_type"}`, as text-embeddings-inference writes it; under /v1/ as OpenAI's clients read it."""
     text = error.message[:MAX_MESSAGE].encode("utf-8", "replace").decode()  # it may quote a lone surrogate
-    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
     content: dict[str, Any] = {"error": text, "error_type": error.kind}
     if path.startswith("/v1/"):
         content = {"error": {"message": text, "type": error.kind}}
-    return JSONResponse(content, status_code=error.status, headers=headers)
-
-
-def _two_lengths(path: str) -> JSONResponse:
-    """Refuses a body of two lengths, by which a proxy may have been deceived; RFC 9112, 6.3, ends the connection."""
-    error = Refused(400, "Content-Length and Transfer-Encoding contradict each other: send one of them", "Validation")
-    response = error_response(error, path)
-    response.headers["Connection"] = "close"
-    return response
-
-
-def _unauthorized(path: str) -> JSONResponse:
-    response = error_response(Refused(401, "send the API key: Authorization: Bearer KEY", "Unauthorized"), path)
-    response.headers["WWW-Authenticate"] = "Bearer"
-    return response
+    return JSONResponse(content, status_code=error.status, headers=error.headers)
 
 
 class LimitsMiddleware:
     """Enforces the limits and the API key, and gives each request an id.
 
     A POST counts as active before its body is read, so that bodies in memory are limited too.
-    paths: those with their own metrics. api_key: None: everybody is answered.
+    paths: those with their own metrics. api_key: what clients must send; None: nothing.
     """
 
     def __init__(
@@ -82,14 +67,12 @@ class LimitsMiddleware:
             await send(message)
 
         respond: ASGIApp = self._post if scope["method"] == "POST" else self.app
-        if {"content-length", "transfer-encoding"}.issubset(headers):
-            respond = _two_lengths(scope["path"])
-        elif not self._authorized(scope["path"], headers):
-            respond = _unauthorized(scope["path"])
+        if error := self._error(scope["path"], headers):
+            respond = error_response(error, scope["path"])
         try:
             await respond(scope, receive, send_and_note_status)
-        except Exception as error:  # uvicorn would log the message, which may quote a user's text
-            logger.error("%s failed, request %s\n%s", scope["path"], request_id, traceback_without_message(error))
+        except Exception as failure:  # uvicorn would log the message, which may quote a user's text
+            logger.error("%s failed, request %s\n%s", scope["path"], request_id, traceback_without_message(failure))
             if not status:
                 refused = Refused(500, "the server failed; see its log", "Backend")
                 await error_response(refused, scope["path"])(scope, receive, send_and_note_status)
@@ -99,6 +82,16 @@ class LimitsMiddleware:
             self.metrics.requests.labels(path, status or "disconnected").inc()
             self.metrics.seconds.labels(path).observe(time.perf_counter() - started)
 
+    def _error(self, path: str, headers: Headers) -> Refused | None:
+        """Why any request is refused by its headers."""
+        if {"content-length", "transfer-encoding"}.issubset(headers):  # RFC 9112, 6.3: maybe request smuggling; close
+            what = "Content-Length and Transfer-Encoding contradict each other: send one of them"
+            return Refused(400, what, "Validation", {"Connection": "close"})
+        if not self._authorized(path, headers):
+            what = "send the API key: Authorization: Bearer KEY"
+            return Refused(401, what, "Unauthorized", {"WWW-Authenticate": "Bearer"})
+        return None
+
     def _authorized(self, path: str, headers: Headers) -> bool:
         if self.api_key is None or path in OPEN:
             return True
@@ -106,8 +99,7 @@ class LimitsMiddleware:
         return scheme.lower() == "bearer" and compare_digest(key.encode("latin-1"), self.api_key.encode())
 
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        error = self._error(Headers(scope=scope))
-        if error:
+        if error := self._post_error(Headers(scope=scope)):
             await error_response(error, scope["path"])(scope, receive, send)
             return
         self.active += 1
@@ -118,10 +110,10 @@ class LimitsMiddleware:
             self.active -= 1
             self.metrics.active.dec()
 
-    def _error(self, headers: Headers) -> Refused | None:
+    def _post_error(self, headers: Headers) -> Refused | None:
         """Why a POST is refused before its body is read."""
         if self.active >= self.limits.max_concurrent_requests:
-            return Refused(429, "too many concurrent requests", "Overloaded", retry_after=1)
+            return Refused(429, "too many concurrent requests", "Overloaded", RETRY)
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return Refused(415, "send JSON, with the header Content-Type: application/json", "Validation")
         length = headers.get("content-length", "")

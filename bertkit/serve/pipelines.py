@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from bertkit.data.schema import Answer
-from bertkit.serve.answers import schema
+from bertkit.serve.answers import SPAN, schema
 from bertkit.serve.limits import Refused
 from bertkit.tasks.base import Task
 from bertkit.tasks.masks import GUESSES, inserted
@@ -26,7 +26,7 @@ class Request(BaseModel):
 
     @property
     def truncates(self) -> bool:
-        """May texts be cut?"""
+        """Whether texts may be cut."""
         return True
 
 
@@ -82,10 +82,9 @@ class MaskRequest(Request):
     parameters: MaskParameters = MaskParameters()
 
 
-_span = {"start": int, "end": int, "score": float}
-TokenOutput = schema("TokenOutput", "A word with its tag.", word=str, entity=str, **_span)
-EntityOutput = schema("EntityOutput", "An entity with its type.", word=str, entity_group=str, **_span)
-AnswerOutput = schema("AnswerOutput", "An answer; an empty text where the context has none.", answer=str, **_span)
+TokenOutput = schema("TokenOutput", "A word with its tag.", word=str, entity=str, **SPAN)
+EntityOutput = schema("EntityOutput", "An entity with its type.", word=str, entity_group=str, **SPAN)
+AnswerOutput = schema("AnswerOutput", "An answer; an empty text where the context has none.", answer=str, **SPAN)
 _mask = {"token": int, "token_str": str, "sequence": str, "score": float}
 MaskOutput = schema(
     "MaskOutput", "A token for a mask, by its id and as text; the sequence is the text with it.", **_mask
@@ -101,7 +100,7 @@ def tokens(task: Task, body: TokenRequest, answers: Sequence[Answer]) -> list[di
         raise Refused(422, what, "Validation")
     name, label, text = ("entity", "tag", "word") if words else ("entity_group", "label", "text")
     return [
-        {name: each[label], "word": each[text], **{key: each[key] for key in _span}}
+        {name: each[label], "word": each[text], **{key: each[key] for key in SPAN}}
         for each in answer["words" if words else "entities"]
         if each[label] not in body.parameters.ignore_labels
     ]
@@ -109,7 +108,7 @@ def tokens(task: Task, body: TokenRequest, answers: Sequence[Answer]) -> list[di
 
 def spans(task: Task, body: QuestionRequest, answers: Sequence[Answer]) -> Any:
     """The best answer; a list of answers with `top_k` above 1."""
-    best, found = {name: answers[0][name] for name in ("answer", *_span)}, answers[0]["n_best"]
+    best, found = {name: answers[0][name] for name in ("answer", *SPAN)}, answers[0]["n_best"]
     if not found or (not best["answer"] and body.parameters.handle_impossible_answer is not False):
         found = [best, *found]
     count = body.parameters.top_k or 1

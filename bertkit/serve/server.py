@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_api_key(file: Path | None) -> str | None:
-    """The key that clients must send: the text of this file, else the variable BERTKIT_API_KEY; None where neither is.
+    """The key that clients must send: the text of this file, else the variable BERTKIT_API_KEY; None without either.
 
     Raises UserError.
     """
@@ -40,7 +40,7 @@ def read_api_key(file: Path | None) -> str | None:
     except UnicodeDecodeError:
         text = ""
     if text is not None and not re.fullmatch("[!-~]+", text := text.strip()):
-        raise UserError(Problem(where, "this is no API key", "Write one word of ASCII letters, digits and signs."))
+        raise UserError(Problem(where, "not a valid API key", "Use visible ASCII characters, without spaces."))
     return text
 
 
@@ -68,7 +68,7 @@ def serve(
 
 
 def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
-    """uvicorn for an application of `make_app`. It stops where requests are no longer answered."""
+    """uvicorn for an application of `make_app`. It stops when requests are no longer answered."""
 
     async def stop_after_failure() -> None:
         if app.state.batcher.failure:

@@ -66,7 +66,7 @@ class Service:
     async def openai(self, body: tei.OpenAIRequest) -> Build:
         """/v1/embeddings: the same in OpenAI's format, with the number of tokens."""
         texts = tei.as_list(body.input)
-        answers = await self._answers(tei.embed_rows(self.task, texts, None), "input", body)
+        answers = await self._answers(tei.embed_rows(self.task, texts, None), "input")
         ids = (await self.batcher.call(lambda: self.task.tokenizer(texts, verbose=False)))["input_ids"]
         read = sum(min(len(each), self.task.max_length) for each in ids)
         return lambda: tei.openai_response(answers, body, self.model, read)

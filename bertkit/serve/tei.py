@@ -143,7 +143,7 @@ Token = schema(
     **dict.fromkeys(("start", "stop"), int | None),
 )
 _usage = dict.fromkeys(("prompt_tokens", "total_tokens"), int)
-Usage = schema("Usage", "Tokens, including prefixes and special tokens.", **_usage)
+Usage = schema("Usage", "Tokens that the model reads, including special tokens.", **_usage)
 OpenAIResponse = schema(
     "OpenAIResponse",
     "Vectors in the order of the texts.",
@@ -161,9 +161,7 @@ def as_list(texts: Texts) -> list[str]:
 
 def embed_rows(task: Task, texts: Sequence[str], prompt: str | None) -> list[Row]:
     """Rows of texts, with the model's prefix for queries or documents. prompt: query, document, or None for neither."""
-    if prompt is None:
-        return [{"text": text} for text in texts]
-    prefix = task.options.query_prefix if prompt == "query" else task.options.document_prefix
+    prefix = task.options.prefix(prompt or "text")
     return [{"text": prefix + text} for text in texts]
 
 
@@ -218,9 +216,9 @@ def _is_batch(inputs: str | list[str] | list[list[str]]) -> bool:
 
 
 def tokens(tokenizer: Any, texts: Sequence[str], add_special_tokens: bool) -> list[list[dict[str, Any]]]:
-    """The tokens of each text: ids, and what they cover; for special tokens their names."""
-    asked = {"return_offsets_mapping": True, "return_special_tokens_mask": True, "verbose": False}
-    found = tokenizer(list(texts), add_special_tokens=add_special_tokens, **asked)
+    """The tokens of each text: their ids and spans of the text; special tokens have no span."""
+    options = {"return_offsets_mapping": True, "return_special_tokens_mask": True, "verbose": False}
+    found = tokenizer(list(texts), add_special_tokens=add_special_tokens, **options)
     columns = zip(found["input_ids"], found["offset_mapping"], found["special_tokens_mask"], strict=True)
     return [_tokens_of(text, tokenizer, *each) for text, each in zip(texts, columns, strict=True)]
 
