@@ -72,7 +72,7 @@ def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows: int) -> 
 def test_how_many_rows_a_coverage_takes(asked: str) -> None:
     needed = next(n for n in range(1, 1000) if math.ceil((n + 1) * Fraction(asked)) <= n)
     assert least_probability(conformal([0.5] * needed), float(asked)) == 0.5
-    with pytest.raises(UserError, match=rf"takes {needed} calibration rows, but the model has {needed - 1}"):
+    with pytest.raises(UserError, match=rf"requires {needed} calibration rows, but the model has {needed - 1}"):
         least_probability(conformal([0.5] * (needed - 1) or []), float(asked))
 
 
@@ -111,7 +111,7 @@ def test_sets_grow_with_the_coverage(seed: int) -> None:
 
 def test_what_is_measured_is_counted() -> None:
     table = np.array([[0.6, 0.4], [0.9, 0.1], [0.5, 0.5], [0.2, 0.8]])
-    calibrated = conformal([0.9, 0.8, 0.7, 0.5, 0.3] * 2)  # 11 * 0.8 = 8.8, so the ninth; 0.95 takes 19
+    calibrated = conformal([0.9, 0.8, 0.7, 0.5, 0.3] * 2)  # 11 * 0.8 = 8.8, so the ninth; 0.95 requires 19
     found = list(measured(calibrated, table, np.array([1, 1, 0, 0])))
     assert [each["coverage"] for each in found] == [0.8, 0.9]
     assert found[0] == {"coverage": 0.8, "measured": 0.5, "mean_size": 1.5, "single": 0.5}
@@ -197,17 +197,17 @@ def test_the_best_scores(tiny_encoder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "asked", "what"),
     [
-        ("regression", {"threshold": 0.5}, "decides nothing by a threshold"),
-        ("qa", {"threshold": 0.5}, "decides nothing by a threshold"),
-        ("similarity-nli", {"threshold": 0.5}, "decides nothing by a threshold"),
-        ("multi-label", {"coverage": 0.5}, "gives no sets of labels"),
-        ("ner-crf", {"coverage": 0.5}, "gives no sets of labels"),
-        ("qa", {"top_k": 3}, "gives no scores of labels"),
+        ("regression", {"threshold": 0.5}, "has no decision threshold"),
+        ("qa", {"threshold": 0.5}, "has no decision threshold"),
+        ("similarity-nli", {"threshold": 0.5}, "has no decision threshold"),
+        ("multi-label", {"coverage": 0.5}, "does not support prediction sets"),
+        ("ner-crf", {"coverage": 0.5}, "does not support prediction sets"),
+        ("qa", {"top_k": 3}, "has no label scores"),
         ("single-label", {"top_k": 0}, "0 is not above 0"),
-        ("single-label", {"threshold": 1.5}, "1.5 is no probability"),
-        ("multi-label", {"threshold": -0.5}, "-0.5 is no probability"),
+        ("single-label", {"threshold": 1.5}, "1.5 is not a probability"),
+        ("multi-label", {"threshold": -0.5}, "-0.5 is not a probability"),
         ("single-label", {"threshold": 0.5, "coverage": 0.5}, "give one of them"),
-        ("single-label", {"coverage": 0.95}, "takes 19 calibration rows, but the model has 8"),
+        ("single-label", {"coverage": 0.95}, "requires 19 calibration rows, but the model has 8"),
     ],
 )
 def test_what_can_not_be_decided(
@@ -245,4 +245,4 @@ def test_on_the_command_line(run: Run, capsys: Any, tmp_path: Path) -> None:
     assert answer["label"] is None
     assert len(answer["scores"]) == 1
     assert main(["predict", str(run.folder), "--coverage", "0.99", "a text"]) == 2
-    assert "0.99 takes 99 calibration rows, but the model has 10" in capsys.readouterr().err
+    assert "0.99 requires 99 calibration rows, but the model has 10" in capsys.readouterr().err

@@ -120,8 +120,8 @@ def fit_temperature(probabilities: ArrayLike, references: ArrayLike, *, exclusiv
 def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[float]:
     """Per label, the threshold that maximises its F1; a label is given where probability >= threshold.
 
-    Of equally good ones of `thresholds_of` the nearest to 0.5 is taken, then the lower. A label without a positive row
-    keeps 0.5.
+    Candidates are those of `thresholds_of`; ties go to the nearest to 0.5, then the lower. A label without a positive
+    row keeps 0.5.
 
     probabilities: (rows, labels) in [0, 1]. references: (rows, labels) of 0 and 1. Raises ValueError: there is no row,
     or the shapes do not fit.
@@ -133,7 +133,7 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
 
 
 class Thresholds(NamedTuple):
-    """Every threshold of one label that decides differently, from low to high, and what it gives; `(thresholds,)`."""
+    """The distinct decision thresholds of one label, ascending, and the scores at each; all `(thresholds,)`."""
 
     values: Floats
     precision: Floats

@@ -1,4 +1,4 @@
-"""Sets of labels that contain the right one as often as asked for: split conformal prediction.
+"""Prediction sets, which contain the right label with a requested probability: split conformal prediction.
 
 The score of a label is 1 - its probability, as in Sadinle et al. 2019, "Least Ambiguous Set-Valued Classifiers With
 Bounded Error Levels"; the guarantee is that of Angelopoulos & Bates 2021, arXiv 2107.07511, section 1.
@@ -17,15 +17,15 @@ from typing_extensions import TypedDict
 from bertkit.errors import Problem, UserError
 from bertkit.evaluation.intervals import Floats, Ints
 
-MOST = 1000  # probabilities that are kept
-MEASURED = (0.8, 0.9, 0.95)  # coverages that are measured on rows with targets
+MOST = 1000  # probabilities that are saved
+MEASURED = (0.8, 0.9, 0.95)  # coverages reported for rows with targets
 
 
 class Conformal(TypedDict):
-    """What is kept of calibration rows.
+    """What is saved of the calibration rows.
 
-    rows: how many there were. gold: the probabilities of their gold labels, from high to low; of n > 1,000 rows the
-    j-th of them, from 1, is that at place ceil(j * n / 1,000).
+    rows: how many there were. gold: the probabilities of their gold labels, in descending order; of n > 1,000 rows only
+    those at ranks ceil(j * n / 1,000), for j from 1 to 1,000.
     """
 
     rows: int
@@ -33,11 +33,11 @@ class Conformal(TypedDict):
 
 
 class Coverage(TypedDict):
-    """How sets did on rows with targets."""
+    """The prediction sets of rows with targets, measured at one coverage."""
 
-    coverage: float  # that was asked for
+    coverage: float  # the requested one
     measured: float  # share of rows whose set has the gold label
-    mean_size: float  # labels of a set
+    mean_size: float  # labels per set
     single: float  # share of rows whose set has one label
 
 
@@ -46,26 +46,29 @@ def conformal(gold: ArrayLike) -> Conformal:
     descending = -np.sort(-np.asarray(gold, dtype=np.float64))
     rows = len(descending)
     kept = min(rows, MOST)
-    places = -(-np.arange(1, kept + 1) * rows // kept)  # rounded up
-    return Conformal(rows=rows, gold=descending[places - 1].tolist())
+    ranks = -(-np.arange(1, kept + 1) * rows // kept)  # rounded up
+    return Conformal(rows=rows, gold=descending[ranks - 1].tolist())
 
 
 def least_probability(calibrated: Conformal, coverage: float) -> float:
     """The probability from which a label is in the set.
 
-    Of n calibration rows it is that of the gold label at place ceil((n + 1) * coverage), from high to low, or the next
-    lower one that was kept: then at most 1 / 1,000 more rows are covered. A new row that is exchangeable with them has
-    its gold label in the set with at least this probability. Raises UserError where that takes more rows.
+    Of the gold labels' probabilities for n calibration rows, in descending order, it is the one at rank
+    ceil((n + 1) * coverage), or the next lower one that was saved, which covers at most 1 / 1,000 more rows. The set of
+    a new row that is exchangeable with them has its gold label with at least the probability `coverage`. Raises
+    UserError where there are too few rows.
     """
     if not 0 < coverage < 1:
         raise UserError(Problem("coverage", f"{coverage:g} is not between 0 and 1"))
     asked, rows = Fraction(repr(float(coverage))), calibrated["rows"]  # the decimal: (9 + 1) * 0.9 must not exceed 9
-    place = ceil((rows + 1) * asked)
-    if place > rows:
+    rank = ceil((rows + 1) * asked)
+    if rank > rows:
         needed = ceil(1 / (1 - asked)) - 1
-        what = f"{coverage:g} takes {needed:,} calibration rows, but the model has {rows:,}"
-        raise UserError(Problem("coverage", what, "Give more: bertkit calibrate RUN --data FILE; or ask for less."))
-    return calibrated["gold"][(place - 1) * len(calibrated["gold"]) // rows]
+        what = f"{coverage:g} requires {needed:,} calibration rows, but the model has {rows:,}"
+        raise UserError(
+            Problem("coverage", what, "Use more rows, bertkit calibrate RUN --data FILE, or a lower coverage.")
+        )
+    return calibrated["gold"][(rank - 1) * len(calibrated["gold"]) // rows]
 
 
 def measured(calibrated: Conformal, table: Floats, references: Ints) -> Iterator[Coverage]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from operator import eq, ne
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -56,6 +56,23 @@ class PackedTags(Collection[Sequence[str]]):
         return any(sentence == tags for sentence in self)
 
 
+def predictions(
+    answers: Iterable[Mapping[str, Any]], scored: Literal["words", "entities"]
+) -> tuple[PackedTags, Sequence[float]]:
+    """The tags of answers as they are written, and the scores of all their words, or of all their entities, in order.
+
+    Reads the answers once.
+    """
+    scores = array("d")
+
+    def tags() -> Iterator[list[str]]:
+        for answer in answers:
+            scores.extend(each["score"] for each in answer[scored])
+            yield [word["tag"] for word in answer["words"]]
+
+    return PackedTags(tags()), scores
+
+
 @dataclass(frozen=True)
 class GradedEntities(Graded):
     """Predicted tags compared with the gold ones.
@@ -82,15 +99,10 @@ class GradedEntities(Graded):
         temperature: float,
     ) -> GradedEntities:
         """From gold tags in BIO, and from answers as they are written: `words` with their `tag`, and `entities`."""
-        confidences = array("d")
-
-        def predicted() -> Iterator[list[str]]:
-            for answer in answers:
-                confidences.extend(entity["score"] for entity in answer["entities"])
-                yield [word["tag"] for word in answer["words"]]
-
-        tags = PackedTags(from_bio(tags, scheme) for tags in gold), PackedTags(predicted())
-        return cls(*tags, types, scheme, confidences, temperature)
+        predicted, confidences = predictions(answers, "entities")
+        return cls(
+            PackedTags(from_bio(tags, scheme) for tags in gold), predicted, types, scheme, confidences, temperature
+        )
 
     def __post_init__(self) -> None:
         if not len(self.gold) or len(self.gold) != len(self.predicted):

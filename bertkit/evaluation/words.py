@@ -1,13 +1,12 @@
-"""The scores of tagged words: of their entities, or in the scheme `none`, where tags are labels of words, of these.
+"""The scores of tagged words: of their entities; in the scheme `none`, where tags are labels of words, of the labels.
 
 Scores of labels are scikit-learn's by its defaults: averages over the labels that occur, gold or predicted.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -18,7 +17,14 @@ import numpy as np
 from bertkit.data.tagging import Learned
 from bertkit.evaluation import entities
 from bertkit.evaluation.calibration import expected_calibration_error
-from bertkit.evaluation.entities import GradedEntities, PackedTags, Tags, lookup_baseline, precision_recall_f1
+from bertkit.evaluation.entities import (
+    GradedEntities,
+    PackedTags,
+    Tags,
+    lookup_baseline,
+    precision_recall_f1,
+    predictions,
+)
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, Ints, ratio
 
@@ -84,18 +90,12 @@ class GradedWords(Graded):
         temperature: float,
     ) -> GradedWords:
         """From gold labels, and from answers as they are written: `words`, each with its `tag` and `score`."""
-        confidences = array("d")
-
-        def predicted() -> Iterator[list[str]]:
-            for answer in answers:
-                confidences.extend(word["score"] for word in answer["words"])
-                yield [word["tag"] for word in answer["words"]]
-
-        return cls(PackedTags(gold), PackedTags(predicted()), labels, confidences, temperature)
+        predicted, confidences = predictions(answers, "words")
+        return cls(PackedTags(gold), predicted, labels, confidences, temperature)
 
     def __post_init__(self) -> None:
         if not len(self.gold) or [*map(len, self.gold)] != [*map(len, self.predicted)]:
-            raise ValueError("expected as many predicted labels as gold ones in each sentence, and some sentence")
+            raise ValueError("expected a sentence, and one predicted label for each gold one")
         known = {*self.labels, ""}
         if unknown := {*chain.from_iterable(self.gold), *chain.from_iterable(self.predicted)} - known:
             raise ValueError(f"not labels of {', '.join(self.labels)}: {', '.join(sorted(unknown))}")
@@ -112,7 +112,7 @@ class GradedWords(Graded):
     def scored(self) -> Scored:
         """`accuracy`, `f1_macro`, and each label's precision, recall, F1 and support, by weights of sentences.
 
-        None for a label that is neither gold nor predicted, over which `f1_macro` does not go; 0 / 0 is 0 otherwise.
+        None for a label that is neither gold nor predicted, which `f1_macro` leaves out; 0 / 0 is 0 otherwise.
         """
         from scipy.sparse import csr_array
 

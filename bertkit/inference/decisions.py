@@ -1,4 +1,4 @@
-"""Other decisions from the same probabilities: a threshold, sets with a coverage, the best labels."""
+"""Other decisions from the same probabilities: a threshold, conformal prediction sets, the top k labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def as_it_is(answer: Answer) -> Answer:
 
 
 def decisions(task: Task, threshold: float | None, coverage: float | None, top_k: int | None) -> tuple[Task, Revise]:
-    """The task, and what changes its answers. Raises UserError where the task has nothing to decide in this way."""
+    """The task, and what changes its answers. Raises UserError where one does not apply to the task."""
     kind, revise = task.kind if isinstance(task, TextClassification) else "", as_it_is
     about = f"a model for {task.name} ({task.describe()})"
     if threshold is not None and coverage is not None:
@@ -33,15 +33,15 @@ def decisions(task: Task, threshold: float | None, coverage: float | None, top_k
         task = replace(task, options=task.options.model_copy(update=_option(task, threshold, about)))
     if coverage is not None:
         if kind != "single-label":
-            fix = "Models for text classification with one label per text give them."
-            raise UserError(Problem("coverage", f"{about} gives no sets of labels", fix))
+            fix = "Use a model for single-label text classification."
+            raise UserError(Problem("coverage", f"{about} does not support prediction sets", fix))
         if task.options.conformal is None:
-            what, fix = "the model has no calibration rows", "Give it some: bertkit calibrate RUN --data FILE"
+            what, fix = "the model has no calibration rows", "Add them: bertkit calibrate RUN --data FILE"
             raise UserError(Problem("coverage", what, fix))
         revise = partial(_with_set, least_probability(task.options.conformal, coverage))
     if top_k is not None:
         if kind not in ("single-label", "multi-label"):
-            raise UserError(Problem("top-k", f"{about} gives no scores of labels"))
+            raise UserError(Problem("top-k", f"{about} has no label scores"))
         if top_k < 1:
             raise UserError(Problem("top-k", f"{top_k} is not above 0"))
         revise = partial(_best, top_k, revise)
@@ -50,7 +50,7 @@ def decisions(task: Task, threshold: float | None, coverage: float | None, top_k
 
 def _probability(threshold: float) -> float:
     if not 0 <= threshold <= 1:
-        raise UserError(Problem("threshold", f"{threshold:g} is no probability"))
+        raise UserError(Problem("threshold", f"{threshold:g} is not a probability"))
     return threshold
 
 
@@ -63,7 +63,7 @@ def _option(task: Task, threshold: float, about: str) -> dict[str, Any]:
         return {"null_threshold": threshold}
     if task.name == "sentence-similarity" and options.labels and options.loss != "softmax":
         return {"threshold": threshold}
-    raise UserError(Problem("threshold", f"{about} decides nothing by a threshold"))
+    raise UserError(Problem("threshold", f"{about} has no decision threshold"))
 
 
 def _sure(threshold: float, answer: Answer) -> Answer:
@@ -71,12 +71,15 @@ def _sure(threshold: float, answer: Answer) -> Answer:
 
 
 def _with_set(least: float, answer: Answer) -> Answer:
-    ranked = sorted(answer["scores"].items(), key=lambda pair: -pair[1])
-    labels = [name for name, probability in ranked if probability >= least]
+    labels = [name for name, probability in _ranked(answer) if probability >= least]
     return {**answer, "label": labels[0] if len(labels) == 1 else None, "set": labels}
 
 
 def _best(top_k: int, revise: Revise, answer: Answer) -> Answer:
     answer = revise(answer)
-    ranked = sorted(answer["scores"].items(), key=lambda pair: -pair[1])
-    return {**answer, "scores": dict(ranked[:top_k])}
+    return {**answer, "scores": dict(_ranked(answer)[:top_k])}
+
+
+def _ranked(answer: Answer) -> list[tuple[str, float]]:
+    """Labels and their probabilities, best first."""
+    return sorted(answer["scores"].items(), key=lambda pair: -pair[1])

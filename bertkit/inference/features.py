@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin, clone
@@ -24,9 +24,6 @@ from bertkit.models.device import Precision, best_device, best_precision
 from bertkit.models.encoder import load_config, load_tokenizer, resolve_encoder
 from bertkit.sections import ModelSpec
 from bertkit.text import short_repr
-
-if TYPE_CHECKING:
-    pass
 
 Combine = Literal["concat", "sum", "mean"]
 Pool = Literal["mean", "cls", "max", "none"]

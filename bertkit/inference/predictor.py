@@ -61,13 +61,13 @@ class Predictor:
     def with_decisions(
         self, *, threshold: float | None = None, coverage: float | None = None, top_k: int | None = None
     ) -> Predictor:
-        """The same model, which decides otherwise in `stream`, `frame` and calls.
+        """The same model with other decision rules, for calls, `stream` and `frame`.
 
-        threshold: in place of the fitted one of multi-label models, of two labels by cosine, and of no answer (log
-        odds); of single labels, the probability below which `label` is None.
-        coverage: answers have a `set` of labels, which has the gold label with this probability; `label` is None where
-        it has not exactly one. top_k: how many `scores` to keep, best first.
-        Raises UserError where the model has nothing to decide in this way, or too few calibration rows.
+        threshold: single-label: the probability below which `label` is None; multi-label, two labels by cosine, and no
+        answer (log odds): used in place of the fitted one.
+        coverage: each answer has a prediction set, `set`, which contains the gold label with this probability; `label`
+        is None unless the set has exactly one label. top_k: how many `scores` to return, best first.
+        Raises UserError where one does not apply to the model, or there are too few calibration rows.
         """
         task, revise = decisions(self.task, threshold, coverage, top_k)
         return replace(self, task=task, revise=revise)
