@@ -69,13 +69,13 @@ class Run:
         return load(self.folder)
 
 
-def open_run(recipe: Recipe, folder: Path, resume: bool, changed: bool = False) -> Run:
-    """A run folder that may be trained into: a new one, or an unfinished one of this recipe. Raises UserError.
+def check_folder(run: Run, recipe: Recipe, resume: bool, changed: bool = False) -> None:
+    """Raises UserError unless the folder is new or empty or, to resume, a run of this recipe.
 
-    changed: accept an unfinished run of another recipe too. Nothing is written yet, so that errors in data or model
-    leave no folder behind.
+    changed: accept a run of another recipe too. Nothing is written yet, so that errors in data or model leave no
+    folder behind.
     """
-    run, text, stored = Run(folder), to_yaml(recipe), folder / "recipe.yaml"
+    folder, text, stored = run.folder, to_yaml(recipe), run.folder / "recipe.yaml"
     if folder.exists() and not folder.is_dir():
         raise UserError(Problem(str(folder), "is not a folder", "Name a folder with --output-dir."))
     used = folder.is_dir() and any(folder.iterdir())
@@ -92,7 +92,6 @@ def open_run(recipe: Recipe, folder: Path, resume: bool, changed: bool = False) 
         what = f"the run was started with another recipe; new lines: {'; '.join(new[:5]) or 'none, some are missing'}"
         fix = f"Give the same recipe and overrides, or another --output-dir, or {ANYWAY}."
         raise RecipeError(Problem(str(stored), what, fix))
-    return run
 
 
 def free(run: Run, keep: Checkpoints, *, dry_run: bool = False) -> int:

@@ -83,7 +83,7 @@ def describe(value: Any) -> str:
             return "a mapping"
         case list():
             return "a list"
-    return f"a {type(value).__name__}"
+    return f"an object of type {type(value).__name__}"
 
 
 _YES_OR_NO = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}

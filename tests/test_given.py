@@ -55,7 +55,7 @@ def test_what_is_wrong_is_reported_at_once_with_key_paths() -> None:
         for each in (
             "task.kind: expected 'single-label', 'multi-label' or 'regression', found text 'multi'",
             "task.colour: unknown key",
-            "model: expected a mapping, found a object",
+            "model: expected a mapping, found an object of type object",
             "data.colums: unknown key; did you mean 'columns'?",
             "training.lerning_rate: unknown key; did you mean 'learning_rate'?",
             "training.num_train_epochs: expected a number",

@@ -1,4 +1,4 @@
-"""`report_to`: where the logs lie, and what is said when a library is missing."""
+"""`report_to`: where trackers write their logs, and the error for a missing library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def logged(run: Run, seed: int, name: str) -> list[tuple[int, float]]:
     return [(e["step"], pytest.approx(e[name])) for e in events if e["seed"] == seed and name in e]
 
 
-def test_tensorboards_logs_lie_in_the_run_a_folder_for_each_seed(
+def test_tensorboard_writes_a_folder_for_each_seed_into_the_run(
     tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
@@ -43,7 +43,7 @@ def test_tensorboards_logs_lie_in_the_run_a_folder_for_each_seed(
     assert not list(run.checkpoints.rglob("*tfevents*"))
 
 
-def test_tensorboards_folder_can_be_another(
+def test_the_environment_can_name_another_folder_for_tensorboard(
     tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "mine"))

@@ -91,7 +91,7 @@ def place(
 
 
 def _merged(name: str, before: Any, given: Any) -> Any:
-    """The value of a section after it is given anew."""
+    """What a section is after an override: `given` added to `before`, or in its place."""
     before, given = (_as_section(name, value) for value in (before, given)) if name != "data" else (before, given)
     if name == "data" or not isinstance(given, Mapping) or not isinstance(before, Mapping):
         return given

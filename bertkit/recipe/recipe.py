@@ -126,7 +126,7 @@ def adapted(base: Any, data: Any, values: Mapping[str, Any]) -> Recipe:
     if isinstance(base, Recipe | Mapping):
         given = base._given() if isinstance(base, Recipe) else base
     elif not isinstance(base, str | Path):
-        what = f"expected a task, a recipe or its name first, found a {type(base).__name__}"
+        what = f"expected a task, a recipe or its name first, found {describe(base)}"
         raise RecipeError(Problem("", what, 'bertkit.train("text-classification", data, "runs/x", model=…)'))
     elif str(base) in tasks:
         given = {"task": str(base)}
@@ -171,9 +171,9 @@ def load_recipe(
         what = f"no such recipe{did_you_mean(file.name, [*shipped, *near])}"
         raise RecipeError(Problem(report.name, what, f"shipped recipes: {', '.join(shipped) or 'none'}")) from None
     apply_overrides(data, overrides, report)
-    beside, section = file.absolute().with_name("data"), data.get("data")
-    if isinstance(section, dict) and section.get("source") == MEMORY and beside.is_dir():
-        section.setdefault("folder", str(beside))
+    rows, section = file.absolute().with_name("data"), data.get("data")
+    if isinstance(section, dict) and section.get("source") == MEMORY and rows.is_dir():
+        section.setdefault("folder", str(rows))
     return _valid(_complete(data, report, check_files, own_metrics))
 
 
@@ -192,7 +192,7 @@ def parse_data_spec(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> D
 def to_yaml(recipe: Recipe) -> str:
     """The recipe as YAML text with every default written: load_recipe of it gives an equal recipe.
 
-    Where rows are that were given from Python is not written: a run has them in data/, wherever it is moved.
+    The folder of rows given from Python is left out: a run has them in data/, wherever it is moved.
     """
     return written(recipe.model_dump(exclude={"data": {"folder"}}))
 

@@ -238,7 +238,7 @@ def _fitted(options: Mapping[str, Any]) -> Mapping[str, str]:
 
 def coverage_rows(facts: Facts) -> list[list[str]]:
     """How often sets of labels had the right one on test; the first row is the header. Empty without a test split."""
-    rows = [["coverage asked for", "measured on test", "labels in a set", "sets of one label"]]
+    rows = [["requested coverage", "measured on test", "labels in a set", "sets of one label"]]
     for each in facts.results["splits"].get("test", {}).get("coverage", []):
         shares = [f"{each[name]:.4f}" for name in ("measured", "mean_size", "single")]
         rows.append([f"{each['coverage']:g}", *shares])

@@ -10,7 +10,7 @@ from bertkit import run
 from bertkit.errors import ModelError, Problem
 from bertkit.explain.explain import explain_frame
 from bertkit.report.facts import Facts, damage_as_error, lines_of, read_facts
-from bertkit.report.mistakes import mistakes
+from bertkit.report.mistakes import Mistake, mistakes
 from bertkit.report.sections import points_of, score_rows, summary, warnings
 from bertkit.validation import did_you_mean
 
@@ -85,7 +85,7 @@ class Run(run.Run):
         return "\n".join(parts)
 
 
-def _texts(mistake: Any) -> Sequence[str]:
+def _texts(mistake: Mistake) -> Sequence[str]:
     return mistake.texts or [" ".join(part.text for part in line if part.text) for _, line in mistake.lines[:1]]
 
 

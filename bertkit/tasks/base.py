@@ -255,7 +255,7 @@ def evaluate(
 ) -> Scores:
     """The scores of the model behind `predict` on these rows; fitted: after `Graded.after_fit` on these rows.
 
-    metrics: a user's own, beside the task's. Raises UserError where one does not return names and numbers.
+    metrics: a user's own, in addition to the task's. Raises UserError where one does not return names and numbers.
     """
     graded = task.grade(DiskList(task.answer(rows, predict)), rows)
     return all_scores(graded.after_fit() if fitted else graded, metrics)

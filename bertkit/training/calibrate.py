@@ -69,18 +69,18 @@ def calibrate(
         raise DataError(Problem(str(source), "has no labelled validation rows", "Name labelled rows: --data FILE"))
     names = [name for name in FITTED if name in type(predictor.task.options).model_fields]
     task, labels = _fitted(predictor, names, rows, goal)
-    told = [name for name in names if name != "conformal"]  # a thousand numbers
+    recorded = [name for name in names if name != "conformal"]  # a thousand numbers
     settled = task.options.model_dump(mode="json")
     config = read_json(folder / "config.json")
     section = config["bertkit"]
-    earlier = section.get("calibration") or {"before": {name: section["task"].get(name) for name in told}}
+    current = {name: section["task"].get(name) for name in recorded}
     section["task"] |= {name: settled[name] for name in names}
     section["calibration"] = {
         "rows": len(rows),
         "sha256": fingerprint({name: rows[name][:] for name in rows.column_names}),
         "goal": str(goal),
-        "options": {name: settled[name] for name in told},
-        "before": earlier["before"],
+        "options": {name: settled[name] for name in recorded},
+        "before": section.get("calibration", {}).get("before", current),
     }
     write_json(folder / "config.json", config)
     run = Run(folder.parent)

@@ -18,7 +18,7 @@ from bertkit.files import write_json
 from bertkit.models.encoder import no_bars, quiet_logger, resolve_encoder
 from bertkit.recipe.recipe import Recipe, adapted
 from bertkit.report.view import Run
-from bertkit.run import free, only_writer, open_run
+from bertkit.run import check_folder, free, only_writer
 from bertkit.training.callbacks import Profile, profile_lines
 from bertkit.training.finish import finish, publish, push_run, write_reports
 from bertkit.training.preflight import Job, check_hub, dry_run, inspect, prepare, write_run_metadata
@@ -102,11 +102,12 @@ def _train(
     """The program, from a recipe."""
     started = time.monotonic()
     check_hub(recipe)
-    first = processes.first()  # under torchrun, one process writes
-    run = open_run(recipe, folder, resume, changed) if first else Run(folder)
+    run, first = Run(folder), processes.first()  # under torchrun, one process writes
+    if first:
+        check_folder(run, recipe, resume, changed)
     if resume and run.finished:
         logger.info("%s is finished; there is nothing to resume", run.folder)
-        return Run(run.folder)
+        return run
     with nullcontext() if first else quiet_logger("bertkit"):  # one process reports for all
         encoder = resolve_encoder(recipe.model)
         logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
@@ -132,4 +133,4 @@ def _train(
                 logger.info("%s bytes of checkpoints were deleted", f"{freed:,}")
     if first and recipe.hub and recipe.hub.repo_id:
         push_run(run, recipe.hub, recipe.hub.repo_id)
-    return Run(run.folder)
+    return run

@@ -65,7 +65,7 @@ class TaskTrainer(CheckpointTrainer):
     ) -> None:
         """runner: the task, the model to train, and how it is evaluated. distiller: adds the teacher's losses.
 
-        metrics: a user's own, beside the task's. tokens: slots of a micro-batch, in place of its rows.
+        metrics: a user's own, in addition to the task's. tokens: slots of a micro-batch, in place of its rows.
         divide: whether micro-batches that do not fit into memory are split; not where the loss compares the rows of a
         batch. profile: measures the parts of a step. locate: training row -> its location, for messages.
         """
