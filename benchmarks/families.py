@@ -2,9 +2,9 @@
 
 A family is a config of transformers with random weights, and the family's own tokenizer, trained in memory. A cell
 trains it for two steps on the rows of a case of tests/cases.py, loads the run and predicts. It is `right` if answers
-one by one, in one batch and in predictions/ are the same, `evaluate` gives the scores of results.json, transformers gives
-the same features and probabilities of labels and masked tokens, and frozen embeddings have not moved. `warned`: the
-same, but answers depend on their batch, of which bertkit warns. `refused`: an error for the user before anything is
+one by one, in one batch and in predictions/ are the same, `evaluate` gives the scores of results.json, transformers
+gives the same features and probabilities of labels and masked tokens, and frozen embeddings have not moved. `warned`:
+the same, but answers depend on their batch, of which bertkit warns. `refused`: an error for the user before anything is
 trained. Everything else, a traceback included, is `WRONG`. Reports are not written.
 
 Run:  python benchmarks/families.py [--family bert] [--jobs 2]

@@ -122,9 +122,9 @@ def test_sentences_without_words_have_no_scores() -> None:
 @pytest.mark.parametrize(
     ("gold", "predicted", "message"),
     [
-        ([], [], "some sentence"),
-        ([["O"]], [["O"], ["O"]], "in each sentence"),
-        ([["O"]], [["O", "O"]], "in each sentence"),
+        ([], [], "expected a sentence"),
+        ([["O"]], [["O"], ["O"]], "one predicted label for each gold one"),
+        ([["O"]], [["O", "O"]], "one predicted label for each gold one"),
         ([["VERB"]], [["O"]], "not labels of ADJ, B-X, NOUN, O, -LRB-: VERB"),
         ([["O"]], [["VERB"]], "VERB"),
     ],
