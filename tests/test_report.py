@@ -465,6 +465,8 @@ def test_training_makes_the_report(run: Run) -> None:
     text, results = well_formed(page).text, run.results
     test = results["splits"]["test"]["metrics"]["accuracy"]
     assert f"Its accuracy on test is {number(test)} (7 rows;" in text
+    order = ["scores", "labels", "mistakes", "closer", "data", "training", "how"]
+    assert re.findall(r'<h2 id="(\w+)">', page) == order
     assert all(number(seed["metrics"]["test"]["accuracy"]) in text for seed in results["seeds"])
     assert all(sha256 in text for sha256 in read_json(run.folder / "data.json")["fingerprints"].values())
     rows = small.read_rows(run.folder / "predictions" / "test.jsonl")
