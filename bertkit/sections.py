@@ -78,6 +78,7 @@ class DataSpec(Section):
         True,
         description="true, or the column names of csv, tsv and xlsx without a header. conll: names, or by position.",
     )
+    sheet: Text | None = Field(None, description="Of an .xlsx workbook; null: the first.")
     delimiter: str | None = Field(
         None, min_length=1, max_length=1, description="null: comma for csv, tab for tsv, tabs or spaces for conll."
     )

@@ -23,6 +23,8 @@ from hypothesis import strategies as st
 from bertkit.cli.main import main
 from bertkit.data import load, read_rows
 from bertkit.data.excel import MAX_CELL, sheet_records, write_sheet
+from bertkit.data.schema import Finding
+from bertkit.data.table import Problems
 from bertkit.errors import DataError, UserError
 from bertkit.inference.predict_file import _write_csv, predict_file
 from bertkit.inference.predictor import Predictor
@@ -54,6 +56,30 @@ def fails(path: Path, **layout: Any) -> str:
 
 
 # --- reading .xlsx
+
+
+def test_a_sheet_is_named_and_the_others_are_reported(tmp_path: Path) -> None:
+    path = workbook(tmp_path / "a.xlsx", ["text", "label"], ["a", "x"], ["b", "y"], more=("Notes", "More notes"))
+    assert (
+        read(path, sheet="Sheet") == read(path) == [(2, {"text": "a", "label": "x"}), (3, {"text": "b", "label": "y"})]
+    )
+    book = openpyxl.load_workbook(path)
+    book["Notes"].append(["text"])
+    book["Notes"].append(["c"])
+    book.save(path)
+    assert read(path, sheet="Notes", header=["text"])[-1] == (3, {"text": "c"})
+    message = fails(path, sheet="notes")
+    assert "a.xlsx: has no sheet 'notes'; did you mean 'Notes'?" in message
+    assert "data.sheet is one of: Sheet, Notes, More notes" in message
+
+    def findings(**layout: str) -> list[Finding]:
+        spec = DataSpec.model_validate({"source": {"train": str(path)}, **layout})
+        return [each for each in load(spec, TextClassification.schema).findings if "sheet" in each.what]
+
+    assert findings(sheet="Sheet") == []
+    (found,) = findings()
+    assert found.what == f"{path}: the first of 3 sheets is read, 'Sheet'; others: Notes, More notes"
+    assert "'data.sheet=NAME'" in found.fix
 
 
 def test_cells_of_all_types_are_texts(tmp_path: Path) -> None:
@@ -166,7 +192,7 @@ def test_a_sheet_holds_what_was_written(tmp_path: Path) -> None:
         write_sheet(file, rows)
     assert [list(row) for row in openpyxl.load_workbook(tmp_path / "a.xlsx").active.values] == rows
     with (tmp_path / "a.xlsx").open("rb") as stream:
-        assert [texts for _, texts in sheet_records(stream, "a", decimal=",")][1] == ["=1+1", "0,25"]
+        assert [texts for _, texts in sheet_records(stream, Problems("a"), decimal=",")][1] == ["=1+1", "0,25"]
 
 
 @pytest.mark.parametrize(("value", "said"), [("x" * (MAX_CELL + 1), "32,767 characters"), ("a\x01", "control")])
@@ -281,7 +307,9 @@ def test_the_layout_of_a_file_is_given_to_predict(run: Run, tmp_path: Path, caps
     with (tmp_path / "out.csv").open(encoding="cp1252", newline="") as file:
         assert [row[:5] for row in csv.reader(file, delimiter=";")] == rows
     assert main([*command, "data.limit=3"]) == 2
-    assert "only the layout of the file can be given here: data.format, data.header" in capsys.readouterr().err
+    assert (
+        "only the layout of the file can be given here: data.format, data.sheet, data.header" in capsys.readouterr().err
+    )
     assert main([*command, "a text"]) == 2
     assert "predict needs texts, or --input FILE" in capsys.readouterr().err
 

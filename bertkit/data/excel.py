@@ -1,4 +1,4 @@
-"""Tables of .xlsx files, by openpyxl: the first sheet as texts, and rows as a sheet."""
+"""Tables of .xlsx files, by openpyxl: a sheet as texts, and rows as a sheet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from xml.etree.ElementTree import ParseError
 
 from bertkit.data.arrow import MAX_WHOLE, seekable
 from bertkit.data.disk_list import AT_A_TIME
+from bertkit.data.schema import Finding
+from bertkit.data.table import Problems, setting
 from bertkit.errors import DataError, Problem, extras_required
+from bertkit.text import listed
+from bertkit.validation import did_you_mean
 
 MAX_ROWS, MAX_CELL = 1_048_576, 32_767  # of a sheet; characters of a cell
 _DAMAGE = (  # what openpyxl and zipfile raise for a file that is damaged or encrypted
@@ -26,18 +30,21 @@ _AS_CSV = "save it as csv, which is streamed"
 
 
 def sheet_records(
-    stream: IO[bytes], name: str, *, decimal: str = ".", width: int = 0
+    stream: IO[bytes], problems: Problems, *, sheet: str | None = None, decimal: str = ".", width: int = 0
 ) -> Iterator[tuple[int, list[str]]]:
-    """The rows of the first sheet as (number in the sheet, texts); blank rows are skipped.
+    """The rows of a sheet as (number in the sheet, texts); blank rows are skipped.
 
+    sheet: its name; None: the first one, and a note in `problems.findings` if there are more.
     Cells are texts whatever their type, as values, not as they are displayed: 2024-03-05, 3, 1.5 (with this decimal
     separator), true; the last values of formulas. Rows are as wide as the first, or as `width`, or as their own last
     text. They are streamed; the texts that the file shares between cells are held in memory.
-    Raises DataError: not an .xlsx file, or one of over MAX_WHOLE bytes when unpacked; UserError without openpyxl.
+    Raises DataError: no such sheet, not an .xlsx file, or one of over MAX_WHOLE bytes when unpacked; UserError without
+    openpyxl.
     """
     with extras_required():
         import openpyxl
 
+    name = problems.name
     stream = seekable(stream, name)
     try:
         with zipfile.ZipFile(stream) as archive:
@@ -45,9 +52,9 @@ def sheet_records(
                 raise DataError(Problem(name, f"holds more than {MAX_WHOLE:,} bytes when unpacked", _AS_CSV))
         with _quiet():
             book = openpyxl.load_workbook(stream, read_only=True, data_only=True, keep_links=False)
-        sheet = book.worksheets[0]
-        sheet.reset_dimensions()  # some programs write wrong ones
-        rows = enumerate(sheet.iter_rows(values_only=True), 1)
+        chosen = _chosen(book.worksheets, sheet, problems)
+        chosen.reset_dimensions()  # some programs write wrong ones
+        rows = enumerate(chosen.iter_rows(values_only=True), 1)
         while block := _block(rows):
             for number, cells in block:
                 if number > MAX_ROWS:
@@ -93,6 +100,21 @@ def write_sheet(file: IO[bytes], rows: Iterable[Sequence[Any]]) -> None:
     finally:
         sheet.close()
     book.save(file)
+
+
+def _chosen(sheets: Sequence[Any], wanted: str | None, problems: Problems) -> Any:
+    names = [sheet.title for sheet in sheets]
+    if wanted is None:
+        if len(names) > 1:
+            what = (
+                f"{problems.name}: the first of {len(names)} sheets is read, {names[0]!r}; others: {listed(names[1:])}"
+            )
+            problems.findings.append(Finding("note", what, setting("sheet", "NAME")))
+        return sheets[0]
+    if wanted not in names:
+        what = f"has no sheet {wanted!r}{did_you_mean(wanted, names)}"
+        raise DataError(Problem(problems.name, what, f"data.sheet is one of: {', '.join(names)}"))
+    return sheets[names.index(wanted)]
 
 
 def _block(rows: Iterator[tuple[int, tuple[Any, ...]]]) -> list[tuple[int, tuple[Any, ...]]]:

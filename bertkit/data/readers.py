@@ -126,7 +126,7 @@ def _rows(stream: IO[bytes], problems: Problems, spec: DataSpec, file_format: st
         rows = _json(stream, spec, problems)
     elif file_format == "xlsx":
         width = len(spec.header) if isinstance(spec.header, list) else 0
-        records = sheet_records(stream, problems.name, decimal=spec.decimal, width=width)
+        records = sheet_records(stream, problems, sheet=spec.sheet, decimal=spec.decimal, width=width)
         rows = named_records(records, spec, problems, row_prefix(problems.name, file_format))
     else:
         rows = _LINE_FORMATS[file_format](text_lines(stream, spec.encoding, problems), spec, problems)

@@ -27,6 +27,7 @@ from bertkit.inference.onnx_session import GRAPH, OnnxModel, open_model
 from bertkit.inference.predictor import Predictor, load, model_folder
 from bertkit.models.encoder import save_tokenizer
 from bertkit.sections import Batching
+from bertkit.text import counted
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +182,8 @@ def _quantize(
         difference = output_difference(exact, model(sample))
         figures.update(compared(predictor, model, rows, expected, difference, math.inf))
         headline = predictor.task.metrics[0]
-        logger.info("int8, except for %d nodes: %s changes by %+.4f", len(nodes), headline, -figures["drop"])
+        kept = f"int8, {counted(len(nodes), 'operator')} in fp32" if nodes else "int8"
+        logger.info("%s: %s changes by %+.4f", kept, headline, -figures["drop"])
         return float(figures["drop"])
 
     excluded, steps = quantize.search(quantize.layers(graph.proto), harm, drop, max_drop)

@@ -27,7 +27,10 @@ from bertkit.text import part_of
 
 logger = logging.getLogger(__name__)
 
-LAYOUT = ("format", "header", "delimiter", "quoting", "extra_fields", "encoding", "decimal")  # of `data:`, for a file
+LAYOUT = (  # of `data:`, for a file
+    *("format", "sheet", "header", "delimiter"),
+    *("quoting", "extra_fields", "encoding", "decimal"),
+)
 
 
 def predict_file(
