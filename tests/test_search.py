@@ -145,6 +145,44 @@ def test_metadata_travels_and_filters(animals: Store) -> None:
     assert ask(animals, "mat", 4, filter="legs > 100") == []
 
 
+TAGS = {"a": ["red", "blue"], "b": ["blue"], "c": [], "d": None}
+YEARS = {"a": [1999, 2001], "b": [2001], "c": [1], "d": None}
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize(
+    ("condition", "chosen"),
+    [
+        ("array_has(tags, 'red')", "a"),
+        ("array_has(tags, 're')", ""),
+        ("array_has(tags, 'blue')", "ab"),
+        ("array_has_any(tags, ['red', 'green'])", "a"),
+        ("array_has_all(tags, ['red', 'blue'])", "a"),
+        ("array_has_all(tags, ['red', 'green'])", ""),
+        ("NOT array_has(tags, 'red')", "b"),
+        ("tags IS NULL", "cd"),
+        ("tags IS NULL OR NOT array_has(tags, 'red')", "bcd"),
+        ("array_length(tags) > 1", "a"),
+        ("array_has(years, 2001) AND NOT array_has(years, 1999)", "b"),
+        ("array_has_any(years, [1, 1999])", "ac"),
+    ],
+)
+def test_lists_are_shown_and_filtered(store: Store, condition: str, chosen: str, hybrid: bool) -> None:
+    index(store, [{"id": name, "text": "the same", "tags": TAGS[name], "years": YEARS[name]} for name in "abcd"])
+    hits = ask(Store.open(store.uri), "the same", filter=condition, hybrid=hybrid)
+    assert ids(hits) == list(chosen)
+    for hit in hits:
+        shown = {"tags": TAGS[hit.id], "years": YEARS[hit.id]}
+        assert hit.metadata == {name: values for name, values in shown.items() if values}
+
+
+@pytest.mark.parametrize("condition", ["tags = 'red'", "tags LIKE 'red'", "array_has(tags, 3)", "array_has(tags"])
+def test_a_bad_filter_of_a_list_says_how(store: Store, condition: str) -> None:
+    index(store, [{"id": "a", "text": "x", "tags": ["red"]}])
+    with pytest.raises(DataError, match=r"tags \(lists of text\)\. For example: .* array_has\(tags, 'a7'\)"):
+        ask(store, "x", filter=condition)
+
+
 @pytest.mark.parametrize(
     ("condition", "reason"),
     [

@@ -179,6 +179,53 @@ def test_column_types_are_settled_by_the_first_batch(store: Store) -> None:
         index(store, [{"id": "g", "text": "x", "z": 1}, {"id": "h", "text": "x", "z": "a"}])
 
 
+def test_lists_are_metadata_too(store: Store) -> None:
+    index(store, [{"id": "a", "text": "x"}])
+    store = Store.open(store.uri)  # from before it had lists
+    tagged = {"id": "b", "text": "x", "tags": ["red", "\ud83d"], "sizes": [1, 2.5], "seen": [True]}
+    index(store, [tagged, {"id": "c", "text": "x", "tags": [], "sizes": [3], "years": [1999]}])
+    assert rows(store, "id", "tags", "sizes", "seen", "years") == [
+        ("a", None, None, None, None),
+        ("b", ["red", "\ufffd"], [1.0, 2.5], [True], None),
+        ("c", None, [3.0], None, [1999]),
+    ]
+    again = Store.open(store.uri)
+    assert again.columns == {"tags": list[str], "sizes": list[float], "seen": list[bool], "years": list[int]}
+    changed = {"id": "b", "text": "x", "tags": ["blue"], "sizes": [7]}
+    assert index(again, [changed, {"id": "c", "text": "x", "sizes": [3], "years": [1999]}]) == Indexed(0, 1, 1, 0, 0, 1)
+    again.delete(["c"])
+    assert rows(again, "id", "tags", "sizes", "seen") == [("a", None, None, None), ("b", ["blue"], [7.0], None)]
+
+
+def test_a_column_is_of_lists_or_of_values_but_not_of_both(store: Store) -> None:
+    with pytest.raises(DataError, match=r"row 2: `n` holds 2\.5, but earlier rows hold lists of whole numbers"):
+        index(store, [{"id": "a", "text": "x", "n": [1]}, {"id": "b", "text": "x", "n": 2.5}])
+    index(store, [{"id": "a", "text": "x", "tags": ["y"], "n": [1], "one": "y"}])
+    bad = [
+        {"id": "b", "text": "x", "tags": "y"},
+        {"id": "c", "text": "x", "tags": [1]},
+        {"id": "d", "text": "x", "n": [1.5]},
+        {"id": "e", "text": "x", "one": ["y"]},
+    ]
+    with pytest.raises(DataError) as error:
+        index(Store.open(store.uri), bad)
+    assert [(p.where, p.what) for p in error.value.problems] == [
+        ("row 1", "`tags` holds 'y', but earlier rows hold lists of text"),
+        ("row 2", "`tags` holds [1], but earlier rows hold lists of text"),
+        ("row 3", "`n` holds [1.5], but earlier rows hold lists of whole numbers"),
+        ("row 4", "`one` holds ['y'], but earlier rows hold text"),
+    ]
+    assert rows(store, "id") == ["a"]
+
+
+def test_a_column_that_another_program_added_is_refused(store: Store) -> None:
+    import pyarrow as pa
+
+    store.table.add_columns(pa.schema({"day": pa.date32()}))
+    with pytest.raises(DataError, match=r"`day` has the type date32\[day\], which bertkit does not write"):
+        index(Store.open(store.uri), numbered(1))
+
+
 BAD_ROWS = {
     "id": ({"text": "x"}, "its `id` is None, where a text or a whole number is expected"),
     "blank id": ({"id": " ", "text": "x"}, "its `id` is ' '"),
@@ -186,7 +233,23 @@ BAD_ROWS = {
     "no text": ({"id": "a", "body": "x"}, "has no column `text`; it has id, body"),
     "text": ({"id": "a", "text": ["x"]}, "`text` holds ['x'], where text is expected"),
     "title": ({"id": "a", "text": "x", "title": 3}, "`title` holds 3, where text is expected"),
-    "list": ({"id": "a", "text": "x", "tags": ["y"]}, "`tags` holds ['y']; metadata are text, numbers"),
+    "object": ({"id": "a", "text": "x", "n": {"m": 1}}, "`n` holds {'m': 1}; metadata are text, numbers"),
+    "list of lists": ({"id": "a", "text": "x", "tags": ["z", ["y"]]}, "`tags` holds ['y']; metadata are text, numbers"),
+    "mixed list": (
+        {"id": "a", "text": "x", "tags": ["y", 1]},
+        "`tags` holds ['y', 1]; a list must hold values of one",
+    ),
+    "flags and numbers": (
+        {"id": "a", "text": "x", "tags": [True, 1]},
+        "`tags` holds [True, 1]; a list must hold values of",
+    ),
+    "hole in a list": (
+        {"id": "a", "text": "x", "tags": ["y", None]},
+        "`tags` holds ['y', None]; a list must hold values of",
+    ),
+    "list of nothing": ({"id": "a", "text": "x", "tags": [None]}, "`tags` holds [None]; a list must hold values of"),
+    "huge in a list": ({"id": "a", "text": "x", "n": [2**63, 0.5]}, "a number of more than 64 bits; write it as text"),
+    "name of a list": ({"id": "a", "text": "x", "a.b": ["y", "z"]}, "the column name 'a.b' is not available"),
     "huge": ({"id": "a", "text": "x", "n": 2**63}, "a number of more than 64 bits; write it as text"),
     "own": ({"id": "a", "text": "x", "Vector": 1}, "the column name 'Vector' is not available; rename it"),
     "hidden": ({"id": "a", "text": "x", "_rowid": 1}, "the column name '_rowid' is not available"),

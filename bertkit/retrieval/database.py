@@ -7,13 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import GenericAlias
 from typing import Any
 
 import pyarrow as pa
 
 from bertkit.errors import DataError, Problem, extras_required
 
-ARROW_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+_SCALARS: dict[type | GenericAlias, pa.DataType] = {
+    bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()
+}  # fmt: skip
+ARROW_TYPES = _SCALARS | {GenericAlias(list, (kind,)): pa.list_(arrow) for kind, arrow in _SCALARS.items()}
 _CONSISTENCY = timedelta(seconds=5)  # after which an open table checks for updates by other processes
 _DISK_FULL = ("os error 27)", "os error 28)", "os error 122)")  # file too large, disk full, quota exceeded
 

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import GenericAlias
 from typing import Any, TypeAlias
 
 from bertkit.data.table import FirstSeen, Problems
@@ -14,10 +15,14 @@ from bertkit.data.values import refuse_pairs, replace_surrogates
 from bertkit.text import short_repr
 
 Scalar: TypeAlias = bool | int | float | str
+Value: TypeAlias = Scalar | list[Any]  # a list holds scalars of one type
+Kind: TypeAlias = type | GenericAlias  # of a column: such as `str`, or `list[str]`
 
 RESERVED = ("id", "passage", "start", "end", "text", "title", "hash", "vector")  # columns of the store itself
 BATCH_DOCUMENTS, BATCH_CHARACTERS = 512, 1_000_000  # limits of a batch, which is encoded and then written in one step
-TYPE_NAMES = {bool: "true or false", int: "whole numbers", float: "numbers", str: "text"}
+SCALARS: dict[Kind, str] = {bool: "true or false", int: "whole numbers", float: "numbers", str: "text"}
+TYPE_NAMES = SCALARS | {GenericAlias(list, (kind,)): f"lists of {name}" for kind, name in SCALARS.items()}
+WIDER: dict[Kind | None, Kind] = {int: float, list[int]: list[float]}  # columns of the second hold values of the first
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Document:
     id: str
     title: str
     text: str
-    metadata: Mapping[str, Scalar]
+    metadata: Mapping[str, Value]
     hash: str
 
     @property
@@ -72,19 +77,19 @@ def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
-def infer_column_types(batch: Sequence[Document], known: Mapping[str, type]) -> dict[str, type]:
+def infer_column_types(batch: Sequence[Document], known: Mapping[str, Kind]) -> dict[str, Kind]:
     """Column -> type, of the columns that this batch adds to the known ones; int and float make float.
 
     Raises DataError with the rows that hold another type.
     """
-    problems, new = Problems(), dict[str, type]()
+    problems, new = Problems(), dict[str, Kind]()
     for document in batch:
         for name, value in document.metadata.items():
-            kind = type(value)
-            if {new.get(name), kind} == {int, float}:
-                new[name] = float
+            kind = GenericAlias(list, (type(value[0]),)) if isinstance(value, list) else type(value)
+            if kind == WIDER.get(new.get(name)):
+                new[name] = kind
             expected = known.get(name) or new.setdefault(name, kind)
-            if kind is not expected and (expected, kind) != (float, int):
+            if expected not in (kind, WIDER.get(kind)):
                 what = f"`{name}` holds {short_repr(value)}, but earlier rows hold {TYPE_NAMES[expected]}"
                 problems.add(document.where, what, "Write the column in one type, or rename it.")
     problems.raise_if_any()
@@ -103,7 +108,7 @@ def _document(where: str, row: Mapping[str, Any], problems: Problems) -> Documen
     nested = row.get("metadata")
     nested = nested if isinstance(nested, Mapping) else {"metadata": nested}  # BEIR nests them
     wrong += [f"has `{key}` twice, inside `metadata` and outside" for key in nested if key in rest]
-    metadata = {k: v for k, value in {**rest, **nested}.items() if (v := _scalar(k, value, wrong)) is not None}
+    metadata = {k: v for k, value in {**rest, **nested}.items() if (v := _value(k, value, wrong)) is not None}
     for what in wrong:
         problems.add(where, what)
     if wrong:
@@ -134,14 +139,29 @@ def _text(row: Mapping[str, Any], name: str, wrong: list[str]) -> str:
     return replace_surrogates(value or "")
 
 
+def _value(name: Any, value: Any, wrong: list[str]) -> Value | None:
+    """None for a missing value, such as an empty list, and for a bad one. The values of a list get one type."""
+    if not isinstance(value, list):
+        return _scalar(name, value, wrong)
+    bad = list[str]()
+    items = [_scalar(name, each, bad) for each in value]
+    kinds = set(map(type, items))
+    if not bad and kinds == {int, float}:
+        items = [float(each) for each in items if each is not None]
+    elif not bad and (len(kinds) > 1 or None in items):
+        bad = [f"`{name}` holds {short_repr(value)}; a list must hold values of one type, none of them missing"]
+    wrong += bad[:1]
+    return items or None
+
+
 def _scalar(name: Any, value: Any, wrong: list[str]) -> Scalar | None:
     """None for a missing value, which pandas writes as NaN, and for a bad one."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if not _is_column_name(name):
         wrong.append(f"the column name {short_repr(name)} is not available; rename it")
-    elif type(value) not in TYPE_NAMES:
-        expected = "metadata are text, numbers, true or false (dates as text: 2024-05-31)"
+    elif type(value) not in SCALARS:
+        expected = "metadata are text, numbers, true or false, or lists of one of these (dates as text: 2024-05-31)"
         wrong.append(f"`{name}` holds {short_repr(value)}; {expected}")
     elif type(value) is int and not -(2**63) <= value < 2**63:
         wrong.append(f"`{name}` holds {short_repr(value)}, a number of more than 64 bits; write it as text")

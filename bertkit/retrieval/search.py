@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.retrieval.database import database_errors
-from bertkit.retrieval.documents import RESERVED, TYPE_NAMES, Scalar
+from bertkit.retrieval.documents import RESERVED, TYPE_NAMES, Kind, Value
 from bertkit.retrieval.passages import joined
 from bertkit.retrieval.store import Store
 from bertkit.text import short_repr
@@ -41,7 +41,7 @@ class Hit:
     end: int
     text: str
     title: str
-    metadata: dict[str, Scalar]
+    metadata: dict[str, Value]
 
 
 def search(
@@ -191,6 +191,7 @@ def _hit(row: _Row) -> Hit:
 
 def _bad_filter(store: Store, condition: str, error: Exception) -> Problem:
     reason = str(error).partition(", /")[0].removeprefix("Invalid input, ").removeprefix("lance error: ")[:300]
-    columns = {"id": str, "title": str, "text": str, **store.columns}
+    columns: dict[str, Kind] = {"id": str, "title": str, "text": str, **store.columns}
     have = ", ".join(f"{name} ({TYPE_NAMES[kind]})" for name, kind in columns.items())
-    return Problem(f"filter {short_repr(condition)}", reason, f"Columns: {have}. For example: id = 'a7'")
+    fix = f"Columns: {have}. For example: id = 'a7'; in a list: array_has(tags, 'a7')"
+    return Problem(f"filter {short_repr(condition)}", reason, fix)

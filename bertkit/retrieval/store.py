@@ -18,7 +18,7 @@ from bertkit.data.table import FirstSeen
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.retrieval.database import ARROW_TYPES, connect, database_errors, resolve_uri
-from bertkit.retrieval.documents import RESERVED, Document, batches, infer_column_types, read_documents
+from bertkit.retrieval.documents import RESERVED, Document, Kind, batches, infer_column_types, read_documents
 from bertkit.retrieval.passages import Passage, Window, passages
 from bertkit.text import short_repr
 
@@ -133,10 +133,14 @@ class Store:
         raise ModelError(Problem(self.uri, what, "Use that model and its options, or index into a new folder."))
 
     @property
-    def columns(self) -> dict[str, type]:
-        """Column of the metadata, without `title` -> the type of its values."""
+    def columns(self) -> dict[str, Kind]:
+        """Column of the metadata, without `title` -> the type of its values. Raises DataError on an unknown type."""
         kinds = {arrow: kind for kind, arrow in ARROW_TYPES.items()}
-        return {field.name: kinds[field.type] for field in self.table.schema if field.name not in RESERVED}
+        fields = [field for field in self.table.schema if field.name not in RESERVED]
+        if unknown := [field for field in fields if field.type not in kinds]:
+            what = f"the column `{unknown[0].name}` has the type {unknown[0].type}, which bertkit does not write"
+            raise DataError(Problem(self.uri, what, "Index the documents into a new folder."))
+        return {field.name: kinds[field.type] for field in fields}
 
     @property
     def approximate(self) -> bool:
@@ -158,7 +162,8 @@ class Store:
     ) -> Indexed:
         """Add documents, and replace those with a known id and other contents; unchanged ones are not encoded again.
 
-        documents: `{"id" or "_id", "text", optional "title", further columns of text, numbers, true or false}`.
+        documents: `{"id" or "_id", "text", optional "title", further columns of text, numbers, true or false,
+        or of lists of one of these}`.
         Each batch is written in one step with all its passages, so that a killed call loses at most one batch: repeat
         it with the same documents. ann_from: minimum number of passages for an approximate index.
         locations: one per document, for messages; None: their numbers.
