@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +17,15 @@ import transformers
 from cases import CONTEXTS, QUESTIONS, TEXTS
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
+from serving import KEPT, alike, predictor_of, running, said
 from starlette.testclient import TestClient
-from test_serve import KEPT, alike, predictor_of, said
 
 from bertkit.cli.main import main
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.serve.app import make_app
 from bertkit.serve.limits import Limits
-from bertkit.serve.server import listen, make_server, read_api_key
-
-
-@contextmanager
-def running(predictor: Predictor, api_key: str | None = None) -> Iterator[str]:
-    """The address of a server of this predictor."""
-    server = make_server(make_app(predictor, "org/small", Limits(), api_key), Limits())
-    with listen("127.0.0.1", 0) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
+from bertkit.serve.server import read_api_key
 
 
 @pytest.fixture

@@ -1,0 +1,100 @@
+"""What the tests of the server share: predictors of the cases, servers, and a model that waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cases import CASES, DRAWN, Case, encoder
+from starlette.testclient import TestClient
+
+from bertkit.errors import DataError, Problem
+from bertkit.inference.predictor import Predictor
+from bertkit.serve.app import make_app
+from bertkit.serve.batcher import Batcher
+from bertkit.serve.limits import Limits
+from bertkit.serve.server import listen, make_server
+
+SECRET = "the-cat-is-a-secret"
+KEPT = {case.id: case for case in [*CASES, *DRAWN]}
+
+
+def predictor_of(case: Case, folder: Path, **columns: str) -> Predictor:
+    """A predictor with an untrained head: what it says is arbitrary, but always the same."""
+    task = case.task(folder)
+    torch.manual_seed(1)
+    model = task.model(encoder(folder)).eval()
+    return Predictor(task, model, torch.device("cpu"), "fp32", 4, columns)
+
+
+def rows_of(case: Case, predictor: Predictor) -> list[dict[str, Any]]:
+    """The case's rows without what they should be answered with."""
+    form = next(names for names in predictor.task.inputs if names <= case.columns.keys())
+    names = [name for name in case.columns if name in {*form, *predictor.task.schema.context}]
+    return [dict(zip(names, row, strict=True)) for row in zip(*(case.columns[n] for n in names), strict=True)]
+
+
+def alike(found: Any, expected: Any) -> None:
+    """Equal, numbers to rounding: other rows in a batch mean other padding."""
+    if isinstance(expected, Mapping):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            alike(found[name], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            alike(one, other)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, abs=1e-5)
+    else:
+        assert found == expected
+
+
+def said(client: TestClient, path: str, status: int = 200, **body: Any) -> Any:
+    """What the server says to this body."""
+    response = client.post(path, json=body)
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+def bug(batcher: Batcher) -> None:
+    """Stands for any in the batcher's own code."""
+    raise ZeroDivisionError(SECRET)
+
+
+class Model:
+    """Answers rows with their number, when it may; remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.may, self.busy = threading.Event(), threading.Event()
+        self.calls: list[list[int]] = []
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        self.calls.append([row["n"] for row in rows])
+        self.busy.set()
+        assert self.may.wait(10)
+        if any(row.get("bad") == "data" for row in rows):
+            place = next(number for number, row in enumerate(rows, 1) if row.get("bad"))
+            raise DataError(Problem(f"row {place}", "bad"))
+        if any(row.get("bad") for row in rows):
+            raise ZeroDivisionError(SECRET)
+        return [{"n": row["n"]} for row in rows]
+
+
+@contextmanager
+def running(predictor: Predictor, api_key: str | None = None) -> Iterator[str]:
+    """The address of a server of this predictor."""
+    server = make_server(make_app(predictor, "org/small", Limits(), api_key), Limits())
+    with listen("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -1,0 +1,403 @@
+"""The server as a process: under load, with clients that leave, and when it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from cases import TEXTS
+from serving import KEPT, SECRET, Model, alike, bug, predictor_of
+
+from bertkit.cli.main import main
+from bertkit.errors import UserError
+from bertkit.inference.predictor import Predictor, load
+from bertkit.serve.app import make_app
+from bertkit.serve.batcher import Batcher
+from bertkit.serve.limits import Limits
+from bertkit.serve.metrics import Metrics
+from bertkit.serve.middleware import LimitsMiddleware
+from bertkit.serve.server import listen, make_server, serve
+
+# --- the whole application, with a model that waits ------------------------------------------------------------------
+
+
+async def settled() -> None:
+    """Let every task go on until it waits for the model."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+def stand_in(predictor: Predictor, model: Model) -> Any:
+    """A predictor that waits until it may, and whose texts are numbers."""
+
+    def stream(rows: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+        model([{"n": row["text"]} for row in rows])
+        return predictor.stream(rows)
+
+    return SimpleNamespace(task=predictor.task, columns={}, precision="fp32", stream=stream)
+
+
+async def post(app: Any, text: str, leaves: asyncio.Event | None = None) -> list[dict[str, Any]]:
+    """The messages of the response, by ASGI itself; the client goes away when `leaves` is set."""
+    sent: list[dict[str, Any]] = []
+    body = [{"type": "http.request", "body": json.dumps({"rows": [text]}).encode(), "more_body": False}]
+
+    async def receive() -> Any:
+        if body:
+            return body.pop()
+        await (leaves or asyncio.Event()).wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/predict", "raw_path": b"/predict"}
+    scope |= {
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+        "root_path": "",
+        "scheme": "http",
+    }
+    await app({**scope, "client": None, "server": None, "state": {}, "asgi": {"version": "3.0"}}, receive, send)
+    return sent
+
+
+def test_a_full_house_and_clients_that_go_away(tiny_encoder: Path) -> None:
+    model = Model()
+    app = make_app(
+        stand_in(predictor_of(KEPT["single-label"], tiny_encoder), model), "small", Limits(max_concurrent_requests=3)
+    )
+
+    async def run() -> None:
+        leaves = asyncio.Event()
+        async with app.router.lifespan_context(app):
+            tasks = [asyncio.create_task(post(app, "zero"))]
+            while not model.busy.is_set():
+                await asyncio.sleep(0.001)
+            tasks += [asyncio.create_task(post(app, "one", leaves)), asyncio.create_task(post(app, "two"))]
+            await settled()
+            full = await post(app, "three")
+            assert full[0]["status"] == 429
+            assert (b"retry-after", b"1") in full[0]["headers"]
+            leaves.set()
+            await tasks[1]
+            tasks.append(asyncio.create_task(post(app, "four")))  # there is room again
+            await settled()
+            model.may.set()
+            done = await asyncio.gather(*tasks)
+        assert [messages[0]["status"] for messages in done] == [200, 499, 200, 200]
+
+    asyncio.run(run())
+    assert model.calls == [["zero"], ["two", "four"]]  # not what nobody waits for
+
+
+def test_a_body_that_does_not_come(tiny_encoder: Path) -> None:
+    app = make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits(timeout=0.05))  # type: ignore[arg-type]
+    sent = []
+
+    async def run() -> None:
+        async def never() -> Any:
+            await asyncio.sleep(10)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/predict",
+            "headers": [(b"content-type", b"application/json")],
+        }
+        async with app.router.lifespan_context(app):
+            await app(scope | {"query_string": b""}, never, send)
+
+    asyncio.run(run())
+    assert sent[0]["status"] == 408
+
+
+def test_the_limit_on_reading_a_body_ends_with_the_body() -> None:
+    """An answer has its own limit: until then the client's disconnection is awaited."""
+    received = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        received.append(await receive())
+        received.append(await receive())
+
+    async def run() -> None:
+        messages = iter([{"type": "http.request", "body": b"{}", "more_body": False}, {"type": "http.disconnect"}])
+
+        async def receive() -> Any:
+            if received:
+                await asyncio.sleep(0.05)  # longer than the limit
+            return next(messages)
+
+        async def send(message: Any) -> None:
+            raise AssertionError(message)
+
+        limited = LimitsMiddleware(app, Limits(timeout=0.01), Metrics(), frozenset())
+        headers = [(b"content-type", b"application/json")]
+        await limited({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive, send)
+
+    asyncio.run(run())
+    assert [message["type"] for message in received] == ["http.request", "http.disconnect"]
+
+
+# --- a real server ---------------------------------------------------------------------------------------------------
+
+HEADERS = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def model_folder(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small classifier, read in fp32 so that its answers tell requests apart to the fifth digit."""
+    folder = tmp_path_factory.mktemp("serve") / "classifier"
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.from_pretrained(tiny_encoder, num_labels=3, initializer_range=0.3)
+    options = {
+        "name": "text-classification",
+        "kind": "single-label",
+        "labels": [[n, n] for n in config.id2label.values()],
+    }
+    config.bertkit = {"version": "0.1.0", "task": options, "precision": "fp32"}
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def server(model_folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """`bertkit serve` as a process of its own, and its port."""
+    command = [sys.executable, "-m", "bertkit", "serve", str(model_folder)]
+    command += ["--port", "0", "--max-concurrent-requests", "6", "--max-batch-tokens", "64"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr
+        try:
+            line = process.stderr.readline()
+            yield process, int(re.search(r"http://127\.0\.0\.1:(\d+)", line)[1])  # type: ignore[index]
+        finally:
+            process.kill()
+
+
+def asked(port: int, body: Any, path: str = "/predict") -> tuple[int, Any, Any]:
+    """Status, JSON and headers of the response."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    content = body if isinstance(body, bytes) else json.dumps(body)
+    connection.request("POST", path, content, HEADERS)
+    response = connection.getresponse()
+    found = response.status, json.loads(response.read()), response.headers
+    connection.close()
+    return found
+
+
+def half_sent(port: int, body: bytes) -> http.client.HTTPConnection:
+    """A connection on which half of a request has gone."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.putrequest("POST", "/predict")
+    for name, value in {**HEADERS, "Content-Length": str(len(body))}.items():
+        connection.putheader(name, value)
+    connection.endheaders(body[: len(body) // 2])
+    return connection
+
+
+def metric(port: int, name: str) -> float:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return float(re.search(rf"^{name} (\S+)$", text, re.M)[1])  # type: ignore[index]
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait, for at most 20 seconds."""
+    for _ in range(2000):
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come true")
+
+
+def refused(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except OSError:
+        return True
+    return False
+
+
+def test_a_server_under_load_that_is_stopped(server: Any, model_folder: Path) -> None:
+    process, port = server
+    oracle = load(model_folder)
+    rng = np.random.default_rng(0)
+    words = " ".join(TEXTS).split()
+    requests = [
+        [" ".join([*rng.choice(words, rng.integers(1, 40)), SECRET]) for _ in range(rng.integers(1, 9))]
+        for _ in range(60)
+    ]
+    expected = [oracle(rows) for rows in requests]
+    firsts = sorted(answers[0]["score"] for answers in expected)
+    assert np.median(np.diff(firsts)) > 1e-4  # so that swapped answers would be seen
+
+    def check(number: int) -> int:
+        rows = requests[number]
+        status, found, _ = asked(port, {"rows": rows} if number % 7 else {"rows": [*rows, 5]})
+        if number % 7:
+            alike(found["answers"], expected[number])
+        return int(status)
+
+    # As many clients as it takes at a time: none is refused, and all get what is theirs.
+    with ThreadPoolExecutor(6) as pool:
+        statuses = list(pool.map(check, range(60)))
+    assert statuses == [200 if number % 7 else 422 for number in range(60)]
+    assert metric(port, "bertkit_rows_total") == sum(len(rows) for n, rows in enumerate(requests) if n % 7)
+
+    before = metric(port, "process_resident_memory_bytes")
+    assert asked(port, b"a" * 100_000_000)[0] == 413
+    assert metric(port, "process_resident_memory_bytes") < before + 20_000_000
+
+    bodies = [json.dumps({"rows": rows}).encode() for rows in requests[:6]]
+    connections = [half_sent(port, body) for body in bodies]
+    until(lambda: metric(port, "bertkit_active_requests") == 6)
+    status, _, headers = asked(port, {"rows": ["cat"]})
+    assert (status, headers["Retry-After"]) == (429, "1")
+
+    process.send_signal(signal.SIGTERM)
+    until(lambda: refused(port))
+    for body, connection, answers in zip(bodies, connections, expected, strict=False):
+        connection.send(body[len(body) // 2 :])
+        response = connection.getresponse()
+        alike(json.loads(response.read())["answers"], answers)
+        connection.close()
+    assert process.wait(30) == 0
+    said = process.stderr.read()
+    assert "all accepted requests are answered" in said
+    assert SECRET not in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("failure", [None, "RuntimeError"])
+def test_a_signal_is_not_lost_while_the_server_looks_for_a_failure(tiny_encoder: Path, failure: str | None) -> None:
+    class Interrupted:
+        """A batcher that is asked for its failure just when a signal comes."""
+
+        @property
+        def failure(self) -> str | None:
+            server.should_exit = failure is None
+            return failure
+
+    app = make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits())
+    server = make_server(app, Limits())
+    app.state.batcher = Interrupted()
+    assert server.config.callback_notify
+    asyncio.run(server.config.callback_notify())  # type: ignore[arg-type]
+    assert server.should_exit
+
+
+@pytest.fixture
+def address(tiny_encoder: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
+    """Where a server in a thread of this process listens; the parameter is its timeout in seconds."""
+    limits = Limits(timeout=request.param)
+    server = make_server(make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", limits), limits)
+    server.config.timeout_keep_alive = 3600  # uvicorn's own, which would end an idle connection after 5 seconds
+    with listen("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield listener.getsockname()
+        server.should_exit = True
+        thread.join()
+
+
+def sent(connection: socket.socket, *lines: str) -> str:
+    """The status line and headers of the response to these lines; "" where the connection ends without one."""
+    connection.sendall("".join(f"{line}\r\n" for line in lines).encode())
+    received = b""
+    while b"\r\n\r\n" not in received and (part := connection.recv(4096)):
+        received += part
+    return received.decode().partition("\r\n\r\n")[0].lower()
+
+
+def ended(connection: socket.socket) -> bool:
+    """Whether the server closes the connection: within 20 seconds."""
+    connection.settimeout(20)
+    with suppress(ConnectionResetError):
+        while connection.recv(4096):
+            pass
+    return True
+
+
+HEALTH = ("GET /health HTTP/1.1", "Host: here", "")
+
+
+@pytest.mark.parametrize("address", [0.2], indirect=True)
+@pytest.mark.parametrize("before", [(), HEALTH], ids=["first", "second"])
+@pytest.mark.parametrize("lines", [(), ("POST /predict HTTP/1.1", "Host: here")], ids=["nothing", "half"])
+def test_headers_that_do_not_come(address: tuple[str, int], before: tuple[str, ...], lines: tuple[str, ...]) -> None:
+    with socket.create_connection(address, timeout=20) as connection:
+        assert not before or sent(connection, *before).startswith("http/1.1 200")
+        connection.sendall("".join(f"{line}\r\n" for line in lines).encode())
+        assert ended(connection)
+
+
+@pytest.mark.parametrize("address", [0.2], indirect=True)
+def test_a_slow_body_has_its_own_timeout(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, timeout=20) as connection:
+        lines = ("POST /predict HTTP/1.1", "Host: here", "Content-Type: application/json", "Content-Length: 9", "")
+        assert sent(connection, *lines).startswith("http/1.1 408")
+
+
+@pytest.mark.parametrize("address", [30.0], indirect=True)
+@pytest.mark.parametrize("method", ["GET /health", "POST /predict"])
+def test_a_body_of_two_lengths_ends_the_connection(address: tuple[str, int], method: str) -> None:
+    """What follows it could be a request that a proxy before this server took for the body."""
+    both = ("Host: here", "Content-Type: application/json", "Content-Length: 5", "Transfer-Encoding: chunked", "")
+    with socket.create_connection(address, timeout=20) as connection:
+        found = sent(connection, f"{method} HTTP/1.1", *both, "0", "", *HEALTH)
+        assert found.startswith("http/1.1 400")
+        assert "connection: close" in found
+        assert ended(connection)
+
+
+def test_an_address_that_can_not_be_had(model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code = main(["serve", str(model_folder), "--port", port])
+    assert code == 2
+    assert f"error: 127.0.0.1:{port}: cannot listen on this address" in capsys.readouterr().err
+
+
+def test_small_answers_are_sent_at_once() -> None:
+    """Nagle's algorithm would hold a body back until its headers are acknowledged, 40 ms later."""
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_server_that_no_longer_answers_ends(
+    tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Batcher, "_next_batch", bug)
+    predictor = predictor_of(KEPT["single-label"], tiny_encoder)
+    with pytest.raises(UserError, match=r"the server: requests are no longer answered \(ZeroDivisionError\)"):
+        serve(predictor, "small", host="127.0.0.1", port=0, limits=Limits())
+    assert "in bug" in caplog.text
+    assert SECRET not in caplog.text
