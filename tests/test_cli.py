@@ -23,6 +23,7 @@ from cases import CASES, DRAWN, Case, encoder
 
 from bertkit import __version__
 from bertkit.cli.main import main
+from bertkit.data.schema import LEVELS
 from bertkit.recipe.recipe import load_recipe
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.report.table import first_to_try
@@ -155,6 +156,12 @@ def test_check_says_what_it_found_and_trains_nothing(capsys: Any, tmp_path: Path
         "are truncated at 12",
     ):
         assert finding in captured.err, finding
+    levels = [
+        line.partition(":")[0] for line in captured.err.splitlines() if line.startswith(("severe", "warn", "note"))
+    ]
+    assert levels == sorted(levels, key=LEVELS.index)
+    assert {"severe", "note"} < set(levels)
+    assert "    Raise model.max_length, or set task.overflow: window." in captured.err
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -18,7 +18,7 @@ from datasets.exceptions import DataFilesNotFoundError
 
 from bertkit.data import check, label_names, load
 from bertkit.data import sources as sources_module
-from bertkit.data.schema import Column, Schema
+from bertkit.data.schema import Column, Finding, Schema
 from bertkit.data.table import numbers
 from bertkit.data.values import read_inputs
 from bertkit.errors import DataError
@@ -538,13 +538,8 @@ def test_rows_that_an_annotator_did_not_accept_are_left_out(tmp_path):
     data = get(path)
     assert data.rows["train"]["text"][:] == ["text 0", "text 3", "text 4", "text 0"]
     assert [data.origins["train"][row] for row in range(4)] == [f"{path}:{line}" for line in (1, 4, 5, 6)]
-    assert data.findings == [
-        (
-            "warn",
-            f"train: 2 rows with `answer` reject or ignore, as Prodigy writes it, left out: {path}:2, {path}:3",
-            "",
-        )
-    ]
+    what = f"train: 2 rows with `answer` reject or ignore, as Prodigy writes it, left out: {path}:2, {path}:3"
+    assert data.findings == [Finding("warn", what)]
 
 
 def test_rejected_spans_are_not_read(tmp_path):
@@ -817,9 +812,9 @@ def test_values_with_one_name_are_one_label(tmp_path):
     write(tmp_path / "dev.jsonl", [{"text": "new", "label": "Pos"}, {"text": "newer", "label": "neg"}])
     train = f"{tmp_path}/train.jsonl"
     data, options = merged(tmp_path)
-    assert says(data, "warn") == [
-        f"train: 1 row repeats an earlier row; e.g. {train}:21 and {train}:1",
-        f"train: 1 row repeats an earlier text with another target; e.g. {train}:22 and {train}:2",
+    assert says(data, "warn") == [f"train: 1 row repeats an earlier row; e.g. {train}:21 and {train}:1"]
+    assert says(data, "severe") == [
+        f"train: 1 row repeats an earlier text with another target; e.g. {train}:22 and {train}:2"
     ]
     assert "train: pos 12 (54.5%), neg 10 (45.5%)" in says(data, "note")
     assert "validation: pos 1 (50.0%), neg 1 (50.0%)" in says(data, "note")
@@ -1007,6 +1002,15 @@ def says(data, level):
     return [finding.what for finding in check(data) if finding.level == level]
 
 
+@pytest.mark.parametrize(("count", "level"), [(1, "warn"), (2, "severe")])
+def test_one_percent_of_the_rows_in_train_too_is_severe(tmp_path, count, level):
+    write(tmp_path / "train.jsonl", labelled(*"ab" * 10))
+    new = [{"text": f"new {n}", "label": "a"} for n in range(150 - count)]
+    write(tmp_path / "test.jsonl", [*labelled(*"ab" * 10)[:count], *new])
+    (found,) = [finding for finding in check(get(tmp_path)) if finding.inflates]
+    assert (found.level, found.inflates) == (level, "test")
+
+
 def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
     rows = [*labelled(*"ab" * 10), {"text": " TEXT 1", "label": "a"}, {"text": "text 2", "label": "a"}]
     write(tmp_path / "train.jsonl", [*rows, {"text": "", "label": "Ab"}, {"text": " ", "label": "ab "}])
@@ -1019,9 +1023,12 @@ def test_check_finds_duplicates_overlap_and_few_rows(tmp_path):
         "train: labels with fewer than 10 rows: Ab 1, ab  1",
         "train: the labels 'Ab' and 'ab ' differ only in case or space",
         f"train: 1 row repeats an earlier row; e.g. {train}:22 and {train}:3",
+    ]
+    assert says(data, "severe") == [
         f"train: 1 row repeats an earlier text with another target; e.g. {train}:21 and {train}:2",
         f"test: 1 of 2 rows (50.0%) is in train too; e.g. {test}:1 is {train}:4",
     ]
+    assert all(finding.fix for finding in check(data) if finding.level != "note")
     assert says(data, "note")[:2] == ["train: 24 rows", "train: a 12 (50.0%), b 10 (41.7%), Ab 1 (4.2%), ab  1 (4.2%)"]
     assert not says(data, "fail")
 
@@ -1040,14 +1047,14 @@ def test_copies_that_a_tokenizer_reads_alike_are_in_train_too(tmp_path, copy):
     write(tmp_path / "train.jsonl", [*labelled("a", "b"), {"text": "the caf\u00e9 file is 1 mm", "label": "a"}])
     write(tmp_path / "test.jsonl", [{"text": "other", "label": "b"}, {"text": copy, "label": "a"}])
     where = f"{tmp_path}/test.jsonl:2 is {tmp_path}/train.jsonl:3"
-    assert f"test: 1 of 2 rows (50.0%) is in train too; e.g. {where}" in says(get(tmp_path), "warn")
+    assert f"test: 1 of 2 rows (50.0%) is in train too; e.g. {where}" in says(get(tmp_path), "severe")
 
 
 @pytest.mark.parametrize("other", ["thecafe file is 1 mm", "the cafe file is 1 mm.", "the cafe file is 2 mm"])
 def test_other_texts_are_no_copies(tmp_path, other):
     write(tmp_path / "train.jsonl", [*labelled("a", "b"), {"text": "the cafe file is 1 mm", "label": "a"}])
     write(tmp_path / "test.jsonl", [{"text": other, "label": "a"}])
-    assert not any("in train too" in what for what in says(get(tmp_path), "warn"))
+    assert not says(get(tmp_path), "severe")
 
 
 def test_a_text_of_invisible_characters_is_empty(tmp_path):

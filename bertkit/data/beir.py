@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from bertkit.data.readers import COMPRESSIONS, read_rows
-from bertkit.data.schema import MISLEADING, Finding, warn
+from bertkit.data.schema import Finding, leak, warn
 from bertkit.data.splits import match_splits
 from bertkit.data.table import FirstSeen, Problems, Row, Table
 from bertkit.errors import DataError
@@ -217,8 +217,7 @@ def _findings(corpus: Texts, qrels: dict[str, Judged]) -> Iterator[Finding]:
         without = sum(not any(grades.values()) for grades in judged.values())
         if without:
             what = f"{split}: {without:,} of {len(judged):,} queries have no relevant document"
-            yield warn(what, "they score 0, whatever is retrieved")
+            yield warn(what, "They score 0, whatever is retrieved.")
         shared = 0 if split == "train" else len(judged.keys() & qrels.get("train", {}).keys())
         if shared:
-            what = f"{split}: {shared:,} of {len(judged):,} queries are in train too"
-            yield warn(what, MISLEADING)
+            yield leak(split, shared, len(judged), f"{shared:,} of {len(judged):,} queries are in train too")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.schema import MISLEADING, Column, Finding, in_train_too, note, warn
+from bertkit.data.schema import Column, Finding, in_train_too, leak, note, severe, warn
 from bertkit.data.splits import names_of
 from bertkit.data.table import Data, Origin, column_values, locations, numbers
 from bertkit.data.values import text_keys
@@ -60,7 +60,7 @@ def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> I
         empty = [index for index, key in enumerate(text_keys(column_values(rows, name))) if key is None]
         if empty:
             what = f"{split}: {counted(len(empty), 'row')} with an empty `{name}`: {locations(origin, empty)}"
-            yield warn(what)
+            yield warn(what, "Fill them in, or remove these rows.")
 
 
 def _balance(rows: Dataset, name: str, column: Column, split: str) -> list[Finding]:
@@ -87,23 +87,24 @@ def _label_findings(counts: Mapping[str, int], several: bool) -> list[Finding]:
     findings = []
     if not counts or (len(counts) == 1 and not several):
         have = f"every row has the label {next(iter(counts))!r}" if counts else "no row has a label"
-        findings.append(Finding("fail", f"train: {have}; there is nothing to learn", "is the right column mapped?"))
+        findings.append(Finding("fail", f"train: {have}; there is nothing to learn", "Is the right column mapped?"))
     few = sorted((n, name) for name, n in counts.items() if n < FEW_ROWS)
     if few:
         some = ", ".join(f"{name} {n}" for n, name in few[:MANY_LABELS]) + (", …" if len(few) > MANY_LABELS else "")
-        findings.append(warn(f"train: labels with fewer than {FEW_ROWS} rows: {some}"))
+        what, fix = f"train: labels with fewer than {FEW_ROWS} rows: {some}", "Label more rows, or merge labels."
+        findings.append(warn(what, fix))
     spelled: dict[str, str] = {}
     for name in sorted(counts):
         other = spelled.setdefault(name.strip().casefold(), name)
         if other != name:
             what = f"train: the labels {other!r} and {name!r} differ only in case or space"
-            fix = "they are two labels; if they are one:  data: {normalize_labels: casefold}"
+            fix = "They are two labels; if they are one:  data: {normalize_labels: casefold}"
             findings.append(warn(what, fix))
     for separator in SEPARATORS:
         parts = Counter(part.strip() for name in counts for part in set(name.split(separator)) if separator in name)
         if any(part in counts or rows > 1 for part, rows in parts.items()):
             name = next(name for name in counts if separator in name)
-            fix = f"if so, map the column as `labels`, with  data: {{labels_separator: {json.dumps(separator)}}}"
+            fix = f"If so, map the column as `labels`, with  data: {{labels_separator: {json.dumps(separator)}}}"
             findings.append(warn(f"train: labels such as {name!r} look like several labels", fix))
     return findings
 
@@ -144,12 +145,17 @@ def _duplicates(seen: _Seen, split: str, data: Data) -> list[Finding]:
         values = (column_values(rows.select(side), target) for side in pairs.T)
         values = (map(named, side) if named else side for side in values)
         differ = np.fromiter((one != other for one, other in zip(*values, strict=True)), bool, len(pairs))
-    findings = []
-    for some, of in ((pairs[~differ], "an earlier row"), (pairs[differ], "an earlier text with another target")):
-        if len(some):
-            first, row = some[0].tolist()
-            what = f"{split}: {counted(len(some), 'row', 'repeat')} {of}; e.g. {origin[row]} and {origin[first]}"
-            findings.append(warn(what))
+
+    def what(some: Ints, of: str) -> str:
+        first, row = some[0].tolist()
+        return f"{split}: {counted(len(some), 'row', 'repeat')} {of}; e.g. {origin[row]} and {origin[first]}"
+
+    findings, same, other = [], pairs[~differ], pairs[differ]
+    if len(same):
+        findings.append(warn(what(same, "an earlier row"), "Remove them, unless they should count more than once."))
+    if len(other):
+        fix = "Correct their targets: a model gives the same text the same answer."
+        findings.append(severe(len(other), len(rows), what(other, "an earlier text with another target"), fix))
     return findings
 
 
@@ -159,8 +165,8 @@ def _shared(seen: _Seen, trained: _Seen, split: str, data: Data) -> list[Finding
     groups, known = (np.asarray(data.origins[each].groups, dtype=np.int64) for each in (split, "train"))
     shared, findings = int(np.isin(groups, known).sum()), list[Finding]()
     if shared:
-        what = f"{split}: {part_of(shared, len(groups), 'row')} of a group (`data.group_by`) that train has too"
-        findings.append(warn(what, MISLEADING))
+        what = f"{part_of(shared, len(groups), 'row')} of a group (`data.group_by`) that train has too"
+        findings.append(leak(split, shared, len(groups), what))
     common = np.flatnonzero(np.isin(seen.keys, trained.keys))
     if len(common):
         same = trained.first[trained.keys == seen.keys[common[0]]][0]

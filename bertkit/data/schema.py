@@ -50,7 +50,8 @@ class Column(NamedTuple):
     located: bool = False  # offsets count its characters as given
 
 
-MISLEADING = "scores will look better than they are"
+LEVELS = ("fail", "severe", "warn", "note")  # of findings, the most severe first
+LARGE = 0.01  # of the rows: a share from which a finding is of its higher level
 ID = Column("name", "a name for the row, kept in messages and predictions")  # optional, of every task
 
 
@@ -70,9 +71,15 @@ class Schema:
 class Finding(NamedTuple):
     """What `check` reports about the data. A `fail` stops `train` before a model is built."""
 
-    level: Literal["note", "warn", "fail"]
+    level: Literal["fail", "severe", "warn", "note"]
     what: str
     fix: str = ""
+    inflates: str = ""  # the split whose scores are too high because train has some of its rows
+
+    @property
+    def severity(self) -> int:
+        """What findings are sorted by: 0 is the most severe."""
+        return LEVELS.index(self.level)
 
 
 def note(what: str) -> Finding:
@@ -85,7 +92,17 @@ def warn(what: str, fix: str = "") -> Finding:
     return Finding("warn", what, fix)
 
 
+def severe(count: int, total: int, what: str, fix: str, inflates: str = "") -> Finding:
+    """Scores or labels that cannot be trusted: severe for a large share of the rows, a warning for a small one."""
+    return Finding("severe" if count >= LARGE * total else "warn", what, fix, inflates)
+
+
+def leak(split: str, count: int, total: int, what: str) -> Finding:
+    """So many of the split's rows are in train too, so that its scores say less about new rows."""
+    fix = f"Remove them from train or from {split}, whose scores are higher than on new rows."
+    return severe(count, total, f"{split}: {what}", fix, split)
+
+
 def in_train_too(split: str, count: int, total: int, noun: str, example: str) -> Finding:
     """So many of the split's rows are rows of train."""
-    what = f"{split}: {part_of(count, total, noun)} in train too; e.g. {example}"
-    return warn(what, MISLEADING)
+    return leak(split, count, total, f"{part_of(count, total, noun)} in train too; e.g. {example}")

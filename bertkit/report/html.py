@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from bertkit.data.schema import LEVELS
 from bertkit.errors import Problem, UserError
 from bertkit.files import write_text
 from bertkit.report import comparison, pictures, sections
@@ -20,8 +21,6 @@ from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.mistakes import mistakes
 from bertkit.report.table import teacher_table
 from bertkit.report.task_pictures import reliability, task_pictures
-
-LEVELS = {"fail": 0, "warn": 1, "note": 2}
 
 
 def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -> Path:
@@ -63,7 +62,7 @@ def report(facts: Facts) -> str:
         mistakes=mistakes(facts),
         explained=sections.explained(facts.explanations.get("examples", [])),
         nearest=sections.nearest(facts.explanations.get("neighbours", [])),
-        findings=sorted(facts.data["findings"], key=lambda each: LEVELS[each["level"]]),
+        findings=sorted(facts.data["findings"], key=lambda each: LEVELS.index(each["level"])),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from bertkit.data.columns import label_names
-from bertkit.data.schema import Answer, Finding, Schema, note, warn
+from bertkit.data.schema import LARGE, Answer, Finding, Schema, note
 from bertkit.data.table import column_values, numbers
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import calibration
@@ -264,4 +264,5 @@ def length_findings(features: Dataset, split: str, max_length: int) -> Iterator[
     if cut := int((lost > 0).sum()):
         part, tokens = part_of(cut, len(starts), "row"), counted(int(lost.sum()), "token")
         what = f"{split}: {part} truncated at {max_length} tokens: {tokens} dropped"
-        yield warn(what, "Raise model.max_length" + (", or set task.overflow: window." if windows else "."))
+        fix = "Raise model.max_length" + (", or set task.overflow: window." if windows else ".")
+        yield Finding("warn" if cut >= LARGE * len(starts) else "note", what, fix)

@@ -93,6 +93,7 @@ def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
         except RowsError as error:
             raise RowsError(error.by_row, data.origins[split].__getitem__) from None
         findings += task.check(features[split], split)
+    findings.sort(key=lambda finding: finding.severity)
     _log(findings)
     failed = [Problem("data", finding.what, finding.fix) for finding in findings if finding.level == "fail"]
     if failed:
@@ -103,7 +104,7 @@ def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
 def _log(findings: Sequence[Finding]) -> None:
     for finding in findings:
         level = logging.INFO if finding.level == "note" else logging.WARNING
-        logger.log(level, "%s: %s", finding.level, finding.what)
+        logger.log(level, "%s", Problem(finding.level, finding.what, finding.fix))
 
 
 def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
