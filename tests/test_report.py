@@ -26,7 +26,7 @@ from bertkit.evaluation import ranking, squad
 from bertkit.files import read_json
 from bertkit.inference.predictor import Predictor
 from bertkit.recipe.recipe import load_recipe
-from bertkit.report import comparison, examples, mistakes, pictures, rankings, sections, task_pictures, view
+from bertkit.report import comparison, examples, matrices, mistakes, pictures, rankings, sections, task_pictures, view
 from bertkit.report.card import write_card
 from bertkit.report.examples import neighbours, write_explanations
 from bertkit.report.facts import Facts, read_facts
@@ -385,15 +385,76 @@ def test_local_folders_are_cut_off(run: Run, tiny_encoder: Path, facts: Facts) -
     assert tiny_encoder.name in html
 
 
-def test_many_labels_become_a_list_of_confusions(facts: Facts) -> None:
-    names = [f"label {i}" for i in range(sections.MAX_LABELS + 1)]
-    matrix = np.eye(len(names), dtype=int) * 9
-    matrix[3, 5], matrix[2, 1] = 7, 8
-    own = {**facts.scores, "labels": names, "confusion_matrix": matrix.tolist()}
-    many = replace(facts, rows=(), results={**facts.results, "splits": {**facts.results["splits"], facts.split: own}})
-    assert sections.confusion(many) is None
-    assert sections.confused(many) == [("label 2", "label 1", 8), ("label 3", "label 5", 7)]
+def with_confusions(facts: Facts, counts: Any, names: list[str]) -> Facts:
+    """A run without predictions whose split has this confusion matrix."""
+    own = {**facts.scores, "labels": names, "confusion_matrix": np.asarray(counts).tolist()}
+    return replace(facts, rows=(), results={**facts.results, "splits": {**facts.results["splits"], facts.split: own}})
+
+
+def test_a_cell_of_the_confusion_matrix_leads_to_its_mistakes(facts: Facts) -> None:
+    found = mistakes.mistakes(facts)
+    matrix = matrices.confusion(facts, found)
+    assert found is not None
+    assert matrix is not None
+    counts = facts.scores["confusion_matrix"]
+    assert [[cell.text or "0" for cell in row] for row in matrix.rows] == [[str(n) for n in row] for row in counts]
+    linked = {cell.pair for row in matrix.rows for cell in row if cell.pair}
+    assert linked == {(each.gold, each.answer) for each in found.every}
+    page = well_formed(report(facts))
+    links = [attrs for tag, attrs in page.elements if tag == "a" and "data-gold" in attrs]
+    assert {(link["data-gold"], link["data-answer"]) for link in links} == linked
+    assert {link["href"] for link in links} == {"#mistakes"}
+    assert not any(cell.pair for row in matrices.confusion(facts, None).rows for cell in row)  # type: ignore[union-attr]
+
+
+def test_many_labels_get_small_cells_and_a_list_of_confusions(facts: Facts) -> None:
+    names = [f"label {i}" for i in range(matrices.MAX_NUMBERS + 1)]
+    counts = np.eye(len(names), dtype=int) * 9
+    counts[3, 5], counts[2, 1] = 7, 8
+    many = with_confusions(facts, counts, names)
+    matrix = matrices.confusion(many, None)
+    assert matrix is not None
+    cells = [cell for row in matrix.rows for cell in row if cell.title]
+    assert len(cells) == len(names) + 2
+    assert sorted(cell.text for cell in cells if cell.text) == ["7", "8"]
+    assert "label 2, predicted label 1: 8 (47.1%)" in {cell.title for cell in cells}
+    shares = {cell.title.partition(",")[0]: cell.share for cell in cells if cell.mark == "minus"}
+    assert shares["label 2"] == 1 > shares["label 3"] > matrices.FAINTEST
+    assert matrices.confused(many)[1:] == [
+        ["label 2", "label 1", "8", "47.1%"],
+        ["label 3", "label 5", "7", "43.8%"],
+    ]
     assert "The most frequent confusions" in well_formed(report(many)).text
+    names = [f"label {i}" for i in range(matrices.MAX_LABELS + 1)]
+    assert matrices.confusion(with_confusions(facts, np.eye(len(names), dtype=int), names), None) is None
+    assert matrices.confused(with_confusions(facts, counts[:9, :9], names[:9])) == []
+
+
+def test_labels_that_are_confused_are_neighbours(facts: Facts) -> None:
+    """Groups that only confuse their own labels, shuffled: each is in one piece again, and nothing is lost."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(6), 4)
+    counts = rng.integers(1, 9, (24, 24)) * (groups[:, None] == groups) + np.eye(24, dtype=int) * 50
+    shuffled = rng.permutation(24)
+    mixed = counts[np.ix_(shuffled, shuffled)]
+    order = matrices.seriated(mixed)
+    assert sorted(order) == list(range(24))
+    found = groups[shuffled][order]
+    assert (np.diff(found) != 0).sum() == 5
+
+    def distance(table: Any) -> int:
+        places = np.arange(24)
+        return int((table * np.abs(places[:, None] - places)).sum())
+
+    assert distance(mixed[np.ix_(order, order)]) < distance(mixed) / 3
+    names = [f"label {i}" for i in range(24)]
+    matrix = matrices.confusion(with_confusions(facts, mixed, names), None)
+    assert matrix is not None
+    assert matrix.names == [names[i] for i in order]
+    assert [[int(cell.text or 0) for cell in row] for row in matrix.rows] == mixed[np.ix_(order, order)].tolist()
+    few = matrices.confusion(with_confusions(facts, mixed[:8, :8], names[:8]), None)
+    assert few is not None
+    assert few.names == names[:8]
 
 
 # --- the run as a whole
@@ -611,7 +672,8 @@ def test_it_sorts_filters_and_switches_the_theme(browser: Any, facts: Facts, tmp
     texts = {EVIL: 0.9, "a cat": 0.8, "a dog": 0.7}
     rows = [{"text": text, "label": "bad", "answer": {**answer, "score": score}} for text, score in texts.items()]
     file = tmp_path / "report.html"
-    file.write_text(report(replace(facts, rows=tuple(rows))), encoding="utf-8")
+    wrong = with_confusions(facts, [[2, 3], [0, 2]], ["bad", "good"])
+    file.write_text(report(replace(wrong, rows=tuple(rows))), encoding="utf-8")
     page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="light")
     said: list[str] = []
     asked: list[str] = []
@@ -631,6 +693,9 @@ def test_it_sorts_filters_and_switches_the_theme(browser: Any, facts: Facts, tmp
     page.get_by_role("searchbox").fill("DOG")
     assert page.evaluate(shown) == ["a dog"]
     assert page.get_by_role("status").inner_text() == "1 of 3 shown"
+    page.locator("a[data-gold=bad][data-answer=good]").click()
+    assert page.get_by_role("status").inner_text() == "3 of 3 shown"
+    assert [page.get_by_label(name, exact=True).input_value() for name in ("Gold", "Answer")] == ["bad", "good"]
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.locator("#theme").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before

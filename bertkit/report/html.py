@@ -16,7 +16,7 @@ from markupsafe import Markup
 from bertkit.data.schema import LEVELS
 from bertkit.errors import Problem, UserError
 from bertkit.files import write_text
-from bertkit.report import comparison, pictures, sections
+from bertkit.report import comparison, matrices, pictures, sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.mistakes import mistakes
 from bertkit.report.table import teacher_table
@@ -51,6 +51,7 @@ def write_explanations_page(explanations: Sequence[Mapping[str, Any]], source: s
 
 def report(facts: Facts) -> str:
     """The page of one run. Everything that comes from the data is escaped."""
+    wrong = mistakes(facts)
     return _page(
         "report.html",
         facts=facts,
@@ -59,7 +60,10 @@ def report(facts: Facts) -> str:
         task_pictures=task_pictures(facts),
         reliability=reliability(facts),
         lengths=pictures.lengths(facts.lengths, facts.max_length) if facts.lengths else None,
-        mistakes=mistakes(facts),
+        confusion=matrices.confusion(facts, wrong),
+        confused=matrices.confused(facts),
+        transitions=matrices.transitions(facts),
+        mistakes=wrong,
         explained=sections.explained(facts.explanations.get("examples", [])),
         nearest=sections.nearest(facts.explanations.get("neighbours", [])),
         findings=sorted(facts.data["findings"], key=lambda each: LEVELS.index(each["level"])),

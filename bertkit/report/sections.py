@@ -20,19 +20,10 @@ from bertkit.sections import MEMORY
 from bertkit.text import counted
 
 MIN_SUPPORT = 20  # rows of a label; scores from fewer say little
-MAX_LABELS = 30  # of a readable matrix
 MIN_SHARE = 0.04  # of the largest attribution: smaller ones are not coloured
 MAX_WORDS = 12  # in a table of attributions
 MAX_NEIGHBOUR = 300  # characters
 KINDS = {"mistake": "Mistake", "hit": "Right answer"}
-
-
-class Matrix(NamedTuple):
-    """A square table of numbers by names. shade: `(rows, columns)` in [0, 1], how dark a cell is."""
-
-    names: Sequence[str]
-    cells: list[list[str]]
-    shade: list[list[float]]
 
 
 class Attribution(NamedTuple):
@@ -159,43 +150,6 @@ def label_rows(facts: Facts) -> list[list[str]]:
         scores = [number(metrics.get(f"{kind}/{name}")) for kind in ("precision", "recall", "f1")]
         rows.append([name, "–" if count is None else f"{count:,}{few}", *scores, interval(bounds.get(f"f1/{name}"))])
     return rows if len(rows) > 1 else []
-
-
-def confusion(facts: Facts) -> Matrix | None:
-    """Counts by true and predicted label; None for many labels, see `confused`."""
-    names, table = _confusion(facts)
-    return _matrix(names, table, table / np.maximum(table.sum(axis=-1, keepdims=True), 1), "{:,}")
-
-
-def confused(facts: Facts) -> list[tuple[str, str, int]]:
-    """The 30 most frequent confusions: true label, predicted label, count."""
-    names, table = _confusion(facts)
-    if table.ndim != 2:
-        return []
-    off = table * (1 - np.eye(len(names), dtype=np.int64))
-    rows, columns = np.unravel_index(np.argsort(-off, axis=None, kind="stable")[:MAX_LABELS], off.shape)
-    return [(names[i], names[j], int(off[i, j])) for i, j in zip(rows, columns, strict=True) if off[i, j]]
-
-
-def _confusion(facts: Facts) -> tuple[Sequence[str], Any]:
-    scores = facts.scores
-    given = scores.get("confusion") or {"labels": scores.get("labels"), "matrix": scores.get("confusion_matrix")}
-    return given["labels"] or (), np.asarray(given["matrix"] or [], dtype=np.int64)
-
-
-def transitions(facts: Facts) -> Matrix | None:
-    """The scores that a CRF learned for one tag after another, in nats; None without a CRF, or for many tags."""
-    if facts.transitions is None:
-        return None
-    size = np.abs(facts.transitions)
-    return _matrix(facts.options["tags"], facts.transitions, size / max(size.max(), 1e-9), "{:+.2f}")
-
-
-def _matrix(names: Sequence[str], table: Any, shade: Any, style: str) -> Matrix | None:
-    """The table, if it has two dimensions and few names."""
-    if table.ndim != 2 or not 0 < len(names) <= MAX_LABELS:
-        return None
-    return Matrix(names, [[style.format(value) for value in row] for row in table.tolist()], shade.tolist())
 
 
 def overview(facts: Facts) -> Picture | None:

@@ -38,7 +38,7 @@ for (const filters of document.querySelectorAll(".filters")) {
   const picks = [...filters.querySelectorAll("select")];
   for (const pick of picks) {
     const values = [...new Set(rows.map((row) => row.cells[pick.dataset.column].textContent))].sort();
-    if (values.length > 30 || values.some((text) => text.length > 60)) pick.parentElement.remove();
+    if (values.length > 100 || values.some((text) => text.length > 60)) pick.parentElement.remove();
     else pick.append(...values.map((text) => new Option(text, text)));
   }
   const show = () => {
@@ -50,6 +50,13 @@ for (const filters of document.querySelectorAll(".filters")) {
     filters.querySelector("[role=status]").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} shown`;
   };
   filters.addEventListener("input", show);
+  for (const link of document.querySelectorAll("a[data-gold]")) {
+    link.addEventListener("click", () => {
+      find.value = "";
+      for (const pick of picks) pick.value = pick.dataset.column === "1" ? link.dataset.gold : link.dataset.answer;
+      show();
+    });
+  }
   filters.hidden = false;
   show();
 }

@@ -1,0 +1,120 @@
+"""Square tables of a report: the confusion matrix, and the transition scores of a CRF."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from bertkit.report.facts import Facts
+from bertkit.report.mistakes import Mistakes
+
+MAX_NUMBERS = 30  # labels of a matrix whose cells have room for numbers of any size
+MAX_LABELS = 120  # of a matrix that is drawn
+MAX_FAMILIAR = 8  # so few labels stay in the order that the reader knows
+MAX_CONFUSIONS = 30  # that are listed
+FAINTEST = 0.15  # of a mistake: it is visible
+
+Pair: TypeAlias = tuple[str, str]
+"""A true and a predicted label."""
+
+
+class Cell(NamedTuple):
+    """title: in full. mark: its hue, `plus` or `minus`. share: in [0, 1], how dark. pair: of mistakes to link to."""
+
+    text: str = ""
+    title: str = ""
+    mark: str = ""
+    share: float = 0.0
+    pair: Pair | None = None
+
+
+class Matrix(NamedTuple):
+    """A square table by names."""
+
+    names: list[str]
+    rows: list[list[Cell]]
+    seriated: bool = False  # whether labels that are often confused are neighbours
+
+    @property
+    def dense(self) -> bool:
+        """Whether its cells are small."""
+        return len(self.names) > MAX_NUMBERS
+
+
+def confusion(facts: Facts, mistakes: Mistakes | None) -> Matrix | None:
+    """Counts by true and predicted label, with links to the mistakes that are listed; None for too many labels."""
+    names, counts = _counts(facts)
+    if not 0 < len(names) <= MAX_LABELS:
+        return None
+    shares = _shares(counts)
+    wrong = shares * (1 - np.eye(len(names)))
+    darkness = FAINTEST + (1 - FAINTEST) * wrong / max(wrong.max(), 1e-9)
+    linked = {(each.gold, each.answer) for each in mistakes.top} if mistakes else set[Pair]()
+
+    def cell(gold: int, given: int) -> Cell:
+        count, pair, right = int(counts[gold, given]), (names[gold], names[given]), gold == given
+        if not count:
+            return Cell()
+        title = f"{pair[0]}, predicted {'right' if right else pair[1]}: {count:,} ({shares[gold, given]:.1%})"
+        text = "" if right and len(names) > MAX_NUMBERS else f"{count:,}"
+        share = shares[gold, given] if right else darkness[gold, given]
+        return Cell(text, title, "plus" if right else "minus", share, pair if pair in linked else None)
+
+    many = len(names) > MAX_FAMILIAR
+    order = seriated(counts) if many else range(len(names))
+    return Matrix([names[i] for i in order], [[cell(gold, given) for given in order] for gold in order], many)
+
+
+def seriated(counts: Any) -> list[int]:
+    """The labels, `(labels, labels)` counts, in an order in which those that are often confused are neighbours.
+
+    Average linkage of the shares confused, with optimal leaf ordering (Bar-Joseph et al. 2001).
+    """
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
+
+    shares = _shares(counts)
+    distances = 1 - (shares + shares.T) / 2
+    np.fill_diagonal(distances, 0)
+    order: list[int] = leaves_list(linkage(squareform(distances), "average", optimal_ordering=True)).tolist()
+    return order
+
+
+def confused(facts: Facts) -> list[list[str]]:
+    """The most frequent confusions of many labels; the first row is the header. Empty without any or for few labels."""
+    names, counts = _counts(facts)
+    if len(names) <= MAX_NUMBERS:
+        return []
+    wrong, shares = counts * (1 - np.eye(len(names), dtype=np.int64)), _shares(counts)
+    gold, given = np.unravel_index(np.argsort(-wrong, axis=None, kind="stable")[:MAX_CONFUSIONS], wrong.shape)
+    pairs = [(i, j) for i, j in zip(gold, given, strict=True) if wrong[i, j]]
+    rows = [[names[i], names[j], f"{wrong[i, j]:,}", f"{shares[i, j]:.1%}"] for i, j in pairs]
+    return [["true", "predicted", "count", "share of the true label"], *rows] if rows else []
+
+
+def _counts(facts: Facts) -> tuple[Sequence[str], Any]:
+    """Labels, and counts of true by predicted ones; none for rows with several labels."""
+    scores = facts.scores
+    given = scores.get("confusion") or {"labels": scores.get("labels"), "matrix": scores.get("confusion_matrix")}
+    counts = np.asarray(given["matrix"] or [], dtype=np.int64)
+    return (given["labels"], counts) if counts.ndim == 2 else ((), counts)
+
+
+def _shares(counts: Any) -> Any:
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+
+
+def transitions(facts: Facts) -> Matrix | None:
+    """The scores that a CRF learned for one tag after another, in nats; None without a CRF, or for many tags."""
+    if facts.transitions is None or len(facts.options["tags"]) > MAX_NUMBERS:
+        return None
+    names, largest = list(facts.options["tags"]), max(np.abs(facts.transitions).max(), 1e-9)
+
+    def cells(name: str, row: Sequence[float]) -> Iterator[Cell]:
+        for after, score in zip(names, row, strict=True):
+            mark = "plus" if score > 0 else "minus"
+            yield Cell(f"{score:+.2f}", f"{after} after {name}: {score:+.2f}", mark, abs(score) / largest)
+
+    return Matrix(names, [list(cells(*each)) for each in zip(names, facts.transitions.tolist(), strict=True)])
