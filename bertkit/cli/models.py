@@ -277,6 +277,7 @@ _limit = partial(argument, type=positive_number)
     REVISION,
     argument("--host", "default: 127.0.0.1, reachable from this machine only", default="127.0.0.1"),
     argument("--port", "0: any free port; default: 8000", default=8000),
+    argument("--store", "a vector store made with this model by `bertkit index`, for /search", metavar="STORE"),
     path("--api-key-file", "the key that clients must send; default: the variable BERTKIT_API_KEY"),
     _limit("--max-batch-tokens", "estimated tokens of a row, and of a call", default=Limits.max_batch_tokens),
     _limit("--max-client-batch-size", "rows per request", default=Limits.max_client_batch_size),
@@ -289,11 +290,21 @@ _limit = partial(argument, type=positive_number)
     _limit("--timeout", "seconds to read headers, again to read a body, and again to answer", default=Limits.timeout),
 )
 def serve(
-    source: str, task: str | None, revision: str | None, host: str, port: int, api_key_file: Path | None, **limits: Any
+    source: str,
+    task: str | None,
+    revision: str | None,
+    host: str,
+    port: int,
+    store: str | None,
+    api_key_file: Path | None,
+    **limits: Any,
 ) -> None:
     from bertkit.inference.predictor import load
+    from bertkit.retrieval.models import model_identity
+    from bertkit.retrieval.store import Store
     from bertkit.serve.server import read_api_key, serve
 
     key = read_api_key(api_key_file)
     predictor = load(source, revision=revision, task=task)
-    serve(predictor, source, host=host, port=port, limits=Limits(**limits), api_key=key)
+    opened = Store.open(store, model_identity(predictor, source, revision)) if store else None
+    serve(predictor, source, host=host, port=port, limits=Limits(**limits), api_key=key, store=opened)

@@ -38,9 +38,13 @@ def connect(uri: str) -> Any:
     return lancedb.connect(uri, read_consistency_interval=_CONSISTENCY)
 
 
+class StoreError(DataError):
+    """A store cannot be searched or written, whatever the request."""
+
+
 @contextmanager
 def database_errors(uri: str) -> Iterator[None]:
-    """Turns LanceDB's errors into a DataError."""
+    """Turns LanceDB's errors into a StoreError."""
     try:
         yield
     except (RuntimeError, OSError, ValueError) as error:
@@ -53,4 +57,4 @@ def database_errors(uri: str) -> Iterator[None]:
         else:
             what = f"the store cannot be read or written: {reason}"
             fix = "If it is a copy, copy it again; else index the documents into a new folder."
-        raise DataError(Problem(uri, what, fix)) from error
+        raise StoreError(Problem(uri, what, fix)) from error

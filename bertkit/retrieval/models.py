@@ -36,14 +36,18 @@ def dual_encoder(model: str, revision: str | None = None) -> DualEncoder:
 
     Raises ModelError, also where its task gives no vectors.
     """
-    folder = model_folder(model, revision)
     predictor = _load(model, revision)
-    options: Any = predictor.task.options
-    size, length = options.size(predictor.model.config.hidden_size), predictor.task.max_length
-    prefixes = options.query_prefix, options.document_prefix
-    identity = ModelIdentity(model, revision, fingerprint(folder), size, length, length // OVERLAP, *prefixes)
+    identity = model_identity(predictor, model, revision)
     encode_documents, encode_queries = (partial(_unit_vectors, predictor, side) for side in ("document", "query"))
     return DualEncoder(identity, predictor.task.tokenizer, encode_documents, encode_queries)
+
+
+def model_identity(predictor: Predictor, model: str, revision: str | None = None) -> ModelIdentity:
+    """What determines this predictor's vectors. model: the source that it was loaded from. Raises ModelError."""
+    options: Any = require_vectors(predictor, model).task.options
+    size, length = options.size(predictor.model.config.hidden_size), predictor.task.max_length
+    prefixes, files = (options.query_prefix, options.document_prefix), fingerprint(model_folder(model, revision))
+    return ModelIdentity(model, revision, files, size, length, length // OVERLAP, *prefixes)
 
 
 def _unit_vectors(predictor: Predictor, side: Any, texts: Sequence[str]) -> Vectors:
@@ -85,7 +89,11 @@ def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:
 
 
 def _load(model: str, revision: str | None) -> Predictor:
-    predictor = load_as("sentence-similarity", model, revision=revision)
+    return require_vectors(load_as("sentence-similarity", model, revision=revision), model)
+
+
+def require_vectors(predictor: Predictor, model: str) -> Predictor:
+    """The same predictor. Raises ModelError where its task gives no vectors."""
     if not isinstance(predictor.task, VectorTask):
         what = f"a model for {predictor.task.name} gives no vectors of texts"
         raise ModelError(Problem(model, what, "Name one for sentence-similarity or retrieval."))

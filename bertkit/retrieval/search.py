@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.retrieval.database import database_errors
+from bertkit.retrieval.database import StoreError, database_errors
 from bertkit.retrieval.documents import RESERVED, TYPE_NAMES, Kind, Value
 from bertkit.retrieval.passages import joined
 from bertkit.retrieval.store import Store
@@ -139,8 +139,10 @@ def _checked(
         raise DataError(Problem("the query's vector", what, f"Make it with {store.identity.name}."))
     if not (np.isfinite(given).all() and given.any()):
         raise DataError(Problem("the query's vector", "is 0 or not finite", "The model is damaged."))
+    store.require_same_model()
     if not len(store):
-        raise DataError(Problem(store.uri, "the store is empty", "Add documents: bertkit index MODEL --documents FILE"))
+        what = "the store is empty"
+        raise StoreError(Problem(store.uri, what, "Add documents: bertkit index MODEL --documents FILE"))
     return given / np.linalg.norm(given)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -104,8 +104,7 @@ class Store:
                 table = connect(uri).open_table(TABLE)
             except ValueError as error:
                 raise _absent(uri) from error
-            note = (table.schema.metadata or {}).get(NOTE)
-        store = cls(uri, _identity(uri, note), table)
+        store = cls(uri, _identity(uri, table), table)
         if identity:
             store.require(identity)
         return store
@@ -131,6 +130,10 @@ class Store:
             options = ", ".join(f"{name} {ours[name]!r}, not {theirs[name]!r}" for name in differ)
             what = f"was made with {model} and other options: {options}"
         raise ModelError(Problem(self.uri, what, "Use that model and its options, or index into a new folder."))
+
+    def require_same_model(self) -> None:
+        """Raises ModelError where the store has been replaced by one of another model since it was opened."""
+        replace(self, identity=_identity(self.uri, self.table)).require(self.identity)
 
     @property
     def columns(self) -> dict[str, Kind]:
@@ -282,7 +285,10 @@ def _absent(uri: str) -> NoStore:
     return NoStore(Problem(uri, "is not a store of bertkit", fix))
 
 
-def _identity(uri: str, note: bytes | None) -> ModelIdentity:
+def _identity(uri: str, table: Any) -> ModelIdentity:
+    """The model that a table names. Raises DataError."""
+    with database_errors(uri):
+        note = (table.schema.metadata or {}).get(NOTE)
     try:
         content = json.loads(note or b"")
         if content["format"] != FORMAT:

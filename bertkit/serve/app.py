@@ -20,12 +20,15 @@ from starlette.routing import Route
 
 from bertkit.errors import DataError, UserError
 from bertkit.inference.predictor import Predictor
+from bertkit.retrieval.database import StoreError
+from bertkit.retrieval.store import Store
 from bertkit.serve import tei
 from bertkit.serve.answers import list_of, schema
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.middleware import OPEN, LimitsMiddleware, cancel_on_disconnect, error_response
+from bertkit.serve.search import SearchRequest, SearchResponse
 from bertkit.serve.service import Service
 from bertkit.serve.shapes import SHAPES
 from bertkit.tasks.vectors import VectorTask
@@ -45,15 +48,18 @@ ErrorObject = schema("ErrorObject", "What is wrong, and the kind of error.", mes
 OpenAIError = schema("OpenAIError", "An error response for OpenAI clients.", error=ErrorObject)
 
 
-def make_app(predictor: Predictor, name: str, limits: Limits, api_key: str | None = None) -> FastAPI:
+def make_app(
+    predictor: Predictor, name: str, limits: Limits, api_key: str | None = None, store: Store | None = None
+) -> FastAPI:
     """The application that serves this predictor. name: of the model, in /info. api_key: what clients must send.
+    store: what /search searches, made with this model.
 
     /predict for every task; those of SHAPES and /v1/embeddings that the task has; /v1/models, /health, /info,
     /metrics; /docs and /openapi.json. `app.state.batcher` is its Batcher.
     """
     metrics = Metrics()
     batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, metrics)
-    service = Service(predictor, name, limits, batcher)
+    service = Service(predictor, name, limits, batcher, store)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -122,18 +128,22 @@ def _add_answer_paths(app: FastAPI, service: Service) -> None:
         if shape := shapes.get(name):
             _add(app, path, service.handler(shape), shape.request, shape.response, shape.summary)
         else:
-            _refuse(app, path, name)
+            _refuse(app, path, f"a model for {name} does not answer {path}")
     if isinstance(service.task, VectorTask):
         summary = "Vectors of texts, for OpenAI clients"
         _add(app, "/v1/embeddings", service.openai, tei.OpenAIRequest, tei.OpenAIResponse, summary)
     else:
-        _refuse(app, "/v1/embeddings", name)
+        _refuse(app, "/v1/embeddings", f"a model for {name} does not answer /v1/embeddings")
+    if service.store:
+        _add(app, "/search", service.search, SearchRequest, SearchResponse, "Documents nearest to queries")
+    else:
+        _refuse(app, "/search", "there is no store: start the server with --store STORE")
 
 
-def _refuse(app: FastAPI, path: str, task: str) -> None:
+def _refuse(app: FastAPI, path: str, why: str) -> None:
     @app.post(path, include_in_schema=False)
     async def refuse() -> None:
-        raise Refused(424, f"a model for {task} does not answer {path}", "Backend")  # as text-embeddings-inference
+        raise Refused(424, why, "Backend")  # as text-embeddings-inference
 
 
 def _add(app: FastAPI, path: str, handler: Handler, request_type: Any, response_type: Any, summary: str) -> None:
@@ -155,10 +165,10 @@ def _add(app: FastAPI, path: str, handler: Handler, request_type: Any, response_
 
 
 def _error(request: Request, error: Exception) -> JSONResponse:
-    """The response to an exception. A DataError is about the rows, any other UserError about the model."""
+    """The response to an exception. A DataError is about the rows, any other UserError about the model or the store."""
     if isinstance(error, RequestValidationError):
         error = _validation(error)
-    elif isinstance(error, DataError):
+    elif isinstance(error, DataError) and not isinstance(error, StoreError):
         error = Refused(422, str(error), "Validation")
     elif isinstance(error, UserError):
         error = Refused(500, str(error), "Backend")

@@ -117,20 +117,8 @@ class Batcher:
         return job.answers
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Call a function in the model's thread: tokenizers are not thread-safe.
-
-        Raises Refused where the function does, or fails.
-        """
-
-        def refusing() -> T:
-            try:
-                return function()
-            except Refused:
-                raise
-            except BaseException as error:
-                raise _refusal(error) from None
-
-        return await asyncio.get_running_loop().run_in_executor(self._thread, refusing)
+        """Call a function in the model's thread: tokenizers are not thread-safe. Raises as `guarded`."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, guarded, function)
 
     async def _run(self) -> None:
         try:
@@ -196,24 +184,30 @@ class Batcher:
                 job.answers, job.error = self._call_model(job.rows)
 
     def _call_model(self, rows: Rows) -> tuple[list[Answer], Exception | None]:
-        started = time.perf_counter()
-        try:
+        def call() -> list[Answer]:
             answers = self._model(rows)
             if len(answers) != len(rows):
                 raise RuntimeError(f"{len(answers)} answers to {len(rows)} rows")
-        except UserError as error:
+            return answers
+
+        started = time.perf_counter()
+        try:
+            return guarded(call), None
+        except (Refused, UserError) as error:  # one failed batch must not stop the server
             return [], error
-        except BaseException as error:  # one failed batch must not stop the server; a panic in Rust is not an Exception
-            return [], _refusal(error)
         finally:
             self._metrics.model_seconds.observe(time.perf_counter() - started)
-        return answers, None
 
 
-def _refusal(error: BaseException) -> Refused:
-    """The answer to a request for which the model failed; the error is logged."""
-    logger.error("the model failed\n%s", traceback_without_message(error))
-    return Refused(500, "the model failed; see the server's log", "Backend")
+def guarded(function: Callable[[], T], what: str = "the model") -> T:
+    """What the function returns. Raises Refused and UserError as it does, and Refused where it fails otherwise."""
+    try:
+        return function()
+    except (Refused, UserError):
+        raise
+    except BaseException as error:  # also a panic in Rust, which is not an Exception
+        logger.error("%s failed\n%s", what, traceback_without_message(error))
+        raise Refused(500, f"{what} failed; see the server's log", "Backend") from None
 
 
 def traceback_without_message(error: BaseException) -> str:

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bertkit.errors import Problem, UserError
 from bertkit.inference.predictor import Predictor
+from bertkit.retrieval.store import Store
 from bertkit.serve.app import make_app
 from bertkit.serve.limits import Limits
 
@@ -45,16 +46,23 @@ def read_api_key(file: Path | None) -> str | None:
 
 
 def serve(
-    predictor: Predictor, model: str, *, host: str, port: int, limits: Limits, api_key: str | None = None
+    predictor: Predictor,
+    model: str,
+    *,
+    host: str,
+    port: int,
+    limits: Limits,
+    api_key: str | None = None,
+    store: Store | None = None,
 ) -> None:
     """Answer until SIGTERM or Ctrl-C, then all accepted requests, within the limits' timeout.
 
-    port: 0 for any free one. api_key: what clients must send; None: nothing.
+    port: 0 for any free one. api_key: what clients must send; None: nothing. store: what /search searches.
     Raises UserError where the address cannot be used or requests are no longer answered, ModelError where the model
     cannot answer.
     """
     warm_up(predictor)
-    app = make_app(predictor, model, limits, api_key)
+    app = make_app(predictor, model, limits, api_key, store)
     server = make_server(app, limits)
     listener = listen(host, port)
     address = f"[{host}]" if ":" in host else host

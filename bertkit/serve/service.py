@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
@@ -13,12 +14,14 @@ from pydantic import Discriminator, Tag
 
 from bertkit.data.schema import Answer
 from bertkit.inference.predictor import Predictor
+from bertkit.retrieval.store import Store
 from bertkit.serve import tei
 from bertkit.serve.answers import ANSWERS, described, list_of, schema
-from bertkit.serve.batcher import Batcher, estimated_tokens
+from bertkit.serve.batcher import Batcher, estimated_tokens, guarded
 from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.pipelines import Request
 from bertkit.serve.rows import Row, RowReader
+from bertkit.serve.search import SearchRequest, found
 from bertkit.serve.shapes import CLASSIFY, Shape
 
 Build = Callable[[], Any]  # builds the response; may be slow
@@ -27,8 +30,10 @@ Build = Callable[[], Any]  # builds the response; may be slow
 class Service:
     """One predictor and its handlers, each of a validated body. They raise Refused and UserError."""
 
-    def __init__(self, predictor: Predictor, model: str, limits: Limits, batcher: Batcher) -> None:
-        self.predictor, self.model, self.limits, self.batcher = predictor, model, limits, batcher
+    def __init__(
+        self, predictor: Predictor, model: str, limits: Limits, batcher: Batcher, store: Store | None = None
+    ) -> None:
+        self.predictor, self.model, self.limits, self.batcher, self.store = predictor, model, limits, batcher, store
         self.task, self.started = predictor.task, int(time.time())
         self.reader = RowReader(predictor.task, predictor.columns, limits)
 
@@ -70,6 +75,19 @@ class Service:
         ids = (await self.batcher.call(lambda: self.task.tokenizer(texts, verbose=False)))["input_ids"]
         read = sum(min(len(each), self.task.max_length) for each in ids)
         return lambda: tei.openai_response(answers, body, self.model, read)
+
+    async def search(self, body: SearchRequest) -> Build:
+        """/search: the documents of the store that are nearest to the queries."""
+        assert self.store is not None  # else the path is refused
+        texts, field = body.texts, "queries" if body.query is None else "query"
+        answers = await self._answers(tei.embed_rows(self.task, texts, "query"), field)
+        find = partial(found, self.store, body, answers)
+        try:
+            async with asyncio.timeout(self.limits.timeout):
+                response = await asyncio.to_thread(guarded, find, "the search")
+        except TimeoutError:
+            raise Refused(504, f"not found within {self.limits.timeout:g} seconds", "Backend") from None
+        return lambda: response
 
     async def tokenize(self, body: tei.TokenizeRequest) -> Build:
         """/tokenize: the tokens of each text."""

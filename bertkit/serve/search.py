@@ -1,0 +1,65 @@
+"""Requests and responses of /search: documents of a vector store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from bertkit.data.schema import Answer
+from bertkit.retrieval.search import search
+from bertkit.retrieval.store import Store
+from bertkit.serve.answers import described, list_of, schema
+from bertkit.serve.limits import Refused
+from bertkit.serve.pipelines import Request
+from bertkit.serve.tei import Strings
+
+MAX_HITS = 10_000  # documents in a response: they are in memory at once
+MAX_FILTER = 10_000  # characters: LanceDB takes a second to read a condition of 200,000
+
+
+class SearchRequest(Request):
+    """One query or several, with the options of `bertkit search`."""
+
+    query: str | None = None
+    queries: Strings | None = None
+    top_k: int = Field(10, ge=1, le=1000, description="documents per query")
+    filter: str | None = Field(None, max_length=MAX_FILTER, description="such as `year >= 2020 and town = 'Ulm'`")
+    hybrid: bool = Field(False, description="fuse the ranks with those of a full-text search")
+    exact: bool = Field(False, description="compare with every passage instead of using the index")
+
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if (self.query is None) == (self.queries is None):
+            raise ValueError("expected either `query`, a text, or `queries`, a list of texts")
+        return self
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The queries. Raises Refused where their documents are too many."""
+        texts = self.queries if self.query is None else [self.query]
+        if len(texts or ()) * self.top_k > MAX_HITS:
+            raise Refused(413, f"`top_k` documents for each query: more than {MAX_HITS:,} in all", "Validation")
+        return texts or []
+
+
+SearchHit = schema(
+    "SearchHit",
+    "A document, by its best passage: `text`, from `start` to `end` of the document's text.",
+    id=str,
+    score=described(float, "the cosine of the query and the passage"),
+    relevance=described(float, "the sort key: the cosine, or with `hybrid` the fused ranks"),
+    **dict.fromkeys(("passage", "start", "end"), int),
+    **dict.fromkeys(("text", "title"), str),
+    metadata=described(dict[str, Any], "its other columns"),
+)
+_hits = described(list_of(SearchHit) | list_of(list_of(SearchHit)), "best first; with `queries` a list per query")
+SearchResponse = schema("SearchResponse", "Documents.", hits=_hits)
+
+
+def found(store: Store, body: SearchRequest, answers: Sequence[Answer]) -> dict[str, Any]:
+    """The response. answers: the vectors of the queries. Raises as `search`."""
+    options: dict[str, Any] = body.model_dump(include={"top_k", "filter", "hybrid", "exact"})
+    hits = [search(store, text, answer["vector"], **options) for text, answer in zip(body.texts, answers, strict=True)]
+    return {"hits": hits if body.query is None else hits[0]}
