@@ -148,7 +148,7 @@ def test_cut_texts_and_a_baseline_as_good_are_told(facts: Facts) -> None:
     better = {**facts.results, "baselines": {"test": {"coin": {"accuracy": ours}}}}
     text = card(replace(facts, rows=rows, results=better))
     assert "3 of 7 rows of test were longer." in text
-    assert "**Warning:** on test the baseline coin is at least as good" in text
+    assert "**Severe:** the baseline coin is at least as good on test. Train longer" in text
     worse = {**facts.results, "baselines": {"test": {"coin": {"accuracy": ours - 0.1}}}}
     assert "at least as good" not in card(replace(facts, results=worse))
 

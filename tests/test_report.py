@@ -135,7 +135,7 @@ def test_every_task_has_a_report(
     assert path == folder / "report.html"
     page, results = well_formed(path.read_text(encoding="utf-8")), read_json(folder / "results.json")
     scores = results["splits"]["validation"]
-    assert f"Its {results['headline']} on validation is {number(scores['metrics'][results['headline']])}" in (page.text)
+    assert f"{results['headline']} on validation {number(scores['metrics'][results['headline']])}" in page.text
     assert "something is `odd`" in page.text
     assert str(tiny_encoder.parent) not in path.read_text(encoding="utf-8")
     own = read_facts(folder)
@@ -460,36 +460,63 @@ def test_labels_that_are_confused_are_neighbours(facts: Facts) -> None:
 # --- the run as a whole
 
 
-def test_the_top_says_what_was_trained_on_what_how_well_and_against_what(facts: Facts, tiny_encoder: Path) -> None:
+def test_the_top_says_how_well_against_what_and_what_was_trained(facts: Facts, tiny_encoder: Path) -> None:
     expected = replace(facts, results={**facts.results, "expected": {"accuracy": [2.0, 3.0]}})
-    said = sections.summary(expected)
-    for part in (tiny_encoder.name, "text-classification", "local files", "16 training rows", "7 rows", "majority"):
-        assert part in said
-    assert "OUTSIDE the expected 2.0 to 3.0" in said
-    assert "no expected score" in sections.summary(facts)
-    assert said in well_formed(report(expected)).text
+    page = well_formed(report(expected)).text
+    own, scores = sections.headline(facts), facts.scores
+    low, high = scores["intervals"]["accuracy"]
+    said = (
+        f"accuracy on test {scores['metrics']['accuracy']:.4f} 95 % interval {low:.4f} … {high:.4f} 7 rows",
+        f"best baseline {own.baseline.score:.4f} {own.baseline.name} same rows" if own.baseline else "",
+        own.verdict.text,
+        f"{tiny_encoder.name}, fine-tuned for text-classification (single texts, single-label, 2 labels: bad, good)",
+        "on local files (16 training rows); 2 seeds of up to",
+        "the recipe expects 2.0 to 3.0",
+    )
+    places = [page.index(each) for each in said]
+    assert places == sorted(places)
+    assert "the recipe expects" not in well_formed(report(facts)).text
+    for part in said[1:4]:
+        assert part.removesuffix(" same rows").removeprefix("best baseline ") in page
+    assert own.verdict.text in sections.summary(facts)
+    assert sections.trained(facts) in sections.summary(facts)
+
+
+def test_validation_scores_say_that_they_selected_the_checkpoint(facts: Facts) -> None:
+    splits = {"validation": facts.results["splits"]["validation"]}
+    seeds = facts.results["seeds"]
+    for step, more in ((4, ", which also selected the checkpoint"), (None, "")):
+        stepped = {**facts.results, "splits": splits, "seeds": [{**seed, "best_step": step} for seed in seeds]}
+        own = replace(facts, results=stepped, split="validation")
+        assert sections.headline(own).rows == f"{splits['validation']['rows']} rows{more}"
+    assert sections.headline(facts).rows == "7 rows"
+
+
+def test_at_most_three_findings_are_open_the_most_severe_first(facts: Facts) -> None:
+    levels = ["note", "warn", "severe", "warn", "warn", "severe", "note"]
+    found = [{"level": level, "what": f"<{place}>", "fix": f"do {place}"} for place, level in enumerate(levels)]
+    quiet = {**facts.results, "baselines": {}, "expected": None}
+    calm = {
+        name: {**each, "calibration": {"decisions": 7, "errors": 1}} for name, each in facts.results["splits"].items()
+    }
+    html = report(replace(facts, data={**facts.data, "findings": found}, results={**quiet, "splits": calm}))
+    shown, folded = html.partition("<summary>2 more</summary>")[::2]
+    top = shown[shown.index('id="act"') :]
+    assert re.findall(r"<b>(\w+)</b> <span>&lt;(\d)&gt;<i>do (\d)</i>", top) == [
+        ("Severe", "2", "2"),
+        ("Severe", "5", "5"),
+        ("Warning", "1", "1"),
+    ]
+    assert re.findall(r"<b>Warning</b> <span>&lt;(\d)", folded) == ["3", "4"]
+    assert re.findall(r"<li>&lt;(\d)&gt;. do", folded) == ["0", "6"]
+    well_formed(html)
 
 
 def test_a_baseline_as_good_is_said(facts: Facts) -> None:
     better = {split: {"majority": {"accuracy": 1.0}} for split in facts.results["splits"]}
-    own = replace(facts, results={**facts.results, "baselines": better})
-    assert any("majority is at least as good" in line for line in sections.warnings(own))
-    assert "majority is at least as good" in well_formed(report(own)).text
-
-
-@pytest.mark.parametrize(("error", "said"), [(0.28, True), (0.1, False)])
-def test_probabilities_that_mislead_are_said(error: float, said: bool, facts: Facts) -> None:
-    scores = {**facts.scores, "calibration": {**facts.scores["calibration"], "ece_after": error}}
-    own = replace(facts, results={**facts.results, "splits": {**facts.results["splits"], facts.split: scores}})
-    warning = f"on {facts.split} the expected calibration error is {error:.2f}: do not read scores as probabilities"
-    assert (warning in sections.warnings(own)) == said
-    assert (warning in well_formed(report(own)).text) == said
-
-
-def test_scores_on_training_rows_alone_are_said_to_be_so(facts: Facts) -> None:
-    assert not any("scores are on training rows" in line for line in sections.warnings(facts))
-    first = sections.warnings(replace(facts, split="train"))[0]
-    assert "scores are on training rows" in first
+    own = replace(facts, results={**facts.results, "baselines": better}, data={**facts.data, "findings": []})
+    assert sections.to_act_on(own)[0].what == "the baseline majority is at least as good on validation and test"
+    assert "No better than always giving the same answer." in well_formed(report(own)).text
 
 
 def test_curves_have_all_seeds_and_the_kept_checkpoint(facts: Facts) -> None:
@@ -525,8 +552,8 @@ def test_training_makes_the_report(run: Run) -> None:
     page = (run.folder / "report.html").read_text(encoding="utf-8")
     text, results = well_formed(page).text, run.results
     test = results["splits"]["test"]["metrics"]["accuracy"]
-    assert f"Its accuracy on test is {number(test)} (7 rows;" in text
-    order = ["scores", "labels", "mistakes", "closer", "data", "training", "how"]
+    assert f"accuracy on test {number(test)} 95 % interval" in text
+    order = ["act", "scores", "labels", "mistakes", "closer", "data", "training", "how"]
     assert re.findall(r'<h2 id="(\w+)">', page) == order
     assert all(number(seed["metrics"]["test"]["accuracy"]) in text for seed in results["seeds"])
     assert all(sha256 in text for sha256 in read_json(run.folder / "data.json")["fingerprints"].values())

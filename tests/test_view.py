@@ -13,6 +13,7 @@ import pytest
 import small
 
 import bertkit
+from bertkit.data.schema import Finding
 from bertkit.errors import ModelError
 from bertkit.report import sections, view
 from bertkit.report.facts import read_facts
@@ -94,7 +95,7 @@ def test_curves_show_what_was_logged(run: Run) -> None:
 
 
 def test_a_notebook_shows_scores_with_intervals_and_baselines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "warnings", lambda facts: ["x < y"])
+    monkeypatch.setattr(view, "to_act_on", lambda facts: [Finding("severe", "x < y", "a > b")])
     shown, results = run._repr_html_(), run.results
     for split, scores in results["splits"].items():
         low, high = scores["intervals"]["accuracy"]
@@ -106,7 +107,7 @@ def test_a_notebook_shows_scores_with_intervals_and_baselines(run: Run, monkeypa
     assert "run &amp; more/report.html" in shown
     assert "run & more" not in shown
     assert escape(sections.summary(run.facts)) in shown
-    assert "<b>Warning:</b> x &lt; y" in shown
+    assert "<b>Severe:</b> x &lt; y. a &gt; b</p>" in shown
 
 
 def test_an_unfinished_run_says_so(tmp_path: Path) -> None:

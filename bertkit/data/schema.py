@@ -81,6 +81,11 @@ class Finding(NamedTuple):
         """What findings are sorted by: 0 is the most severe."""
         return LEVELS.index(self.level)
 
+    @property
+    def title(self) -> str:
+        """The level as a word of text: Severe, Warning, Note."""
+        return "Warning" if self.level == "warn" else self.level.capitalize()
+
 
 def note(what: str) -> Finding:
     """Something worth knowing."""

@@ -14,8 +14,9 @@ from bertkit.report import sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
-from bertkit.report.table import COUNTS, baselines_table, cautions, over_seeds, teacher_table
+from bertkit.report.table import COUNTS, baselines_table, over_seeds, teacher_table
 from bertkit.report.usage import USAGE, WORD_LABELS
+from bertkit.report.verdict import FEW
 from bertkit.run import Run
 from bertkit.sections import MEMORY
 from bertkit.text import columns
@@ -80,7 +81,7 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
         scores="\n\n".join(baselines_table(results, split) for split in results["splits"]),
         units="queries" if is_ranked(facts) else "rows",
         over_seeds=over_seeds(results),
-        warnings=[*cautions(results), *sections.calibrated_later(facts)],
+        warnings=[each for each in sections.of_scores(facts) if each.level != "note"],
         teacher=teacher_table(results["distillation"]) if "distillation" in results else "",
         hub_source=_hub_id(facts.recipe.data.source),
         limits=list(_limits(facts)),
@@ -151,9 +152,9 @@ def _usage(facts: Facts, name: str) -> dict[str, str]:
 def _limits(facts: Facts) -> Iterator[str]:
     """What a reader should not expect of the model."""
     yield _reach(facts)
-    few, counts = sections.MIN_SUPPORT, sections.support(facts).items()
-    if named := [f"{_inline(name)} ({count})" for name, count in counts if count is not None and count < few]:
-        yield f"Labels with fewer than {few} examples on {facts.split}, whose scores say little: {', '.join(named)}."
+    counts = sections.support(facts).items()
+    if named := [f"{_inline(name)} ({count})" for name, count in counts if count is not None and count < FEW]:
+        yield f"Labels with fewer than {FEW} examples on {facts.split}, whose scores say little: {', '.join(named)}."
     yield _calibration(facts)
     yield "Scores hold only for data like the above."
 

@@ -18,6 +18,7 @@ from bertkit.errors import ModelError, Problem
 from bertkit.files import read_json
 from bertkit.inference.settings import damaged_settings
 from bertkit.recipe.recipe import Recipe
+from bertkit.report.verdict import reported_split
 from bertkit.run import Run
 from bertkit.tasks import get_task
 from bertkit.tasks.vectors import VectorTask
@@ -95,7 +96,7 @@ def read_facts(folder: str | Path) -> Facts:
         options = dict(task.Options.model_validate(settings["task"] | calibrated.get("before", {})))
     except ValidationError as error:
         raise damaged_settings(run.model, error, "bertkit.task") from error
-    split = next((name for name in ("test", "validation") if name in results["splits"]), next(iter(results["splits"])))
+    split = reported_split(results)
     # Answers for a corpus are counts, which the results already sum up.
     rows = () if task.schema.corpus else tuple(lines_of(run.folder / "predictions" / f"{split}.jsonl"))
     paths = local_paths(recipe)

@@ -13,7 +13,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from bertkit.data.schema import LEVELS
 from bertkit.errors import Problem, UserError
 from bertkit.files import write_text
 from bertkit.report import comparison, matrices, pictures, sections
@@ -66,7 +65,6 @@ def report(facts: Facts) -> str:
         mistakes=wrong,
         explained=sections.explained(facts.explanations.get("examples", [])),
         nearest=sections.nearest(facts.explanations.get("neighbours", [])),
-        findings=sorted(facts.data["findings"], key=lambda each: LEVELS.index(each["level"])),
     )
 
 

@@ -9,21 +9,33 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertkit.data.schema import Finding, warn
 from bertkit.explain.text import difference_line
 from bertkit.inference.display import answer_line
 from bertkit.report import pictures
 from bertkit.report.facts import Facts
 from bertkit.report.mistakes import Part, shortened
 from bertkit.report.pictures import Picture
-from bertkit.report.table import cautions, compared_with_expected, interval, number, over_seeds, overall_metrics
+from bertkit.report.table import interval, number, over_seeds, overall_metrics
+from bertkit.report.verdict import FEW, Baseline, Verdict, best_baseline, score_findings, verdict
 from bertkit.sections import MEMORY
 from bertkit.text import counted
 
-MIN_SUPPORT = 20  # rows of a label; scores from fewer say little
 MIN_SHARE = 0.04  # of the largest attribution: smaller ones are not coloured
 MAX_WORDS = 12  # in a table of attributions
 MAX_NEIGHBOUR = 300  # characters
 KINDS = {"mistake": "Mistake", "hit": "Right answer"}
+
+
+class Headline(NamedTuple):
+    """The selection metric. rows: how many were scored. baseline: the best one, if there is any."""
+
+    metric: str
+    score: float | None
+    interval: str
+    rows: str
+    baseline: Baseline | None
+    verdict: Verdict
 
 
 class Attribution(NamedTuple):
@@ -53,37 +65,64 @@ def published(name: object) -> str:
     return Path(name).name if name.startswith("/") else name
 
 
-def summary(facts: Facts) -> str:
-    """What was trained on what, how well it scores, and how baselines do."""
-    name, scores = facts.headline, facts.scores
+def trained(facts: Facts) -> str:
+    """What was trained on what, in one line."""
     verb = "pretrained" if facts.corpus else f"fine-tuned for {facts.task}"
-    trained, bounds = facts.data["rows"].get("train"), scores["intervals"].get(name)
     model, data = published(facts.recipe.model.title), published(facts.recipe.data.source)
-    text = f"{model}, {verb} ({facts.results['task']['description']}) on {data}"
-    text += f" ({trained:,} training rows). " if trained else ". "
-    text += f"Its {name} on {facts.split} is {number(scores['metrics'][name])} ({scores['rows']:,} rows"
-    text += f"; 95 % interval {bounds[0]:.4f} to {bounds[1]:.4f}). " if bounds else "). "
-    baselines = facts.results["baselines"].get(facts.split, {})
-    others = [f"{other} {number(values.get(name))}" for other, values in baselines.items()]
-    text += f"Baselines: {', '.join(others)}. " if others else "There is no baseline for this task. "
-    expected = "; ".join(compared_with_expected(facts.results))
-    return text + (f"{expected[0].upper()}{expected[1:]}." if expected else "The recipe states no expected score.")
+    outcomes, rows = facts.results["seeds"], facts.data["rows"].get("train")
+    on = f"{data} ({rows:,} training rows)" if rows else data
+    steps = counted(max(each["steps"] for each in outcomes), "step")
+    seeds = f"{counted(len(outcomes), 'seed')} of up to {steps}" if len(outcomes) > 1 else steps
+    return f"{model}, {verb} ({facts.results['task']['description']}) on {on}; {seeds}."
 
 
-def warnings(facts: Facts) -> list[str]:
-    """What a reader must not miss: scores that say little or mislead, strong baselines, warnings of the data checks."""
-    seen = "these scores are on training rows: expect lower scores on new rows"
-    checks = [each["what"] for each in facts.data["findings"] if each["level"] != "note"]
-    return [*([seen] if facts.split == "train" else []), *cautions(facts.results), *calibrated_later(facts), *checks]
+def headline(facts: Facts) -> Headline:
+    """The selection metric on the reported split, next to the best baseline."""
+    name, split, scores = facts.headline, facts.split, facts.scores
+    selected = split == "validation" and any(each["best_step"] for each in facts.results["seeds"])
+    on = f"{counted(scores['rows'], 'row')}" + (", which also selected the checkpoint" if selected else "")
+    baseline = best_baseline(facts.results, split)
+    said = verdict(facts.results, _of_data(facts))
+    bounds = interval(scores["intervals"].get(name))
+    range_ = f"95 % interval {bounds}" if bounds else ""
+    return Headline(f"{name} on {split}", scores["metrics"][name], range_, on, baseline, said)
 
 
-def calibrated_later(facts: Facts) -> list[str]:
+def summary(facts: Facts) -> str:
+    """The selection metric with its interval, the best baseline, the verdict, and what was trained on what."""
+    own = headline(facts)
+    text = f"{own.metric}: {number(own.score)} ({'; '.join(filter(None, [own.interval, own.rows]))}). "
+    text += f"Best baseline: {number(own.baseline.score)} ({own.baseline.name}). " if own.baseline else ""
+    return f"{text[0].upper()}{text[1:]}{own.verdict.text} {trained(facts)}"
+
+
+def findings(facts: Facts) -> list[Finding]:
+    """What the scores and the checks of the data tell the reader, the most severe first."""
+    return sorted([*of_scores(facts), *_of_data(facts)], key=lambda each: each.severity)
+
+
+def of_scores(facts: Facts) -> list[Finding]:
+    """What the scores tell, the most severe first."""
+    return sorted([*score_findings(facts.results), *_calibrated_later(facts)], key=lambda each: each.severity)
+
+
+def to_act_on(facts: Facts) -> list[Finding]:
+    """The findings that are more than notes."""
+    return [each for each in findings(facts) if each.level != "note"]
+
+
+def _of_data(facts: Facts) -> list[Finding]:
+    return [Finding(**each) for each in facts.data["findings"]]
+
+
+def _calibrated_later(facts: Facts) -> list[Finding]:
     """That temperature and thresholds are no longer those of the scores, if `bertkit calibrate` changed them."""
     if not (found := facts.calibrated):
         return []
     values = ", ".join(f"{name} {value}" for name, value in _fitted(found["options"]).items())
     on = f"{found['rows']:,} rows (sha256 {found['sha256'][:16]}…; {found['goal']})"
-    return [f"these scores are from before `bertkit calibrate`, which fitted on {on} what answers now use: {values}"]
+    what = f"these scores are from before `bertkit calibrate`, which fitted on {on} what answers now use: {values}"
+    return [warn(what, "Score the calibrated model with bertkit evaluate.")]
 
 
 def score_rows(facts: Facts) -> list[list[str]]:
@@ -146,7 +185,7 @@ def label_rows(facts: Facts) -> list[list[str]]:
     metrics, bounds = facts.scores["metrics"], facts.scores["intervals"]
     rows = [["label", "support", "precision", "recall", "F1", "95 % interval of F1"]]
     for name, count in support(facts).items():
-        few = " few" if count is not None and count < MIN_SUPPORT else ""
+        few = " few" if count is not None and count < FEW else ""
         scores = [number(metrics.get(f"{kind}/{name}")) for kind in ("precision", "recall", "f1")]
         rows.append([name, "–" if count is None else f"{count:,}{few}", *scores, interval(bounds.get(f"f1/{name}"))])
     return rows if len(rows) > 1 else []

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.schema import Finding
+from bertkit.errors import Problem
 from bertkit.files import read_json
 from bertkit.inference.display import example
+from bertkit.report.verdict import score_findings, verdict
 from bertkit.tasks import get_task
 from bertkit.text import columns
 
@@ -18,7 +21,6 @@ OVERALL = (
     *("triplet_accuracy", "average_precision", "perplexity", "nsp_accuracy"),
 )
 COUNTS = ("support/", "invalid_tags")  # metrics that are whole numbers
-MAX_ECE = 0.1  # of scores that may be read as probabilities
 
 
 def overall_metrics(metrics: Mapping[str, Any], headline: str) -> list[str]:
@@ -101,7 +103,10 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
     if over := ", ".join(f"{split} {text}" for split, text in over_seeds(results).items()):
         parts.append(f"{results['headline']} over {len(results['seeds'])} seeds (mean ± sd): {over}")
     parts += [teacher_table(results["distillation"])] if "distillation" in results else []
-    parts += [*compared_with_expected(results), *(f"warning: {each}" for each in cautions(results))]
+    of_data = [Finding(**each) for each in read_json(folder / "data.json")["findings"]]
+    parts.append(verdict(results, of_data).text)
+    found = sorted(score_findings(results), key=lambda each: each.severity)
+    parts += [str(Problem(each.level, each.what, each.fix)) for each in found]
     quoted = shlex.quote(str(folder))
     parts.append(
         f"The run is in {folder}, trained and scored in {results['seconds']:.0f} s. What to type next:\n"
@@ -121,27 +126,3 @@ def first_to_try(folder: Path) -> str:
     task, pair = get_task(settled["name"]), settled.get("pair")
     reads = [names for names in task.schema.inputs if pair is None or pair == ("text_b" in names)]
     return example(folder, task, reads, load_tokenizer(folder / "model").mask_token)
-
-
-def cautions(results: Mapping[str, Any]) -> Iterator[str]:
-    """A warning for each split and baseline whose headline score is at least the model's, and for misleading scores."""
-    name = results["headline"]
-    for split, scores in results["splits"].items():
-        ours, calibration = scores["metrics"][name], scores.get("calibration", {})
-        for baseline, theirs in results["baselines"].get(split, {}).items():
-            if ours is not None and (theirs.get(name) or 0.0) >= ours:
-                yield f"on {split} the baseline {baseline} is at least as good: train longer or look at the data"
-        for kind in ("ece_after", "ece", "ece_entities"):
-            if (error := calibration.get(kind) or 0.0) > MAX_ECE:
-                yield f"on {split} the expected calibration error is {error:.2f}: do not read scores as probabilities"
-
-
-def compared_with_expected(results: Mapping[str, Any]) -> Iterator[str]:
-    """For each metric with an expected range in the recipe, whether the validation (or only) split is within it."""
-    split = "validation" if "validation" in results["splits"] else next(iter(results["splits"]))
-    for name, bounds in (results["expected"] or {}).items():
-        score = results["splits"][split]["metrics"].get(name)
-        if isinstance(bounds, list) and score is not None:
-            low, high = bounds
-            word = "within" if low <= score <= high else "OUTSIDE"
-            yield f"{split} {name} {score:.4f}: {word} the expected {low} to {high}"

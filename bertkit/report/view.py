@@ -11,7 +11,7 @@ from bertkit.errors import ModelError, Problem
 from bertkit.explain.explain import explain_frame
 from bertkit.report.facts import Facts, damage_as_error, lines_of, read_facts
 from bertkit.report.mistakes import Mistake, mistakes
-from bertkit.report.sections import points_of, score_rows, summary, warnings
+from bertkit.report.sections import points_of, score_rows, summary, to_act_on
 from bertkit.validation import did_you_mean
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ class Run(run.Run):
             return f"<p>The run in <code>{escape(str(self.folder))}</code> is not finished.</p>"
         facts = self.facts
         parts = [f"<p>{escape(summary(facts))}</p>", _table(score_rows(facts))]
-        parts += [f"<p><b>Warning:</b> {escape(each)}</p>" for each in warnings(facts)]
+        found = to_act_on(facts)
+        parts += [f"<p><b>{each.title}:</b> {escape(each.what)}. {escape(each.fix)}</p>" for each in found]
         report = self.folder / "report.html"
         if report.is_file():
             parts.append(f'<p><a href="{escape(str(report))}" target="_blank">Report</a></p>')

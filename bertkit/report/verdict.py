@@ -1,0 +1,104 @@
+"""What the scores of a run say: a verdict in one sentence, and findings to act on beside those of the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from bertkit.data.schema import Finding, note, warn
+
+FEW = 20  # rows: scores from fewer say little
+MAX_ECE = 0.1  # of scores that may be read as probabilities
+BASELINES = {
+    "majority": "always giving the same answer",
+    "tfidf": "a linear model on TF-IDF",
+    "tf-idf cosine": "the cosine of TF-IDF vectors",
+    "lookup": "each word's most frequent tag in train",
+    "unigrams": "always predicting the most frequent token",
+    "random": "random scores",
+}  # name in results -> in words
+
+
+class Verdict(NamedTuple):
+    """One sentence on the selection metric, and whether it is good news."""
+
+    level: Literal["good", "unclear", "bad"]
+    text: str
+
+
+class Baseline(NamedTuple):
+    """A baseline in words, and its score."""
+
+    name: str
+    score: float
+
+
+def reported_split(results: Mapping[str, Any]) -> str:
+    """The split that is reported in detail: test, otherwise validation, otherwise the only one."""
+    splits = results["splits"]
+    return next((name for name in ("test", "validation") if name in splits), next(iter(splits)))
+
+
+def best_baseline(results: Mapping[str, Any], split: str) -> Baseline | None:
+    """The baseline with the highest selection metric on a split; of equal ones the first."""
+    scores = {name: each.get(results["headline"]) for name, each in results["baselines"].get(split, {}).items()}
+    known = [Baseline(BASELINES.get(name, name), score) for name, score in scores.items() if score is not None]
+    return max(known, key=lambda each: each.score, default=None)
+
+
+def verdict(results: Mapping[str, Any], findings: Sequence[Finding]) -> Verdict:
+    """How far the selection metric can be trusted, and whether it is better than the best baseline.
+
+    Only a model has an interval; its baseline is taken to be as uncertain and independent of it, so that a lead is
+    clear if it is larger than √2 times the lower half of the interval. findings: of the data.
+    """
+    split, name = reported_split(results), results["headline"]
+    scores, best = results["splits"][split], best_baseline(results, split)
+    score, bounds = scores["metrics"][name], scores["intervals"].get(name)
+    if split == "train":
+        return Verdict("bad", "Scored on its own training rows: this says nothing about new texts.")
+    if score is None:
+        return Verdict("bad", f"{name} is not defined on these rows.")
+    if any(each.level == "severe" and each.inflates == split for each in findings):
+        return Verdict("bad", "Some of these rows are in train too: expect a lower score on new texts.")
+    if best is None:
+        return Verdict("unclear", "There is no baseline to compare it with.")
+    if score <= best.score:
+        return Verdict("bad", f"No better than {best.name}.")
+    if scores["rows"] < FEW:
+        return Verdict("unclear", f"Better than the best baseline, but on too few rows to be sure ({scores['rows']}).")
+    if not bounds or score - best.score <= math.sqrt(2) * (score - bounds[0]):
+        return Verdict("unclear", "Better than the best baseline, but this difference may be chance.")
+    return Verdict("good", "Clearly better than the best baseline.")
+
+
+def score_findings(results: Mapping[str, Any]) -> Iterator[Finding]:
+    """Scores that say little or mislead, baselines that are at least as good, and scores outside the expected range."""
+    name, baselines = results["headline"], results["baselines"]
+    if reported_split(results) == "train":
+        fix = "Hold rows out, for example with data.validation=0.1."
+        yield Finding("severe", "these scores are on training rows", fix)
+    for baseline in dict.fromkeys(baseline for each in baselines.values() for baseline in each):
+        scores = {split: (results["splits"][split]["metrics"][name], each) for split, each in baselines.items()}
+        strong = [split for split, (ours, each) in scores.items() if _at_least(each.get(baseline, {}).get(name), ours)]
+        if strong:
+            what = f"the baseline {baseline} is at least as good on {' and '.join(strong)}"
+            yield Finding("severe", what, "Train longer or with a higher learning rate, or look at the data.")
+    for split, each in results["splits"].items():
+        errors = (each.get("calibration", {}).get(kind) for kind in ("ece_after", "ece", "ece_entities"))
+        if (error := max(filter(None, errors), default=0.0)) > MAX_ECE:
+            what = f"the expected calibration error on {split} is {error:.2f}"
+            yield warn(what, "Do not read scores as probabilities, or fit them again with bertkit calibrate.")
+    measured = "validation" if "validation" in results["splits"] else next(iter(results["splits"]))
+    for metric, bounds in (results["expected"] or {}).items():
+        score = results["splits"][measured]["metrics"].get(metric)
+        if isinstance(bounds, list) and score is not None:
+            low, high = bounds
+            what = f"{metric} on {measured} is {score:.4f}; the recipe expects {low} to {high}"
+            outside = warn(what, "Compare recipe, data and versions with those of the measurement.")
+            yield note(what) if low <= score <= high else outside
+
+
+def _at_least(theirs: float | None, ours: float | None) -> bool:
+    return theirs is not None and ours is not None and theirs >= ours
