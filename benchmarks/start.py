@@ -3,13 +3,18 @@
 The first ends when the optimizer has taken its first step on the sample, with MiniLM: recipe, data, tokenizing, checks,
 model and run folder are before it. They take turns; medians, and the ratio of the medians.
 
+With --answers: how soon a fresh process answers one text, beside the imports of torch and transformers. Where the run's
+model was exported to EXPORT, and made STORE, they take turns; medians of wall-clock and of processor seconds.
+
 Run:  python benchmarks/start.py [--rounds 7] [--profile]
+      python benchmarks/start.py --rounds 5 --answers EXPORT RUN STORE
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -50,12 +55,44 @@ def seconds(code: str) -> float:
     return taken
 
 
+def answers(export: str, run: str, store: str) -> dict[str, list[str]]:
+    """Name -> the command of a process."""
+    text, bertkit = "not bad at all", ["-m", "bertkit"]
+    return {
+        "python -c 'import transformers'": ["-c", "import transformers"],
+        "python -c 'import torch'": ["-c", "import torch"],
+        "bertkit --help": [*bertkit, "--help"],
+        "bertkit predict EXPORT TEXT": [*bertkit, "predict", export, text],
+        "bertkit predict RUN TEXT": [*bertkit, "predict", run, text],
+        "bertkit search STORE TEXT": [*bertkit, "search", store, text],
+    }
+
+
+def print_answers(rounds: int, commands: dict[str, list[str]]) -> None:
+    """Each command in turn, `rounds` times; then a line each."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+    for _ in range(rounds):
+        for name, words in commands.items():
+            started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, *words], check=True, capture_output=True)
+            wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+            processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            times[name].append((wall, processor))
+    for name, taken in times.items():
+        wall, processor = (statistics.median(each) for each in zip(*taken, strict=True))
+        print(f"{name:32} {wall:6.2f} s, processor {processor:6.2f} s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--profile", action="store_true", help="print where the time of one start goes, by function")
+    parser.add_argument("--answers", nargs=3, metavar=("EXPORT", "RUN", "STORE"), help="time commands that answer")
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
+    if args.answers:
+        print_answers(args.rounds, answers(*args.answers))
+        return
     if args.profile:
         with tempfile.TemporaryDirectory() as room:
             subprocess.run([sys.executable, "-c", PROFILED, str(Path(room) / "run")], check=False)

@@ -168,11 +168,14 @@ def test_special_tokens_that_a_text_spells_out_are_text(kind: str, folder: Path,
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     tokenizer.save_pretrained(tmp_path / "saved")
     saved = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    named = load_tokenizer(tmp_path / "saved", exported=True)  # without AutoTokenizer
+    assert (type(named), named.model_input_names) == (type(saved), saved.model_input_names)
     for token in set(tokenizer.all_special_tokens) - {tokenizer.unk_token}:
         text = f"{token}the cat{token}s {token} sat"
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         assert not special & set(ids)
         assert saved(text, add_special_tokens=False)["input_ids"] == ids
+        assert named(text, add_special_tokens=False)["input_ids"] == ids
         assert plain(text, add_special_tokens=False)["input_ids"].count(plain.convert_tokens_to_ids(token)) == 3
         assert whole(text)["input_ids"] == plain(text)["input_ids"]
     assert tokenizer("the cat sat")["input_ids"] == plain("the cat sat")["input_ids"]

@@ -288,6 +288,27 @@ for name, (folder, rows) in json.load(open(sys.argv[1])).items():
     assert told["predict"][2] == ""
 
 
+HEAVY = "torch datasets pandas pyarrow sklearn seqeval matplotlib ruamel accelerate captum evaluate peft".split()
+
+
+def test_heavy_libraries_that_are_installed_are_not_imported(exported: Path, made: dict[str, Made]) -> None:
+    code = """
+import json, sys
+from bertkit.cli.main import main
+heavy, asked = map(json.loads, sys.argv[1:])
+assert main(["predict", *asked.pop()]) == 0
+from bertkit.inference.predictor import load
+for folder, rows in asked:
+    load(folder)(rows)
+print([name for name in heavy if name in sys.modules])
+"""
+    asked = [[str(each.folder), each.rows.to_list()] for each in made.values()]
+    words = map(json.dumps, (HEAVY, [*asked, [str(exported), "the cat was good"]]))
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1:] == ["[]"]
+
+
 def test_what_needs_torch_says_so(run: Path, tmp_path: Path) -> None:
     texts, space, new = tmp_path / "texts.jsonl", tmp_path / "space.yaml", str(tmp_path / "new")
     texts.write_text('{"text": "cat"}\n')

@@ -104,8 +104,6 @@ def predict(
         raise UserError(Problem("--column", "write it as text=NAME_IN_THE_FILE"))
     if input == "-" and mapper is not map:
         raise UserError(Problem("--input -", "stdin cannot be read by several processes", "Name a file of rows."))
-    from bertkit.inference.output_formats import writer_of
-    from bertkit.inference.predict_file import predict_file
     from bertkit.inference.predictor import load
 
     decided = load(source, **options).with_decisions(threshold=threshold, coverage=coverage, top_k=top_k)
@@ -113,6 +111,9 @@ def predict(
     if not input:
         _predict_texts(predictor, source, rest, context, as_json)
         return
+    from bertkit.inference.output_formats import writer_of
+    from bertkit.inference.predict_file import predict_file
+
     writer = writer_of(format, output, predictor, columns) if format else None
     count = predict_file(predictor, source, input, output if processes.first() else None, columns, rest, writer)
     print(f"{count:,} rows" + (f" in {output}" if output else ""), file=sys.stderr)

@@ -14,6 +14,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from bertkit.data.disk_list import AT_A_TIME, DiskList, close, disk_full_as_error
+from bertkit.data.rows import Columns
 from bertkit.data.schema import Column, Finding
 from bertkit.errors import DataError, Problem
 
@@ -223,6 +224,10 @@ def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, f
 
 def numbers(rows: Dataset, name: str) -> np.ndarray[Any, Any]:
     """A column of numbers, `(rows,)`: eight bytes each, where `rows[name][:]` makes objects of them."""
+    if isinstance(rows, Columns):
+        import numpy as np
+
+        return np.asarray(rows[name])
     # dtype=None: by default the format makes fp32 of fp64.
     values: np.ndarray[Any, Any] = rows.with_format("numpy", dtype=None).select_columns([name])[:][name]
     return values

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from datasets import Dataset
 from pydantic import ValidationError
 
 from bertkit.data.memory import frame_like, frame_rows, is_frame
+from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Source, columns_of
 from bertkit.data.table import Problems
 from bertkit.data.values import read_inputs, replace_surrogates
@@ -149,12 +149,12 @@ class Predictor:
         """
         return frame_like(rows, map(_cells, self.stream(rows)))
 
-    def canonical(self, rows: Sequence[Row], start: int) -> Dataset:
+    def canonical(self, rows: Sequence[Row], start: int) -> Columns:
         """The task's input and context columns of these rows, under their canonical names.
 
         start: number of rows before these, for messages. Raises DataError on rows without the columns.
         """
-        return Dataset.from_dict(read_inputs(rows, self.task.schema, self.task.inputs, self.columns, start))
+        return Columns(read_inputs(rows, self.task.schema, self.task.inputs, self.columns, start))
 
 
 def _cells(answer: Answer) -> dict[str, Any]:
@@ -209,7 +209,8 @@ def load(
     folder = model_folder(source, revision)
     settings = read_settings(folder, task)
     kind = get_task(settings.task["name"])
-    tokenizer = load_tokenizer(folder, split_special_tokens=not kind.schema.special_tokens)
+    exported = settings.onnx is not None
+    tokenizer = load_tokenizer(folder, split_special_tokens=not kind.schema.special_tokens, exported=exported)
     encoder = Encoder(str(source), folder, "folder")
     limit = resolve_max_length(encoder, tokenizer, settings.max_length)
     if settings.version is None:
@@ -227,8 +228,8 @@ def load(
             fix = "It has the precision that it was exported with."
             raise ModelError(Problem(str(folder), f"an exported model cannot run in {precision}", fix))
         graph = open_model(folder, settings.onnx, [*tokenizer.model_input_names, *restored.reduce_inputs])
-        exported: ModelPrecision = "int8" if settings.precision == "int8" else "fp32"
-        return Predictor(restored, graph, None, exported, size, settings.columns)
+        of_export: ModelPrecision = "int8" if settings.precision == "int8" else "fp32"
+        return Predictor(restored, graph, None, of_export, size, settings.columns)
     device = best_device()
     model: Any = restored.model(encoder, new_head=False)
     precision = precision or resolve_precision(settings.precision, device)

@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from datasets import Dataset
-
 from bertkit.encoding.padding import Arrays, BatchSize, batches_by_length, fills, pad
 from bertkit.models.device import ModelPrecision
 from bertkit.tasks.base import Batch, Task
 
 if TYPE_CHECKING:
     import torch
+    from datasets import Dataset
 
 Mapper = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 

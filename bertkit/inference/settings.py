@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from transformers import PreTrainedTokenizerBase
 
 from bertkit.errors import ModelError, Problem
 from bertkit.models.encoder import Encoder
 from bertkit.models.untrusted import read_object
 from bertkit.sections import Batching
 from bertkit.tasks import TASKS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 MIN_LENGTH = 8  # tokens of a window
 # Architectures whose first position is the padding token's id + 1, as RoBERTa's is: those before it are unused.

@@ -116,18 +116,21 @@ def _packaged(name: str) -> Encoder | None:
     return Encoder(name, folder, "package")
 
 
-def load_tokenizer(folder: Path, *, split_special_tokens: bool = True) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    folder: Path, *, split_special_tokens: bool = True, exported: bool = False
+) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder. split_special_tokens: whether `[SEP]` in a text is text, or the special token.
 
+    exported: whether `export` wrote the folder, so that torch need not be imported.
     Raises ModelError where there is none, and on what bertkit does not support: a tokenizer written in Python, one
     without a padding token, padding on the left.
     """
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     vet_tokenizer(folder)
     fix = "The folder needs tokenizer.json and tokenizer_config.json."
     with _one_problem("model.name", f"no tokenizer could be loaded from {folder}", fix):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        tokenizer: PreTrainedTokenizerBase = _tokenizer_class(folder, exported).from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, split_special_tokens=split_special_tokens
         )
         words = len(tokenizer) - len(tokenizer.all_special_ids)  # recurses endlessly where a token names itself
@@ -150,6 +153,17 @@ def load_tokenizer(folder: Path, *, split_special_tokens: bool = True) -> PreTra
     if "attention_mask" not in tokenizer.model_input_names:  # FNet's leaves it out
         tokenizer.model_input_names = [*tokenizer.model_input_names, "attention_mask"]
     return tokenizer
+
+
+def _tokenizer_class(folder: Path, exported: bool) -> Any:
+    """AutoTokenizer, which imports torch if it is installed; of an exported folder the class that it would choose."""
+    import transformers
+
+    if not exported:
+        return transformers.AutoTokenizer
+    name = read_object(folder / "tokenizer_config.json").get("tokenizer_class")
+    kind, fast = getattr(transformers, str(name), None), transformers.PreTrainedTokenizerFast
+    return kind if isinstance(kind, type) and issubclass(kind, fast) else fast
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

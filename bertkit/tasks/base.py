@@ -123,7 +123,8 @@ class Task(ABC, Generic[O]):
     def encode(self, rows: Dataset) -> Dataset:
         """A chunk of rows -> features. A row may give several; `row` says which, `length` counts tokens.
 
-        Columns named in `tokenizer.model_input_names` go to the model. Raises RowsError for rows that cannot be read.
+        Rows and features are Datasets, or `Columns`, which have the part of their interface that tasks use. Columns
+        named in `tokenizer.model_input_names` go to the model. Raises RowsError for rows that cannot be read.
         """
 
     def features(self, rows: Dataset) -> Dataset:
@@ -278,6 +279,7 @@ def encode_chunk(task: Task, rows: Dataset, start: int) -> tuple[Dataset, Datase
 
 
 def _chunks(task: Task, rows: Dataset) -> Iterator[Mapping[str, pa.Array]]:
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     found: list[tuple[int, str, str]] = []
@@ -290,7 +292,7 @@ def _chunks(task: Task, rows: Dataset) -> Iterator[Mapping[str, pa.Array]]:
                 break
             continue
         if not found:
-            columns = {name: features.data.column(name).combine_chunks() for name in features.column_names}
+            columns = {name: pa.array(features[name]) for name in features.column_names}
             yield {**columns, "row": pc.add(columns["row"], start)}
     if found:
         raise RowsError(found[:MAX_PROBLEMS])

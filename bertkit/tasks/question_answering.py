@@ -12,6 +12,7 @@ from pydantic import Field
 
 from bertkit.data.answers import locate_answers
 from bertkit.data.disk_list import DiskList
+from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import Table, required
 from bertkit.encoding.padding import Arrays
@@ -122,15 +123,13 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
 
     # --- rows -> features -> model
 
-    def encode(self, rows: Dataset) -> Dataset:
-        from datasets import Dataset
-
+    def encode(self, rows: Dataset) -> Columns:
         contexts = tokenize(self.tokenizer, rows["context"][:])
         limits = {"max_length": self.max_length, "stride": self.options.stride}
         columns = encode_pairs(self.tokenizer, rows["question"][:], contexts, **limits)
         if "answers" in rows.column_names:
             columns["labels"] = label_windows(columns, rows["answers"][:], contexts)
-        return Dataset.from_dict(columns)
+        return Columns(columns)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         from transformers import AutoModelForQuestionAnswering

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from bertkit.data.columns import label_names
+from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import column_values, numbers, required
 from bertkit.errors import DataError, Problem
@@ -126,11 +127,11 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
 
     # --- rows -> features -> model
 
-    def encode(self, rows: Dataset) -> Dataset:
+    def encode(self, rows: Dataset) -> Columns:
         features = super().encode(rows)
         for target in (name for name in self.schema.targets if name in rows.column_names):
             values = self._numbers(rows, target)
-            features = features.add_column("labels", [values[row] for row in features["row"]])
+            features = Columns({**features.values, "labels": [values[row] for row in features["row"]]})
         return features
 
     def _numbers(self, rows: Dataset, target: str) -> list[float] | list[int]:

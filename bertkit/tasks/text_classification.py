@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from bertkit.data.disk_list import DiskList
+from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Schema
 from bertkit.data.table import column_values, numbers, required
 from bertkit.encoding.texts import encode_texts
@@ -141,16 +142,14 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
 
     # --- rows -> features
 
-    def encode(self, rows: Dataset) -> Dataset:
-        from datasets import Dataset
-
+    def encode(self, rows: Dataset) -> Columns:
         pair = own.is_pair(self.options, rows)
         fields = self.options.model_dump(include={"overflow", "stride"})
         texts = [rows[name][:] for name in (("text_a", "text_b") if pair else ("text",))]
         columns = encode_texts(self.tokenizer, texts, max_length=self.max_length, **fields)
         if any(target in rows.column_names for target in self.schema.targets):
             columns["labels"] = self._targets(rows)[columns["row"]].tolist()
-        return Dataset.from_dict(columns)
+        return Columns(columns)
 
     def _targets(self, rows: Dataset) -> np.ndarray:
         """Label ids `(rows,)`, 0/1 `(rows, labels)`, or numbers `(rows,)`. Raises DataError."""

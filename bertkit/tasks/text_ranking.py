@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from bertkit.data.judged import check_labels, contradictions, query_findings
+from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import Table, numbers
 from bertkit.encoding.texts import encode_texts
@@ -125,10 +126,8 @@ class TextRanking(Task[TextRankingOptions]):
 
     # --- rows -> features -> model
 
-    def encode(self, rows: Dataset) -> Dataset:
+    def encode(self, rows: Dataset) -> Columns:
         """Targets are scaled to `score_range`, except for listwise."""
-        from datasets import Dataset
-
         fields = self.options.model_dump(include={"overflow", "stride"})
         texts = rows["query"][:], rows["document"][:]
         columns = encode_texts(self.tokenizer, texts, max_length=self.max_length, **fields)
@@ -136,7 +135,7 @@ class TextRanking(Task[TextRankingOptions]):
             score_range = None if self.options.loss == "listwise" else self.options.score_range
             low, high = score_range or (0.0, 1.0)
             columns["labels"] = ((reranking.targets(rows) - low) / (high - low))[columns["row"]].tolist()
-        return Dataset.from_dict(columns)
+        return Columns(columns)
 
     def features(self, rows: Dataset) -> Dataset:
         """For listwise, a query's rows one after the other, with `group`, the number of the query."""

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from bertkit.data import tagged, tagging
+from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import Table, column_values, numbers, required
 from bertkit.encoding.padding import Arrays
@@ -160,9 +161,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     # --- rows -> features -> model
 
-    def encode(self, rows: Dataset) -> Dataset:
-        from datasets import Dataset
-
+    def encode(self, rows: Dataset) -> Columns:
         texts, words = tagged.sentences(rows)
         documents = None
         if self.options.context == "document" and "document" in rows.column_names:
@@ -173,7 +172,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
         learned = set(self.tags) >= set(tagging.tag_names(self.types, self.options.scheme))
         if "tags" in rows.column_names and learned:
             columns["labels"] = own.window_labels(rows["tags"][:], columns, self._ids)
-        return Dataset.from_dict(columns)
+        return Columns(columns)
 
     def _ids(self, tags: Sequence[str], words: Sequence[int]) -> list[int]:
         """The ids of a sentence's gold tags, in BIO or labels, at the words that windows read."""

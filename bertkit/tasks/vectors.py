@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 import numpy as np
 from pydantic import Field
 
+from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer
 from bertkit.data.table import numbers
 from bertkit.encoding.padding import Arrays
@@ -139,16 +140,14 @@ class VectorTask(Task[V]):
         )
         return f"{self.options.pooling} pooling{dense}{unit}{first}"
 
-    def encode(self, rows: Dataset) -> Dataset:
+    def encode(self, rows: Dataset) -> Columns:
         return self.encode_sides({name: rows[name][:] for name in self.sides if name in rows.column_names})
 
-    def encode_sides(self, sides: Mapping[str, Sequence[str]]) -> Dataset:
+    def encode_sides(self, sides: Mapping[str, Sequence[str]]) -> Columns:
         """Column -> its texts; one feature a text: the sides of a row one after the other.
 
         Besides the columns of `encode_texts`: `side`, from 0, and `same`, a number that equal texts share.
         """
-        from datasets import Dataset
-
         limits: dict[str, Any] = {"max_length": self.max_length, "overflow": self.options.overflow, "stride": 0}
         encoded = []
         for number, (name, texts) in enumerate(sides.items()):
@@ -157,7 +156,7 @@ class VectorTask(Task[V]):
             columns |= {"side": [number] * len(texts), "same": [_number(text) for text in texts]}
             encoded.append(columns)
         rows = range(len(encoded[0]["row"]))
-        return Dataset.from_dict({name: [side[name][row] for row in rows for side in encoded] for name in encoded[0]})
+        return Columns({name: [side[name][row] for row in rows for side in encoded] for name in encoded[0]})
 
     def units(self, features: Dataset) -> np.ndarray[Any, Any]:
         """The texts of a row are trained on together."""
