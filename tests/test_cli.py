@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -326,6 +327,47 @@ def test_predict_files(capsys: Any, run: Run, tmp_path: Path) -> None:
     odd = tmp_path / "named.yaml"
     odd.write_bytes(named.read_bytes())
     assert "Rename it" in refused(capsys, "predict", run.folder, "--input", odd)
+
+
+READERS = {
+    "predict": "predict {run} --input {file} --output {new}.jsonl",
+    "explain": "explain {run} --input {file} --output {new}.html",
+    "embed": "embed {encoder} --input {file} --output {new}.npy",
+    "embed --layers": "embed {encoder} --layers 1 --input {file} --output {new}.npy",
+    "index": "index {encoder} --documents {file} --store {new}",
+    "tokenizer train": "tokenizer train --vocab-size 60 --output {new} --input {file}",
+}
+ODD_FILES = {
+    "odd.csv": 'id;text\n1;"the cat; was good"\n2;the dog was bad\n',
+    "odd.json": '{"id": 1, "text": "the cat was good"}\n{"id": 2, "text": "the dog was bad"}\n',
+}
+
+
+@pytest.mark.parametrize("name", ODD_FILES)
+@pytest.mark.parametrize("command", READERS)
+def test_what_a_message_tells_to_type_can_be_typed(
+    capsys: Any, run: Run, tiny_encoder: Path, tmp_path: Path, command: str, name: str
+) -> None:
+    (tmp_path / name).write_text(ODD_FILES[name], encoding="utf-8")
+    places = {"run": run.folder, "encoder": tiny_encoder, "file": tmp_path / name, "new": tmp_path / "new"}
+    words = [word.format(**places) for word in READERS[command].split()]
+    (fix,) = re.findall(r"on the command line: '(data\..*)'\)", refused(capsys, *words))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    said(capsys, *words, fix)
+    assert len(list(tmp_path.iterdir())) == 2
+    told = refused(capsys, *words, fix, "data.validation=0.1")
+    assert "only the layout of the file can be given here: data.format, data.sheet, data.header" in told
+
+
+def test_documents_are_indexed_from_columns_of_other_names(capsys: Any, tiny_encoder: Path, tmp_path: Path) -> None:
+    file, store = tmp_path / "faq.csv", tmp_path / "store"
+    file.write_text("nr,question,text,lang\n7,the cat,not this,en\n", encoding="utf-8")
+    names = ("--column", "id=nr", "--column", "text=question")
+    assert "1 document added" in said(capsys, "index", tiny_encoder, "--documents", file, "--store", store, *names)
+    hit = json.loads(said(capsys, "search", store, "cat", "--json"))
+    assert (hit["id"], hit["text"], hit["metadata"]) == ("7", "the cat", {"lang": "en"})
+    told = refused(capsys, "index", tiny_encoder, "--documents", file, "--store", store, "--column", "id=number")
+    assert "faq.csv:2: its `id` is None" in told
 
 
 def test_a_file_in_place_of_a_text_is_noticed(capsys: Any, run: Run, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from transformers import set_seed
 from bertkit.data.words import words
 from bertkit.errors import DataError
 from bertkit.explain.attention import attentions
-from bertkit.explain.explain import explain, explain_frame, explain_rows, rows_of, texts_of
+from bertkit.explain.explain import explain, explain_frame, explain_rows, rows_of, rows_of_file, texts_of
 from bertkit.explain.gradients import integrated_gradients
 from bertkit.explain.text import lines
 from bertkit.explain.words import Text, add_feature
@@ -309,7 +309,7 @@ def test_rows_of_a_file(tiny_encoder: Path, tmp_path: Path) -> None:
     predictor = predictor_of(KNOWN["pair"].task(tiny_encoder), tiny_encoder)
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text_a": "a cat", "text_b": "a dog"}\n')
-    (made,) = explain_rows(predictor, rows_of(predictor, [], file))
+    (made,) = explain_rows(predictor, rows_of_file(str(tmp_path), file))
     assert made["texts"] == {"text_a": "a cat", "text_b": "a dog"}
 
 

@@ -28,8 +28,10 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import AutoTokenizer, BertTokenizer
 
 import bertkit
+from bertkit.data.readers import read_texts
 from bertkit.errors import DataError, ModelError
-from bertkit.models.bert.wordpiece import BERT_LAYOUT, SPECIALS, _cut, read_texts, reserved, train_wordpiece
+from bertkit.models.bert.wordpiece import BERT_LAYOUT, SPECIALS, _cut, reserved, train_wordpiece
+from bertkit.sections import DataSpec
 
 SAMPLES = Path(bertkit.__file__).parent / "samples" / "sentiment"
 HARD = (
@@ -274,7 +276,8 @@ def write(path: Path, texts: list[str]) -> Path:
 )
 def test_texts_of_every_format(name: str, tmp_path: Path) -> None:
     texts = ["text", "ein Café\u2028in Ulm", "", "it's \x1e all | one; line"]
-    assert list(read_texts(write(tmp_path / name, texts))) == texts
+    read = read_texts(write(tmp_path / name, texts), DataSpec(source="-"))
+    assert [each.text for each in read] == texts
 
 
 def test_one_corpus_in_two_formats_and_two_files_gives_the_same(corpus: Path, tmp_path: Path) -> None:

@@ -13,7 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import processes
-from bertkit.cli.shared import JSON, MODEL, REVISION, ROWS, RUN, TASK, argument, command, flag, path
+from bertkit.cli.shared import (
+    COLUMNS,
+    JSON,
+    MODEL,
+    REVISION,
+    ROWS,
+    RUN,
+    TASK,
+    argument,
+    column_names,
+    command,
+    flag,
+    path,
+)  # fmt: skip
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.serve.limits import Limits
 
@@ -78,7 +91,7 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     path("--context", "the text that the questions are about"),
     argument("--input", f"{ROWS}; - reads jsonl from stdin", metavar="FILE"),
     path("--output", ".jsonl, .csv or .xlsx; with --format .jsonl, .conll or .json; default: stdout"),
-    argument("--column", "column of the input to read as text", action="append", default=[], metavar="text=NAME"),
+    COLUMNS,
     argument("--format", "of entities", choices=("entities", "conll", "label-studio")),
     argument("--threshold", "in place of the fitted one; for single labels, unsure below it", type=float, metavar="X"),
     argument("--coverage", "sets of labels that have the right one with this probability", type=float, metavar="X"),
@@ -99,9 +112,7 @@ def predict(
         raise UserError("--context works only with TEXTs; rows of --input have a context each")
     if not input and (output or column or format):
         raise UserError("--output, --column and --format work only with --input FILE")
-    columns = dict(pair.partition("=")[::2] for pair in column)
-    if "" in columns.values():
-        raise UserError(Problem("--column", "write it as text=NAME_IN_THE_FILE"))
+    columns = column_names(column)
     if input == "-" and mapper is not map:
         raise UserError(Problem("--input -", "stdin cannot be read by several processes", "Name a file of rows."))
     from bertkit.inference.predictor import load
@@ -144,7 +155,12 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
 @command(
     "attribute predictions to words: integrated gradients, and attention maps",
     RUN,
-    argument("rest", "texts, or two texts of a pair; default: the examples of the report", nargs="*", metavar="TEXT"),
+    argument(
+        "rest",
+        "texts, or two texts of a pair; with --input data.KEY=VALUE; default: the examples of the report",
+        nargs="*",
+        metavar="TEXT",
+    ),
     path("--input", f"rows: {ROWS}"),
     path("--output", "write an HTML page too, with attention maps"),
     TASK,
@@ -154,17 +170,17 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
 def explain(
     source: str, rest: list[str], input: Path | None, output: Path | None, as_json: bool, **options: Any
 ) -> None:
-    if rest and input:
+    if input and any(not text.startswith("data.") for text in rest):
         raise UserError("explain takes texts, or --input FILE, but not both")
     if not rest and not input:
         return _explain_run(source, output=output, json=as_json, **options)
-    from bertkit.explain.explain import explain_rows, rows_of
+    from bertkit.explain.explain import explain_rows, rows_of, rows_of_file
     from bertkit.explain.text import LEGEND, lines
     from bertkit.inference.predictor import load, require_torch_model
     from bertkit.report.html import write_explanations_page
 
     predictor = require_torch_model(load(source, **options), source)
-    explanations = explain_rows(predictor, rows_of(predictor, rest, input))
+    explanations = explain_rows(predictor, rows_of_file(source, input, rest) if input else rows_of(predictor, rest))
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for each in explanations:
         if as_json:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import processes
-from bertkit.cli.shared import COLUMN, OVERRIDES, RECIPE, argument, command, flag, path
+from bertkit.cli.shared import COLUMN, LAYOUT, OVERRIDES, RECIPE, argument, command, files_and_overrides, flag, path
 from bertkit.errors import Problem, UserError
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.text import columns
@@ -126,7 +126,8 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
 
 @command(
     "train a WordPiece tokenizer, as BERT's, on texts",
-    path("--input", "txt, csv, tsv, xlsx, json, jsonl, parquet or arrow", nargs="+", required=True),
+    LAYOUT,
+    argument("--input", "txt, csv, tsv, xlsx, json, jsonl, parquet or arrow", nargs="+", required=True, metavar="FILE"),
     path("--output", "a new folder", "DIR", required=True),
     argument("--vocab-size", "word pieces", default=30522),
     flag("--cased", "keep case and accents; by default they are removed"),
@@ -135,7 +136,9 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
     COLUMN,
     argument("--max-length", "maximum tokens of the model's input", default=512),
 )
-def tokenizer_train(input: list[Path], output: Path, cased: bool, **options: Any) -> None:
+def tokenizer_train(rest: list[str], input: list[str], output: Path, cased: bool, **options: Any) -> None:
     from bertkit.models.bert.wordpiece import train_wordpiece
+    from bertkit.recipe.recipe import parse_layout
 
-    train_wordpiece(input, output, lowercase=not cased, **options)
+    files, overrides = files_and_overrides([*input, *rest])
+    train_wordpiece(files, output, lowercase=not cased, spec=parse_layout(overrides), **options)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
+
+from bertkit.errors import Problem, UserError
 
 Argument: TypeAlias = tuple[str, dict[str, Any]]  # what `add_argument` of argparse takes
 
@@ -44,6 +46,20 @@ def path(name: str, help: str, metavar: str = "FILE", **options: Any) -> Argumen
     return argument(name, help, metavar=metavar, type=Path, **options)
 
 
+def column_names(pairs: Sequence[str]) -> dict[str, str]:
+    """Column -> its name in the file, from values of COLUMNS. Raises UserError."""
+    names = dict(pair.partition("=")[::2] for pair in pairs)
+    if "" in names.values():
+        raise UserError(Problem("--column", "write it as text=NAME_IN_THE_FILE"))
+    return names
+
+
+def files_and_overrides(words: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Files, and the `data.KEY=VALUE` among them."""
+    overrides = [word for word in words if word.lstrip("~").startswith("data.") and "=" in word]
+    return [Path(word) for word in words if word not in overrides], overrides
+
+
 ROWS = "csv, tsv, xlsx, json, jsonl, parquet, arrow, conll, or txt with one text per line"
 RUN = argument("source", "a run folder, a model folder or a Hub id", metavar="RUN")
 MODEL = argument("source", "a run folder, a model folder or a Hub id", metavar="MODEL")
@@ -54,4 +70,6 @@ OVERRIDES = argument(
 TASK = argument("--task", "task of a model that was not trained by bertkit")
 REVISION = argument("--revision", "commit, tag or branch of a Hub id", metavar="NAME")
 COLUMN = argument("--column", "the column of texts", default="text", metavar="NAME")
+COLUMNS = argument("--column", "column of the input to read as text", action="append", default=[], metavar="text=NAME")
+LAYOUT = argument("rest", "how the file is written, e.g. data.delimiter=';'", nargs="*", metavar="data.KEY=VALUE")
 JSON = flag("--json", "print JSON", dest="as_json")

@@ -8,13 +8,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from bertkit.cli.shared import COLUMN, JSON, MODEL, argument, command, flag, path
+from bertkit.cli.shared import COLUMN, COLUMNS, JSON, LAYOUT, MODEL, argument, column_names, command, flag, path
 from bertkit.errors import UserError
 
 
 @command(
     "embed the texts of a file, as parquet or npy",
     MODEL,
+    LAYOUT,
     path("--input", "csv, tsv, xlsx, json, jsonl, parquet, arrow, or txt with one text per line", required=True),
     path("--output", ".parquet or .npy", required=True),
     COLUMN,
@@ -24,8 +25,9 @@ from bertkit.errors import UserError
     argument("--pool", "how to pool --layers over tokens", choices=("mean", "cls", "max"), default="mean"),
 )
 def embed(
-    source: str, input: Path, output: Path, column: str, side: str, layers: list[int] | None, **pooling: Any
-) -> None:
+    source: str, rest: list[str], input: Path, output: Path, column: str, side: str, layers: list[int] | None,
+    **pooling: Any,
+) -> None:  # fmt: skip
     from bertkit.inference.embed import embed_features, embed_file
 
     with warnings.catch_warnings(record=True) as caught:
@@ -34,11 +36,11 @@ def embed(
             from bertkit.inference.features import Features
 
             features = Features(source, layers=tuple(layers), **pooling)
-            count = embed_features(features, input, output, column=column)
+            count = embed_features(features, input, output, column=column, overrides=rest)
         else:
             from bertkit.retrieval.models import cached_vectors
 
-            count = embed_file(cached_vectors(source, side), input, output, column=column)
+            count = embed_file(cached_vectors(source, side), input, output, column=column, overrides=rest)
     for warning in caught:
         print(f"warning: {warning.message}", file=sys.stderr)
     print(f"{count:,} vectors in {output}", file=sys.stderr)
@@ -78,14 +80,16 @@ def cache(action: str, days: float | None) -> None:
 @command(
     "add, replace or delete documents in a vector store",
     MODEL,
+    LAYOUT,
     path("--documents", "rows with id, text and any other columns"),
+    COLUMNS,
     argument("--store", "a folder, or the URI of an object store", required=True, metavar="DIR"),
     argument("--delete", "documents to delete first", action="extend", nargs="+", default=[], metavar="ID"),
 )
-def index(source: str, store: str, **options: Any) -> None:
+def index(source: str, rest: list[str], store: str, column: list[str], **options: Any) -> None:
     from bertkit.retrieval.commands import index_file
 
-    print(index_file(source, store, **options))
+    print(index_file(source, store, columns=column_names(column), overrides=rest, **options))
 
 
 @command(

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TypeAlias
 
 from bertkit.data.schema import note, warn
-from bertkit.data.table import NumberedRow, Problems
+from bertkit.data.table import NumberedRow, Problems, setting
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 from bertkit.text import counted, short_repr
@@ -17,7 +17,7 @@ Lines: TypeAlias = Iterator[tuple[int, str]]  # of a file, numbered from 1
 _CONLLU = ("form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")  # after ID
 DOCUMENT = "-DOCSTART-"  # begins the first line of a document (CoNLL-2003)
 
-_TABS = 'if tabs separate the fields and fields contain spaces, set  data: {delimiter: "\\t"}'
+_TABS = "if tabs separate the fields and fields contain spaces, " + setting("delimiter", '"\\t"')
 
 
 def conll_rows(lines: Lines, spec: DataSpec, problems: Problems) -> Iterator[NumberedRow]:

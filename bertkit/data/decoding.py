@@ -86,4 +86,4 @@ def bad_byte(line: str, encoding: str) -> tuple[str, str]:
             start = len(line[:at].encode(encoding, "surrogateescape").decode(other, "ignore"))
             shown = read[max(0, start - SHOWN) : start + SHOWN]
             return what, f"in {other} it reads {shown!r}; if that is right, {setting('encoding', other)}"
-    return what, "save the file as UTF-8, or name its encoding, e.g.  data: {encoding: cp1250}"
+    return what, f"save the file as UTF-8, or name its encoding, e.g. {setting('encoding', 'cp1250')}"

@@ -69,7 +69,7 @@ def named_records(
             if stop:
                 stop()
             few = len(fields) < len(names)
-            fix = "" if few else "quote fields that contain the delimiter, or set  data: {extra_fields: ignore}"
+            fix = "" if few else f"quote fields that contain the delimiter, or {setting('extra_fields', 'ignore')}"
             problems.add(f"{prefix}{number}", f"{counted(len(fields), 'field')} where {len(names)} are expected", fix)
         elif fields == names and number == 1:
             what = "the first row repeats the names of `header:`"
@@ -91,7 +91,7 @@ def _fields(line: str, delimiter: str) -> int:
 
 def _header(records: Iterator[tuple[int, list[str]]], spec: DataSpec, problems: Problems, prefix: str) -> list[str]:
     if not spec.header:
-        fix = "name the columns, e.g.  data: {header: [label, text]}"
+        fix = f"name the columns, e.g. {setting('header', '[label, text]')}"
         raise DataError(Problem(problems.name, "a file without a header needs the names of its columns", fix))
     number, fields = next(records, (0, []))
     problems.raise_if_any()
@@ -116,7 +116,8 @@ def _records(lines: Lines, delimiter: str, quoting: bool, problems: Problems) ->
             fields = next(record)
         except csv.Error as error:
             what = next(text for start, text in _QUOTES if str(error).startswith(start))
-            problems.add(number, what, 'write a quote inside a quoted field twice (""), or set  data: {quoting: false}')
+            fix = f'write a quote inside a quoted field twice (""), or {setting("quoting", "false")}'
+            problems.add(number, what, fix)
             continue
         finally:
             csv.field_size_limit(limit)

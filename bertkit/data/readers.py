@@ -21,7 +21,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from shlex import quote
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from bertkit.data.arrow import read_all, table_rows
 from bertkit.data.conll import Lines, conll_rows, conllu_rows
@@ -30,9 +30,10 @@ from bertkit.data.delimited import delimited_rows, named_records
 from bertkit.data.excel import sheet_records
 from bertkit.data.exports import exported, is_pair
 from bertkit.data.squad import is_squad, squad_rows
-from bertkit.data.table import NumberedRow, Problems
+from bertkit.data.table import NumberedRow, Problems, setting
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
+from bertkit.text import short_repr
 
 FORMATS = {  # suffix of a file name -> format
     **{name: name for name in ("csv", "tsv", "xlsx", "json", "jsonl", "parquet", "arrow", "conll", "conllu", "txt")},
@@ -68,7 +69,7 @@ def format_of(path: Path, spec: DataSpec) -> str:
     if spec.format is None and suffix not in FORMATS:
         known = ", ".join(f".{name}" for name in FORMATS)
         what = f"unknown file format; known: {known}, each also with .gz or .xz"
-        fix = "Rename it, or set the format in the recipe:  data: {format: csv}"
+        fix = f"Rename it, or {setting('format', 'csv')}"
         raise DataError(Problem(str(path), what, fix))
     return spec.format or FORMATS[suffix]
 
@@ -109,6 +110,35 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         raise DataError(Problem(str(path), "this is a folder; a file is needed here")) from error
     except OSError as error:
         raise DataError(Problem(str(path), f"cannot be read: {error.strerror or error}")) from error
+
+
+class TextRow(NamedTuple):
+    """A row, its text, and where it is, such as `train.csv:7`."""
+
+    where: str
+    text: str
+    row: dict[str, Any]
+
+
+def read_texts(file: Path, spec: DataSpec, column: str = "text", *, skip_missing: bool = False) -> Iterator[TextRow]:
+    """Stream the rows of a file, each with the text in `column`; each line of .txt is a text.
+
+    skip_missing: leave out rows in which it is None. Raises DataError: what `read_rows` refuses, and, after the last
+    row, rows without this column or with another value in it.
+    """
+    spec = text_a_row(file, spec)
+    column = "text" if spec.format == "lines" else column
+    where, problems = row_prefix(str(file), format_of(file, spec)), Problems()
+    for number, row in read_rows(file, spec):
+        value = row.get(column)
+        if column not in row:
+            found = ", ".join(map(str, row)) or "nothing"
+            problems.add(f"{where}{number}", f"no column {column!r}; found {found}", "Name it: --column NAME.")
+        elif isinstance(value, str):
+            yield TextRow(f"{where}{number}", value, row)
+        elif value is not None or not skip_missing:
+            problems.add(f"{where}{number}", f"{column!r} holds {short_repr(value)}, where text is expected")
+    problems.raise_if_any()
 
 
 def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> Iterator[NumberedRow]:
@@ -215,7 +245,7 @@ def _json(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Iterator[Num
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         what = _not_json(error) if text.strip() else "the file is empty"
-        fix = "if every line is an object, set  data: {format: jsonl}" if "Extra data" in what else ""
+        fix = f"if every line is an object, {setting('format', 'jsonl')}" if "Extra data" in what else ""
         where = f"{name}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else name
         raise DataError(Problem(where, what, fix)) from error
     lists = {k: v for k, v in content.items() if isinstance(v, list)} if isinstance(content, dict) else {}

@@ -20,8 +20,8 @@ from bertkit.explain.attention import Attention, attention
 from bertkit.explain.gradients import MAX_STEPS, Integrated, integrated_gradients
 from bertkit.explain.targets import TARGETS, Read, Target
 from bertkit.explain.words import Share, Text, add_feature
+from bertkit.inference.predict_file import layout_of
 from bertkit.inference.predictor import Predictor
-from bertkit.sections import DataSpec
 from bertkit.tasks.base import Batch
 from bertkit.tasks.vectors import VectorTask
 
@@ -121,13 +121,16 @@ def _attributed(
     )
 
 
-def rows_of(predictor: Predictor, texts: Sequence[str], file: Path | None = None) -> Sequence[str | Mapping[str, Any]]:
-    """The rows of a file; or one row of two texts if the task reads pairs, else a row for each text.
+def rows_of_file(source: str, file: Path, overrides: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The rows of a file, which is written as `predict_file` expects it. Raises DataError and RecipeError."""
+    return [row for _, row in read_rows(file, text_a_row(file, layout_of(source, str(file), overrides)))]
+
+
+def rows_of(predictor: Predictor, texts: Sequence[str]) -> Sequence[str | Mapping[str, Any]]:
+    """One row of two texts if the task reads pairs, else a row for each text.
 
     Raises DataError if a task that reads pairs is given one text, or more than two.
     """
-    if file:
-        return [row for _, row in read_rows(file, text_a_row(file, DataSpec(source=str(file))))]
     task = predictor.task
     pair = next((names for names in PAIRS if frozenset(names) in task.inputs), None)
     if pair is None or (frozenset({"text"}) in task.inputs and not isinstance(task, VectorTask)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
@@ -13,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertkit.data.readers import format_of, read_rows, row_prefix, text_a_row
-from bertkit.data.table import Problems
+from bertkit.data.readers import TextRow, read_texts
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.vector_cache import CHUNK, Vectors
+from bertkit.recipe.recipe import parse_layout
 from bertkit.sections import DataSpec
-from bertkit.text import first_line, short_repr
+from bertkit.text import first_line
 
 if TYPE_CHECKING:
     from bertkit.inference.features import Features
@@ -30,23 +31,34 @@ Parts: TypeAlias = Iterable[tuple[list[dict[str, Any]], Vectors]]  # rows, and t
 VECTOR = "vector"  # the added column
 
 
-def embed_file(encode: Callable[[list[str]], Vectors], file: str | Path, output: Path, *, column: str = "text") -> int:
+def embed_file(
+    encode: Callable[[list[str]], Vectors],
+    file: str | Path,
+    output: Path,
+    *,
+    column: str = "text",
+    overrides: Sequence[str] = (),
+) -> int:
     """Write the vector of each row's text, in the rows' order and in constant memory; returns how many.
 
     encode: texts -> float32 `(texts, size)`. file: csv, tsv, json, jsonl, parquet, arrow, or txt with a text a line.
-    output: .parquet, the row's own columns and `vector`, a list of fixed size; or .npy, `(rows, size)`. The file is
-    read twice: all problems are reported before the first text is encoded. Raises DataError, and then leaves no output.
+    overrides: how it is written, such as `data.delimiter=";"`. output: .parquet, the row's own columns and `vector`, a
+    list of fixed size; or .npy, `(rows, size)`. The file is read twice: all problems are reported before the first text
+    is encoded. Raises DataError and RecipeError, and then leaves no output.
     """
     require_suffix(output, ".parquet", ".npy")
     file, parquet, count = Path(file), output.suffix == ".parquet", 0
-    schema, total = _inspect(file, column, parquet)
+    chunks = partial(_chunks, file, parse_layout(overrides), column)
+    schema, total = _inspect(file, chunks(), parquet)
 
     def parts() -> Parts:
         nonlocal count
-        for chunk in _chunks(file):
-            rows = [row for _, row in chunk]
-            yield rows, np.asarray(encode([replace_surrogates(row[column]) for row in rows]), dtype=np.float32)
-            count += len(rows)
+        for chunk in chunks():
+            yield (
+                [each.row for each in chunk],
+                np.asarray(encode([replace_surrogates(each.text) for each in chunk]), dtype=np.float32),
+            )
+            count += len(chunk)
 
     with written_aside(output) as sink:
         if parquet:
@@ -58,10 +70,12 @@ def embed_file(encode: Callable[[list[str]], Vectors], file: str | Path, output:
     return count
 
 
-def embed_features(features: Features, file: str | Path, output: Path, *, column: str = "text") -> int:
+def embed_features(
+    features: Features, file: str | Path, output: Path, *, column: str = "text", overrides: Sequence[str] = ()
+) -> int:
     """`embed_file` with a frozen encoder; one warning counts the texts that were cut, over the whole file.
 
-    Raises ModelError on invalid parameters of `features`, and DataError.
+    Raises ModelError on invalid parameters of `features`, and as `embed_file`.
     """
     from bertkit.inference.features import cut_texts
 
@@ -74,37 +88,29 @@ def embed_features(features: Features, file: str | Path, output: Path, *, column
         return vectors
 
     features.fit([])
-    count = embed_file(encode, file, output, column=column)
+    count = embed_file(encode, file, output, column=column, overrides=overrides)
     if cut:
         warnings.warn(cut_texts(cut, count, dropped, features.reader_.max_length), stacklevel=2)
     return count
 
 
-def _chunks(file: Path) -> Iterator[list[tuple[int, dict[str, Any]]]]:
-    rows = read_rows(file, text_a_row(file, DataSpec(source=str(file))))
+def _chunks(file: Path, layout: DataSpec, column: str) -> Iterator[list[TextRow]]:
+    rows = read_texts(file, layout, column)
     while chunk := list(islice(rows, CHUNK)):
         yield chunk
 
 
-def _inspect(file: Path, column: str, parquet: bool) -> tuple[pa.Schema, int]:
+def _inspect(file: Path, chunks: Iterable[list[TextRow]], parquet: bool) -> tuple[pa.Schema, int]:
     """The schema of the rows' own columns, which only parquet has, and the number of rows. Raises DataError."""
-    problems, schema, count = Problems(), pa.schema([]), 0
-    where = row_prefix(str(file), format_of(file, DataSpec(source=str(file))))
-    for chunk in _chunks(file):
-        for number, row in chunk:
-            if column not in row:
-                names = ", ".join(map(str, row)) or "nothing"
-                problems.add(f"{where}{number}", f"no column {column!r}; found {names}", "Name it: --column NAME.")
-            elif not isinstance(row[column], str):
-                problems.add(f"{where}{number}", f"{column!r} holds {short_repr(row[column])}, where text is expected")
-            if parquet and VECTOR in row:
-                raise DataError(Problem(str(file), f"the rows have a column `{VECTOR}` already", "Rename it."))
+    schema, count = pa.schema([]), 0
+    for chunk in chunks:
         if parquet:
-            theirs = _table([row for _, row in chunk], None, file).schema
+            if any(VECTOR in each.row for each in chunk):
+                raise DataError(Problem(str(file), f"the rows have a column `{VECTOR}` already", "Rename it."))
+            theirs = _table([each.row for each in chunk], None, file).schema
             with _arrow_errors(str(file)):
                 schema = pa.unify_schemas([schema, theirs], promote_options="permissive")
         count += len(chunk)
-    problems.raise_if_any()
     return schema, count
 
 

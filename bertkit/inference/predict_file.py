@@ -16,21 +16,16 @@ from typing import Any, TextIO
 from bertkit.data.excel import write_sheet
 from bertkit.data.readers import FORMATS, TABLES, read_rows, read_stream, suffix_of, text_a_row, written_like
 from bertkit.data.schema import Answer
-from bertkit.errors import DataError, Problem, RecipeError
+from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.display import flat
 from bertkit.inference.output_formats import Pairs, Writer, write_jsonl
 from bertkit.inference.predictor import Predictor
-from bertkit.recipe.recipe import load_recipe, parse_data_spec
+from bertkit.recipe.recipe import LAYOUT, load_recipe, parse_layout
 from bertkit.sections import DataSpec
 from bertkit.text import part_of
 
 logger = logging.getLogger(__name__)
-
-LAYOUT = (  # of `data:`, for a file
-    *("format", "sheet", "header", "delimiter"),
-    *("quoting", "extra_fields", "encoding", "decimal"),
-)
 
 
 def predict_file(
@@ -53,7 +48,7 @@ def predict_file(
     if output and writer is None:
         require_suffix(output, ".jsonl", ".csv", ".xlsx")
     table, schema, count = bool(output and writer is None and output.suffix != ".jsonl"), predictor.task.schema, 0
-    spec = _layout(source, file, overrides)
+    spec = layout_of(source, file, overrides)
     known = {*chain.from_iterable(predictor.task.inputs), *schema.context}
     unknown = [name for name in columns if name not in known]
     if unknown:
@@ -101,13 +96,9 @@ def _empty_counted(answers: Iterable[Answer]) -> Iterator[Answer]:
         logger.warning("%s %s", part_of(empty, count, "row"), what)
 
 
-def _layout(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
+def layout_of(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
     """How a file is written: as the data of the run, if they are of the same kind, and as these overrides say."""
-    given = parse_data_spec({"source": "-"}, overrides)
-    other = given.model_fields_set.difference(LAYOUT, ["source"])
-    if other:
-        what = f"only the layout of the file can be given here: {', '.join(f'data.{name}' for name in LAYOUT)}"
-        raise RecipeError(Problem(f"override data.{min(other)}", what))
+    given = parse_layout(overrides)
     recipe = Path(source).expanduser() / "recipe.yaml"
     spec = load_recipe(recipe, check_files=False).data if recipe.is_file() else DataSpec(source=file)
     kind, tables = FORMATS.get(suffix_of(file)), ("csv", "tsv")

@@ -189,6 +189,18 @@ def parse_data_spec(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> D
     return _DataOnly.model_validate(clean).data
 
 
+def parse_layout(overrides: Sequence[str]) -> DataSpec:
+    """How one file is written, from overrides such as `data.delimiter=";"`; `source` has no meaning.
+
+    Raises RecipeError, also where another key of `data:` is given.
+    """
+    spec = parse_data_spec({"source": "-"}, overrides)
+    if other := spec.model_fields_set.difference(LAYOUT, ["source"]):
+        what = f"only the layout of the file can be given here: {', '.join(f'data.{name}' for name in LAYOUT)}"
+        raise RecipeError(Problem(f"override data.{min(other)}", what))
+    return spec
+
+
 def to_yaml(recipe: Recipe) -> str:
     """The recipe as YAML text with every default written: load_recipe of it gives an equal recipe.
 
@@ -205,6 +217,10 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
+LAYOUT = (  # of `data:`, for a file
+    *("format", "sheet", "header", "delimiter"),
+    *("quoting", "extra_fields", "encoding", "decimal"),
+)
 _AMBIGUOUS = {"name", "revision", "seed"}  # keys of several sections
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, tee
 from pathlib import Path
 from typing import Any
@@ -10,26 +10,36 @@ from typing import Any
 from bertkit.data.readers import format_of, read_rows, row_prefix
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
+from bertkit.recipe.recipe import parse_layout
 from bertkit.retrieval.models import dual_encoder
 from bertkit.retrieval.search import Hit, search
 from bertkit.retrieval.store import Store
-from bertkit.sections import DataSpec
 from bertkit.text import counted
 
 MAX_SHOWN = 200  # characters of a passage on the screen
 
 
-def index_file(model: str, store: str, *, documents: Path | None = None, delete: Sequence[str] = ()) -> str:
+def index_file(
+    model: str,
+    store: str,
+    *,
+    documents: Path | None = None,
+    delete: Sequence[str] = (),
+    columns: Mapping[str, str] = {},
+    overrides: Sequence[str] = (),
+) -> str:
     """Delete documents from a store, then add and replace those of a file; the store is created where needed.
 
     model: a run, folder or Hub id. documents: in any format that bertkit reads; see `Store.index`.
-    Returns a summary. Raises DataError and ModelError, before the model is loaded where possible.
+    columns: `id`, `text`, `title` or another column -> its name in the file. overrides: how the file is written, such
+    as `data.delimiter=";"`. Returns a summary. Raises DataError, RecipeError and ModelError, before the model is loaded
+    where possible.
     """
     if not documents:
         if not delete:
             raise DataError(Problem("", "nothing to do", "Add --documents FILE, or --delete ID."))
         return _delete(Store.open(store), delete)
-    spec = DataSpec(source=str(documents))
+    spec = parse_layout(overrides)
     prefix, numbered = row_prefix(str(documents), format_of(documents, spec)), read_rows(documents, spec)
     numbers, rows = tee(chain([next(numbered)], numbered))
     if delete:
@@ -37,7 +47,9 @@ def index_file(model: str, store: str, *, documents: Path | None = None, delete:
     loaded = dual_encoder(model)
     opened = Store.open_or_create(store, loaded.identity)
     lines = [_delete(opened, delete)] if delete else []
-    locations, contents = (f"{prefix}{number}" for number, _ in numbers), (row for _, row in rows)
+    ours = {theirs: name for name, theirs in columns.items()}
+    contents = ({ours.get(k, k): v for k, v in row.items() if k in ours or k not in columns} for _, row in rows)
+    locations = (f"{prefix}{number}" for number, _ in numbers)
     done = opened.index(contents, loaded.encode_documents, loaded.tokenizer, locations=locations)
     counts = [
         f"{counted(done.added, 'document')} added",

@@ -7,8 +7,9 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tokenizers import Tokenizer, models, trainers
@@ -16,13 +17,11 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertTokenizer, PreTrainedTokenizerBase
 
-from bertkit.data.readers import format_of, read_rows, row_prefix, text_a_row
-from bertkit.data.table import Problems
+from bertkit.data.readers import TextRow, read_texts
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.files import write_text
 from bertkit.models.encoder import load_tokenizer, save_tokenizer
 from bertkit.sections import DataSpec
-from bertkit.text import short_repr
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 BERT_LAYOUT = (  # ids 0 to 998 of BERT's published vocabulary, whose characters and words begin at 999
@@ -47,26 +46,29 @@ def train_wordpiece(
     limit_alphabet: int = 1000,
     column: str = "text",
     max_length: int = 512,
+    spec: DataSpec | None = None,
 ) -> PreTrainedTokenizerBase:
     """Train WordPiece on the texts of `files`, write a folder that AutoTokenizer opens, and return that tokenizer.
 
-    files: see `read_texts`; they are read twice, and only the counts of words are held in memory. output: a new or an
-    empty folder. vocab_size: of the result, special tokens included (see `reserved`). min_frequency: of pairs that are
-    merged. limit_alphabet: how many characters are learned, the most frequent; words with any other become [UNK].
-    max_length: tokens that the model will read. The same texts and settings give the same bytes.
+    files: see `read_texts`, written as `spec` says; missing texts are skipped. They are read twice, and only the counts
+    of words are held in memory. output: a new or an empty folder. vocab_size: of the result, special tokens included
+    (see `reserved`). min_frequency: of pairs that are merged. limit_alphabet: how many characters are learned, the most
+    frequent; words with any other become [UNK]. max_length: tokens that the model will read. The same texts and
+    settings give the same bytes.
 
     Raises DataError, with all that is wrong with the settings or the files, and ModelError where the written
     tokenizer does not read as the trained one. Then nothing is left behind.
     """
     _check_settings(files, output, vocab_size, min_frequency, limit_alphabet, max_length)
     normalizer, layout = BertNormalizer(lowercase=lowercase), reserved(vocab_size)
-    corpus = _scan(files, column, normalizer)
+    read = partial(read_texts, spec=spec or DataSpec(source="-"), column=column, skip_missing=True)
+    corpus = _scan(files, read, normalizer)
     alphabet = corpus.alphabet(limit_alphabet)
     if (needed := len(layout) + len(alphabet)) > vocab_size:
         what = f"{vocab_size:,} is too small: {len(layout)} are special, {len(alphabet):,} are the alphabet"
         fix = f"Take more than {needed:,}, or learn fewer characters (limit_alphabet)."
         raise DataError(Problem("vocab_size", what, fix))
-    parts = (part for file in files for text in read_texts(file, column) for part in _cut(text, PART))
+    parts = (part for file in files for each in read(file) for part in _cut(each.text, PART))
     tokens = [*layout, *_learn(parts, normalizer, alphabet, vocab_size - len(layout), min_frequency)]
     vocab = {token: index for index, token in enumerate(tokens)}
     output = Path(os.path.realpath(output))
@@ -84,25 +86,6 @@ def reserved(vocab_size: int) -> tuple[str, ...]:
     """
     sizes = (len(BERT_LAYOUT), BERT_LAYOUT.index("[MASK]") + 1)
     return next((BERT_LAYOUT[:size] for size in sizes if 10 * size <= vocab_size), SPECIALS)
-
-
-def read_texts(file: Path, column: str = "text") -> Iterator[str]:
-    """Stream the texts of a file: the lines of .txt, else `column` of the rows that `read_rows` reads.
-
-    None is skipped. Raises DataError, with file and line: what `read_rows` refuses, no such column, no text.
-    """
-    spec = text_a_row(file, DataSpec(source=str(file)))
-    column = "text" if spec.format == "lines" else column
-    where, problems = row_prefix(str(file), format_of(file, spec)), Problems()
-    for number, row in read_rows(file, spec):
-        if column not in row:
-            columns = ", ".join(map(str, row)) or "nothing"
-            problems.add(f"{where}{number}", f"no column {column!r}; found {columns}", "Name it: --column NAME.")
-        elif isinstance(value := row[column], str):
-            yield value
-        elif value is not None:
-            problems.add(f"{where}{number}", f"{column!r} holds {short_repr(value)}, where text is expected")
-    problems.raise_if_any()
 
 
 @dataclass
@@ -140,13 +123,13 @@ class _Corpus:
         return [*chosen, *(f"##{char}" for char in chosen if char in self.continuing)]
 
 
-def _scan(files: Sequence[Path], column: str, normalizer: BertNormalizer) -> _Corpus:
+def _scan(files: Sequence[Path], read: Callable[[Path], Iterator[TextRow]], normalizer: BertNormalizer) -> _Corpus:
     corpus, problems = _Corpus(normalizer), list[Problem]()
     for file in files:
         try:
-            for text in read_texts(file, column):
-                corpus.texts += bool(text.strip())
-                for part in _cut(text, PART):
+            for each in read(file):
+                corpus.texts += bool(each.text.strip())
+                for part in _cut(each.text, PART):
                     corpus.add(part)
         except DataError as error:
             problems += error.problems
