@@ -165,20 +165,35 @@ def test_ece_is_guos():
         if inside.any():
             expected += inside.mean() * abs(correct[inside].mean() - confidence[inside].mean())
     assert calibration.expected_calibration_error(confidence, correct) == pytest.approx(expected, abs=1e-12)
-    bars = calibration.reliability(confidence, correct)
-    again = sum(bar["count"] * abs(bar["accuracy"] - bar["confidence"]) for bar in bars) / 516
-    assert again == pytest.approx(expected, abs=1e-12)
-    assert [bar["high"] for bar in bars[:-1]] == [bar["low"] for bar in bars[1:]]
-
-
-def test_reliability_of_empty_bins():
-    bars = calibration.reliability([1.0, 0.95], [True, False], bins=2)
-    assert bars == [
-        {"low": 0.0, "high": 0.5, "count": 0, "confidence": None, "accuracy": None},
-        {"low": 0.5, "high": 1.0, "count": 2, "confidence": 0.975, "accuracy": 0.5},
-    ]
     with pytest.raises(ValueError, match="decisions"):
         calibration.expected_calibration_error([], [])
+
+
+def test_reliability_is_that_of_sorted_decisions_in_equal_parts():
+    rng = np.random.default_rng(0)
+    confidence = rng.random(503)
+    correct = rng.random(503) < confidence**2
+    bins = calibration.reliability(confidence, correct)
+    assert [each.decisions for each in bins] == [51] * 3 + [50] * 7
+    pairs, start = sorted(zip(confidence, correct, strict=True)), 0
+    for each in bins:
+        own, start = pairs[start : start + each.decisions], start + each.decisions
+        assert each.confidence == pytest.approx(np.mean([pair[0] for pair in own]))
+        assert each.accuracy == pytest.approx(np.mean([pair[1] for pair in own]))
+        # Wilson's bounds are the two chances p at which the accuracy is 1.96 standard errors from p.
+        z = 1.959963984540054
+        for bound in each.interval:
+            assert (each.accuracy - bound) ** 2 == pytest.approx(z**2 * bound * (1 - bound) / each.decisions)
+        assert 0 <= each.interval[0] <= each.accuracy < each.interval[1] < 1
+
+
+@pytest.mark.parametrize(
+    ("decisions", "counts"), [(1, [1]), (39, [39]), (40, [20, 20]), (199, [23] + [22] * 8), (200, [20] * 10)]
+)
+def test_few_decisions_make_few_bins(decisions: int, counts: list[int]):
+    bins = calibration.reliability(np.linspace(0, 1, decisions), np.ones(decisions))
+    assert [each.decisions for each in bins] == counts
+    assert all(each.accuracy == 1 and each.interval[1] == 1 > each.interval[0] for each in bins)
 
 
 def test_a_threshold_of_zero_gives_every_label():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -38,14 +38,13 @@ class Decisions(NamedTuple):
         return cls(*map(np.concatenate, zip(*columns, strict=True)))
 
 
-class Bin(TypedDict):
-    """One bar of a reliability diagram: the rows whose confidence is in (low, high]."""
+class Bin(NamedTuple):
+    """One point of a reliability diagram: decisions of similar confidence."""
 
-    low: float
-    high: float
-    count: int
-    confidence: float | None  # mean confidence; None where no row is
-    accuracy: float | None  # share of right rows; None where no row is
+    decisions: int
+    confidence: float  # mean
+    accuracy: float  # share of right ones
+    interval: tuple[float, float]  # of the accuracy, 95 % (Wilson 1927)
 
 
 def bin_of(confidence: Floats, bins: int = BINS) -> Ints:
@@ -53,27 +52,29 @@ def bin_of(confidence: Floats, bins: int = BINS) -> Ints:
     return np.digitize(confidence, np.linspace(0, 1, bins + 1)[1:-1], right=True).astype(np.int64)
 
 
-def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> list[Bin]:
-    """The bars of a reliability diagram: confidence and accuracy, in bins of equal width.
+def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 10, least: int = 20) -> list[Bin]:
+    """The points of a reliability diagram: at most this many bins of as many decisions each, ascending in confidence.
 
-    confidence: (decisions,) probability in [0, 1] that the model gave to its decision. correct: (decisions,) whether
-    that decision was right. Raises ValueError: there is no decision, or the shapes differ.
+    Each has at least `least` decisions, or all of them. confidence: (decisions,) probability in [0, 1] that the model
+    gave to its decision. correct: (decisions,) whether that decision was right. Raises ValueError: there is no
+    decision, or the shapes differ.
     """
+    from scipy.stats import binomtest
+
     confidences, corrects = _decisions(confidence, correct)
-    which = bin_of(confidences, bins)
-    counts = np.bincount(which, minlength=bins).tolist()
-    sums = (np.bincount(which, weights=values, minlength=bins).tolist() for values in (confidences, corrects))
-    means = ([total / count if count else None for total, count in zip(each, counts, strict=True)] for each in sums)
-    return [
-        Bin(low=i / bins, high=(i + 1) / bins, count=count, confidence=confident, accuracy=accurate)
-        for i, (count, confident, accurate) in enumerate(zip(counts, *means, strict=True))
-    ]
+    parts = np.array_split(np.argsort(confidences, kind="stable"), max(1, min(bins, len(confidences) // least)))
+    points = []
+    for part in parts:
+        right = int(corrects[part].sum())
+        low, high = binomtest(right, len(part)).proportion_ci(method="wilson")
+        points.append(Bin(len(part), float(confidences[part].mean()), right / len(part), (float(low), float(high))))
+    return points
 
 
 def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = BINS) -> float:
     """Mean over decisions of |confidence - accuracy| of their bin (Guo et al. 2017, equation 3), in [0, 1].
 
-    Arguments and errors as in `reliability`.
+    The bins are of equal width; arguments and errors as in `reliability`.
     """
     confidences, corrects = _decisions(confidence, correct)
     gaps = np.bincount(bin_of(confidences, bins), weights=confidences - corrects, minlength=bins)

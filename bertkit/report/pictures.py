@@ -108,36 +108,51 @@ def scores(
 @mpl.rc_context(STYLE)
 def reliability(decisions: Mapping[str, ArrayLike]) -> Picture:
     """Accuracy by confidence (Guo et al. 2017). decisions: `before` or `after` -> confidence, right: (decisions, 2)."""
-    figure, axes = _axes("confidence", "accuracy", height=3.4)
-    axes.plot([0, 1], [0, 1], ":", color=FAINT, linewidth=1)
-    errors = []
+    figure, axes = _axes("confidence", "accuracy", height=3.9)
+    errors, least, sizes = [], 1.0, set[int]()
     for name, pairs in decisions.items():
         columns = np.asarray(pairs, dtype=np.float64).T
-        points = [(each["confidence"], each["accuracy"]) for each in calibration.reliability(*columns) if each["count"]]
-        error = calibration.expected_calibration_error(*columns)
+        error, bins = calibration.expected_calibration_error(*columns), calibration.reliability(*columns)
+        counts, confidence, accuracy, bounds = map(np.array, zip(*bins, strict=True))
         errors.append(f"{name} calibration the expected calibration error is {error:.3f}")
-        style, color = ("-o", SERIES[0]) if name == "after" else ("--s", SERIES[1])
+        style = (
+            {"fmt": "-o", "color": SERIES[0]} if name == "after" else {"fmt": "--s", "color": SERIES[1], "mfc": "none"}
+        )
+        reach = np.abs(bounds.T - accuracy)
         label = f"{name} calibration, ECE {error:.3f}"
-        axes.plot(*zip(*points, strict=True), style, color=color, markersize=4, label=label)
-    axes.set(xlim=(0, 1.02), ylim=(-0.02, 1.02))
-    axes.legend(loc="lower right")
-    note = "On the dotted line, answers with confidence 0.8 are right eight times in ten. 15 bins, without empty ones."
+        axes.errorbar(confidence, accuracy, reach, markersize=5, linewidth=1.4, elinewidth=1, label=label, **style)
+        least, sizes = min(least, confidence.min(), bounds.min()), sizes | {*counts.tolist()}
+    ends = (np.floor(least * 10) / 10 - 0.02, 1.02)
+    axes.plot(ends, ends, ":", color=FAINT, linewidth=1, zorder=0)
+    axes.set(xlim=ends, ylim=ends)
+    _legend(figure)
+    count = " or ".join(f"{size:,}" for size in sorted(sizes))
+    note = "On the dotted line, answers with confidence 0.8 are right eight times in ten. Each mark stands for "
+    note += f"{count} decisions of similar confidence, with the 95 % Wilson interval of their accuracy. ECE, as in "
+    note += f"results.json: the mean distance from that line over {calibration.BINS} bins of equal width."
     alt = f"Reliability diagram: {'; '.join(errors)}."
     return Picture("Reliability", to_svg(figure, "reliability"), alt, note)
 
 
 @mpl.rc_context(STYLE)
 def lengths(tokens: Sequence[int], limit: int) -> Picture:
-    """A histogram of the texts' token counts, with the limit of a window."""
+    """A histogram of the texts' token counts, hatched beyond the limit of a window."""
     figure, axes = _axes("tokens", "texts")
-    axes.hist(tokens, bins=min(30, max(tokens) - min(tokens) + 1), color=SERIES[0], alpha=0.8)
+    shortest, longest = min(tokens), max(tokens)
+    width = -(-(longest - shortest + 1) // 30)
+    edges = np.arange(limit + 1 - -(-(limit + 1 - shortest) // width) * width, longest + width + 1, width) - 0.5
+    _, _, bars = axes.hist(tokens, bins=edges, color=SERIES[0], alpha=0.8)
+    for bar in bars:
+        if bar.get_x() > limit:
+            bar.set(color=SERIES[1], fill=False, hatch="////")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    if max(tokens) > limit / 2:
-        axes.axvline(limit, color=SERIES[1], linestyle="--", linewidth=1.4, label=f"limit, {limit}")
-        axes.legend()
+    if longest > limit / 2:
+        axes.axvline(limit + 0.5, color=SERIES[1], linestyle="--", linewidth=1.4, label=f"limit, {limit}")
+        _legend(figure)
     over, median = sum(length > limit for length in tokens), sorted(tokens)[len(tokens) // 2]
-    alt = f"Histogram of lengths: {min(tokens)} to {max(tokens)} tokens, median {median}; {over:,} of "
-    return Picture("Length", to_svg(figure, "lengths"), f"{alt}{len(tokens):,} texts exceed the limit of {limit}.")
+    note = f"{over:,} of {len(tokens):,} texts exceed the limit of {limit}."
+    alt = f"Histogram of lengths: {shortest} to {longest} tokens, median {median}; {note}"
+    return Picture("Length", to_svg(figure, "lengths"), alt, f"Median {median} tokens. {note}")
 
 
 @mpl.rc_context(STYLE)
@@ -207,6 +222,11 @@ def attention(levels: Any) -> Picture:
 def _axes(across: str = "", along: str = "", height: float = 2.9, width: float = 4.6) -> tuple[Figure, Any]:
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot(xlabel=across, ylabel=along)
+
+
+def _legend(figure: Figure) -> None:
+    """What the lines are, above the axes, where it hides none."""
+    figure.legend(loc="outside upper left", ncols=3)
 
 
 def _name_rows(axes: Any, names: Sequence[str]) -> None:
