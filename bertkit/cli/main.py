@@ -10,13 +10,13 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from bertkit.cli import doctor, models, recipes, vectors
+from bertkit.cli import doctor, models, recipes, shell, vectors
 from bertkit.errors import UserError, not_installed
 from bertkit.text import first_line
 
 COMMANDS = (
     *(recipes.recipes, recipes.show, recipes.copy, recipes.check, recipes.train),
-    *(models.evaluate, models.predict, models.calibrate),
+    *(models.evaluate, models.predict, shell.shell, models.calibrate),
     *(vectors.embed, vectors.mine, vectors.cache, vectors.index, vectors.search),
     *(models.push, models.report, models.clean, models.explain, models.export, models.serve),
     *(recipes.sweep, recipes.tokenizer_train, doctor.doctor),

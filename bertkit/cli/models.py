@@ -15,6 +15,7 @@ from typing import Any
 from bertkit import processes
 from bertkit.cli.shared import (
     COLUMNS,
+    DECISIONS,
     JSON,
     MODEL,
     REVISION,
@@ -93,9 +94,7 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     path("--output", ".jsonl, .csv or .xlsx; with --format .jsonl, .conll or .json; default: stdout"),
     COLUMNS,
     argument("--format", "of entities", choices=("entities", "conll", "label-studio")),
-    argument("--threshold", "in place of the fitted one; for single labels, unsure below it", type=float, metavar="X"),
-    argument("--coverage", "sets of labels that have the right one with this probability", type=float, metavar="X"),
-    argument("--top-k", "scores of the best labels only", type=int, metavar="N"),
+    *DECISIONS,
     TASK,
     REVISION,
     JSON,
@@ -130,20 +129,24 @@ def predict(
     print(f"{count:,} rows" + (f" in {output}" if output else ""), file=sys.stderr)
 
 
+def read_context(file: Path) -> str:
+    """The text that questions are about. Raises DataError."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(Problem(str(file), f"cannot be read as UTF-8 text: {error}")) from error
+
+
 def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path | None, as_json: bool) -> None:
-    from bertkit.inference.display import answer_line, example
+    from bertkit.inference.display import answer_line, example, read_together
     from bertkit.text import escape_controls
 
     reads = predictor.task.inputs
     if not context and {"text"} not in reads:
-        names = " and ".join(name for name in predictor.task.schema.columns if name in reads[0])
         fix = "give the text that the questions are about with --context FILE; or: " if "context" in reads[0] else ""
-        what = f"this model reads {names} together, not a single text"
+        what = f"this model reads {read_together(predictor.task)} together, not a single text"
         raise UserError(what, fix + example(source, predictor.task, reads))
-    try:
-        passage = context.read_text(encoding="utf-8") if context else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(Problem(str(context), f"cannot be read as UTF-8 text: {error}")) from error
+    passage = read_context(context) if context else ""
     for name in filter(os.path.isfile, texts if processes.first() else ()):
         print(f"note: {name} is read as a text; for the rows of the file: --input {name}", file=sys.stderr)
     rows = [{"question": text, "context": passage} if context else text for text in texts]

@@ -73,3 +73,8 @@ COLUMN = argument("--column", "the column of texts", default="text", metavar="NA
 COLUMNS = argument("--column", "column of the input to read as text", action="append", default=[], metavar="text=NAME")
 LAYOUT = argument("rest", "how the file is written, e.g. data.delimiter=';'", nargs="*", metavar="data.KEY=VALUE")
 JSON = flag("--json", "print JSON", dest="as_json")
+DECISIONS = (
+    argument("--threshold", "in place of the fitted one; for single labels, unsure below it", type=float, metavar="X"),
+    argument("--coverage", "sets of labels that have the right one with this probability", type=float, metavar="X"),
+    argument("--top-k", "scores of the best labels only", type=int, metavar="N"),
+)
