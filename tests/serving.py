@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from cases import CASES, DRAWN, Case, encoder
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from bertkit.errors import DataError, Problem
@@ -87,9 +88,9 @@ class Model:
 
 
 @contextmanager
-def running(predictor: Predictor, api_key: str | None = None) -> Iterator[str]:
-    """The address of a server of this predictor."""
-    server = make_server(make_app(predictor, "org/small", Limits(), api_key), Limits())
+def running_app(app: FastAPI) -> Iterator[str]:
+    """The address of a server of this application."""
+    server = make_server(app, Limits())
     with listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -98,3 +99,8 @@ def running(predictor: Predictor, api_key: str | None = None) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+def running(predictor: Predictor, api_key: str | None = None) -> AbstractContextManager[str]:
+    """The address of a server of this predictor."""
+    return running_app(make_app(predictor, "org/small", Limits(), api_key))

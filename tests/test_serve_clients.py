@@ -328,12 +328,12 @@ def test_the_command_line_takes_a_file_with_the_key(
 ) -> None:
     predictor, keys = predictor_of(KEPT["single-label"], tiny_encoder), []
 
-    def make(predictor: Predictor, model: str, limits: Limits, api_key: str | None) -> Any:
+    def make(service: Any, api_key: str | None) -> Any:
         keys.append(api_key)
         raise UserError("enough")
 
     monkeypatch.setattr("bertkit.inference.predictor.load", lambda *_, **__: predictor)
-    monkeypatch.setattr("bertkit.serve.server.make_app", make)
+    monkeypatch.setattr("bertkit.serve.server.model_app", make)
     (tmp_path / "key").write_text(KEY)
     assert main(["serve", "small", "--port", "0", "--api-key-file", str(tmp_path / "key")]) == 2
     assert keys == [KEY]

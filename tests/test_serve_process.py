@@ -35,7 +35,7 @@ from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.middleware import LimitsMiddleware
-from bertkit.serve.server import listen, make_server, serve
+from bertkit.serve.server import Served, listen, make_server, serve
 
 # --- the whole application, with a model that waits ------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ def test_a_signal_is_not_lost_while_the_server_looks_for_a_failure(tiny_encoder:
 
     app = make_app(predictor_of(KEPT["single-label"], tiny_encoder), "small", Limits())
     server = make_server(app, Limits())
-    app.state.batcher = Interrupted()
+    app.state.batchers = [Interrupted()]
     assert server.config.callback_notify
     asyncio.run(server.config.callback_notify())  # type: ignore[arg-type]
     assert server.should_exit
@@ -398,6 +398,6 @@ def test_a_server_that_no_longer_answers_ends(
     monkeypatch.setattr(Batcher, "_next_batch", bug)
     predictor = predictor_of(KEPT["single-label"], tiny_encoder)
     with pytest.raises(UserError, match=r"the server: requests are no longer answered \(ZeroDivisionError\)"):
-        serve(predictor, "small", host="127.0.0.1", port=0, limits=Limits())
+        serve({"": Served(predictor, "small")}, host="127.0.0.1", port=0, limits=Limits())
     assert "in bug" in caplog.text
     assert SECRET not in caplog.text

@@ -1,14 +1,13 @@
-"""The commands about trained models: evaluate, predict, explain, report, export, push, serve."""
+"""The commands about trained models: evaluate, predict, explain, report, export, push."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from bertkit.cli.shared import (
     COLUMNS,
     DECISIONS,
     JSON,
-    MODEL,
     REVISION,
     ROWS,
     RUN,
@@ -29,7 +27,6 @@ from bertkit.cli.shared import (
     path,
 )  # fmt: skip
 from bertkit.errors import DataError, Problem, UserError
-from bertkit.serve.limits import Limits
 
 
 def _on_all_processes(run: Callable[..., None]) -> Callable[..., None]:
@@ -277,54 +274,3 @@ def push(**options: Any) -> None:
         print("\nnothing was uploaded: --dry-run")
     else:
         print(f'\n{pushed.url}\nbertkit.load("{pushed.repo_id}", revision="{pushed.commit}")')
-
-
-def positive_number(text: str) -> int:
-    """A whole number from 1 on, for argparse."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return number
-
-
-_limit = partial(argument, type=positive_number)
-
-
-@command(
-    "serve predictions over HTTP",
-    MODEL,
-    TASK,
-    REVISION,
-    argument("--host", "default: 127.0.0.1, reachable from this machine only", default="127.0.0.1"),
-    argument("--port", "0: any free port; default: 8000", default=8000),
-    argument("--store", "a vector store made with this model by `bertkit index`, for /search", metavar="STORE"),
-    path("--api-key-file", "the key that clients must send; default: the variable BERTKIT_API_KEY"),
-    _limit("--max-batch-tokens", "estimated tokens of a row, and of a call", default=Limits.max_batch_tokens),
-    _limit("--max-client-batch-size", "rows per request", default=Limits.max_client_batch_size),
-    _limit(
-        "--max-concurrent-requests",
-        "requests in progress, queued ones included; further ones get a 429",
-        default=Limits.max_concurrent_requests,
-    ),
-    _limit("--payload-limit", "bytes of a request's body", default=Limits.payload_limit),
-    _limit("--timeout", "seconds to read headers, again to read a body, and again to answer", default=Limits.timeout),
-)
-def serve(
-    source: str,
-    task: str | None,
-    revision: str | None,
-    host: str,
-    port: int,
-    store: str | None,
-    api_key_file: Path | None,
-    **limits: Any,
-) -> None:
-    from bertkit.inference.predictor import load
-    from bertkit.retrieval.models import model_identity
-    from bertkit.retrieval.store import Store
-    from bertkit.serve.server import read_api_key, serve
-
-    key = read_api_key(api_key_file)
-    predictor = load(source, revision=revision, task=task)
-    opened = Store.open(store, model_identity(predictor, source, revision)) if store else None
-    serve(predictor, source, host=host, port=port, limits=Limits(**limits), api_key=key, store=opened)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
@@ -24,9 +24,8 @@ from bertkit.retrieval.database import StoreError
 from bertkit.retrieval.store import Store
 from bertkit.serve import tei
 from bertkit.serve.answers import list_of, schema
-from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits, Refused
-from bertkit.serve.metrics import Metrics
+from bertkit.serve.metrics import AllMetrics, Metrics
 from bertkit.serve.middleware import OPEN, LimitsMiddleware, cancel_on_disconnect, error_response
 from bertkit.serve.search import SearchRequest, SearchResponse
 from bertkit.serve.service import Service
@@ -51,24 +50,39 @@ OpenAIError = schema("OpenAIError", "An error response for OpenAI clients.", err
 def make_app(
     predictor: Predictor, name: str, limits: Limits, api_key: str | None = None, store: Store | None = None
 ) -> FastAPI:
-    """The application that serves this predictor. name: of the model, in /info. api_key: what clients must send.
-    store: what /search searches, made with this model.
+    """The application of one model. name: of the model, in /info. api_key and store: as for `model_app` and Service."""
+    return model_app(Service(predictor, name, limits, store), api_key)
 
-    /predict for every task; those of SHAPES and /v1/embeddings that the task has; /v1/models, /health, /info,
-    /metrics; /docs and /openapi.json. `app.state.batcher` is its Batcher.
+
+def model_app(service: Service, api_key: str | None = None) -> FastAPI:
+    """The application of one model. api_key: what clients must send; None: nothing.
+
+    /predict for every task; those of SHAPES and /v1/embeddings that the task has; /search; and those of `new_app`.
     """
-    metrics = Metrics()
-    batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, metrics)
-    service = Service(predictor, name, limits, batcher, store)
+    app = new_app(f"bertkit: {service.task.name}", service.task.describe(), {"": service}, {"": service.metrics})
+    app.add_api_route("/info", service.info, summary="The model, and the server's limits")
+    _add_answer_paths(app, service)
+    protect(app, service.limits, service.metrics, api_key)
+    return app
+
+
+def new_app(title: str, about: str, services: Mapping[str, Service], metrics: Mapping[str, Metrics]) -> FastAPI:
+    """An application with /health, /v1/models, /metrics, /docs and /openapi.json, which runs the services' batchers.
+
+    services: by name; "" for the only one. metrics: as for AllMetrics. `app.state.batchers` are the batchers.
+    """
+    batchers = [service.batcher for service in services.values()]
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with batcher:
+        async with AsyncExitStack() as running:
+            for batcher in batchers:
+                await running.enter_async_context(batcher)
             yield
 
     app = FastAPI(
-        title=f"bertkit: {predictor.task.name}",
-        description=predictor.task.describe(),
+        title=title,
+        description=about,
         version=version("bertkit"),
         lifespan=lifespan,
         docs_url=None,  # FastAPI's own pages load scripts from the internet
@@ -77,11 +91,15 @@ def make_app(
         telemetry=NO_TELEMETRY,
         responses=_errors(Error),
     )
-    app.state.batcher = batcher
+    app.state.batchers = batchers
     for kind in (Refused, UserError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _error)
-    _add_service_paths(app, service, metrics)
-    _add_answer_paths(app, service)
+    _add_service_paths(app, services, AllMetrics(metrics))
+    return app
+
+
+def protect(app: FastAPI, limits: Limits, metrics: Metrics, api_key: str | None) -> None:
+    """Add the limits and the API key to an application that has all its paths."""
     paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
     app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics, paths=paths, api_key=api_key)
     if api_key is not None:
@@ -90,26 +108,22 @@ def make_app(
         document["security"] = [{"key": []}]
         for path in OPEN:
             document["paths"][path]["get"]["security"] = []
-    return app
 
 
-def _add_service_paths(app: FastAPI, service: Service, metrics: Metrics) -> None:
+def _add_service_paths(app: FastAPI, services: Mapping[str, Service], metrics: AllMetrics) -> None:
     pages = Environment(loader=PackageLoader("bertkit.serve", "."), autoescape=True, undefined=StrictUndefined)
     pages.filters["as_json"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
 
     @app.get("/health", summary="Health check")
     async def health() -> dict[str, str]:
-        if not service.batcher.alive:
-            raise Refused(503, "the model no longer answers", "Unhealthy")
+        for name, service in services.items():
+            if not service.batcher.alive:
+                raise Refused(503, f"{name or 'the model'} no longer answers", "Unhealthy")
         return {"status": "ok"}
 
-    @app.get("/info", summary="The model, and the server's limits")
-    async def info() -> dict[str, Any]:
-        return service.info()
-
-    @app.get("/v1/models", summary="The model, for OpenAI clients", responses=_errors(OpenAIError))
+    @app.get("/v1/models", summary="The models, for OpenAI clients", responses=_errors(OpenAIError))
     async def models() -> dict[str, Any]:
-        return service.models()
+        return {"object": "list", "data": [service.openai_model() for service in services.values()]}
 
     @app.get("/metrics", summary="Metrics in Prometheus's text format")
     async def metrics_text() -> Response:
@@ -122,20 +136,20 @@ def _add_service_paths(app: FastAPI, service: Service, metrics: Metrics) -> None
 
 def _add_answer_paths(app: FastAPI, service: Service) -> None:
     name = service.task.name
-    _add(app, "/predict", service.predict, *service.predict_types(), "Answers to rows, in their order")
-    _add(app, "/tokenize", service.tokenize, tei.TokenizeRequest, list_of(list_of(tei.Token)), "Tokens of texts")
+    add_path(app, "/predict", service.predict, *service.predict_types(), "Answers to rows, in their order")
+    add_path(app, "/tokenize", service.tokenize, tei.TokenizeRequest, list_of(list_of(tei.Token)), "Tokens of texts")
     for path, shapes in SHAPES.items():
         if shape := shapes.get(name):
-            _add(app, path, service.handler(shape), shape.request, shape.response, shape.summary)
+            add_path(app, path, service.handler(shape), shape.request, shape.response, shape.summary)
         else:
             _refuse(app, path, f"a model for {name} does not answer {path}")
     if isinstance(service.task, VectorTask):
         summary = "Vectors of texts, for OpenAI clients"
-        _add(app, "/v1/embeddings", service.openai, tei.OpenAIRequest, tei.OpenAIResponse, summary)
+        add_path(app, "/v1/embeddings", service.openai, tei.OpenAIRequest, tei.OpenAIResponse, summary)
     else:
         _refuse(app, "/v1/embeddings", f"a model for {name} does not answer /v1/embeddings")
     if service.store:
-        _add(app, "/search", service.search, SearchRequest, SearchResponse, "Documents nearest to queries")
+        add_path(app, "/search", service.search, SearchRequest, SearchResponse, "Documents nearest to queries")
     else:
         _refuse(app, "/search", "there is no store: start the server with --store STORE")
 
@@ -146,7 +160,9 @@ def _refuse(app: FastAPI, path: str, why: str) -> None:
         raise Refused(424, why, "Backend")  # as text-embeddings-inference
 
 
-def _add(app: FastAPI, path: str, handler: Handler, request_type: Any, response_type: Any, summary: str) -> None:
+def add_path(app: FastAPI, path: str, handler: Handler, request_type: Any, response_type: Any, summary: str) -> None:
+    """Add a POST path whose handler gets the validated body."""
+
     async def endpoint(body: Any, request: Request) -> Response:
         build = await cancel_on_disconnect(request, handler(body))
         content = await asyncio.to_thread(lambda: to_json(build()))  # slow for many vectors
@@ -175,7 +191,7 @@ def _error(request: Request, error: Exception) -> JSONResponse:
     elif isinstance(error, HTTPException):
         error = Refused(error.status_code, str(error.detail), "Validation")
     refused = error if isinstance(error, Refused) else Refused(500, "the server failed", "Backend")
-    return error_response(refused, request.url.path)
+    return error_response(refused, request.scope["path"])
 
 
 def _validation(error: RequestValidationError) -> Refused:

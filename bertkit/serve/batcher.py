@@ -54,18 +54,21 @@ Part: TypeAlias = tuple[Job, slice]
 
 
 class Batcher:
-    """Answers the rows of many requests with one model, in one thread.
+    """Answers the rows of many requests with one model, in one thread, which it may share with other models.
 
     Requests are served in order of arrival; the rows of one may be split over several calls. An async context
     manager: on exit it answers what it has accepted.
     """
 
-    def __init__(self, model: Model, limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self, model: Model, limits: Limits, metrics: Metrics, thread: ThreadPoolExecutor | None = None
+    ) -> None:
+        """thread: that calls the model; None: its own."""
         self._model, self._limits, self._metrics = model, limits, metrics
         self._queue: deque[Job] = deque()
         self._arrived = asyncio.Event()
         self._closing = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="bertkit-model")
+        self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="bertkit-model")
         self._runner: asyncio.Task[None] | None = None
         self.failure: str | None = None  # why requests are no longer answered
 
@@ -78,7 +81,6 @@ class Batcher:
         self._arrived.set()
         if self._runner is not None:
             await self._runner
-        self._thread.shutdown()
 
     @property
     def alive(self) -> bool:

@@ -8,11 +8,12 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import h11
 import uvicorn
@@ -22,8 +23,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from bertkit.errors import Problem, UserError
 from bertkit.inference.predictor import Predictor
 from bertkit.retrieval.store import Store
-from bertkit.serve.app import make_app
+from bertkit.serve.app import model_app
 from bertkit.serve.limits import Limits
+from bertkit.serve.models import make_models_app
+from bertkit.serve.service import Service
 
 logger = logging.getLogger(__name__)
 
@@ -45,41 +48,55 @@ def read_api_key(file: Path | None) -> str | None:
     return text
 
 
-def serve(
-    predictor: Predictor,
-    model: str,
-    *,
-    host: str,
-    port: int,
-    limits: Limits,
-    api_key: str | None = None,
-    store: Store | None = None,
-) -> None:
+class Served(NamedTuple):
+    """A model, where it was loaded from, and the store for its /search."""
+
+    predictor: Predictor
+    source: str
+    store: Store | None = None
+
+
+def serve(models: Mapping[str, Served], *, host: str, port: int, limits: Limits, api_key: str | None = None) -> None:
     """Answer until SIGTERM or Ctrl-C, then all accepted requests, within the limits' timeout.
 
-    port: 0 for any free one. api_key: what clients must send; None: nothing. store: what /search searches.
+    models: by the names of their paths, see `make_models_app`; "" for the only one, whose paths have no name.
+    port: 0 for any free one. api_key: what clients must send; None: nothing.
     Raises UserError where the address cannot be used or requests are no longer answered, ModelError where the model
     cannot answer.
     """
-    warm_up(predictor)
-    app = make_app(predictor, model, limits, api_key, store)
+    thread = ThreadPoolExecutor(1, thread_name_prefix="bertkit-model")  # one, as each model uses all cores
+    services = {
+        name: Service(predictor, name or source, limits, store, thread)
+        for name, (predictor, source, store) in models.items()
+    }
+    for service in services.values():
+        warm_up(service.predictor)
+    app = model_app(services[""], api_key) if "" in services else make_models_app(services, limits, api_key)
     server = make_server(app, limits)
     listener = listen(host, port)
     address = f"[{host}]" if ":" in host else host
-    logger.info("%s (%s) on http://%s:%d", model, predictor.task.name, address, listener.getsockname()[1])
+    for name, (predictor, source, _) in models.items():
+        path = f"/models/{name}" if name else ""
+        port = listener.getsockname()[1]
+        logger.info("%s (%s) on http://%s:%d%s", source, predictor.task.name, address, port, path)
     with listener, _stopped_by_signals(server):
         server.run(sockets=[listener])
-    if failure := app.state.batcher.failure:
+    if failure := _failure(app):
         what = f"requests are no longer answered ({failure})"
         raise UserError(Problem("the server", what, "Start it again, and please report what the log says."))
     logger.info("all accepted requests are answered")
 
 
+def _failure(app: FastAPI) -> str | None:
+    """Why the requests to a model are no longer answered."""
+    return next((failure for batcher in app.state.batchers if (failure := batcher.failure)), None)
+
+
 def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
-    """uvicorn for an application of `make_app`. It stops when requests are no longer answered."""
+    """uvicorn for an application of `new_app`. It stops when requests are no longer answered."""
 
     async def stop_after_failure() -> None:
-        if app.state.batcher.failure:
+        if _failure(app):
             server.should_exit = True
 
     config = uvicorn.Config(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
@@ -19,6 +20,7 @@ from bertkit.serve import tei
 from bertkit.serve.answers import ANSWERS, described, list_of, schema
 from bertkit.serve.batcher import Batcher, estimated_tokens, guarded
 from bertkit.serve.limits import Limits, Refused
+from bertkit.serve.metrics import Metrics
 from bertkit.serve.pipelines import Request
 from bertkit.serve.rows import Row, RowReader
 from bertkit.serve.search import SearchRequest, found
@@ -31,9 +33,17 @@ class Service:
     """One predictor and its handlers, each of a validated body. They raise Refused and UserError."""
 
     def __init__(
-        self, predictor: Predictor, model: str, limits: Limits, batcher: Batcher, store: Store | None = None
+        self,
+        predictor: Predictor,
+        model: str,
+        limits: Limits,
+        store: Store | None = None,
+        thread: ThreadPoolExecutor | None = None,
     ) -> None:
-        self.predictor, self.model, self.limits, self.batcher, self.store = predictor, model, limits, batcher, store
+        """model: its name for clients. store: what /search searches, made with this model. thread: as for Batcher."""
+        self.predictor, self.model, self.limits, self.store = predictor, model, limits, store
+        self.metrics = Metrics()
+        self.batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, self.metrics, thread)
         self.task, self.started = predictor.task, int(time.time())
         self.reader = RowReader(predictor.task, predictor.columns, limits)
 
@@ -117,12 +127,11 @@ class Service:
             tei.refuse_truncated(answers, request, self.task.max_length)
         return answers
 
-    def models(self) -> dict[str, Any]:
-        """The response of /v1/models: this model, since the server started."""
-        model = {"id": self.model, "object": "model", "created": self.started, "owned_by": "bertkit"}
-        return {"object": "list", "data": [model]}
+    def openai_model(self) -> dict[str, Any]:
+        """This model in /v1/models, created when the server started."""
+        return {"id": self.model, "object": "model", "created": self.started, "owned_by": "bertkit"}
 
-    def info(self) -> dict[str, Any]:
+    async def info(self) -> dict[str, Any]:
         """The response of /info: text-embeddings-inference's fields, and the task."""
         return {
             "model_id": self.model,

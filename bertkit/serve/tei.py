@@ -85,7 +85,7 @@ class OpenAIRequest(Request):
     input: Texts
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Dimensions = None
-    model: str | None = Field(None, description="ignored: the server has one model")
+    model: str | None = Field(None, description="which of several models; ignored where there is one")
     user: str | None = Field(None, description="ignored")
 
 
