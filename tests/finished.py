@@ -27,13 +27,13 @@ from bertkit.training.seed import save
 FOUND = Finding("warn", "something is `odd` ```", "Look at it.")
 
 
-def finished(case: Case, folder: Path, where: Path, **sections: dict[str, Any]) -> Run:
-    """A run of this case with the model as it was drawn; its train rows are its validation rows too.
+def finished(case: Case, folder: Path, where: Path, seed: int = 3, **sections: dict[str, Any]) -> Run:
+    """A run of this case with the model as it was drawn by `seed`; its train rows are its validation rows too.
 
     sections: of the recipe, in place of the usual ones or beside them.
     """
     run, task, rows = Run(where), case.task(folder), case.rows()
-    set_seed(3)
+    set_seed(seed)
     model = task.model(encoder(folder))
     task = calibrate(task, rows, Runner(task, model, torch.device("cpu"), "fp32", 4))
     usual = {"task": case.options, "model": {"name": str(folder)}, "data": {"source": "sample:sentiment"}}

@@ -211,9 +211,16 @@ def _explain_run(source: str, **only_with_texts: Any) -> None:
     path("--output", "default: RUN/report.html for one run, comparison.html for several"),
 )
 def report(runs: list[Path], output: Path | None) -> None:
-    from bertkit.report.html import write_report
+    from bertkit.report.html import write_comparison, write_report
+    from bertkit.text import columns
 
-    print(write_report(runs, output))
+    if len(runs) == 1:
+        print(write_report(runs, output))
+        return
+    page, pairs = write_comparison(runs, output)
+    for pair in pairs:
+        print(f"{columns(pair.differences)}\n\n{pair.verdict} {pair.rows}\n" if pair.units else f"{pair.rows}\n")
+    print(page)
 
 
 @command(

@@ -16,7 +16,7 @@ from bertkit.evaluation.intervals import Interval, Scores, Weighted, bootstrap
 class Graded:
     """Answers compared with their references, once; everything that is reported about them."""
 
-    @cached_property
+    @property
     def scored(self) -> Scored:
         """The metrics as a function of row weights."""
         raise NotImplementedError
@@ -54,6 +54,10 @@ class Scored(Graded):
     weighted: Weighted
     rows: int
     exact: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def scored(self) -> Self:
+        return self
 
     @cached_property
     def scores(self) -> Scores:

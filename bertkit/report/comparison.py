@@ -1,12 +1,14 @@
-"""Several runs compared: the differences between their scores, curves and recipes."""
+"""Several runs compared: the differences between their scores, answers, curves, sizes, times and recipes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertkit.errors import Problem, UserError
 from bertkit.report import pictures, sections
 from bertkit.report.facts import Facts
+from bertkit.report.paired import Pair, compared
 from bertkit.report.pictures import Picture
 from bertkit.report.table import interval, number, overall_metrics
 
@@ -16,8 +18,21 @@ def names(facts: Sequence[Facts]) -> list[str]:
     return [f"{place}. {each.name}" for place, each in enumerate(facts, 1)]
 
 
-def lead(facts: Sequence[Facts], titles: Sequence[str]) -> str:
-    """Which runs have the best headline, if they share one."""
+def pairs(facts: Sequence[Facts]) -> list[Pair]:
+    """The first run and each of the others, compared by their answers. Raises UserError where the tasks differ."""
+    tasks = [f"{each.name}: {each.task}" for each in facts]
+    if len({each.task for each in facts}) > 1:
+        fix = "Compare runs of one task."
+        raise UserError(Problem("", f"runs of different tasks cannot be compared ({', '.join(tasks)})", fix))
+    distinct = len({each.name for each in facts}) == len(facts)
+    short = [each.name if distinct else f"run {place}" for place, each in enumerate(facts, 1)]
+    return [compared(facts[0], other, (short[0], name)) for other, name in zip(facts[1:], short[1:], strict=True)]
+
+
+def lead(facts: Sequence[Facts], titles: Sequence[str], pairs: Sequence[Pair]) -> str:
+    """Which of two runs is better, or which of several have the best headline, if they share one."""
+    if len(pairs) == 1 and pairs[0].units:
+        return pairs[0].verdict
     metric, split = facts[0].headline, facts[0].split
     if any((each.headline, each.split) != (metric, split) for each in facts):
         return "These runs were not scored by the same metric on the same split, so none is called the best."
@@ -30,10 +45,8 @@ def lead(facts: Sequence[Facts], titles: Sequence[str]) -> str:
 
 
 def warnings(facts: Sequence[Facts]) -> list[str]:
-    """What makes a comparison invalid: different tasks, different data."""
+    """What makes a comparison of scores invalid: different data."""
     reasons = []
-    if len({each.task for each in facts}) > 1:
-        reasons.append(f"The tasks differ: {', '.join(sorted({each.task for each in facts}))}.")
     for split in dict.fromkeys(split for each in facts for split in each.results["splits"]):
         digests = {each.data["fingerprints"][split] for each in facts if split in each.results["splits"]}
         if len(digests) > 1:
@@ -84,6 +97,25 @@ def _selected_seed(facts: Facts) -> int:
     """The seed whose model is the run's: the first of the best, as training selects it."""
     seeds = facts.results["seeds"]
     return int(max(seeds, key=lambda each: float("-inf") if each["headline"] is None else each["headline"])["seed"])
+
+
+def cost_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
+    """Size and times of each run, as measured when it was trained; the first row is the header."""
+    return _side_by_side("", titles, [_cost(each) for each in facts])
+
+
+def _cost(facts: Facts) -> dict[str, str]:
+    """Size and times of one run; rows per second where it was timed, which is after distillation."""
+    trained = sum(each["seconds"] for each in facts.results["seeds"])
+    cost = {
+        "parameters": f"{facts.parameters:,}",
+        "MB of safetensors": f"{facts.megabytes:,.1f}",
+        "training, s": f"{trained:,.0f}",
+        "training and scoring, s": f"{facts.results['seconds']:,.0f}",
+        "measured on": str(facts.environment.get("device")),
+    }
+    timed = facts.results.get("distillation", {}).get("student", {}).get("rows_per_second")
+    return cost | ({"rows per second, in batches of 32": f"{timed:,.1f}"} if timed else {})
 
 
 def label_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:

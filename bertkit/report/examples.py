@@ -16,7 +16,7 @@ from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor, load, require_torch_model
 from bertkit.models.bert.sentences import sentences
 from bertkit.report.facts import Facts, Row, read_facts
-from bertkit.report.mistakes import mistakes
+from bertkit.report.mistakes import DISTANCES, mistakes
 from bertkit.report.rankings import is_ranked, queries
 from bertkit.tasks.base import Task
 from bertkit.tasks.vectors import VectorTask
@@ -29,7 +29,6 @@ MAX_SEARCHED = 200  # rows among which short ones are looked for
 MAX_ANSWERED = 4 * EXAMPLES  # of these, rows that are answered: a model without answers has nothing to explain
 CONTEXT = 16  # sentences before and after, if documents are context
 MIN_LETTERS = 4  # of a masked word, and words of its sentence
-DISTANCES = ("off by", "ranks apart")  # measures by which every row is more or less wrong
 
 MAX_COMPARED = 400  # distinct texts among which neighbours are looked for
 COMPARED, NEIGHBOURS = 6, 3  # texts with neighbours, and neighbours of each

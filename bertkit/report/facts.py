@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
+from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from jinja2 import TemplateError
 from pydantic import ValidationError
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from bertkit.errors import ModelError, Problem
@@ -51,6 +53,8 @@ class Facts:
     max_length: int  # tokens of a window
     lengths: tuple[int, ...]  # tokens of the first 2,000 rows' texts, special ones included; empty if not known
     transitions: Any  # of a CRF, `(tags, tags)` fp64, from row to column; else None
+    parameters: int  # of the saved model
+    megabytes: float  # of its safetensors
     explanations: Mapping[str, Any] = field(default_factory=dict, repr=False)  # explanations.json, if it exists
 
     @property
@@ -79,8 +83,8 @@ class Facts:
         return sum(bool(row["answer"].get("truncated")) for row in self.rows)
 
 
-def read_facts(folder: str | Path) -> Facts:
-    """Read a finished run folder.
+def read_facts(folder: str | Path, split: str = "") -> Facts:
+    """Read a finished run folder. split: the one to report in detail; by default test, validation or the only one.
 
     Raises ModelError if the run is not finished, or if a file lacks required values, which are listed; UserError if a
     file is damaged.
@@ -96,7 +100,7 @@ def read_facts(folder: str | Path) -> Facts:
         options = dict(task.Options.model_validate(settings["task"] | calibrated.get("before", {})))
     except ValidationError as error:
         raise damaged_settings(run.model, error, "bertkit.task") from error
-    split = reported_split(results)
+    split = split or reported_split(results)
     # Answers for a corpus are counts, which the results already sum up.
     rows = () if task.schema.corpus else tuple(lines_of(run.folder / "predictions" / f"{split}.jsonl"))
     paths = local_paths(recipe)
@@ -107,6 +111,7 @@ def read_facts(folder: str | Path) -> Facts:
     data = dict(_mapping(run.folder / "data.json", DATA))
     data["findings"] = [{**each, "what": public(each["what"]), "fix": public(each["fix"])} for each in data["findings"]]
     explanations, crf = run.folder / "explanations.json", run.model / "crf.safetensors"
+    weights = sorted(run.model.glob("*.safetensors"))
     return Facts(
         name=run.folder.resolve().name,
         recipe=recipe,
@@ -122,6 +127,8 @@ def read_facts(folder: str | Path) -> Facts:
         max_length=settings["max_length"],
         lengths=_lengths(run.model / "tokenizer.json", rows, issubclass(task, VectorTask)),
         transitions=load_file(crf)["transitions"].astype(float) if crf.is_file() else None,
+        parameters=sum(map(_parameters, weights)),
+        megabytes=sum(file.stat().st_size for file in weights) / 1e6,
         explanations=_mapping(explanations, ("examples", "neighbours")) if explanations.is_file() else {},
     )
 
@@ -179,6 +186,12 @@ def lines_of(path: Path) -> Iterator[Row]:
                 yield json.loads(line)
             except ValueError as error:
                 raise ModelError(Problem(f"{path}:{number}", f"is damaged: not valid JSON ({error})")) from error
+
+
+def _parameters(weights: Path) -> int:
+    """How many numbers a safetensors file holds, from its header."""
+    with safe_open(weights, "np") as file:
+        return sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
 
 
 def _lengths(file: Path, rows: tuple[Row, ...], separate: bool) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from bertkit.files import write_text
 from bertkit.report import comparison, matrices, pictures, sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.mistakes import mistakes
+from bertkit.report.paired import Pair
 from bertkit.report.table import teacher_table
 from bertkit.report.task_pictures import reliability, task_pictures
 
@@ -30,15 +31,30 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
     """
     if not runs:
         raise UserError(Problem("", "no run to report on", "bertkit report RUN"))
-    alone = len(runs) == 1
-    path = Path(output) if output else Path(runs[0]) / "report.html" if alone else Path("comparison.html")
-    facts = []
+    if len(runs) > 1:
+        return write_comparison(runs, output)[0]
+    path = Path(output) if output else Path(runs[0]) / "report.html"
+    with damage_as_error(runs[0]):
+        write_text(path, report(read_facts(runs[0])))
+    return path
+
+
+def write_comparison(runs: Sequence[str | Path], output: str | Path | None = None) -> tuple[Path, list[Pair]]:
+    """Write the comparison of several runs, by default ./comparison.html; returns its path, and the pairs compared.
+
+    The first run is compared with each of the others. Raises as `write_report` does, and UserError for different tasks.
+    """
+    path, facts = Path(output or "comparison.html"), []
     for run in runs:
         with damage_as_error(run):
             facts.append(read_facts(run))
     with damage_as_error(", ".join(map(str, runs))):
-        write_text(path, report(facts[0]) if alone else compare(facts))
-    return path
+        shared = [split for split in facts[0].results["splits"] if all(split in f.results["splits"] for f in facts)]
+        if shared and len({each.split for each in facts}) > 1:
+            facts = [read_facts(run, shared[-1]) for run in runs]
+        pairs = comparison.pairs(facts)
+        write_text(path, compare(facts, pairs))
+    return path, pairs
 
 
 def write_explanations_page(explanations: Sequence[Mapping[str, Any]], source: str, output: Path) -> Path:
@@ -68,9 +84,9 @@ def report(facts: Facts) -> str:
     )
 
 
-def compare(facts: Sequence[Facts]) -> str:
+def compare(facts: Sequence[Facts], pairs: Sequence[Pair]) -> str:
     """The page of several runs, which pictures identify by number and tables by name."""
-    return _page("comparison.html", facts=facts, names=comparison.names(facts), comparison=comparison)
+    return _page("comparison.html", facts=facts, pairs=pairs, names=comparison.names(facts), comparison=comparison)
 
 
 def _page(template: str, **parts: Any) -> str:

@@ -14,6 +14,8 @@ from bertkit.report.rankings import Query, is_ranked, queries, target
 MAX_MISTAKES = 50
 MAX_CHARACTERS = 1500  # of a text
 NONE = "(none)"
+DISTANCES = ("off by", "ranks apart")  # measures by which every row is more or less wrong
+OUTRANKED = "rank of the positive"
 
 
 class Part(NamedTuple):
@@ -80,12 +82,13 @@ def label_of(facts: Facts, value: Any) -> str:
 def _by_row(facts: Facts, measure: str, find: Callable[[Facts, int, Row], Mistake | None]) -> Mistakes:
     """The mistakes of single rows. find: row and its number from 1 -> its mistake, if it is one."""
     found = (find(facts, number, row) for number, row in enumerate(facts.rows, 1))
-    placed = (each and each._replace(where=_where(facts.rows[each.row - 1])) for each in found)
+    placed = (each and each._replace(where=place_of(facts.rows[each.row - 1])) for each in found)
     return _sorted("rows", measure, len(facts.rows), placed)
 
 
-def _where(row: Row) -> str:
-    return str(row.get("id") or row.get("location", ""))
+def place_of(row: Row) -> str:
+    """The id of a row, if it has one, and its file and line."""
+    return ", ".join(str(row[name]) for name in ("id", "location") if row.get(name) is not None)
 
 
 def _labels(facts: Facts) -> Mistakes:
@@ -199,7 +202,7 @@ def _pairs(facts: Facts) -> Mistakes:
     if "score" in facts.rows[0]:
         return _ranks_apart(facts)
     if "positive" in facts.rows[0]:
-        return _by_row(facts, "rank of the positive", _outranked)
+        return _by_row(facts, OUTRANKED, _outranked)
     return _by_row(facts, "score", _label)
 
 

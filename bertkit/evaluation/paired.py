@@ -1,0 +1,64 @@
+"""Two systems compared on the same rows: paired bootstrap, McNemar's exact test, approximate randomisation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bertkit.evaluation.graded import Scored
+from bertkit.evaluation.intervals import CHUNK, Floats, Interval, bootstrap
+
+RESAMPLES = 1000
+
+
+class Difference(NamedTuple):
+    """A metric of the first and of the second system; interval: 95 %, of second - first, None where not defined."""
+
+    first: float
+    second: float
+    interval: Interval | None
+
+    @property
+    def value(self) -> float:
+        """By how much the second is higher."""
+        return self.second - self.first
+
+
+def differences(first: Scored, second: Scored, *, seed: int = 0) -> dict[str, Difference]:
+    """The metrics that both systems have on the same rows, each resample of which is scored for both (Koehn 2004)."""
+
+    def weighted(weights: Floats) -> dict[str, Floats]:
+        before, after = first.weighted(weights), second.weighted(weights)
+        return {name: after[name] - before[name] for name in before if name in after}
+
+    bounds = bootstrap(weighted, first.rows, resamples=RESAMPLES, seed=seed)
+    pairs = {name: (first.scores.get(name), second.scores.get(name)) for name in bounds}
+    return {name: Difference(a, b, bounds[name]) for name, (a, b) in pairs.items() if a is not None and b is not None}
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Exact two-sided p-value (McNemar 1947) from the numbers of rows that only one system answers right."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(only_first, only_first + only_second).pvalue) if only_first + only_second else 1.0
+
+
+def randomisation(both: Scored, metric: str, *, seed: int = 0) -> float:
+    """Two-sided p-value of approximate randomisation (Noreen 1989): the share of relabellings that differ as much.
+
+    both: the first system's answers to all rows, then the second's to the same rows. A relabelling exchanges the two
+    answers to each row with probability 1/2.
+    """
+    rows, rng = both.rows // 2, np.random.default_rng(seed)
+
+    def differ(exchanged: Floats) -> Floats:
+        sides = [np.concatenate([exchanged, 1 - exchanged]), np.concatenate([1 - exchanged, exchanged])]
+        before, after = (both.weighted(side)[metric] for side in sides)
+        return np.abs(before - after)
+
+    observed, step, reached = differ(np.zeros((rows, 1)))[0], max(1, min(64, CHUNK // (2 * rows))), 1
+    for start in range(0, RESAMPLES, step):
+        drawn = differ(rng.integers(0, 2, (rows, min(step, RESAMPLES - start))).astype(float))
+        reached += int((drawn >= observed - 1e-12).sum())  # sums in another order differ in their last digit
+    return reached / (RESAMPLES + 1)

@@ -1,0 +1,240 @@
+"""Two runs compared by their answers to the same rows: differences with intervals, tests, and where they disagree."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertkit.evaluation.graded import Graded
+from bertkit.evaluation.paired import RESAMPLES, Difference, differences, mcnemar, randomisation
+from bertkit.report.facts import Facts, Row, texts_of
+from bertkit.report.mistakes import DISTANCES, OUTRANKED, mistakes, place_of, shortened
+from bertkit.report.rankings import Query, is_ranked, queries
+from bertkit.report.table import interval, number, overall_metrics
+from bertkit.tasks import get_task
+from bertkit.tasks.base import Task
+from bertkit.text import counted
+
+MAX_LISTED = 100  # disagreements of each kind in a page
+MAX_CHARACTERS = 600  # of a text in the list
+UNSURE = 0.05  # p-value from which no difference is claimed
+OWN = frozenset({"answer", "id", "location"})  # what equal rows of two runs may differ in
+QUALITIES: Mapping[str, Callable[[float], float]] = {
+    **dict.fromkeys(DISTANCES, lambda distance: -distance),
+    OUTRANKED: lambda rank: 1 / rank,
+}
+"""Measure of a mistake, where answers are more or less wrong -> quality, higher is better."""
+
+
+class Outcome(NamedTuple):
+    """An answer. quality: 1 or 0 if it is right or wrong; or nDCG@10, 1 / rank, or the negated distance to the gold.
+
+    gold, answer: empty where the answer is right.
+    """
+
+    quality: float
+    gold: str = ""
+    answer: str = ""
+
+
+class Compared(NamedTuple):
+    """A row or query, with the answers of both runs. kind: which one is right, or better. gap: between qualities."""
+
+    kind: str
+    differs: bool
+    gap: float
+    where: str
+    gold: str
+    answers: tuple[str, str]
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two runs on the rows that both have answered. rows: which these are, and what is left out, in a sentence."""
+
+    names: tuple[str, str]
+    rows: str
+    headline: str
+    units: str = ""  # such as "872 rows"
+    metrics: Mapping[str, Difference] = field(default_factory=dict)
+    test: tuple[str, float] | None = None  # of the headline metric: name and p-value
+    counts: Mapping[str, int] = field(default_factory=dict)  # kind of outcome -> rows or queries
+    every: Sequence[Compared] = field(default=(), repr=False)  # the answers that differ, the largest gap first
+
+    @property
+    def listed(self) -> list[Compared]:
+        """The first disagreements of each kind."""
+        return [each for kind in self.counts for each in [e for e in self.every if e.kind == kind][:MAX_LISTED]]
+
+    @property
+    def count_rows(self) -> list[list[str]]:
+        """How many answers there are of each kind, the most frequent first."""
+        return [[kind, f"{count:,}"] for kind, count in Counter(self.counts).most_common()]
+
+    @property
+    def verdict(self) -> str:
+        """Which run is better by the headline metric, in a sentence: interval and test must both show it."""
+        found, (one, other) = self.metrics.get(self.headline), self.names
+        if found is None or found.interval is None:
+            return f"{self.headline} of these runs cannot be compared. {self.rows}" if self.units else self.rows
+        low, high = found.interval
+        test = f"; {self.test[0]}: {p_value(self.test[1])}" if self.test else ""
+        if low <= 0 <= high or (self.test and self.test[1] >= UNSURE):
+            said = f"No difference in {self.headline} can be shown with these {self.units}: {other} − {one} is"
+            return f"{said} {found.value:+.4f} (95 % interval {interval((low, high))}{test})."
+        better, bounds = (other, (low, high)) if low > 0 else (one, (-high, -low))
+        by = f"{self.headline} is higher by {number(abs(found.value))} (95 % interval {interval(bounds)}{test})"
+        return f"{better} is better: its {by} on {self.units}."
+
+    @property
+    def differences(self) -> list[list[str]]:
+        """A row for each metric over all rows; the first row is the header. Empty if there is none."""
+        rows = [["metric", *self.names, "{1} − {0}".format(*self.names), "95 % interval"]]
+        for name in overall_metrics({name: each.first for name, each in self.metrics.items()}, self.headline):
+            if found := self.metrics.get(name):
+                cells = [number(found.first), number(found.second), f"{found.value:+.4f}", interval(found.interval)]
+                rows.append([name, *cells])
+        return rows if len(rows) > 1 else []
+
+
+def p_value(p: float) -> str:
+    """Such as "p = 0.013" and "p < 0.001"."""
+    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
+
+
+def compared(first: Facts, second: Facts, names: tuple[str, str]) -> Pair:
+    """Two runs of one task, compared on the rows that have the same content in both."""
+    first, second, about = _on_shared_rows(first, second, names)
+    if not first.rows:
+        return Pair(names, about, first.headline)
+    one, other = (_graded(_task(each), each.rows, _answers(each)).scored for each in (first, second))
+    metrics, (exact, before), (_, after) = differences(one, other), _outcomes(first), _outcomes(second)
+    found = [_compared(first, row, before[row], after[row], exact, names) for row in before]
+    every = sorted((each for each in found if each.differs), key=lambda each: -each.gap)
+    qualities = np.array([[outcome.quality for outcome in each.values()] for each in (before, after)])
+    headline = metrics.get(first.headline)
+    test = _test(first, second, headline, qualities, exact) if headline else None
+    units = f"{one.rows:,} queries" if is_ranked(first) else counted(one.rows, "row")
+    return Pair(names, about, first.headline, units, metrics, test, Counter(each.kind for each in found), every)
+
+
+def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tuple[Facts, Facts, str]:
+    """Both with the rows that have the same content, in the first one's order, and a sentence about these rows."""
+    waiting: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in reversed(second.rows):
+        waiting[_content(row)].append(row)
+    found = [(row, same.pop() if (same := waiting[_content(row)]) else None) for row in first.rows]
+    pairs = [(row, same) for row, same in found if same is not None]
+    left = [row for row, same in found if same is None], [row for rows in waiting.values() for row in rows]
+    split = " and ".join(dict.fromkeys((first.split, second.split)))
+    sides = " and ".join(f"{len(rows):,} of {name}" for rows, name in zip(left, names, strict=True))
+    about = f"Compared on {counted(len(pairs), 'row')} of {split} that both runs have answered."
+    if any(left):
+        texts = {texts_of(row) for row in left[1]}
+        changed = sum(texts_of(row) in texts for row in left[0])
+        about += f" Left out, because the other run has no row with the same texts and target: {sides}"
+        about += f"; {changed:,} of them have the same texts but another target." if changed else "."
+    if not pairs:
+        about = f"{names[0]} and {names[1]} cannot be compared: they have answered no row of {split} in common."
+    elif is_ranked(first) != is_ranked(second):
+        about, pairs = (
+            f"{names[0]} and {names[1]} cannot be compared: only one of them ranks the documents of a query.",
+            [],
+        )
+    elif any(left) and is_ranked(first):  # a rank depends on all documents
+        about = f"{names[0]} and {names[1]} cannot be compared: they ranked different documents ({sides} differ)."
+        pairs = []
+    a, b = zip(*pairs, strict=True) if pairs else ((), ())
+    return replace(first, rows=a), replace(second, rows=b), about
+
+
+def _content(row: Row) -> str:
+    return json.dumps(_data(row), sort_keys=True)
+
+
+def _data(row: Row) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in OWN}
+
+
+def _test(first: Facts, second: Facts, headline: Difference, qualities: Any, exact: bool) -> tuple[str, float] | None:
+    """Name and p-value of the test of the headline metric; None where there is none.
+
+    qualities: of the answers `(2, rows)`.
+    """
+    if exact and np.allclose(qualities.mean(axis=1), headline[:2]):
+        before, after = qualities
+        return "McNemar's exact test", mcnemar(int((before > after).sum()), int((after > before).sum()))
+    one, other = _task(first), _task(second)
+    if one.known_labels != other.known_labels:
+        return None
+    rows = [{**row, **_renamed(row, run)} for run in "ab" for row in first.rows]
+    both = _graded(one, rows, _answers(first) + _answers(second)).scored
+    halves = np.repeat(np.eye(2), both.rows // 2, axis=0)
+    if not np.allclose(both.weighted(halves)[first.headline], headline[:2]):  # each run has its own threshold
+        return None
+    return f"approximate randomisation with {RESAMPLES:,} resamples", randomisation(both, first.headline)
+
+
+def _answers(facts: Facts) -> list[Any]:
+    return [row["answer"] for row in facts.rows]
+
+
+def _task(facts: Facts) -> Task:
+    """The task as it was scored, without a tokenizer, which `grade` does not need."""
+    kind: Any = get_task(facts.task)
+    task: Task = kind(kind.Options.model_construct(**facts.options), None, facts.max_length)
+    return task
+
+
+def _graded(task: Task, rows: Sequence[Row], answers: Sequence[Any]) -> Graded:
+    from datasets import Dataset
+
+    return task.grade(answers, Dataset.from_list([_data(row) for row in rows]))
+
+
+def _renamed(row: Row, run: str) -> dict[str, str]:
+    """Another name for the row's query, if it has one, so that the queries of two runs are ranked apart."""
+    given = row.get("query_id", row.get("group"))
+    return dict.fromkeys(("query_id", "group"), f"{run} {given} {row['query']}") if row.get("query") else {}
+
+
+def _outcomes(facts: Facts) -> tuple[bool, dict[int, Outcome]]:
+    """Whether answers are right or wrong, and the outcome of each row, or query by its first row, from 1."""
+    if is_ranked(facts):
+        return False, {each.number: _ranking(each) for each in queries(facts)}
+    found = mistakes(facts)
+    measure, every = (found.measure, found.every) if found else ("", ())
+    right = dict.fromkeys(range(1, len(facts.rows) + 1), Outcome(0.0 if measure in DISTANCES else 1.0))
+    quality = QUALITIES.get(measure)
+    wrong = {m.row: Outcome(quality(m.measure) if quality else 0.0, m.gold, m.answer) for m in every}
+    return quality is None, right | wrong
+
+
+def _ranking(query: Query) -> Outcome:
+    rank, row = query.relevant[0]
+    quality, said = (1 / rank, "") if query.ndcg is None else (query.ndcg, f", nDCG@10 {query.ndcg:.3f}")
+    return Outcome(quality, shortened(row["document"], MAX_CHARACTERS), f"first relevant at rank {rank}{said}")
+
+
+def _compared(
+    facts: Facts, number: int, first: Outcome, second: Outcome, exact: bool, names: tuple[str, str]
+) -> Compared:
+    """Both answers to a row. exact: whether they are right or wrong, and not better or worse."""
+    row, gap, gold = facts.rows[number - 1], second.quality - first.quality, first.gold or second.gold
+    differs = bool(gap) or (exact and first.answer != second.answer)
+    if gap:
+        better = names[gap > 0]
+        kind = f"only {better} is right" if exact else f"{better} is better"
+    elif exact and first.quality == 0:
+        kind = f"both are wrong, with {'different answers' if differs else 'the same answer'}"
+    else:
+        kind = "both are right" if exact else "both are equally good"
+    texts = (row["query"],) if is_ranked(facts) else texts_of(row)
+    answers, shown = (first.answer or gold, second.answer or gold), tuple(shortened(t, MAX_CHARACTERS) for t in texts)
+    return Compared(kind, differs, abs(gap), place_of(row), gold, answers, shown)

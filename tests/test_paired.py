@@ -1,0 +1,295 @@
+"""Runs compared by their answers to the same rows: the statistics against their definitions, then every task."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from itertools import product
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small
+from cases import CASES, Case
+from finished import finished
+from test_report import well_formed
+
+from bertkit.cli.main import main
+from bertkit.evaluation import metrics
+from bertkit.evaluation.graded import Scored
+from bertkit.evaluation.paired import RESAMPLES, Difference, differences, mcnemar, randomisation
+from bertkit.report.comparison import pairs
+from bertkit.report.facts import Facts, Row, read_facts
+from bertkit.report.html import compare, write_comparison
+from bertkit.report.paired import MAX_LISTED, Pair, compared
+
+NAMES = ("one", "other")
+
+
+def labels_of(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Truth, and the probabilities of a good and of a bad system."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, 3, rows)
+    tables = [np.eye(3)[truth] * strength + rng.random((rows, 3)) for strength in (0.9, 0.3)]
+    good, bad = (table / table.sum(axis=1, keepdims=True) for table in tables)
+    return truth, good, bad
+
+
+def accuracy(truth: np.ndarray, given: np.ndarray) -> float:
+    return float(np.mean(truth == given))
+
+
+def f1(truth: np.ndarray, given: np.ndarray) -> float:
+    return float(2 * (truth & given).sum() / max(1, truth.sum() + given.sum()))
+
+
+def score(truth: np.ndarray, table: np.ndarray) -> Scored:
+    return metrics.scored("single-label", truth, table, ["a", "b", "c"])
+
+
+@pytest.mark.parametrize(("only_first", "only_second"), [(0, 0), (1, 0), (3, 9), (9, 3), (10, 10), (0, 6)])
+def test_mcnemar_is_the_exact_binomial_test(only_first: int, only_second: int) -> None:
+    n, k = only_first + only_second, min(only_first, only_second)
+    tail = 2 * sum(comb(n, i) for i in range(k + 1)) / 2**n  # as statsmodels' mcnemar(exact=True)
+    assert mcnemar(only_first, only_second) == pytest.approx(min(1, tail))
+
+
+def test_each_resample_is_scored_for_both() -> None:
+    truth, good, bad = labels_of(30, 1)
+    found = differences(score(truth, bad), score(truth, good))
+    rng, drawn = np.random.default_rng(0), []
+    for _ in range(RESAMPLES):
+        rows = rng.integers(0, 30, 30)
+        drawn.append([accuracy(truth[rows], table[rows].argmax(axis=1)) for table in (bad, good)])
+    before, after = np.array(drawn).T
+    assert found["accuracy"].interval == pytest.approx(np.quantile(after - before, [0.025, 0.975]))
+    exact = [accuracy(truth, table.argmax(axis=1)) for table in (bad, good)]
+    assert (found["accuracy"].first, found["accuracy"].second) == pytest.approx(exact)
+    assert found["accuracy"].value == pytest.approx(exact[1] - exact[0])
+    assert exact[1] > exact[0]
+
+
+def test_randomisation_approaches_the_exact_permutation_test() -> None:
+    truth, good, bad = labels_of(10, 3)
+    both = score(np.tile(truth, 2), np.concatenate([bad, good]))
+    first, second = bad.argmax(axis=1), good.argmax(axis=1)
+
+    def gap(exchanged: tuple[bool, ...]) -> float:
+        sides = np.where(exchanged, second, first), np.where(exchanged, first, second)
+        return abs(np.subtract(*(np.mean([f1(truth == k, side == k) for k in range(3)]) for side in sides)))
+
+    observed = gap((False,) * 10)
+    exact = np.mean([gap(each) >= observed - 1e-12 for each in product((False, True), repeat=10)])
+    assert 0.01 < exact < 0.5
+    assert randomisation(both, "f1_macro") == pytest.approx(exact, abs=0.03)
+    same = score(np.tile(truth, 2), np.concatenate([good, good]))
+    assert randomisation(same, "f1_macro") == 1.0
+
+
+# --- every task
+
+
+TASKS = (
+    *("single-label", "multi-label", "regression", "qa", "qa-windows-or-none", "similarity-mse", "similarity-labels"),
+    *("similarity-nli", "similarity-in-batch", "retrieval", "ner-softmax", "ranking-binary", "ranking-graded-windows"),
+)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.id in TASKS], ids=lambda case: case.id)
+def test_runs_of_every_task_are_compared(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    first, second = (
+        read_facts(finished(case, tiny_encoder, tmp_path / f"{seed}", seed=seed).folder) for seed in (3, 4)
+    )
+    pair, same = compared(first, second, NAMES), compared(first, first, NAMES)
+    for found, sides in ((pair, (first, second)), (same, (first, first))):
+        scores = [each.scores["metrics"] for each in sides]
+        for name, each in found.metrics.items():
+            assert (each.first, each.second) == pytest.approx((scores[0][name], scores[1][name])), name
+        assert set(found.metrics) >= {name for name in (first.headline,) if scores[0][name] is not None}
+        assert 0 < sum(found.counts.values()) <= int(found.units.split()[0])
+        assert sum(found.counts[kind] for kind in {each.kind for each in found.every}) == len(found.every)
+        page = well_formed(compare(sides, [found]))
+        assert found.verdict in page.text
+        assert all(kind in page.text for kind in found.counts)
+    assert not same.every
+    assert all(each.value == 0 for each in same.metrics.values())
+    assert same.verdict.startswith("No difference in") == (first.headline in same.metrics)
+    if same.test:
+        assert same.test[1] == 1.0
+    assert pair.every or case.id not in {
+        "multi-label",
+        "regression",
+        "qa",
+        "similarity-nli",
+        "retrieval",
+        "ner-softmax",
+    }
+    assert all(len(set(each.answers)) == 2 and each.where and each.gold and all(each.texts) for each in pair.every)
+
+
+def test_the_verdict_needs_interval_and_test() -> None:
+    pair = Pair(NAMES, "", "f1", "90 rows", {"f1": Difference(0.5, 0.6, (0.02, 0.18))}, ("McNemar's exact test", 0.01))
+    assert pair.verdict == (
+        "other is better: its f1 is higher by 0.1000 (95 % interval 0.0200 … 0.1800; McNemar's exact test: "
+        "p = 0.010) on 90 rows."
+    )
+    lower = replace(pair, metrics={"f1": Difference(0.6, 0.5, (-0.18, -0.02))})
+    assert lower.verdict.startswith("one is better: its f1 is higher by 0.1000 (95 % interval 0.0200 … 0.1800;")
+    unsure = "No difference in f1 can be shown with these 90 rows: other − one is +0.1000 (95 % interval "
+    assert replace(pair, test=("x", 0.05)).verdict.startswith(unsure)
+    assert replace(pair, metrics={"f1": Difference(0.5, 0.6, (-0.01, 0.2))}).verdict.startswith(unsure)
+
+
+# --- which rows
+
+
+def answered(labels: str, answers: str, texts: str = "") -> tuple[Row, ...]:
+    return tuple(
+        {
+            "text": text,
+            "label": label,
+            "location": f"test.csv:{line}",
+            "answer": {"label": answer, "score": 0.9, "scores": {"a": 0.1, "b": 0.1, "c": 0.1, answer: 0.8}},
+        }
+        for line, (label, answer, text) in enumerate(
+            zip(labels, answers, texts or map(str, range(99)), strict=False), 2
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def facts(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    case = next(case for case in CASES if case.id == "single-label")
+    facts = read_facts(finished(case, tiny_encoder, tmp_path_factory.mktemp("paired") / "run").folder)
+    return replace(facts, options={**facts.options, "labels": {"a": "a", "b": "b", "c": "c"}})
+
+
+def test_rows_are_counted_by_who_is_right(facts: Facts) -> None:
+    first = replace(facts, rows=answered("aaaabbbb", "aabcbbba"))
+    second = replace(facts, rows=answered("aaaabbbb", "abbbbaaa"))
+    pair = compared(first, second, NAMES)
+    assert pair.counts == {
+        "both are right": 2,
+        "only one is right": 3,
+        "both are wrong, with the same answer": 2,
+        "both are wrong, with different answers": 1,
+    }
+    assert [(each.where, each.gold, each.answers) for each in pair.every] == [
+        ("test.csv:3", "a", ("a", "b")),
+        ("test.csv:7", "b", ("b", "a")),
+        ("test.csv:8", "b", ("b", "a")),
+        ("test.csv:5", "a", ("c", "b")),
+    ]
+    assert pair.test == ("McNemar's exact test", 0.25)
+    many = compared(
+        replace(facts, rows=answered("a" * 2 * MAX_LISTED, "a" * 2 * MAX_LISTED, "x" * 2 * MAX_LISTED)),
+        replace(facts, rows=answered("a" * 2 * MAX_LISTED, "b" * 2 * MAX_LISTED, "x" * 2 * MAX_LISTED)),
+        NAMES,
+    )
+    assert (len(many.every), len(many.listed)) == (2 * MAX_LISTED, MAX_LISTED)
+    assert "p < 0.001" in many.verdict
+
+
+def test_rows_that_one_run_lacks_are_left_out_and_counted(facts: Facts) -> None:
+    first = replace(facts, rows=answered("aabbc", "aabbb", "stuvw"))
+    second = replace(facts, rows=answered("bacab", "bacab", "xwtsu"))  # in another order, with other targets for w, u
+    pair = compared(first, replace(second, split="test"), NAMES)
+    assert pair.counts == {"both are right": 2}
+    split = f"{facts.split} and test"
+    assert pair.rows == (
+        f"Compared on 2 rows of {split} that both runs have answered. Left out, because the other run has no row with "
+        "the same texts and target: 3 of one and 3 of other; 2 of them have the same texts but another target."
+    )
+    none = compared(first, replace(facts, rows=answered("a", "a", "z")), NAMES)
+    assert none.verdict == f"one and other cannot be compared: they have answered no row of {facts.split} in common."
+    assert none.verdict in well_formed(compare([first, second], [none])).text
+
+
+def test_rankings_of_other_documents_are_not_compared(tiny_encoder: Path, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.id == "retrieval")
+    ranked = read_facts(finished(case, tiny_encoder, tmp_path / "run").folder)
+    pair = compared(ranked, replace(ranked, rows=ranked.rows[1:]), NAMES)
+    assert (
+        pair.verdict
+        == "one and other cannot be compared: they ranked different documents (1 of one and 0 of other differ)."
+    )
+    assert not pair.metrics
+
+
+def test_repeated_rows_are_paired_as_often_as_both_have_them(facts: Facts) -> None:
+    first, second = (replace(facts, rows=answered(n * "a", n * "a", n * "x")) for n in (3, 2))
+    assert compared(first, second, NAMES).units == "2 rows"
+
+
+# --- the command
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs of one recipe, the second with other answers to two of its rows."""
+    room = tmp_path_factory.mktemp("runs")
+    case = next(case for case in CASES if case.id == "single-label")
+    first = finished(case, tiny_encoder, room / "base").folder
+    second = shutil.copytree(first, room / "tuned")
+    rows = small.read_rows(second / "predictions" / "validation.jsonl")
+    for row in rows[:2]:
+        other = "good" if row["answer"]["label"] == "bad" else "bad"
+        row["answer"] |= {"label": other, "scores": {"bad": 0.25, "good": 0.25, other: 0.75}}
+    small.write_rows(second / "predictions" / "validation.jsonl", rows)
+    return [first, second]
+
+
+def test_the_command_says_which_run_is_better(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "both.html"
+    assert main(["report", *map(str, runs), "--output", str(page)]) == 0
+    said = capsys.readouterr().out
+    (pair,) = pairs([read_facts(run) for run in runs])
+    assert len(pair.every) == 2
+    assert pair.names == ("base", "tuned")
+    assert pair.verdict in said
+    assert re.search(r"^metric +base +tuned +tuned − base +95 % interval$", said, re.MULTILINE)
+    assert said.splitlines()[-1] == str(page)
+    text = well_formed(page.read_text(encoding="utf-8")).text
+    assert pair.verdict in text
+    assert "2 answers differ" in text
+    parameters = sum(p.numel() for p in finished_model(runs[0]).parameters())
+    assert f"parameters {parameters:,} {parameters:,}" in text
+
+
+def finished_model(run: Path) -> Any:
+    from bertkit.inference.predictor import load
+
+    return load(run).model
+
+
+def test_runs_of_different_tasks_are_refused(
+    runs: list[Path], tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = next(case for case in CASES if case.id == "ner-softmax")
+    other = finished(case, tiny_encoder, tmp_path / "tagger").folder
+    page = tmp_path / "both.html"
+    assert main(["report", str(runs[0]), str(other), "--output", str(page)]) == 2
+    told = capsys.readouterr().err
+    assert (
+        "runs of different tasks cannot be compared (base: text-classification, tagger: token-classification)" in told
+    )
+    assert not page.exists()
+
+
+def test_the_split_that_all_runs_have_is_compared(runs: list[Path], tmp_path: Path) -> None:
+    """One of them has a test split, too."""
+    both = shutil.copytree(runs[1], tmp_path / "tested")
+    results = json.loads((both / "results.json").read_text())
+    results["splits"]["test"] = results["splits"]["validation"]
+    (both / "results.json").write_text(json.dumps(results))
+    data = json.loads((both / "data.json").read_text())
+    data["fingerprints"]["test"], data["rows"]["test"] = "1" * 64, 8
+    (both / "data.json").write_text(json.dumps(data))
+    _, (pair,) = write_comparison([runs[0], both], tmp_path / "page.html")
+    assert pair.rows == "Compared on 8 rows of validation that both runs have answered."
