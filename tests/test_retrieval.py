@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import small
 from cases import CASES, encoder
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
@@ -331,6 +332,18 @@ def test_embed_index_and_search(tiny_encoder: Path, tmp_path: Path, capsys: pyte
     hits = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     near = nearest(dual_encoder(folder), ["good cat"], DOCUMENTS, 2)[0]
     assert [hit["id"] for hit in hits] == near
+    asked, out = small.write_rows(tmp_path / "asked.jsonl", [{"_id": "q", "q": "good cat"}]), tmp_path / "found.jsonl"
+    words = ["search", store, "--input", str(asked), "--column", "q", "--top-k", "2"]
+    assert main([*words, "--output", str(out)]) == 0
+    assert f"1 row in {out}" in capsys.readouterr().err
+    assert small.read_rows(out) == [{"_id": "q", "q": "good cat", "hits": hits}]
+    assert main(words) == 0
+    assert capsys.readouterr().out == out.read_text()
+    for wrong in (["search", store], ["search", store, "good", "cat"], [*words, "good cat"]):
+        assert main(wrong) == 2
+        assert "search needs one query, in quotes, or --input FILE" in capsys.readouterr().err
+    assert main(["search", store, "good cat", "--output", str(out)]) == 2
+    assert "--output works only with --input FILE" in capsys.readouterr().err
     assert (
         main(
             [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from test_store import MODEL, SIZE, ByWords, Encoder, index, numbered
 
-from bertkit.errors import DataError, ModelError
+from bertkit.errors import DataError, ModelError, UserError
 from bertkit.retrieval import commands
 from bertkit.retrieval.models import DualEncoder
 from bertkit.retrieval.search import FUSION, Hit, search
@@ -315,6 +315,11 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
     return names
 
 
+def search_store(store: str, query: str, **options: Any) -> list[Hit]:
+    (hits,) = commands.search_store(store, [query], **options)
+    return hits
+
+
 def write(path: Path, documents: Sequence[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in documents), encoding="utf-8")
     return path
@@ -332,7 +337,7 @@ def test_index_and_search_from_files(tmp_path: Path) -> None:
         "1 document added, 1 replaced, 0 unchanged, 1 repeated row, 1 without text, skipped: 2 passages written; "
         f"{store} holds 5 passages",
     ]
-    hits = commands.search_store(store, "a new text", top_k=2, filter="lang = 'en'")
+    hits = search_store(store, "a new text", top_k=2, filter="lang = 'en'")
     assert [(hit.id, hit.text) for hit in hits] == [("d1", "a new text")]
     assert commands.hits_text(hits) == f"  1  {hits[0].relevance:.4f}  d1\n     a new text"
     assert commands.hits_text([]) == "no hits"
@@ -350,9 +355,9 @@ def test_messages_of_the_commands(tmp_path: Path, loaded: list[Any]) -> None:
     with pytest.raises(DataError, match=r"corpus.jsonl:2: has no column `text`; it has id"):
         commands.index_file(MODEL.name, store, documents=file)
     with pytest.raises(DataError, match="the store is empty"):
-        commands.search_store(store, "x")
+        search_store(store, "x")
     with pytest.raises(ModelError, match="was made with a/model at revision c0ffee; b/model is another model"):
-        commands.search_store(store, "x", model="b/model")
+        search_store(store, "x", model="b/model")
     with pytest.raises(ModelError, match="b/model is another model"):
         commands.index_file("b/model", store, documents=write(tmp_path / "fine.jsonl", numbered(1)))
 
@@ -377,13 +382,75 @@ def test_a_model_that_was_moved_can_be_named(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(commands, "dual_encoder", absent)
     index(Store.create(tmp_path / "store", MODEL), numbered(3))
     with pytest.raises(ModelError, match=r"no model a/model\n.*was made with a/model\n.*--model MODEL"):
-        commands.search_store(str(tmp_path / "store"), "document")
+        search_store(str(tmp_path / "store"), "document")
     with pytest.raises(ModelError) as error:
-        commands.search_store(str(tmp_path / "store"), "document", model="c/model")
+        search_store(str(tmp_path / "store"), "document", model="c/model")
     assert "--model" not in str(error.value)
 
 
 def test_a_search_loads_the_model_that_the_store_names(tmp_path: Path, loaded: list[Any]) -> None:
     index(Store.create(tmp_path / "store", MODEL), numbered(3))
-    assert len(commands.search_store(str(tmp_path / "store"), "document")) == 3
+    assert len(search_store(str(tmp_path / "store"), "document")) == 3
     assert loaded == [("a/model", "c0ffee")]
+
+
+QUERIES = ["the cat", "below the waves", "a bird", "sat on the mat", "sea", "the cat", "one"]
+
+
+@pytest.mark.parametrize("options", [{}, {"hybrid": True, "top_k": 2}, {"filter": "legs > 0", "exact": True}])
+@pytest.mark.parametrize("name", ["q.jsonl", "q.csv", "q.txt"])
+def test_queries_of_a_file_are_answered_as_one_by_one(
+    animals: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(commands, "QUERY_BATCH", 3)
+    rows = [{"_id": f"q{n}", "query": text} for n, text in enumerate(QUERIES)]
+    if name == "q.txt":
+        rows = [{"text": text} for text in QUERIES]
+        (tmp_path / name).write_text("\n".join(QUERIES), encoding="utf-8")
+    elif name == "q.csv":
+        lines = ["_id;query", *(";".join(row.values()) for row in rows)]
+        (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
+    else:
+        write(tmp_path / name, rows)
+    file = tmp_path / name
+    overrides = ["data.delimiter=;"] if name == "q.csv" else []
+    done = commands.search_file(
+        animals.uri, file, tmp_path / "out.jsonl", column="query", overrides=overrides, **options
+    )
+    assert done == len(QUERIES)
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    expected = [list(map(asdict, ask(animals, query, **options))) for query in QUERIES]
+    assert found == [{**row, "hits": hits} for row, hits in zip(rows, expected, strict=True)]
+    assert expected[0] != expected[1]
+
+
+def test_queries_are_encoded_and_answered_in_batches(animals: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "QUERY_BATCH", 3)
+    drawn: list[str] = []
+    answers = commands.search_store(animals.uri, (drawn.append(text) or text for text in QUERIES))  # type: ignore[func-returns-value]
+    assert drawn == []
+    next(answers)
+    assert drawn == QUERIES[:3]
+    assert len(list(answers)) == len(QUERIES) - 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        (["cat", "", "dog", " "], {}, r"q\.txt:2: the query is empty\n(.*\n)?.*q\.txt:4: the query is empty"),
+        ([{"text": "cat"}, {"q": "cat"}, {"text": 3}], {}, r"q\.jsonl:2: no column 'text'(.|\n)*:3: 'text' holds 3"),
+        ([{"text": "cat", "hits": []}], {}, r"q\.jsonl: the rows have a column `hits` already"),
+        ([{"text": "cat"}], {"filter": "wings = 2"}, "No field named wings"),
+        ([{"text": "cat"}], {"top_k": 0}, "top_k: is 0"),
+        ([{"text": "cat"}], {"overrides": ["data.columns.text=query"]}, "only the layout of the file"),
+    ],
+)  # fmt: skip
+def test_bad_queries_are_named_and_nothing_is_written(
+    animals: Store, tmp_path: Path, loaded: list[Any], rows: list[Any], options: dict[str, Any], message: str
+) -> None:
+    file = tmp_path / ("q.txt" if isinstance(rows[0], str) else "q.jsonl")
+    write(file, rows) if file.suffix == ".jsonl" else file.write_text("\n".join(rows), encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        commands.search_file(animals.uri, file, tmp_path / "out.jsonl", **options)
+    assert list(tmp_path.iterdir()) == [file]
+    assert bool(loaded) is bool({"filter", "top_k"} & options.keys())  # rows are checked before a model is loaded

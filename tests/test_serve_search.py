@@ -87,7 +87,7 @@ def client(served: tuple[Predictor, Store]) -> Iterator[TestClient]:
     ids=str,
 )
 def test_the_documents_of_the_command(client: TestClient, store: str, options: dict[str, Any]) -> None:
-    expected = [[asdict(hit) for hit in search_store(store, query, **options)] for query in QUERIES]
+    expected = [list(map(asdict, hits)) for hits in search_store(store, QUERIES, **options)]
     assert len({json.dumps(hits) for hits in expected}) == len(QUERIES)  # so that swapped answers would be seen
     alike(said(client, "/search", query=QUERIES[0], **options), {"hits": expected[0]})
     alike(said(client, "/search", queries=QUERIES, **options), {"hits": expected})

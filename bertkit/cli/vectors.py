@@ -8,8 +8,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from bertkit.cli.shared import COLUMN, COLUMNS, JSON, LAYOUT, MODEL, argument, column_names, command, flag, path
+from bertkit.cli.shared import COLUMN, COLUMNS, JSON, LAYOUT, MODEL, ROWS, argument, column_names, command, flag, path
 from bertkit.errors import UserError
+from bertkit.text import counted
 
 
 @command(
@@ -93,9 +94,12 @@ def index(source: str, rest: list[str], store: str, column: list[str], **options
 
 
 @command(
-    "find the documents of a store that are nearest to a query",
+    "find the documents of a store that are nearest to a query, or to each query of a file",
     argument("store", "a folder, or the URI of an object store", metavar="STORE"),
-    argument("query", "a text", metavar="QUERY"),
+    argument("rest", "a text; with --input data.KEY=VALUE", nargs="*", metavar="QUERY"),
+    path("--input", f"queries: {ROWS}"),
+    path("--output", ".jsonl, for --input; default: stdout"),
+    COLUMN,
     argument("--top-k", "number of documents", default=10),
     argument("--rerank", "a cross-encoder that reranks the documents found", metavar="MODEL"),
     argument("--filter", "such as \"year >= 2020 and town = 'Ulm'\"", metavar="SQL"),
@@ -104,13 +108,25 @@ def index(source: str, rest: list[str], store: str, column: list[str], **options
     argument("--model", "current location of the store's model, if it was moved", metavar="MODEL"),
     JSON,
 )
-def search(store: str, query: str, rerank: str | None, as_json: bool, **options: Any) -> None:
+def search(
+    store: str, rest: list[str], input: Path | None, output: Path | None, column: str, rerank: str | None,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    if len(rest) != 1 if not input else any(not word.startswith("data.") for word in rest):
+        raise UserError("search needs one query, in quotes, or --input FILE", "bertkit search STORE 'some words'")
+    if output and not input:
+        raise UserError("--output works only with --input FILE")
     from dataclasses import asdict
 
-    from bertkit.retrieval.commands import hits_text, search_store
+    from bertkit.retrieval.commands import hits_text, search_file, search_store
     from bertkit.retrieval.models import reranker
 
-    hits = search_store(store, query, rerank=reranker(rerank) if rerank else None, **options)
+    options["rerank"] = reranker(rerank) if rerank else None
+    if input:
+        count = search_file(store, input, output, column=column, overrides=rest, **options)
+        print(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
+        return
+    (hits,) = search_store(store, rest, **options)
     for hit in hits if as_json else ():
         print(json.dumps(asdict(hit), ensure_ascii=False, default=str))
     if not as_json:

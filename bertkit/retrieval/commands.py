@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import chain, tee
+import json
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from itertools import chain, islice, tee
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.readers import format_of, read_rows, row_prefix
+from bertkit.data.readers import TextRow, format_of, read_rows, read_texts, row_prefix
+from bertkit.data.table import Problems
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
+from bertkit.files import require_suffix, written_aside
 from bertkit.recipe.recipe import parse_layout
 from bertkit.retrieval.models import dual_encoder
 from bertkit.retrieval.search import Hit, search
 from bertkit.retrieval.store import Store
+from bertkit.sections import DataSpec
 from bertkit.text import counted
 
+HITS = "hits"  # the added column of a file of queries
+QUERY_BATCH = 256  # queries encoded at a time
 MAX_SHOWN = 200  # characters of a passage on the screen
 
 
@@ -62,10 +72,46 @@ def index_file(
     return "\n".join([*lines, f"{', '.join(counts)}: {written}"])
 
 
-def search_store(store: str, query: str, *, model: str | None = None, **options: Any) -> list[Hit]:
-    """Search a store with the model that made it. model: its new location, if it was moved. options: of `search`.
+def search_file(
+    store: str, file: Path, output: Path | None, *, column: str = "text", overrides: Sequence[str] = (), **options: Any
+) -> int:
+    """Write `{…the row's own columns, "hits": […]}` for each query of `file`, as jsonl; returns the number of queries.
 
-    Raises as `search` does, and ModelError where the model is another one.
+    column: of the queries. overrides: how the file is written, such as `data.delimiter=";"`. output: .jsonl; None:
+    stdout. options: of `search_store`. The file is read twice: all problems with its rows are reported before a model
+    is loaded. Raises as `search_store` does, and RecipeError; then leaves no output.
+    """
+    if output:
+        require_suffix(output, ".jsonl")
+    spec, count = parse_layout(overrides), 0
+    deque(_queries(file, spec, column), maxlen=0)
+    rows, texts = tee(_queries(file, spec, column))
+    found = search_store(store, (each.text for each in texts), **options)
+    with written_aside(output) if output else nullcontext(sys.stdout) as out:
+        for each, hits in zip(rows, found, strict=True):
+            out.write(json.dumps({**each.row, HITS: list(map(asdict, hits))}, ensure_ascii=False, default=str) + "\n")
+            count += 1
+    return count
+
+
+def _queries(file: Path, spec: DataSpec, column: str) -> Iterator[TextRow]:
+    problems = Problems()
+    for each in read_texts(file, spec, column):
+        if HITS in each.row:
+            raise DataError(Problem(str(file), f"the rows have a column `{HITS}` already", "Rename it."))
+        if not each.text.strip():
+            problems.add(each.where, "the query is empty", "Write what to search for, or remove the row.")
+        yield each
+    problems.raise_if_any()
+
+
+def search_store(
+    store: str, queries: Iterable[str], *, model: str | None = None, **options: Any
+) -> Iterator[list[Hit]]:
+    """The hits of each query in a store, by the model that made it; queries are read in batches.
+
+    model: its new location, if it was moved. options: of `search`. Raises as `search` does, and ModelError where the
+    model is another one.
     """
     opened = Store.open(store)
     made_with = opened.identity
@@ -77,7 +123,10 @@ def search_store(store: str, query: str, *, model: str | None = None, **options:
         moved = Problem(store, f"was made with {made_with.name}", "If that model was moved, add --model MODEL.")
         raise ModelError([*error.problems, moved]) from error
     opened.require(loaded.identity)
-    return search(opened, query, loaded.encode_queries([query])[0], **options)
+    remaining = iter(queries)
+    while batch := list(islice(remaining, QUERY_BATCH)):
+        for query, vector in zip(batch, loaded.encode_queries(batch), strict=True):
+            yield search(opened, query, vector, **options)
 
 
 def hits_text(hits: Sequence[Hit]) -> str:
