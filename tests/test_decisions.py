@@ -22,7 +22,13 @@ from scipy.special import softmax
 import bertkit
 from bertkit.cli.main import main
 from bertkit.errors import UserError
-from bertkit.evaluation.conformal import MOST, conformal, least_probability, measured
+from bertkit.evaluation.conformal import (
+    MOST,
+    conformal,
+    least_probability,
+    sample,
+)
+from bertkit.evaluation.labels import GradedLabels
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor
 from bertkit.run import Run
@@ -51,16 +57,16 @@ def texts() -> list[str]:
 def test_the_least_probability_is_the_gold_label_at_its_place(gold: list[float], asked: str) -> None:
     place = math.ceil((len(gold) + 1) * Fraction(asked))
     if place <= len(gold):
-        assert least_probability(conformal(gold), float(asked)) == sorted(gold, reverse=True)[place - 1]
+        assert least_probability(sample(gold), float(asked)) == sorted(gold, reverse=True)[place - 1]
     else:
         with pytest.raises(UserError):
-            least_probability(conformal(gold), float(asked))
+            least_probability(sample(gold), float(asked))
 
 
 @pytest.mark.parametrize("rows", [MOST, MOST + 1, 1999, 2000, 123_457])
 def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows: int) -> None:
     gold = np.arange(rows, 0, -1) / rows  # the place of a probability p is rows * (1 - p) + 1
-    kept = conformal(np.random.default_rng(0).permutation(gold))
+    kept = sample(np.random.default_rng(0).permutation(gold))
     assert len(kept["gold"]) == MOST
     for asked in [*COVERAGES, "0.999", "0.3217"]:
         place = math.ceil((rows + 1) * Fraction(asked))
@@ -71,15 +77,15 @@ def test_what_is_kept_of_many_rows_covers_as_much_and_hardly_more(rows: int) -> 
 @pytest.mark.parametrize("asked", COVERAGES)
 def test_how_many_rows_a_coverage_takes(asked: str) -> None:
     needed = next(n for n in range(1, 1000) if math.ceil((n + 1) * Fraction(asked)) <= n)
-    assert least_probability(conformal([0.5] * needed), float(asked)) == 0.5
+    assert least_probability(sample([0.5] * needed), float(asked)) == 0.5
     with pytest.raises(UserError, match=rf"requires {needed} calibration rows, but the model has {needed - 1}"):
-        least_probability(conformal([0.5] * (needed - 1) or []), float(asked))
+        least_probability(sample([0.5] * (needed - 1)), float(asked))
 
 
 @pytest.mark.parametrize("wrong", [0.0, 1.0, -0.1, 1.5, math.nan])
 def test_coverages_that_are_none(wrong: float) -> None:
     with pytest.raises(UserError, match="between 0 and 1"):
-        least_probability(conformal([0.5] * 100), wrong)
+        least_probability(sample([0.5] * 100), wrong)
 
 
 @pytest.mark.parametrize(("rows", "coverage"), [(19, 0.9), (60, 0.8), (99, 0.95), (1500, 0.9)])
@@ -92,7 +98,7 @@ def test_exchangeable_rows_are_covered_as_often_as_guaranteed(rows: int, coverag
         gold = (softmax(logits / 2, axis=1).cumsum(axis=1) > rng.random((len(table), 1))).argmax(
             axis=1
         )  # overconfident
-        calibrated = conformal(table[np.arange(rows), gold[:rows]])
+        calibrated = sample(table[np.arange(rows), gold[:rows]])
         sets = table[rows:] >= least_probability(calibrated, coverage)
         shares.append(sets[np.arange(200), gold[rows:]].mean())
     mean, error = np.mean(shares), np.std(shares) / np.sqrt(len(shares))
@@ -104,7 +110,7 @@ def test_exchangeable_rows_are_covered_as_often_as_guaranteed(rows: int, coverag
 @given(seed=st.integers(0, 1000))
 def test_sets_grow_with_the_coverage(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    calibrated = conformal(rng.random(200))
+    calibrated = sample(rng.random(200))
     least = [least_probability(calibrated, float(asked)) for asked in COVERAGES]
     assert all(more <= less for less, more in pairwise(least))
 
@@ -112,7 +118,9 @@ def test_sets_grow_with_the_coverage(seed: int) -> None:
 def test_what_is_measured_is_counted() -> None:
     table = np.array([[0.6, 0.4], [0.9, 0.1], [0.5, 0.5], [0.2, 0.8]])
     calibrated = conformal([0.9, 0.8, 0.7, 0.5, 0.3] * 2)  # 11 * 0.8 = 8.8, so the ninth; 0.95 requires 19
-    found = list(measured(calibrated, table, np.array([1, 1, 0, 0])))
+    gold, given = np.array([1, 1, 0, 0]), table.argmax(axis=1)
+    graded = GradedLabels("single-label", ["a", "b"], gold, given, table, 1.0, conformal=calibrated)
+    found = graded.details()["coverage"]
     assert [each["coverage"] for each in found] == [0.8, 0.9]
     assert found[0] == {"coverage": 0.8, "measured": 0.5, "mean_size": 1.5, "single": 0.5}
 
@@ -121,7 +129,10 @@ def test_answers_have_sets(predictor: Predictor, run: Run) -> None:
     known = predictor.task.options.conformal
     validation = small.read_rows(run.folder / "predictions" / "validation.jsonl")
     gold = sorted((row["answer"]["scores"][row["label"]] for row in validation), reverse=True)
-    assert known == {"rows": 10, "gold": pytest.approx(gold, abs=1e-3)}
+    assert {**known, "labels": None} == {"rows": 10, "gold": pytest.approx(gold, abs=1e-3), "labels": None}
+    for name, own in known["labels"].items():
+        gold = sorted((row["answer"]["scores"][name] for row in validation if row["label"] == name), reverse=True)
+        assert own == {"rows": len(gold), "gold": pytest.approx(gold, abs=1e-3)}
     plain, sizes = predictor(texts()), []
     for asked in (0.2, 0.5, 0.8, 0.9):
         answers = predictor.with_decisions(coverage=asked)(texts())
@@ -162,7 +173,7 @@ def test_a_threshold_of_single_labels(predictor: Predictor) -> None:
     assert [answer["label"] for answer in predictor.with_decisions(threshold=0)(texts())] == [a["label"] for a in plain]
     assert answer_line({"label": None, "score": 0.5}, "a text") == "unsure  0.500  a text"
     assert answer_line({"label": None, "score": 0.5, "set": ["a", "b"]}) == "unsure: a or b  0.500"
-    assert answer_line({"label": None, "score": 0.5, "set": []}) == "unsure: no label  0.500"
+    assert answer_line({"label": None, "score": 0.5, "set": []}) == "unsure: empty set  0.500"
 
 
 @pytest.mark.parametrize("case", ["multi-label", "similarity-labels", "qa-windows-or-none"])

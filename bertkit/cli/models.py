@@ -99,8 +99,8 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
 @_on_all_processes
 def predict(
     source: str, rest: list[str], context: Path | None, input: str | None, output: Path | None, column: list[str],
-    format: str | None, threshold: float | None, coverage: float | None, top_k: int | None, as_json: bool, mapper: Any,
-    **options: Any,
+    format: str | None, threshold: float | None, coverage: float | None, class_conditional: bool, top_k: int | None,
+    as_json: bool, mapper: Any, **options: Any,
 ) -> None:  # fmt: skip
     if not (rest or input) or (input and any(not text.startswith("data.") for text in rest)):
         raise UserError("predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
@@ -113,7 +113,9 @@ def predict(
         raise UserError(Problem("--input -", "stdin cannot be read by several processes", "Name a file of rows."))
     from bertkit.inference.predictor import load
 
-    decided = load(source, **options).with_decisions(threshold=threshold, coverage=coverage, top_k=top_k)
+    decided = load(source, **options).with_decisions(
+        threshold=threshold, coverage=coverage, class_conditional=class_conditional, top_k=top_k
+    )
     predictor = replace(decided, mapper=mapper)
     if not input:
         _predict_texts(predictor, source, rest, context, as_json)

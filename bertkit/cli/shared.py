@@ -75,6 +75,7 @@ LAYOUT = argument("rest", "how the file is written, e.g. data.delimiter=';'", na
 JSON = flag("--json", "print JSON", dest="as_json")
 DECISIONS = (
     argument("--threshold", "in place of the fitted one; for single labels, unsure below it", type=float, metavar="X"),
-    argument("--coverage", "sets of labels that have the right one with this probability", type=float, metavar="X"),
+    argument("--coverage", "sets that have the right label or answer with this probability", type=float, metavar="X"),
+    argument("--class-conditional", "with --coverage: for the rows of each label", action="store_true"),
     argument("--top-k", "scores of the best labels only", type=int, metavar="N"),
 )

@@ -24,8 +24,8 @@ from bertkit.errors import DataError, Problem, UserError
     JSON,
 )
 def shell(
-    source: str, context: Path | None, threshold: float | None, coverage: float | None, top_k: int | None,
-    as_json: bool, **options: Any,
+    source: str, context: Path | None, threshold: float | None, coverage: float | None, class_conditional: bool,
+    top_k: int | None, as_json: bool, **options: Any,
 ) -> int:  # fmt: skip
     if sys.stdin is None:
         raise UserError("stdin is closed", "Write lines to it, or use predict.")
@@ -34,7 +34,9 @@ def shell(
     from bertkit.text import escape_controls
 
     passage = read_context(context) if context else None
-    predictor = load(source, **options).with_decisions(threshold=threshold, coverage=coverage, top_k=top_k)
+    predictor = load(source, **options).with_decisions(
+        threshold=threshold, coverage=coverage, class_conditional=class_conditional, top_k=top_k
+    )
     as_json = as_json or not sys.stdout.isatty()
     try:
         for line in _lines():

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
 
 from bertkit.evaluation import calibration, metrics
-from bertkit.evaluation.conformal import Conformal, conformal, measured
+from bertkit.evaluation.conformal import (
+    Conformal,
+    Coverage,
+    by_label,
+    conformal,
+    least_by_label,
+    least_probability,
+    measured,
+    measured_by_label,
+    usual,
+)
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats
 from bertkit.evaluation.metrics import Kind
@@ -22,8 +32,8 @@ class GradedLabels(Graded):
 
     references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. given: decisions in the same form.
     table: probabilities `(rows, labels)`; for regression the numbers `(rows, 1)`. temperature, thresholds: what the
-    answers were given with; None where no option fixes them yet. conformal: what the sets of single labels are taken
-    from, likewise.
+    answers were given with; None where no option fixes them yet. conformal: what sets and intervals are taken from,
+    likewise.
     """
 
     kind: Kind
@@ -50,7 +60,7 @@ class GradedLabels(Graded):
         rows, single = len(answers), kind == "single-label"
         if kind == "regression":
             numbers = np.fromiter((answer["score"] for answer in answers), np.float64, rows)
-            return cls(kind, names, references, numbers, numbers[:, None], temperature, thresholds)
+            return cls(kind, names, references, numbers, numbers[:, None], temperature, thresholds, conformal)
         table = np.empty((rows, len(names)))
         given = np.zeros(rows if single else table.shape, dtype=np.int64)
         ids = {name: index for index, name in enumerate(names)}
@@ -71,8 +81,9 @@ class GradedLabels(Graded):
         """Confusion matrix (rows: truth; multi-label: 2 x 2 per label), and calibration before and after."""
         from sklearn.metrics import confusion_matrix
 
+        coverage = {} if self.conformal is None else {"coverage": list(self._coverage(self.conformal))}
         if self.kind == "regression":
-            return {}
+            return coverage
         if self.kind == "single-label":
             confusion = confusion_matrix(self.references, self.given, labels=range(len(self.names))).tolist()
         else:
@@ -85,9 +96,42 @@ class GradedLabels(Graded):
         counts = {"decisions": right.size, "errors": int((~right).sum())}
         calibrated = {"temperature": temperature, **counts, **ece, "thresholds": self.thresholds}
         details = {"labels": self.names, "confusion_matrix": confusion, "calibration": calibrated}
-        if self.conformal is None:
-            return details
-        return details | {"coverage": list(measured(self.conformal, self.table, self.references))}
+        return details | coverage
+
+    def _coverage(self, known: Conformal) -> Iterator[Coverage]:
+        """The sets or intervals of these rows at the usual coverages."""
+        if self.kind == "multi-label":
+            for coverage, limits in usual(partial(least_by_label, known["labels"])):
+                each = np.array([limits[name] for name in self.names])
+                sizes = (self.table >= each).astype(int) + (1 - self.table >= each)
+                yield measured_by_label(coverage, dict(zip(self.names, (self._gold >= each).T, strict=True)), sizes)
+            return
+        for coverage, least in usual(partial(least_probability, known)):
+            if self.kind == "regression":
+                share = float(np.mean(self._gold >= least))
+                yield Coverage(coverage=coverage, measured=share, mean_width=-2 * least)
+            else:
+                yield measured(coverage, self._gold >= least, (self.table >= least).sum(axis=1))
+
+    @property
+    def _gold(self) -> Floats:
+        """Probabilities of the gold labels `(rows,)`, for multi-label of yes or no `(rows, labels)`; for regression the
+        residuals, negative, so that more is better here too."""
+        if self.kind == "multi-label":
+            return np.where(self.references == 1, self.table, 1 - self.table)
+        if self.kind == "regression":
+            return np.asarray(-np.abs(self.given - self.references))
+        return np.asarray(self.table[np.arange(len(self.table)), self.references])
+
+    def _conformal(self) -> Conformal:
+        """What sets or intervals with a coverage are taken from, by these rows."""
+        gold, names = self._gold, self.names
+        if self.kind == "multi-label":
+            labels = by_label(gold.ravel(), np.tile(np.arange(len(names)), len(gold)), names)
+            return Conformal(rows=len(gold), gold=[], labels=labels)
+        if self.kind == "regression":
+            return conformal(gold)
+        return conformal(gold, by_label(gold, self.references, names))
 
     def pairs(self) -> tuple[Any, Any]:
         """Decisions and references, each as `references` is."""
@@ -101,21 +145,21 @@ class GradedLabels(Graded):
 
     def after_fit(self) -> Self:
         """The same rows, with what is fitted where no option fixes it: the temperature, thresholds of best F1
-        (multi-label), the calibration of sets (single-label)."""
+        (multi-label), the calibration of sets or intervals."""
         if self.kind == "regression":
-            return self
+            return replace(self, conformal=self.conformal or self._conformal())
         fitted, exclusive = self, self.kind == "single-label"
         if self.temperature is None:
             temperature = calibration.fit_temperature(self.table, self.references, exclusive=exclusive)
             fitted = replace(fitted, temperature=temperature, table=self.tempered(temperature))
         if exclusive:
-            gold = fitted.table[np.arange(len(fitted.table)), self.references]
-            return replace(fitted, conformal=self.conformal or conformal(gold))
+            return replace(fitted, conformal=self.conformal or fitted._conformal())
         limits = self.thresholds
         if limits is None:
             limits = dict(zip(self.names, calibration.fit_thresholds(fitted.table, self.references), strict=True))
         each = [limits.get(name, 0.5) for name in self.names] if isinstance(limits, Mapping) else limits
-        return replace(fitted, thresholds=limits, given=(fitted.table >= each).astype(np.int64))
+        known, given = self.conformal or fitted._conformal(), (fitted.table >= each).astype(np.int64)
+        return replace(fitted, thresholds=limits, given=given, conformal=known)
 
     def calibrated(self) -> dict[str, Any]:
         """What `after_fit` fits, of the options `temperature`, `thresholds` and `conformal`."""

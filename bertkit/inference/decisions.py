@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
 from bertkit.data.schema import Answer
+from bertkit.data.tagging import Learned
 from bertkit.errors import Problem, UserError
-from bertkit.evaluation.conformal import least_probability
+from bertkit.evaluation import squad
+from bertkit.evaluation.conformal import Conformal, least_by_label, least_probability
 from bertkit.tasks.base import Task
+from bertkit.tasks.labels import names_of
 from bertkit.tasks.text_classification import TextClassification
+from bertkit.tasks.token_classification import TokenClassification
+from bertkit.tasks.type_sets import type_of
 
 Revise: TypeAlias = Callable[[Answer], Answer]
 
@@ -21,24 +26,23 @@ def as_it_is(answer: Answer) -> Answer:
     return answer
 
 
-def decisions(task: Task, threshold: float | None, coverage: float | None, top_k: int | None) -> tuple[Task, Revise]:
+def decisions(
+    task: Task, threshold: float | None, coverage: float | None, class_conditional: bool, top_k: int | None
+) -> tuple[Task, Revise]:
     """The task, and what changes its answers. Raises UserError where one does not apply to the task."""
-    kind, revise = task.kind if isinstance(task, TextClassification) else "", as_it_is
+    kind = task.kind if isinstance(task, TextClassification) else ""
+    revise: Revise = as_it_is
     about = f"a model for {task.name} ({task.describe()})"
     if threshold is not None and coverage is not None:
         raise UserError("--threshold and --coverage both decide on labels: give one of them")
+    if class_conditional and coverage is None:
+        raise UserError("--class-conditional requires a coverage", "Give one, such as --coverage 0.9")
     if threshold is not None and kind == "single-label":
         revise = partial(_sure, _probability(threshold))
     elif threshold is not None:
         task = replace(task, options=task.options.model_copy(update=_option(task, threshold, about)))
     if coverage is not None:
-        if kind != "single-label":
-            fix = "Use a model for single-label text classification."
-            raise UserError(Problem("coverage", f"{about} does not support prediction sets", fix))
-        if task.options.conformal is None:
-            what, fix = "the model has no calibration rows", "Add them: bertkit calibrate RUN --data FILE"
-            raise UserError(Problem("coverage", what, fix))
-        revise = partial(_with_set, least_probability(task.options.conformal, coverage))
+        task, revise = _sets(task, about, coverage, class_conditional)
     if top_k is not None:
         if kind not in ("single-label", "multi-label"):
             raise UserError(Problem("top-k", f"{about} has no label scores"))
@@ -46,6 +50,47 @@ def decisions(task: Task, threshold: float | None, coverage: float | None, top_k
             raise UserError(Problem("top-k", f"{top_k} is not above 0"))
         revise = partial(_best, top_k, revise)
     return task, revise
+
+
+def _sets(task: Task, about: str, coverage: float, class_conditional: bool) -> tuple[Task, Revise]:
+    """The task, and what adds sets or intervals with this coverage to its answers. Raises UserError."""
+    options: Any = task.options
+    kind = task.kind if isinstance(task, TextClassification) else task.name
+    if kind == "sentence-similarity" and options.loss == "softmax":
+        kind = "single-label"
+    if kind not in ("single-label", "multi-label", "regression", "token-classification", "question-answering"):
+        raise UserError(Problem("coverage", f"{about} does not support prediction sets"))
+    if class_conditional and kind not in ("single-label", "token-classification"):
+        raise UserError(Problem("class-conditional", f"{about} does not choose between labels"))
+    known: Conformal | None = options.conformal
+    by_label = class_conditional or kind in ("multi-label", "token-classification")
+    if known is None or (by_label and not known.get("labels")):
+        what = "the model has no calibration rows" + (" of each label" if known else "")
+        raise UserError(Problem("coverage", what, "Add them: bertkit calibrate RUN --data FILE"))
+    if kind == "question-answering":
+        return task, partial(_with_answers, squad.least_probability(known, coverage))
+    if not by_label:
+        least = least_probability(known, coverage)
+        if kind == "regression":
+            return task, partial(_with_interval, -least)
+        return task, partial(_with_set, dict.fromkeys(names_of(options.labels), least))
+    limits = least_by_label(known["labels"], coverage)
+    if kind == "token-classification":
+        return with_word_scores(task), partial(_with_types, limits, options.scheme)
+    return task, partial(_with_unsure if kind == "multi-label" else _with_set, limits)
+
+
+def with_word_scores(task: Task) -> Task:
+    """The same task, whose words have `scores` where sets are taken from them; see `without_word_scores`."""
+    if not isinstance(task, TokenClassification) or task.options.conformal is None:
+        return task
+    return replace(task, options=task.options.model_copy(update={"word_scores": True}))
+
+
+def without_word_scores(answer: Answer) -> Answer:
+    """The answer of token classification without the `scores` of words."""
+    words = [{key: value for key, value in word.items() if key != "scores"} for word in answer["words"]]
+    return {**answer, "words": words}
 
 
 def _probability(threshold: float) -> float:
@@ -70,16 +115,65 @@ def _sure(threshold: float, answer: Answer) -> Answer:
     return answer if answer["score"] >= threshold else {**answer, "label": None}
 
 
-def _with_set(least: float, answer: Answer) -> Answer:
-    labels = [name for name, probability in _ranked(answer) if probability >= least]
-    return {**answer, "label": labels[0] if len(labels) == 1 else None, "set": labels}
+def _with_set(least: Mapping[str, float], answer: Answer) -> Answer:
+    """least: label -> the probability from which it is in the set. The vector of a text stays as it is."""
+    if "scores" not in answer:
+        return answer
+    found = _at_least(least, answer["scores"])
+    one = {"label": found[0], "score": answer["scores"][found[0]]} if len(found) == 1 else {"label": None}
+    return {**answer, **one, "set": found}
+
+
+def _with_unsure(least: Mapping[str, float], answer: Answer) -> Answer:
+    """The labels whose set is yes alone, and `unsure`, those whose set is not one of yes and no."""
+    labels, unsure = [], []
+    for name, probability in answer["scores"].items():
+        yes, no = probability >= least[name], 1 - probability >= least[name]
+        if yes == no:
+            unsure.append(name)
+        elif yes:
+            labels.append(name)
+    return {**answer, "labels": labels, "unsure": unsure}
+
+
+def _with_interval(margin: float, answer: Answer) -> Answer:
+    return {**answer, "interval": [answer["score"] - margin, answer["score"] + margin]}
+
+
+def _with_types(least: Mapping[str, float], scheme: Learned, answer: Answer) -> Answer:
+    """Each word with the `set` of its types, each entity with the types in the sets of all its words; and whether
+    that is `unsure`: anything but the type that it has."""
+    words = []
+    for word, scored in zip(without_word_scores(answer)["words"], answer["words"], strict=True):
+        found = _at_least(least, scored["scores"])
+        words.append({**word, "set": found, "unsure": found != [type_of(word["tag"], scheme)]})
+    if "entities" not in answer:
+        return {**answer, "words": words}
+    entities = []
+    for entity in answer["entities"]:
+        sets = [word["set"] for word in words if entity["start"] <= word["start"] and word["end"] <= entity["end"]]
+        found = [name for name in sets[0] if all(name in each for each in sets)]
+        entities.append({**entity, "set": found, "unsure": found != [entity["label"]]})
+    return {**answer, "words": words, "entities": entities}
+
+
+def _with_answers(least: float, answer: Answer) -> Answer:
+    """least: the probability from which a text, or no answer, is in the set."""
+    found = [each for each in squad.candidates(answer) if each["score"] >= least]
+    one = found[0] if len(found) == 1 else {"answer": None, "start": None, "end": None}
+    return {**answer, **one, "set": [each["answer"] for each in found]}
 
 
 def _best(top_k: int, revise: Revise, answer: Answer) -> Answer:
     answer = revise(answer)
-    return {**answer, "scores": dict(_ranked(answer)[:top_k])}
+    return {**answer, "scores": dict(_ranked(answer["scores"])[:top_k])}
 
 
-def _ranked(answer: Answer) -> list[tuple[str, float]]:
+def _at_least(least: Mapping[str, float], scores: Mapping[str, float]) -> list[str]:
+    """The labels whose probability is high enough, best first."""
+    return [name for name, probability in _ranked(scores) if probability >= least[name]]
+
+
+def _ranked(scores: Mapping[str, float]) -> list[tuple[str, float]]:
     """Labels and their probabilities, best first."""
-    return sorted(answer["scores"].items(), key=lambda pair: -pair[1])
+    return sorted(scores.items(), key=lambda pair: -pair[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -14,25 +14,33 @@ from datasets import Dataset
 from bertkit import data as sources
 from bertkit.data.disk_list import DiskList
 from bertkit.data.forms import temporary_rows
+from bertkit.data.table import column_values
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.evaluation.hf_metrics import all_scores
+from bertkit.inference.decisions import with_word_scores, without_word_scores
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.inference.runner import Mapper
 from bertkit.inference.two_stage import evaluate_two_stages
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
+from bertkit.tasks.type_sets import coverage_of_types
 
 
-def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> tuple[DiskList, dict[str, Any]]:
+def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> tuple[Iterable[Any], dict[str, Any]]:
     """The answers for these rows, and `rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details.
 
     metrics: a user's own `evaluate.Metric` objects; their scores are added to the task's.
     Raises UserError where the disk has no room for the answers.
     """
-    task = predictor.task
+    task = with_word_scores(predictor.task)
     answers = DiskList(task.answer(rows, predictor.predict_features))
     graded = task.grade(answers, rows)
     scores = all_scores(graded, metrics)
-    return answers, {"rows": len(rows), "metrics": scores, "intervals": dict(graded.intervals()), **graded.details()}
+    found = {"rows": len(rows), "metrics": scores, "intervals": dict(graded.intervals()), **graded.details()}
+    if task is predictor.task:
+        return answers, found
+    coverage = list(coverage_of_types(answers, column_values(rows, "tags"), task.options))
+    plain = answers if predictor.task.options.word_scores else map(without_word_scores, answers)
+    return plain, {**found, "coverage": coverage}
 
 
 def rows_of_split(

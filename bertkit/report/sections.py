@@ -229,13 +229,23 @@ def _fitted(options: Mapping[str, Any]) -> Mapping[str, str]:
     return values
 
 
+COVERAGE = {
+    "coverage": "requested coverage",
+    "measured": "measured on test",
+    "lowest": "lowest of a label",
+    "mean_size": "mean size of a set",
+    "single": "sets of size one",
+    "mean_width": "width of an interval",
+}
+
+
 def coverage_rows(facts: Facts) -> list[list[str]]:
-    """How often sets of labels had the right one on test; the first row is the header. Empty without a test split."""
-    rows = [["requested coverage", "measured on test", "labels in a set", "sets of one label"]]
-    for each in facts.results["splits"].get("test", {}).get("coverage", []):
-        shares = [f"{each[name]:.4f}" for name in ("measured", "mean_size", "single")]
-        rows.append([f"{each['coverage']:g}", *shares])
-    return rows if len(rows) > 1 else []
+    """How often sets or intervals had what is right on test; the first row is the header. Empty without any."""
+    found = facts.results["splits"].get("test", {}).get("coverage", [])
+    rows = [each | ({"lowest": min(each["labels"].values())} if "labels" in each else {}) for each in found]
+    columns = [name for name in COVERAGE if rows and name in rows[0]]
+    table = [[f"{row[name]:g}" if name == "coverage" else f"{row[name]:.4f}" for name in columns] for row in rows]
+    return [[COVERAGE[name] for name in columns], *table] if rows else []
 
 
 def fitted_on(facts: Facts) -> str:

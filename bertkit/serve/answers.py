@@ -29,7 +29,14 @@ EMPTY = described(bool, "the text has no token")
 SCORES = described(dict[str, float], "label -> calibrated probability")
 SPAN = {"start": int, "end": int, "score": float}
 TAG = described(str, "its tag or label; with `scheme: none`, an empty string for a word without a token")
-Word = schema("Word", "start and end are characters of the text, end exclusive.", word=str, tag=TAG, **SPAN)
+Word = schema(
+    "Word",
+    "start and end are characters of the text, end exclusive.",
+    word=str,
+    tag=TAG,
+    scores=(dict[str, float] | None, None),
+    **SPAN,
+)
 Entity = schema("Entity", "start and end are characters of the text, end exclusive.", text=str, label=str, **SPAN)
 Span = schema("Span", "start and end are characters of the context, end exclusive.", answer=str, **SPAN)
 Hit = schema("Hit", "A document of the request's rows.", id=str, score=float)

@@ -16,6 +16,7 @@ from bertkit.data.table import column_values, numbers, required
 from bertkit.errors import DataError, Problem
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import metrics, similarity
+from bertkit.evaluation.conformal import Conformal
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.models.encoder import Encoder
@@ -53,6 +54,9 @@ class SentenceSimilarityOptions(VectorOptions):
     )
     threshold: float | None = Field(
         None, description="Two labels by cosine: the cosine from which a pair is similar. null: fitted on validation."
+    )
+    conformal: Conformal | None = Field(
+        None, description="softmax: what sets with a coverage are taken from. null: fitted on validation."
     )
 
 
@@ -186,8 +190,11 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
         return similarity.by_cosine(sides, rows, self.names, self.options.threshold)
 
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
-        """The threshold of best accuracy, where two labels come from cosines and the recipe left it open."""
-        if not self.names or self.options.loss == "softmax" or self.options.threshold is not None:
+        """The calibration of sets of the classifier's labels; or the threshold of best accuracy, where two labels come
+        from cosines; where left open."""
+        if self.options.loss == "softmax":
+            return self._graded_labels([*self.answer(rows, predict)], rows).calibrated()
+        if not self.names or self.options.threshold is not None:
             return {}
         cosines = [answer["score"] for answer in self.answer(rows, predict)]
         return {"threshold": similarity.best_threshold(self._numbers(rows, "label"), cosines)}
@@ -198,10 +205,15 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
             return similarity.of_rows(answers, rows)
         if not self.names:
             raise DataError(Problem("column `label`", "this model learned no labels, only cosines", "Map a `score`."))
-        truth = self._numbers(rows, "label")
         if self.options.loss == "softmax":
-            return GradedLabels.of("single-label", self.names, truth, answers, temperature=1.0)  # none is fitted
-        return similarity.LabelledPairs(truth, similarity.of(answers, "score"), self.options.threshold)
+            return self._graded_labels(answers, rows)
+        return similarity.LabelledPairs(
+            self._numbers(rows, "label"), similarity.of(answers, "score"), self.options.threshold
+        )
+
+    def _graded_labels(self, answers: Sequence[Answer], rows: Dataset) -> GradedLabels:
+        truth, known = np.asarray(self._numbers(rows, "label")), self.options.conformal
+        return GradedLabels.of("single-label", self.names, truth, answers, temperature=1.0, conformal=known)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """What the cosine of TF-IDF vectors, learned on the texts of train, scores."""

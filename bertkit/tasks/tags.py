@@ -17,6 +17,7 @@ from bertkit.data.table import numbers
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.models.heads.tagger import Tagged, expand_to_words
 from bertkit.tasks.labels import balanced_weights, output_names, repeated, settle_weights
+from bertkit.tasks.type_sets import by_type, type_names, type_of
 from bertkit.text import counted
 
 if TYPE_CHECKING:
@@ -33,11 +34,6 @@ def with_labels(schema: Schema, scheme: tagging.Learned) -> Schema:
     columns = {name: column for name, column in schema.columns.items() if name != "spans"}
     tags = columns["tags"]._replace(holds="word_labels", about="one label per word")
     return replace(schema, columns={**columns, "tags": tags}, targets=("tags",))
-
-
-def type_of(tag: str, scheme: tagging.Learned = "BIO") -> str:
-    """The entity type of a tag, O for none; in the scheme `none` the label that it is."""
-    return tag if scheme == "none" else tag.partition("-")[2] or "O"
 
 
 def described(options: Any) -> str:
@@ -143,18 +139,22 @@ def window_labels(
     return [list(islice(known, len(words))) for words in columns["words"]]
 
 
-def as_answer(
-    text: str, words: Sequence[tuple[int, int]], read: Sequence[int], best: Tagged, scheme: tagging.Learned
-) -> Answer:
+def as_answer(text: str, words: Sequence[tuple[int, int]], read: Sequence[int], best: Tagged, options: Any) -> Answer:
     """The answer for a sentence: `words`, `entities` unless the scheme is `none`, and `truncated`.
 
     words: their characters; read: those decoded.
     """
-    tags, scores, entities = expand_to_words(best, read, len(words), plain=scheme == "none")
+    plain = options.scheme == "none"
+    tags, scores, entities = expand_to_words(best, read, len(words), plain=plain)[:3]
     borders = [(kind, words[first][0], words[last - 1][1], score) for kind, first, last, score in entities]
     shown = [{"text": text[a:b], "label": kind, "start": a, "end": b, "score": score} for kind, a, b, score in borders]
-    tagged = [
+    tagged: list[dict[str, Any]] = [
         {"word": text[a:b], "tag": tag, "start": a, "end": b, "score": score}
         for (a, b), tag, score in zip(words, tags, scores, strict=True)
     ]
-    return {"words": tagged, **({} if scheme == "none" else {"entities": shown}), "truncated": False}
+    if options.word_scores:
+        known = dict(zip(read, by_type(best.posterior, options).tolist(), strict=True))
+        for index, word in enumerate(tagged):
+            unread = {} if plain else {"O": 1.0}
+            word["scores"] = dict(zip(type_names(options), known[index], strict=True)) if index in known else unread
+    return {"words": tagged, **({} if plain else {"entities": shown}), "truncated": False}

@@ -61,7 +61,7 @@ class TextClassificationOptions(TaskOptions):
         None, description="multi-label: probability from which a label is assigned. null: fitted on validation."
     )
     conformal: Conformal | None = Field(
-        None, description="single-label: what sets with a coverage are taken from. null: fitted on validation."
+        None, description="What sets and intervals with a coverage are taken from. null: fitted on validation."
     )
 
 
@@ -225,9 +225,7 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
         return metrics.selecting(self.kind, self.names)
 
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
-        """Temperature (Guo et al. 2017), then thresholds of best F1 or the calibration of sets, where left open."""
-        if self.kind == "regression":
-            return {}
+        """Temperature (Guo et al. 2017), thresholds of best F1 and the calibration of sets, where left open."""
         return self.grade(DiskList(self.answer(rows, predict)), rows).calibrated()
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> GradedLabels:

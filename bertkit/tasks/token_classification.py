@@ -18,12 +18,14 @@ from bertkit.encoding.words import encode_words
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation import calibration
 from bertkit.evaluation import words as scoring
+from bertkit.evaluation.conformal import Conformal
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.metrics import PER_LABEL
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.models.heads import tagger
 from bertkit.tasks import tags as own
+from bertkit.tasks import type_sets
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
 from bertkit.tasks.labels import Name, Weights, weight_tensor
 
@@ -67,6 +69,10 @@ class TokenClassificationOptions(TaskOptions):
     temperature: Annotated[float, Field(ge=1e-3)] | None = Field(
         None, description="Of the tags' scores, transitions included. null: fitted on validation."
     )
+    conformal: Conformal | None = Field(
+        None, description="What sets of types with a coverage are taken from. null: fitted on validation."
+    )
+    word_scores: bool = Field(False, description="Each word has the `scores` of O and all types, or of all labels.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -234,7 +240,7 @@ class TokenClassification(Task[TokenClassificationOptions]):
     def weights(self, like: Tensor) -> Tensor | None:
         """Class weights `(tags,)`, on the device of `like`; None where all count the same."""
         return weight_tensor(
-            self.options.class_weights, [own.type_of(tag, self.options.scheme) for tag in self.tags], like
+            self.options.class_weights, [type_sets.type_of(tag, self.options.scheme) for tag in self.tags], like
         )
 
     # --- outputs -> answers -> scores
@@ -250,7 +256,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
 
     def decode(self, items: Sequence[tagger.Emissions], features: Dataset, rows: Dataset) -> list[Answer]:
         """One answer per row: `words`, each a {word, tag, start, end, score}; unless the scheme is none, `entities`,
-        each a {text, label, start, end, score}; and `truncated`, which is never true.
+        each a {text, label, start, end, score}; and `truncated`, which is never true. Words have `scores` if the
+        options say so.
 
         start, end: characters of the row's text; of its words joined by spaces, where it has no text. A word's
         score is the posterior of its tag; an entity's is that of its words' tags together, and of ending there: with
@@ -260,24 +267,30 @@ class TokenClassification(Task[TokenClassificationOptions]):
         read, scores = tagger.words_of_rows(items, features, len(rows), len(self.tags))
         temperature = self.options.temperature or 1.0
         best = tagger.decode_tags(scores, items[0].chain, self.tags, temperature, plain=self.plain)
-        return [own.as_answer(*each, self.options.scheme) for each in zip(texts, words, read, best, strict=True)]
+        return [own.as_answer(*each, self.options) for each in zip(texts, words, read, best, strict=True)]
 
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
-        """The temperature that makes the gold tags' posteriors most likely; see `best_temperature`."""
-        if self.options.temperature is not None:
+        """The temperature that makes the gold tags' posteriors most likely (see `best_temperature`), and the
+        calibration of sets, where left open."""
+        if self.options.temperature is not None and self.options.conformal is not None:
             return {}
-        scores, gold, chain = list[Any](), list[Any](), None
+        scores, tags, gold, chain = list[Any](), list[Any](), list[Any](), None
         for items, features, part in predicted(self, rows, predict):
-            read, own = tagger.words_of_rows(items, features, len(part), len(self.tags))
-            scores += own
+            read, own_scores = tagger.words_of_rows(items, features, len(part), len(self.tags))
+            scores += own_scores
             gold += [self._ids(*pair) for pair in zip(part["tags"], read, strict=True)]
+            tags += [type_sets.read_tags(*pair, self.options) for pair in zip(part["tags"], read, strict=True)]
             chain = items[0].chain
 
         def decide(temperature: float) -> calibration.Decisions:
             found = tagger.gold_posteriors(scores, gold, chain, self.tags, temperature, plain=self.plain)
             return calibration.Decisions.of(found)
 
-        return {"temperature": calibration.best_temperature(decide)}
+        temperature = self.options.temperature or calibration.best_temperature(decide)
+        best = tagger.decode_tags(scores, chain, self.tags, temperature, plain=self.plain)
+        tables = [type_sets.by_type(each.posterior, self.options) for each in best]
+        known = self.options.conformal or type_sets.calibrate_types(tables, tags, self.options)
+        return {"temperature": temperature, "conformal": known}
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         gold = column_values(rows, required(rows, "tags"))

@@ -42,6 +42,7 @@ class Tagged(NamedTuple):
     tags: list[str]
     scores: list[float]  # the posterior of each tag
     entities: list[Entity]
+    posterior: np.ndarray  # of all tags, (words, tags)
 
 
 def window_emissions(arrays: Mapping[str, np.ndarray], tags: int, *, crf: bool) -> list[Emissions]:
@@ -92,7 +93,7 @@ def decode_tags(
     find: Find = (lambda _: []) if plain else entities
     if chain is None:
         return [_each_word(own, tags, temperature, find) for own in scores]
-    tagged = [Tagged([], [], [])] * len(scores)
+    tagged = [Tagged([], [], [], np.empty((0, len(tags))))] * len(scores)
     continues = np.array([[not plain and _continues(a, b) for b in tags] for a in tags])
     for rows, emissions, lengths, joint in _blocks(scores, chain, tags, temperature, plain):
         best = posteriors.decode(emissions, lengths, joint)
@@ -106,7 +107,9 @@ def decode_tags(
         for (place, kind, first, end), chance in zip(spans, chances.tolist(), strict=True):
             joined[place].append(Entity(kind, first, end, min(chance, 1.0)))
         for place, row in enumerate(rows):
-            tagged[row] = Tagged(named[place], chosen[place, : len(named[place])].clip(max=1).tolist(), joined[place])
+            words = len(named[place])
+            marginals = posterior.marginals[place, :words]
+            tagged[row] = Tagged(named[place], chosen[place, :words].clip(max=1).tolist(), joined[place], marginals)
     return tagged
 
 
@@ -122,20 +125,21 @@ def _each_word(scores: np.ndarray, tags: Sequence[str], temperature: float, find
         continuing = [i for i, tag in enumerate(tags) if end < len(named) and _continues(named[end - 1], tag)]
         ends = 1.0 - (posterior[end, continuing].sum() if continuing else 0.0)
         found.append(Entity(kind, first, end, float(chosen[first:end].prod() * ends)))
-    return Tagged(named, chosen.tolist(), found)
+    return Tagged(named, chosen.tolist(), found, posterior)
 
 
 def expand_to_words(best: Tagged, read: Sequence[int], words: int, *, plain: bool = False) -> Tagged:
     """The same for all words of a sentence, of which only `read` were decoded. The others are O, and split entities.
 
-    plain: tags are labels of words; a word that was not decoded has the label "", with a score of 0.
+    The posterior stays that of the words that were decoded. plain: tags are labels of words; a word that was not
+    decoded has the label "", with a score of 0.
     """
     if len(read) == words:
         return best
     if plain:
         found = dict(zip(read, zip(best.tags, best.scores, strict=True), strict=True))
         labels, chances = zip(*(found.get(word, ("", 0.0)) for word in range(words)), strict=True)
-        return Tagged(list(labels), list(chances), [])
+        return best._replace(tags=list(labels), scores=list(chances))
     tags, scores = ["O"] * words, [1.0] * words
     score_of = {word: entity.score for entity in best.entities for word in read[entity.first : entity.end]}
     bioes = any(tag[0] in "ES" for tag in best.tags)
@@ -146,7 +150,7 @@ def expand_to_words(best: Tagged, read: Sequence[int], words: int, *, plain: boo
             tag = {"I": "B", "E": "S"}[tag[0]] + tag[1:]
         tags[word], scores[word] = tag, best.scores[index]
     parts = [Entity(kind, first, end, score_of[first]) for kind, first, end in entities(tags)]
-    return Tagged(tags, scores, parts)
+    return best._replace(tags=tags, scores=scores, entities=parts)
 
 
 def gold_posteriors(
