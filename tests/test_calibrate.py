@@ -187,7 +187,7 @@ def test_tasks_without_labels_of_rows(case: str, tiny_encoder: Path, tmp_path: P
 
 
 def test_models_that_have_nothing_to_fit(tiny_encoder: Path, tmp_path: Path) -> None:
-    run, file = given("regression", tiny_encoder, tmp_path)
+    run, file = given("similarity-cosent", tiny_encoder, tmp_path)
     with pytest.raises(UserError, match="neither temperature nor thresholds"):
         bertkit.calibrate(run.folder, file)
     with pytest.raises(ModelError, match="was not trained by bertkit"):

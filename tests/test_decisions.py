@@ -211,8 +211,6 @@ def test_the_best_scores(tiny_encoder: Path, tmp_path: Path) -> None:
         ("regression", {"threshold": 0.5}, "has no decision threshold"),
         ("qa", {"threshold": 0.5}, "has no decision threshold"),
         ("similarity-nli", {"threshold": 0.5}, "has no decision threshold"),
-        ("multi-label", {"coverage": 0.5}, "does not support prediction sets"),
-        ("ner-crf", {"coverage": 0.5}, "does not support prediction sets"),
         ("qa", {"top_k": 3}, "has no label scores"),
         ("single-label", {"top_k": 0}, "0 is not above 0"),
         ("single-label", {"threshold": 1.5}, "1.5 is not a probability"),
