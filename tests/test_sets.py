@@ -331,7 +331,11 @@ def test_how_often_the_gold_answer_is_a_candidate(right: int, reached: float) ->
         ("retrieval", {"coverage": 0.5}, "does not support prediction sets"),
         ("regression", {"coverage": 0.5, "class_conditional": True}, "does not choose between labels"),
         ("multi-label", {"coverage": 0.95}, "requires 19 .* of each label, but the model has 8 of bad, 8 of good"),
-        ("ner-crf", {"coverage": 0.9}, "requires 9 .* of each label, but the model has 4 of ANIMAL, 8 of O, 6 of SENSE"),
+        (
+            "ner-crf",
+            {"coverage": 0.9},
+            "requires 9 .* of each label, but the model has 4 of ANIMAL, 8 of O, 6 of SENSE",
+        ),
     ],
 )
 def test_what_has_no_sets(case: str, given: dict[str, Any], what: str, tiny_encoder: Path, tmp_path: Path) -> None:
