@@ -38,6 +38,7 @@ _limit = partial(argument, type=positive_number)
     argument(
         "--store", "a vector store of `bertkit index`, for /search", action="append", default=[], metavar="[NAME=]STORE"
     ),
+    argument("--log-format", "json: an object a line, also for each request", choices=("text", "json"), default="text"),
     path("--api-key-file", "the key that clients must send; default: the variable BERTKIT_API_KEY"),
     _limit("--max-batch-tokens", "estimated tokens of a row, and of a call", default=Limits.max_batch_tokens),
     _limit("--max-client-batch-size", "rows per request", default=Limits.max_client_batch_size),
@@ -57,6 +58,7 @@ def serve(
     host: str,
     port: int,
     store: list[str],
+    log_format: str,
     api_key_file: Path | None,
     **limits: Any,
 ) -> None:
@@ -69,8 +71,11 @@ def serve(
     from bertkit.inference.predictor import load
     from bertkit.retrieval.models import model_identity
     from bertkit.retrieval.store import Store
+    from bertkit.serve.logs import log_as_json
     from bertkit.serve.server import Served, read_api_key, serve
 
+    if log_format == "json":
+        log_as_json()
     key, served = read_api_key(api_key_file), {}
     for name, model in models.items():
         predictor = load(model, revision=revision, task=task)

@@ -62,7 +62,7 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
     app = new_app(f"bertkit: {service.task.name}", service.task.describe(), {"": service}, {"": service.metrics})
     app.add_api_route("/info", service.info, summary="The model, and the server's limits")
     _add_answer_paths(app, service)
-    protect(app, service.limits, service.metrics, api_key)
+    protect(app, service.limits, service.metrics, api_key, service.model)
     return app
 
 
@@ -98,10 +98,10 @@ def new_app(title: str, about: str, services: Mapping[str, Service], metrics: Ma
     return app
 
 
-def protect(app: FastAPI, limits: Limits, metrics: Metrics, api_key: str | None) -> None:
-    """Add the limits and the API key to an application that has all its paths."""
+def protect(app: FastAPI, limits: Limits, metrics: Metrics, api_key: str | None, model: str | None = None) -> None:
+    """Add LimitsMiddleware and the API key to an application that has all its paths."""
     paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
-    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics, paths=paths, api_key=api_key)
+    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics, paths=paths, api_key=api_key, model=model)
     if api_key is not None:
         document = app.openapi()
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -160,10 +160,19 @@ def _refuse(app: FastAPI, path: str, why: str) -> None:
         raise Refused(424, why, "Backend")  # as text-embeddings-inference
 
 
-def add_path(app: FastAPI, path: str, handler: Handler, request_type: Any, response_type: Any, summary: str) -> None:
-    """Add a POST path whose handler gets the validated body."""
+def add_path(
+    app: FastAPI,
+    path: str,
+    handler: Handler,
+    request_type: Any,
+    response_type: Any,
+    summary: str,
+    model_of: Callable[[Any], str | None] | None = None,
+) -> None:
+    """Add a POST path whose handler gets the validated body. model_of: body -> the model's name for the log."""
 
     async def endpoint(body: Any, request: Request) -> Response:
+        request.state.model = model_of and model_of(body)
         build = await cancel_on_disconnect(request, handler(body))
         content = await asyncio.to_thread(lambda: to_json(build()))  # slow for many vectors
         return Response(content, media_type="application/json")

@@ -33,6 +33,9 @@ def make_models_app(services: Mapping[str, Service], limits: Limits, api_key: st
     async def info() -> dict[str, Any]:
         return {"models": {name: await service.info() for name, service in services.items()}}
 
+    def named(body: tei.OpenAIRequest) -> str | None:
+        return body.model if body.model in services else None
+
     async def openai(body: tei.OpenAIRequest) -> Callable[[], Any]:
         if (service := services.get(body.model or "")) is None:
             raise Refused(404, f"no model {body.model!r}; there are {names}", "Validation")
@@ -41,7 +44,7 @@ def make_models_app(services: Mapping[str, Service], limits: Limits, api_key: st
         return await service.openai(body)
 
     summary = "Vectors of texts, for OpenAI clients"
-    add_path(app, "/v1/embeddings", openai, tei.OpenAIRequest, tei.OpenAIResponse, summary)
+    add_path(app, "/v1/embeddings", openai, tei.OpenAIRequest, tei.OpenAIResponse, summary, named)
 
     @app.api_route("/{path:path}", methods=["GET", "POST"], include_in_schema=False)
     async def unknown(path: str) -> None:
