@@ -62,7 +62,8 @@ def search(
     hybrid: fuse the ranks by cosine with those by BM25 of the query's words (Cormack et al. 2009).
     exact: compare with all vectors, even if there is an approximate index.
     rerank: orders the first `candidates` documents by its scores of their best passages.
-    Raises DataError: an empty store or query, a bad vector, `top_k` or filter; ModelError: bad scores, or another model's store.
+    Raises DataError: an empty store or query, a bad vector, `top_k` or filter; ModelError: bad scores, or a
+    store of another model.
     """
     query, filter = replace_surrogates(query), None if filter is None else replace_surrogates(filter)
     unit = _checked(store, query, vector, top_k, candidates)
