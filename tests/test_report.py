@@ -32,6 +32,7 @@ from bertkit.report.examples import neighbours, write_explanations
 from bertkit.report.facts import Facts, read_facts
 from bertkit.report.html import compare, report, write_report
 from bertkit.report.table import number
+from bertkit.report.verdict import best_baseline
 from bertkit.run import Run
 from bertkit.training.finish import write_reports
 from bertkit.training.train import train
@@ -260,7 +261,9 @@ def test_the_surest_are_explained_wrong_and_right(run: Run) -> None:
     assert found is not None
     why = facts.explanations["examples"]
     wrong = [each["row"] for each in why if each["kind"] == "mistake"]
-    assert wrong == [each.row for each in found.top][:3]
+    first = {each.gold: each.row for each in reversed(found.every)}
+    assert set(wrong[: len(first)]) == {*first.values()}
+    assert len(wrong) == min(3, len(found.every))
     right = [each for each in why if each["kind"] == "hit"]
     scores = [each["answer"]["score"] for each in right]
     assert len(right) == min(3, len(facts.rows) - len(found.every)) > 0
@@ -271,6 +274,18 @@ def test_the_surest_are_explained_wrong_and_right(run: Run) -> None:
     assert "Attention maps of" in page.text
     assert [tag for tag, _ in page.elements].count("image") == 1
     assert report(facts) == report(read_facts(run.folder))
+
+
+def test_explained_are_the_most_confident_of_different_labels(run: Run, facts: Facts) -> None:
+    answers = [("a", "b", 0.9), ("a", "c", 0.8), ("b", "a", 0.7), ("c", "a", 0.6), ("a", "a", 0.99), ("a", "a", 0.98)]
+    answers += [("b", "b", 0.5), ("c", "c", 0.4)]
+    rows = [
+        {"text": f"text {place}", "label": gold, "answer": {"label": label, "score": score, "scores": {}}}
+        for place, (gold, label, score) in enumerate(answers)
+    ]
+    wrong, right = examples._wrong_and_right(run.load().task, replace(facts, rows=tuple(rows)))
+    assert [each.number for each in wrong] == [1, 3, 4, 2]
+    assert [each.number for each in right] == [5, 7, 8, 6]
 
 
 def test_long_texts_are_left_out(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -457,17 +472,34 @@ def test_labels_that_are_confused_are_neighbours(facts: Facts) -> None:
     assert few.names == names[:8]
 
 
+def test_labels_have_thresholds_and_bars_the_most_frequent_first(facts: Facts) -> None:
+    metrics = {f"{kind}/{name}": 0.25 for kind in ("precision", "recall", "f1") for name in ("rare", "often")}
+    own = {**facts.scores, "metrics": {**metrics, "support/rare": 3, "support/often": 40, "accuracy": 0.5}}
+    options = {**facts.options, "thresholds": {"rare": 0.125, "often": 0.75}}
+    splits = {**facts.results["splits"], facts.split: own}
+    many = replace(facts, rows=(), options=options, results={**facts.results, "splits": splits})
+    assert [row[:4] for row in sections.label_rows(many)] == [
+        ["label", "support", "threshold", "precision"],
+        ["often", "40", "0.7500", "0.2500"],
+        ["rare", "3 few", "0.1250", "0.2500"],
+    ]
+    assert report(many).count('<td class="bar" style="--share:0.2500">0.2500</td>') == 6
+    assert not [name for name in sections.fitted_options(many) if "threshold" in name]
+    assert "threshold" not in sections.label_rows(facts)[0]
+
+
 # --- the run as a whole
 
 
 def test_the_top_says_how_well_against_what_and_what_was_trained(facts: Facts, tiny_encoder: Path) -> None:
     expected = replace(facts, results={**facts.results, "expected": {"accuracy": [2.0, 3.0]}})
     page = well_formed(report(expected)).text
-    own, scores = sections.headline(facts), facts.scores
+    own, scores, best = sections.headline(facts), facts.scores, best_baseline(facts.results, "test")
     low, high = scores["intervals"]["accuracy"]
+    assert best is not None
     said = (
         f"accuracy on test {scores['metrics']['accuracy']:.4f} 95 % interval {low:.4f} … {high:.4f} 7 rows",
-        f"best baseline {own.baseline.score:.4f} {own.baseline.name} same rows" if own.baseline else "",
+        f"best baseline: {best.name} {best.score:.4f} {best.does} same rows",
         own.verdict.text,
         f"{tiny_encoder.name}, fine-tuned for text-classification (single texts, single-label, 2 labels: bad, good)",
         "on local files (16 training rows); 2 seeds of up to",
@@ -476,8 +508,6 @@ def test_the_top_says_how_well_against_what_and_what_was_trained(facts: Facts, t
     places = [page.index(each) for each in said]
     assert places == sorted(places)
     assert "the recipe expects" not in well_formed(report(facts)).text
-    for part in said[1:4]:
-        assert part.removesuffix(" same rows").removeprefix("best baseline ") in page
     assert own.verdict.text in sections.summary(facts)
     assert sections.trained(facts) in sections.summary(facts)
 
@@ -560,7 +590,7 @@ def test_training_makes_the_report(run: Run) -> None:
     text, results = well_formed(page).text, run.results
     test = results["splits"]["test"]["metrics"]["accuracy"]
     assert f"accuracy on test {number(test)} 95 % interval" in text
-    order = ["act", "scores", "labels", "mistakes", "closer", "data", "training", "how"]
+    order = ["act", "scores", "labels", "mistakes", "closer", "calibration", "data", "training", "how"]
     assert re.findall(r'<h2 id="(\w+)">', page) == order
     assert all(number(seed["metrics"]["test"]["accuracy"]) in text for seed in results["seeds"])
     assert all(sha256 in text for sha256 in read_json(run.folder / "data.json")["fingerprints"].values())

@@ -42,6 +42,8 @@ def results(
         (results(0.9, [0.88, 0.92], tfidf=0.9), Verdict("bad", "No better than a linear model on TF-IDF.")),
         (results(0.5, [0.4, 0.6], majority=0.6), Verdict("bad", "No better than always giving the same answer.")),
         (results(0.5, [0.4, 0.6], mine=0.6), Verdict("bad", "No better than mine.")),
+        (results(0.5, [0.3, 0.6], mine=0.64), Verdict("bad", "No better than mine.")),
+        (results(0.5, [0.3, 0.6], mine=0.65), Verdict("bad", "Clearly worse than mine.")),
         (results(0.9, [0.88, 0.92]), Verdict("unclear", "There is no baseline to compare it with.")),
         (results(0.9, [0.88, 0.92], tfidf=None), Verdict("unclear", "There is no baseline to compare it with.")),
         (results(None, tfidf=0.8), Verdict("bad", "accuracy is not defined on these rows.")),
@@ -85,7 +87,7 @@ def test_a_leak_comes_before_a_baseline_and_training_rows_before_a_leak() -> Non
 
 def test_the_best_baseline_has_a_name_in_words() -> None:
     found = best_baseline(results(majority=0.7, tfidf=0.8, none=None), "test")
-    assert found == (BASELINES["tfidf"], 0.8)
+    assert found == ("tfidf", BASELINES["tfidf"], 0.8)
 
 
 @pytest.mark.parametrize(

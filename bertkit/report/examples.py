@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from bertkit.report.mistakes import DISTANCES, mistakes
 from bertkit.report.rankings import is_ranked, queries
 from bertkit.tasks.base import Task
 from bertkit.tasks.vectors import VectorTask
+
+T = TypeVar("T")
 
 EXAMPLES = 3  # mistakes, and as many right answers
 MAX_LENGTH = 128  # tokens of an explained text
@@ -47,8 +50,9 @@ class Example(NamedTuple):
 def write_explanations(folder: Path) -> Path:
     """Explain a few examples of a finished run, and write RUN/explanations.json, which its report reads.
 
-    At most 3 mistakes and 3 right answers, the most confident ones to texts of at most 128 tokens; for a corpus,
-    documents with a masked word. Raises ModelError for a folder that is not a finished run.
+    At most 3 mistakes and 3 right answers, of different labels as far as possible, the most confident ones to texts
+    of at most 128 tokens; for a corpus, documents with a masked word.
+    Raises ModelError for a folder that is not a finished run.
     """
     facts, predictor = read_facts(folder), require_torch_model(load(folder), folder)
     if facts.corpus:
@@ -85,7 +89,7 @@ def _explained(predictor: Predictor, examples: Iterable[Example], kind: str) -> 
 
 
 def _wrong_and_right(task: Task, facts: Facts) -> Iterator[Iterator[Example]]:
-    """Mistakes, then right answers, the most confident first; the smaller half of distances counts as right."""
+    """Mistakes, then right answers: the most confident of each label; the smaller half of distances counts as right."""
     wrong = mistakes(facts)
     if wrong is None:
         return
@@ -103,8 +107,18 @@ def _wrong_and_right(task: Task, facts: Facts) -> Iterator[Iterator[Example]]:
             return Example(number, *_with_context(task, facts.rows, number - 1), gold)
         return Example(number, [{"query": facts.rows[number - 1]["query"], "document": first[number]}], 0, gold)
 
-    yield (example(each.row, each.gold) for each in wrong.every[:near])
-    yield map(example, right)
+    yield (example(each.row, each.gold) for each in _spread(wrong.every[:near], lambda each: each.gold))
+    yield map(example, _spread(right, lambda number: str(facts.rows[number - 1]["answer"].get("label"))))
+
+
+def _spread(found: Iterable[T], label: Callable[[T], str]) -> list[T]:
+    """The first of each label, then the second of each, and so on: else near-copies of one text come first."""
+    seen = Counter[str]()
+    ranked = []
+    for each in found:
+        ranked.append((seen[label(each)], each))
+        seen[label(each)] += 1
+    return [each for _, each in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def _confidence(answer: Mapping[str, Any]) -> float:

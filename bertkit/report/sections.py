@@ -92,7 +92,7 @@ def summary(facts: Facts) -> str:
     """The selection metric with its interval, the best baseline, the verdict, and what was trained on what."""
     own = headline(facts)
     text = f"{own.metric}: {number(own.score)} ({'; '.join(filter(None, [own.interval, own.rows]))}). "
-    text += f"Best baseline: {number(own.baseline.score)} ({own.baseline.name}). " if own.baseline else ""
+    text += f"Best baseline: {number(own.baseline.score)} ({own.baseline.does}). " if own.baseline else ""
     return f"{text[0].upper()}{text[1:]}{own.verdict.text} {trained(facts)}"
 
 
@@ -119,18 +119,19 @@ def _calibrated_later(facts: Facts) -> list[Finding]:
     """That temperature and thresholds are no longer those of the scores, if `bertkit calibrate` changed them."""
     if not (found := facts.calibrated):
         return []
-    values = ", ".join(f"{name} {value}" for name, value in _fitted(found["options"]).items())
+    values = [f"{name} {value}" for name, value in _fitted(found["options"]).items()]
+    values += [f"threshold of {name} {value:.4f}" for name, value in label_thresholds(found["options"]).items()]
     on = f"{found['rows']:,} rows (sha256 {found['sha256'][:16]}…; {found['goal']})"
-    what = f"these scores are from before `bertkit calibrate`, which fitted on {on} what answers now use: {values}"
-    return [warn(what, "Score the calibrated model with bertkit evaluate.")]
+    what = f"these scores are from before `bertkit calibrate`, which fitted on {on} what answers now use"
+    return [warn(f"{what}: {', '.join(values)}", "Score the calibrated model with bertkit evaluate.")]
 
 
 def score_rows(facts: Facts) -> list[list[str]]:
-    """Split, metric, score, interval, then each baseline; the first row is the header."""
+    """Split, metric, score, interval, then each baseline; the first row is the header, the reported split is next."""
     baselines = facts.results["baselines"]
     others = list(dict.fromkeys(name for each in baselines.values() for name in each))
     rows = [["split", "metric", "this model", "95 % interval", *others]]
-    for split, scores in facts.results["splits"].items():
+    for split, scores in sorted(facts.results["splits"].items(), key=lambda each: each[0] != facts.split):
         metrics, theirs = scores["metrics"], baselines.get(split, {})
         for name in overall_metrics(metrics, facts.headline):
             cells = [number(metrics[name]), interval(scores["intervals"].get(name))]
@@ -181,13 +182,17 @@ def support(facts: Facts) -> dict[str, int | None]:
 
 
 def label_rows(facts: Facts) -> list[list[str]]:
-    """Support, precision, recall and F1 of each label; the first row is the header. Empty without labels."""
-    metrics, bounds = facts.scores["metrics"], facts.scores["intervals"]
-    rows = [["label", "support", "precision", "recall", "F1", "95 % interval of F1"]]
-    for name, count in support(facts).items():
+    """Support, threshold, precision, recall and F1 of each label, the most frequent first; the first row is the header.
+
+    The threshold only where labels have thresholds of their own. Empty without labels.
+    """
+    metrics, bounds, own = facts.scores["metrics"], facts.scores["intervals"], label_thresholds(facts.options)
+    rows = [["label", "support", *(["threshold"] if own else []), "precision", "recall", "F1", "95 % interval of F1"]]
+    for name, count in sorted(support(facts).items(), key=lambda each: -(each[1] or 0)):
         few = " few" if count is not None and count < FEW else ""
         scores = [number(metrics.get(f"{kind}/{name}")) for kind in ("precision", "recall", "f1")]
-        rows.append([name, "–" if count is None else f"{count:,}{few}", *scores, interval(bounds.get(f"f1/{name}"))])
+        counts = ["–" if count is None else f"{count:,}{few}", *([number(own.get(name))] if own else [])]
+        rows.append([name, *counts, *scores, interval(bounds.get(f"f1/{name}"))])
     return rows if len(rows) > 1 else []
 
 
@@ -216,17 +221,19 @@ def points_of(facts: Facts, name: str, seed: int) -> list[tuple[float, float]]:
 
 
 def fitted_options(facts: Facts) -> Mapping[str, str]:
-    """Temperature and thresholds that the scores are of, whether fitted or given."""
+    """Temperature and thresholds that the scores are of, whether fitted or given; those of single labels left out."""
     return _fitted(facts.options)
 
 
 def _fitted(options: Mapping[str, Any]) -> Mapping[str, str]:
-    titles = {"temperature": "temperature", "null_threshold": "null threshold", "threshold": "threshold"}
-    values = {title: f"{options[key]:.4f}" for key, title in titles.items() if options.get(key) is not None}
-    limits = options.get("thresholds")
-    if isinstance(limits, Mapping):
-        values |= {f"threshold of {name}": f"{value:.4f}" for name, value in limits.items()}
-    return values
+    names = [name for name in ("temperature", "null_threshold", "threshold") if options.get(name) is not None]
+    return {name.replace("_", " "): f"{options[name]:.4f}" for name in names}
+
+
+def label_thresholds(options: Mapping[str, Any]) -> Mapping[str, float]:
+    """The thresholds of single labels, if they have their own."""
+    thresholds = options.get("thresholds")
+    return thresholds if isinstance(thresholds, Mapping) else {}
 
 
 COVERAGE = {

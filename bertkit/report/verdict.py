@@ -28,9 +28,10 @@ class Verdict(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """A baseline in words, and its score."""
+    """A baseline: its name in the results, what it does, and its score."""
 
     name: str
+    does: str
     score: float
 
 
@@ -43,15 +44,15 @@ def reported_split(results: Mapping[str, Any]) -> str:
 def best_baseline(results: Mapping[str, Any], split: str) -> Baseline | None:
     """The baseline with the highest selection metric on a split; of equal ones the first."""
     scores = {name: each.get(results["headline"]) for name, each in results["baselines"].get(split, {}).items()}
-    known = [Baseline(BASELINES.get(name, name), score) for name, score in scores.items() if score is not None]
+    known = [Baseline(name, BASELINES.get(name, name), score) for name, score in scores.items() if score is not None]
     return max(known, key=lambda each: each.score, default=None)
 
 
 def verdict(results: Mapping[str, Any], findings: Sequence[Finding]) -> Verdict:
     """How far the selection metric can be trusted, and whether it is better than the best baseline.
 
-    Only a model has an interval; its baseline is taken to be as uncertain and independent of it, so that a lead is
-    clear if it is larger than √2 times the lower half of the interval. findings: of the data.
+    Only a model has an interval; its baseline is taken to be as uncertain and independent of it, so that a difference
+    is clear if it is larger than √2 times the half of the interval on the baseline's side. findings: of the data.
     """
     split, name = reported_split(results), results["headline"]
     scores, best = results["splits"][split], best_baseline(results, split)
@@ -65,7 +66,8 @@ def verdict(results: Mapping[str, Any], findings: Sequence[Finding]) -> Verdict:
     if best is None:
         return Verdict("unclear", "There is no baseline to compare it with.")
     if score <= best.score:
-        return Verdict("bad", f"No better than {best.name}.")
+        worse = bounds and best.score - score > math.sqrt(2) * (bounds[1] - score)
+        return Verdict("bad", f"{'Clearly worse' if worse else 'No better'} than {best.does}.")
     if scores["rows"] < FEW:
         return Verdict("unclear", f"Better than the best baseline, but on too few rows to be sure ({scores['rows']}).")
     if not bounds or score - best.score <= math.sqrt(2) * (score - bounds[0]):
