@@ -47,7 +47,7 @@ def by_type(posterior: Floats, options: Any) -> Floats:
 def calibrate_types(tables: Sequence[Floats], gold: Iterable[Sequence[str]], options: Any) -> Conformal:
     """What sets of types are taken from. tables: probabilities `(words, types)` of the words that were read in each
     sentence. gold: their tags in BIO, or labels."""
-    probabilities, kinds, sentences = _outcomes(tables, gold, options)
+    probabilities, kinds, sentences = outcomes(tables, gold, options)
     names = type_names(options)
     return Conformal(rows=len(tables), gold=[], labels=by_label(probabilities, kinds, names, sentences))
 
@@ -57,13 +57,8 @@ def coverage_of_types(
 ) -> Iterator[Coverage]:
     """The sets of these words at the usual coverages. answers: with the `scores` of words. gold: tags of all words, in
     BIO, or labels."""
-    names, tables, tags = type_names(options), list[Floats](), list[Sequence[str]]()
-    for answer, own in zip(answers, gold, strict=True):
-        scores = [word["scores"] for word in answer["words"]]
-        read = [word for word, each in enumerate(scores) if len(each) == len(names)]
-        tables.append(np.array([[scores[word][name] for name in names] for word in read]).reshape(-1, len(names)))
-        tags.append(read_tags(own, read, options))
-    probabilities, kinds, sentences = _outcomes(tables, tags, options)
+    names, (tables, tags) = type_names(options), scored_words(answers, gold, options)
+    probabilities, kinds, sentences = outcomes(tables, tags, options)
     for coverage, limits in usual(partial(least_by_label, options.conformal["labels"])):
         least = np.array([limits[name] for name in names])
         right, sizes = probabilities >= least[kinds], (np.concatenate(tables) >= least).sum(axis=1)
@@ -72,12 +67,25 @@ def coverage_of_types(
         yield measured_by_label(coverage, shares, sizes)
 
 
+def scored_words(
+    answers: Iterable[Mapping[str, Any]], gold: Iterable[Sequence[str]], options: Any
+) -> tuple[list[Floats], list[list[str]]]:
+    """Of each sentence the probabilities `(words, types)` of the words that were read, and their gold tags."""
+    names, tables, tags = type_names(options), list[Floats](), list[list[str]]()
+    for answer, own in zip(answers, gold, strict=True):
+        scores = [word["scores"] for word in answer["words"]]
+        read = [word for word, each in enumerate(scores) if len(each) == len(names)]
+        tables.append(np.array([[scores[word][name] for name in names] for word in read]).reshape(-1, len(names)))
+        tags.append(read_tags(own, read, options))
+    return tables, tags
+
+
 def read_tags(tags: Sequence[str], read: Sequence[int], options: Any) -> list[str]:
     """The gold tags, in BIO, or labels of the words that were read."""
     return tagging.restrict(tags, read, "none" if options.scheme == "none" else "BIO")
 
 
-def _outcomes(tables: Iterable[Floats], gold: Iterable[Sequence[str]], options: Any) -> tuple[Floats, Ints, Ints]:
+def outcomes(tables: Iterable[Floats], gold: Iterable[Sequence[str]], options: Any) -> tuple[Floats, Ints, Ints]:
     """Of each entity, and each word outside of entities, `(outcomes,)`: the least probability that one of its words
     gives to its type, the index of that type, and its sentence."""
     ids = {name: index for index, name in enumerate(type_names(options))}
