@@ -17,7 +17,7 @@ from bertkit.text import first_line
 COMMANDS = (
     *(recipes.recipes, recipes.show, recipes.copy, recipes.check, recipes.train),
     *(models.evaluate, models.predict, shell.shell, models.calibrate),
-    *(vectors.embed, vectors.mine, vectors.cache, vectors.index, vectors.search),
+    *(vectors.embed, vectors.duplicates, vectors.mine, vectors.cache, vectors.index, vectors.search),
     *(models.push, models.report, models.clean, models.explain, models.export, serving.serve),
     *(recipes.sweep, recipes.tokenizer_train, doctor.doctor),
 )

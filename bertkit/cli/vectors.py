@@ -1,4 +1,4 @@
-"""The commands about vectors: embed, mine, cache, index, search."""
+"""The commands about vectors: embed, duplicates, mine, cache, index, search."""
 
 from __future__ import annotations
 
@@ -8,9 +8,22 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from bertkit.cli.shared import COLUMN, COLUMNS, JSON, LAYOUT, MODEL, ROWS, argument, column_names, command, flag, path
+from bertkit.cli.shared import (
+    COLUMN,
+    COLUMNS,
+    JSON,
+    LAYOUT,
+    MODEL,
+    ROWS,
+    argument,
+    column_names,
+    command,
+    files_and_overrides,
+    flag,
+    path,
+)
 from bertkit.errors import UserError
-from bertkit.text import counted
+from bertkit.text import counted, part_of
 
 
 @command(
@@ -63,6 +76,35 @@ def mine(source: str, data: Path, split: str, output: Path, **options: Any) -> N
 
     count = mine_file(dual_encoder(source), data, split, output, **options)
     print(f"{count:,} rows in {output}", file=sys.stderr)
+
+
+@command(
+    "find near-duplicate texts in files, and the texts that several files share",
+    argument("rest", f"{ROWS}; with data.KEY=VALUE", nargs="+", metavar="FILE"),
+    argument("--model", "a run folder, a model folder or a Hub id, for the vectors", required=True, metavar="MODEL"),
+    argument("--threshold", "the smallest cosine of duplicates", default=0.95, metavar="X"),
+    COLUMN,
+    flag("--across", "only clusters with texts of several files, such as train and test"),
+    path("--output", ".jsonl, a line per text: cluster, where, id, cosine, text; default: the screen"),
+)
+def duplicates(rest: list[str], model: str, threshold: float, output: Path | None, **options: Any) -> None:
+    from bertkit.files import require_suffix
+    from bertkit.retrieval.duplicates import duplicates_text, find_duplicates, write_duplicates
+    from bertkit.retrieval.models import cached_vectors
+
+    files, overrides = files_and_overrides(rest)
+    if not files:
+        raise UserError("no files to compare", "bertkit duplicates FILE --model MODEL")
+    if output:
+        require_suffix(output, ".jsonl")
+    encode = cached_vectors(model, "text")
+    clusters, texts = find_duplicates(encode, files, threshold, overrides=overrides, **options)
+    if output:
+        write_duplicates(clusters, output)
+    else:
+        print("\n".join(duplicates_text(clusters)), end="\n" * bool(clusters))
+    summary = f"{part_of(sum(map(len, clusters)), texts, 'text')} in {counted(len(clusters), 'cluster')}"
+    print(f"{summary} of near-duplicates" + (f", in {output}" if output else ""), file=sys.stderr)
 
 
 @command(
