@@ -19,6 +19,7 @@ import torch
 from cases import CASES, DRAWN, Case, encoder
 from datasets import Dataset
 from finished import finished
+from matplotlib.figure import Figure
 
 from bertkit.cli.main import main
 from bertkit.errors import ModelError, UserError
@@ -549,20 +550,53 @@ def test_a_baseline_as_good_is_said(facts: Facts) -> None:
     assert "No better than always giving the same answer." in well_formed(report(own)).text
 
 
-def test_curves_have_all_seeds_and_the_kept_checkpoint(facts: Facts) -> None:
-    loss, headline = sections.training(facts)
+def test_curves_have_all_seeds_the_baselines_and_the_kept_checkpoint(facts: Facts) -> None:
+    log = [{"seed": seed, "step": 2 * step, "eval_accuracy": step / 7} for seed in (1, 2) for step in range(1, 5)]
+    loss, headline = sections.training(replace(facts, log=(*facts.log, *log)))
     for picture in (loss, headline):
         assert "seed 1 from" in picture.alt
         assert "seed 2 from" in picture.alt
     assert "ring" in headline.note
+    assert "majority" in headline.alt
+    assert "majority" not in loss.alt
     assert len(sections.points_of(facts, "loss", 1)) == 4
     assert sections.seed_rows(facts)[-1][0] == "mean ± sd"
 
 
-def test_no_curve_of_one_point(facts: Facts) -> None:
-    assert pictures.curves("loss", {"seed 1": [(1, 2.0)], "seed 2": []}) is None
-    quiet = replace(facts, log=())
-    assert "Too little was logged" in well_formed(report(quiet)).text
+def test_what_was_logged_once_or_twice_is_a_sentence(facts: Facts) -> None:
+    lines = {"seed 1": [(1, 2.0), (2, 1.5)], "seed 2": []}
+    assert pictures.curves("loss", lines) is None
+    assert pictures.curves("loss", {**lines, "seed 2": [(1, 2.0), (2, 1.5), (3, 1.0)]}) is not None
+    log = [{"seed": 1, "step": 1200, "loss": 2.0}, {"seed": 1, "step": 2400, "loss": 1.5}]
+    few = replace(facts, log=(*log, {"seed": 2, "step": 1200, "loss": 1.75}))
+    told = "training loss: seed 1: 2.0000 at step 1,200, 1.5000 at step 2,400; seed 2: 1.7500 at step 1,200."
+    assert sections.short_curves(few) == [told]
+    assert told[1:] in well_formed(report(few)).text
+    assert "Nothing was logged" in well_formed(report(replace(facts, log=()))).text
+
+
+@pytest.mark.parametrize(
+    ("values", "score", "ends"),
+    [
+        ([0.91, 0.92], True, (0.8, 1.0)),
+        ([0.31, 0.84], True, (0.3, 0.9)),
+        ([0.01, 0.02], True, (0.0, 0.2)),
+        ([-0.15, 0.02], True, (-0.2, 0.1)),
+        ([1.0, 1.0], True, (0.8, 1.0)),
+        ([0.5, 2.0], False, (0.0, None)),
+        ([6.5, 7.0], False, (None, None)),
+        ([3.0, 40.0], True, (0.0, None)),
+    ],
+)
+def test_an_axis_does_not_magnify_noise(values: list[float], score: bool, ends: tuple[Any, Any]) -> None:
+    axes = Figure().add_subplot()
+    axes.plot(values)
+    cut = pictures._limit(axes, values, score)
+    low, high = axes.get_ylim()
+    assert low <= min(values) <= max(values) <= high
+    for found, end in zip((low, high), ends, strict=True):
+        assert end is None or found == pytest.approx(end, abs=0.011)
+    assert cut == (low > 0.05)
 
 
 def test_lengths_beyond_the_limit_are_hatched() -> None:

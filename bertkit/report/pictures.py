@@ -26,6 +26,7 @@ NAMES = {INK: "ink", FAINT: "faint", **{color: f"s{place}" for place, color in e
 BLUE, GAP = (43, 143, 208, 255), (128, 128, 128, 110)  # of images, which have no names: visible in light and dark
 DASHES = ("-", "--", ":", "-.")
 MARKS = "os^Dv*"
+MIN_POINTS = 3  # of a curve; fewer are told in a sentence
 STYLE: Any = {
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",
@@ -54,11 +55,19 @@ class Picture(NamedTuple):
 
 
 @mpl.rc_context(STYLE)
-def curves(logged: str, lines: Mapping[str, Points], marked: Mapping[str, float] | None = None) -> Picture | None:
-    """A logged number over steps. lines: name -> (step, value); marked: name -> the step of the chosen checkpoint."""
-    title = "training loss" if logged == "loss" else f"{logged.removeprefix('eval_')} on validation"
+def curves(
+    logged: str,
+    lines: Mapping[str, Points],
+    marked: Mapping[str, float] | None = None,
+    baselines: Mapping[str, float] | None = None,
+) -> Picture | None:
+    """A logged number over steps; None where no line has three points.
+
+    lines: name -> (step, value); marked: name -> the step of the chosen checkpoint; baselines: name -> value.
+    """
+    title, constants = title_of(logged), baselines or {}
     lines = {name: points for name, points in lines.items() if points}
-    if max(map(len, lines.values()), default=0) < 2:
+    if max(map(len, lines.values()), default=0) < MIN_POINTS:
         return None
     figure, axes = _axes("step", title)
     for place, (name, points) in enumerate(lines.items()):
@@ -69,12 +78,39 @@ def curves(logged: str, lines: Mapping[str, Points], marked: Mapping[str, float]
         best = (marked or {}).get(name)
         chosen = [value for step, value in points if step == best]
         axes.plot([best] * len(chosen), chosen, "o", color=color, markersize=9, fillstyle="none")
+    for place, (name, value) in enumerate(constants.items(), 1):
+        axes.axhline(value, color=FAINT, linestyle=(0, (2 * place - 1, 2)), label=f"{name} {value:.3f}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if len(lines) > 1:
-        axes.legend(ncols=2)
+    drawn = [value for points in lines.values() for _, value in points]
+    cut = _limit(axes, [*drawn, *constants.values()], score="loss" not in logged)
+    if len(lines) + len(constants) > 1:
+        _legend(figure)
     ends = [f"{name} from {points[0][1]:.3g} to {points[-1][1]:.3g}" for name, points in list(lines.items())[:8]]
-    note = "A ring marks the checkpoint that was selected." if marked else ""
-    return Picture(title, to_svg(figure, title), f"{title} over steps: {'; '.join(ends)}.", note)
+    ends += [f"{name} {value:.3g}" for name, value in constants.items()]
+    note = ["A ring marks the checkpoint that was selected."] * bool(marked) + ["The axis does not begin at 0."] * cut
+    return Picture(title, to_svg(figure, title), f"{title} over steps: {'; '.join(ends)}.", " ".join(note))
+
+
+def title_of(logged: str) -> str:
+    """What a key of metrics.jsonl is called in a report."""
+    return "training loss" if logged == "loss" else f"{logged.removeprefix('eval_')} on validation"
+
+
+def _limit(axes: Any, values: Sequence[float], score: bool) -> bool:
+    """Limit the axis of these values so that noise does not look like progress; returns whether 0 is cut off.
+
+    A score from -1 to 1 gets a range in whole tenths, at least two of them; other values start at 0, unless they are
+    far from it.
+    """
+    low, high = min(values), max(values)
+    if score and low >= -1 and high <= 1:
+        tenths = np.floor(low * 10) / 10, np.ceil(high * 10) / 10
+        bottom = max(min(tenths[0], tenths[1] - 0.2), 0 if low >= 0 else -1)
+        axes.set_ylim(bottom - 0.01, max(tenths[1], bottom + 0.2) + 0.01)
+        return bool(bottom > 0)
+    if 0 <= low <= high / 2:
+        axes.set_ylim(bottom=0)
+    return low > high / 2
 
 
 @mpl.rc_context(STYLE)
@@ -156,16 +192,22 @@ def lengths(tokens: Sequence[int], limit: int) -> Picture:
 
 
 @mpl.rc_context(STYLE)
-def scatter(points: Points, across: str, along: str) -> Picture:
-    """One dot a row, gold by predicted; of more than 1,500 rows every nth."""
+def scatter(points: Points, across: str, along: str, alike: bool = False) -> Picture:
+    """One dot a row, gold by predicted; of more than 1,500 rows every nth. alike: whether both have one scale."""
     step = -(-len(points) // 1500)
     gold, given = zip(*points[::step], strict=True)
     figure, axes = _axes(across, along, height=3.4)
     axes.scatter(gold, given, s=14, color=SERIES[0], alpha=0.7, linewidths=0)
+    if alike:
+        ends = min(*gold, *given), max(*gold, *given)
+        axes.plot(ends, ends, ":", color=FAINT, linewidth=1, zorder=0)
+    else:
+        _limit(axes, given, score=True)
     alt = f"Scatter plot of {len(gold):,} rows, {across} from {min(gold):g} to {max(gold):g} against {along} from "
     alt += f"{min(given):.3g} to {max(given):.3g}."
-    note = f"Every {step}th row." if step > 1 else ""
-    return Picture(f"{along} against {across}", to_svg(figure, "scatter"), alt, note)
+    note = ["A dot is a row." if step == 1 else f"A dot is a row, every {step}th."]
+    note += ["On the dotted line, both are equal."] * alike
+    return Picture(f"{along} against {across}", to_svg(figure, "scatter"), alt, " ".join(note))
 
 
 @mpl.rc_context(STYLE)
@@ -188,7 +230,8 @@ def threshold(points: Points, chosen: float) -> Picture:
     figure, axes = _axes("null threshold, nats", "F1")
     axes.step(*zip(*points, strict=True), where="post", color=SERIES[0], linewidth=1.6)
     axes.axvline(chosen, color=SERIES[1], linestyle="--", linewidth=1.4, label=f"in use, {chosen:.2f}")
-    axes.legend()
+    axes.set_ylim(bottom=0)
+    _legend(figure)
     at, best = max(points, key=lambda point: point[1])
     alt = f"F1 over null thresholds: at most {best:.3f}, from {at:.2f}; {chosen:.2f} is in use."
     note = "Questions with null odds above the threshold get no answer. It was chosen on validation."

@@ -204,15 +204,35 @@ def overview(facts: Facts) -> Picture | None:
 
 
 def training(facts: Facts) -> list[Picture]:
-    """Loss and headline over steps, a line for each seed; in pretraining every metric that was logged."""
-    outcomes, headline = facts.results["seeds"], f"eval_{facts.headline}"
-    best = {f"seed {each['seed']}": each["best_step"] for each in outcomes if each["best_step"]}
-    logged = [key for event in facts.log for key in event if facts.corpus and key.startswith("eval_")]
-    drawn = []
-    for name in dict.fromkeys(("loss", headline, *logged)):
-        lines = {f"seed {each['seed']}": points_of(facts, name, each["seed"]) for each in outcomes}
-        drawn.append(pictures.curves(name, lines, best if name == headline else None))
+    """The curves of what was logged often enough, with the baselines of the headline."""
+    drawn, baselines = [], facts.results["baselines"].get("validation", {})
+    best = {f"seed {each['seed']}": each["best_step"] for each in facts.results["seeds"] if each["best_step"]}
+    for name, lines in _logged(facts).items():
+        if name == f"eval_{facts.headline}":
+            scores = {other: each[facts.headline] for other, each in baselines.items() if each.get(facts.headline)}
+            drawn.append(pictures.curves(name, lines, best, scores))
+        else:
+            drawn.append(pictures.curves(name, lines))
     return list(filter(None, drawn))
+
+
+def short_curves(facts: Facts) -> list[str]:
+    """What was logged once or twice, in sentences."""
+    told = []
+    for name, lines in _logged(facts).items():
+        if 0 < max(map(len, lines.values())) < pictures.MIN_POINTS:
+            values = {seed: [f"{value:.4f} at step {step:,}" for step, value in at] for seed, at in lines.items()}
+            seeds = (f"{seed}: {', '.join(each)}" for seed, each in values.items() if each)
+            told.append(f"{pictures.title_of(name)}: {'; '.join(seeds)}.")
+    return told
+
+
+def _logged(facts: Facts) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Loss and headline, and in pretraining every metric that was logged -> the points of each seed."""
+    keys = [key for event in facts.log for key in event if facts.corpus and key.startswith("eval_")]
+    names = dict.fromkeys(("loss", f"eval_{facts.headline}", *keys))
+    seeds = [each["seed"] for each in facts.results["seeds"]]
+    return {name: {f"seed {seed}": points_of(facts, name, seed) for seed in seeds} for name in names}
 
 
 def points_of(facts: Facts, name: str, seed: int) -> list[tuple[float, float]]:

@@ -60,7 +60,8 @@ def threshold_curve(rows: Sequence[Row]) -> list[tuple[float, float]]:
 def _gold_scores(facts: Facts) -> Iterator[Picture]:
     if "score" in next(iter(facts.rows), ()):
         points = [(row["score"], row["answer"]["score"]) for row in facts.rows]
-        yield pictures.scatter(points, "gold score", "predicted score")
+        alike = facts.task == "text-classification"  # a regression; cosines and relevance have scales of their own
+        yield pictures.scatter(points, "gold score", "predicted score", alike)
 
 
 def _rankings(facts: Facts) -> Iterator[Picture]:
