@@ -32,6 +32,18 @@ def trained(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run
     return train(small.recipe(room, tiny_encoder, kind="multi-label"), room / "run")
 
 
+@pytest.fixture(scope="module")
+def trained_on_single_labels(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    room = tmp_path_factory.mktemp("calibrate-single")
+    return train(small.recipe(room, tiny_encoder, *small.LEARN), room / "run")
+
+
+@pytest.fixture
+def single(trained_on_single_labels: Run, tmp_path: Path) -> Run:
+    """A copy, which a test may change."""
+    return Run(Path(shutil.copytree(trained_on_single_labels.folder, tmp_path / "single")))
+
+
 @pytest.fixture
 def run(trained: Run, tmp_path: Path) -> Run:
     """A copy, which a test may change."""
@@ -147,7 +159,7 @@ def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder: Path, tmp_pat
     run = train(small.recipe(tmp_path, tiny_encoder, "task.temperature=7.0"), tmp_path / "run")
     rows = small.rows("single-label", 24, start=40)
     found = bertkit.calibrate(run.folder, small.write_rows(tmp_path / "new.jsonl", rows))
-    assert found["before"] == {"temperature": 7.0, "thresholds": None}
+    assert found["before"] == {"temperature": 7.0, "thresholds": None, "costs": None}
     answers = bertkit.load(run.folder)([row["text"] for row in rows])
     table = np.array([list(answer["scores"].values()) for answer in answers])
     truth = [list(answers[0]["scores"]).index(row["label"]) for row in rows]
@@ -160,8 +172,219 @@ def test_a_temperature_of_the_recipe_is_fitted_again(tiny_encoder: Path, tmp_pat
     )
     assert [each["precision"] for each in found["labels"]] == pytest.approx(precision.tolist())
     assert {each["threshold"] for each in found["labels"]} == {None}
-    with pytest.raises(UserError, match="has no thresholds of labels"):
+    with pytest.raises(UserError, match=r"gives the best label or none.*\n.*--precision and --costs"):
         bertkit.calibrate(run.folder, recall=0.5)
+
+
+def table_of(answers: list[Any]) -> np.ndarray:
+    return np.array([list(answer["scores"].values()) for answer in answers])
+
+
+def mixed(count: int) -> list[dict[str, Any]]:
+    """Rows of which every third has the wrong label."""
+    made = small.rows("single-label", count, start=40)
+    return [row | {"label": "bad"} if number % 3 == 0 else row for number, row in enumerate(made)]
+
+
+def test_a_precision_of_single_labels_leaves_some_rows_without(single: Run, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice([*small.WORDS, "good", "bad"], 6)) for _ in range(40)]
+    best = bertkit.load(single.folder)(texts)
+    given, sure = (np.array([answer[name] for answer in best]) for name in ("label", "score"))
+    unsure = sure < np.where(given == "bad", *(np.quantile(sure[given == name], 0.3) for name in ("bad", "good")))
+    gold, least = np.where(unsure == (given == "bad"), "good", "bad"), 0.9  # what the model is less sure of is wrong
+    rows = [{"text": text, "label": label} for text, label in zip(texts, gold.tolist(), strict=True)]
+    bertkit.calibrate(single.folder, rows)
+    likely = table_of(bertkit.load(single.folder)(texts)).max(axis=1)
+    reach = {}
+    for name in ("bad", "good"):
+        scores, right = likely[given == name], gold[given == name] == name
+        limits = pairwise([0.0, *np.unique(scores).tolist()])
+        reach[name] = {(low + high) / 2: right[scores >= high].mean() for low, high in limits}
+    found = bertkit.calibrate(single.folder, small.write_rows(tmp_path / "new.jsonl", rows), precision=least)
+    answers = bertkit.load(single.folder)(texts)
+    decided = np.array([str(answer["label"]) for answer in answers])
+    for each in found["labels"]:
+        name = each["label"]
+        lowest = min(value for value, precision in reach[name].items() if precision >= least)
+        assert each["threshold"] == found["options"]["thresholds"][name] == pytest.approx(lowest, abs=1e-12)
+        ours = {
+            measure: score(gold == name, decided == name, zero_division=0)
+            for measure, score in (("precision", precision_score), ("recall", recall_score), ("f1", f1_score))
+        }
+        assert {measure: each[measure] for measure in ours} == pytest.approx(ours)
+        assert each["precision"] >= least
+        assert each["before"]["recall"] == pytest.approx(recall_score(gold == name, given == name))
+        assert each["before"]["threshold"] is None
+    expected = [
+        label if score >= found["options"]["thresholds"][label] else "None"
+        for label, score in zip(given, likely, strict=True)
+    ]
+    assert decided.tolist() == expected
+    assert "None" in expected
+    overall = found["overall"]
+    assert overall["answered"] == np.mean(decided != "None") < 1 == overall["before"]["answered"]
+    assert overall["accuracy"] == np.mean(decided == gold)
+    assert overall["before"]["accuracy"] == np.mean(given == gold)
+    scored = bertkit.evaluate(single.folder, rows)
+    assert scored["metrics"]["accuracy"] == pytest.approx(overall["accuracy"])
+    assert scored["answered"] == overall["answered"]
+    for each in found["labels"]:
+        assert scored["metrics"][f"precision/{each['label']}"] == pytest.approx(each["precision"])
+    # one call may decide otherwise
+    always = bertkit.load(single.folder).with_decisions(threshold=0.0)(texts)
+    assert [answer["label"] for answer in always] == given.tolist()
+    never = bertkit.load(single.folder).with_decisions(threshold=1.0)(texts)
+    assert {answer["label"] for answer in never} == {None}
+    sets = bertkit.load(single.folder).with_decisions(coverage=0.5)(texts)
+    assert [a["label"] for a in sets] == [a["set"][0] if len(a["set"]) == 1 else None for a in sets]
+    # and without a goal the best label is given again
+    assert bertkit.calibrate(single.folder, rows)["options"]["thresholds"] is None
+
+
+def test_a_precision_of_single_labels_out_of_reach(single: Run, tmp_path: Path) -> None:
+    rows = [row | {"label": "bad"} for row in small.rows("single-label", 8)]
+    before = (single.model / "config.json").read_bytes()
+    with pytest.raises(UserError) as error:
+        bertkit.calibrate(single.folder, rows, precision=0.9)
+    told = {problem.where: problem.what for problem in error.value.problems}
+    assert told == {"label good": "no row has it, so no threshold has a precision"}
+    answers = bertkit.load(single.folder)([row["text"] for row in rows])
+    other = {"bad": "good", "good": "bad"}
+    never = [row | {"label": other[answer["label"]]} for row, answer in zip(rows, answers, strict=True)]
+    with pytest.raises(UserError) as error:
+        bertkit.calibrate(single.folder, never, precision=0.9)
+    told = {problem.where: problem.what for problem in error.value.problems}
+    assert told == dict.fromkeys(
+        ("label good", "label bad"), "no threshold has a precision of at least 0.9 on these rows; the best has 0.0000"
+    )
+    assert (single.model / "config.json").read_bytes() == before
+
+
+def test_single_labels_of_least_expected_cost(single: Run, tmp_path: Path) -> None:
+    rows = mixed(30)
+    texts, gold = [row["text"] for row in rows], [row["label"] for row in rows]
+    file = tmp_path / "costs.yaml"
+    file.write_text("good:\n  bad: 0.25\nbad: {good: 9}\n", encoding="utf-8")
+    before = [answer["label"] for answer in bertkit.load(single.folder)(texts)]
+    found = bertkit.calibrate(single.folder, rows, costs=file)
+    costs = {"good": {"good": 0.0, "bad": 0.25}, "bad": {"good": 9.0, "bad": 0.0}}
+    assert found["costs"] == found["options"]["costs"] == section(single)["task"]["costs"] == costs
+    assert found["goal"] == "least cost"
+    answers = bertkit.load(single.folder)(texts)
+    for answer in answers:
+        expected = {label: sum(p * costs[g][label] for g, p in answer["scores"].items()) for label in costs}
+        assert answer["label"] == min(expected, key=lambda label: expected[label])
+        assert answer["score"] == answer["scores"][answer["label"]]
+    after = [answer["label"] for answer in answers]
+    assert after != before
+    overall = found["overall"]
+    assert overall["mean_cost"] == np.mean([costs[g][p] for g, p in zip(gold, after, strict=True)])
+    assert overall["before"]["mean_cost"] == np.mean([costs[g][p] for g, p in zip(gold, before, strict=True)])
+    assert bertkit.evaluate(single.folder, rows)["metrics"]["accuracy"] == overall["accuracy"]
+    sure = bertkit.load(single.folder).with_decisions(threshold=0.6)(texts)
+    assert [a["label"] for a in sure] == [a["label"] if a["score"] >= 0.6 else None for a in answers]
+    facts = bertkit.Run(single.folder).facts
+    assert facts.options["costs"] is None  # what the scores are of
+    assert "least cost" in (single.model / "README.md").read_text(encoding="utf-8")
+    assert bertkit.calibrate(single.folder, rows)["options"]["costs"] is None
+
+
+def test_equal_costs_change_nothing(single: Run) -> None:
+    rows = mixed(30)
+    texts = [row["text"] for row in rows]
+    bertkit.calibrate(single.folder, rows)
+    before = bertkit.load(single.folder)(texts)
+    found = bertkit.calibrate(single.folder, rows, costs={})
+    assert found["costs"] == {"bad": {"bad": 0.0, "good": 1.0}, "good": {"bad": 1.0, "good": 0.0}}
+    assert bertkit.load(single.folder)(texts) == before
+    assert found["overall"]["mean_cost"] == pytest.approx(1 - found["overall"]["accuracy"])
+
+
+def test_thresholds_of_least_cost(run: Run, tmp_path: Path) -> None:
+    rows = small.rows("multi-label", 24, start=40)
+    for number in range(0, 24, 3):  # else the labels are too easy to have costs
+        rows[number]["labels"] = ["bad", "long"]
+    costs = {"bad": {"false_negative": 5}, "long": {"false_positive": 3.0, "false_negative": 0.5}}
+    found = bertkit.calibrate(run.folder, small.write_rows(tmp_path / "new.jsonl", rows), costs=costs)
+    answers = bertkit.load(run.folder)([row["text"] for row in rows])
+    total = 0.0
+    for each in found["labels"]:
+        name = each["label"]
+        priced = {"false_positive": 1.0, "false_negative": 1.0} | costs.get(name, {})
+        assert found["costs"][name] == priced
+        scores = np.array([answer["scores"][name] for answer in answers])
+        truth = np.array([name in row["labels"] for row in rows])
+
+        def cost(threshold: float, scores: Any = scores, truth: Any = truth, priced: Any = priced) -> float:
+            false, missed = (scores >= threshold) & ~truth, (scores < threshold) & truth
+            return float(false.sum() * priced["false_positive"] + missed.sum() * priced["false_negative"])
+
+        assert cost(each["threshold"]) == min(map(cost, [*scores, 2.0]))
+        assert [name in answer["labels"] for answer in answers] == (scores >= each["threshold"]).tolist()
+        total += cost(each["threshold"])
+    assert found["overall"]["mean_cost"] == pytest.approx(total / len(rows))
+    assert found["overall"]["mean_cost"] <= found["overall"]["before"]["mean_cost"]
+    assert found["options"]["costs"] is None  # answers need the thresholds alone
+
+
+def test_costs_of_two_labels_by_cosine(tiny_encoder: Path, tmp_path: Path) -> None:
+    run, file = given("similarity-labels", tiny_encoder, tmp_path)
+    rows = small.read_rows(file)
+    texts = [{name: row[name] for name in ("text_a", "text_b")} for row in rows]
+    first, second = bertkit.load(run.folder).task.names
+    for costs in ({first: {second: 100}}, {second: {first: 100}}):
+        found = bertkit.calibrate(run, file, costs=costs)
+        answers = bertkit.load(run.folder)(texts)
+        scores = np.array([answer["score"] for answer in answers])
+        truth = np.array([row["label"] == second for row in rows])
+        false, missed = found["costs"][first][second], found["costs"][second][first]
+
+        def cost(threshold: float, scores: Any = scores, truth: Any = truth, pair: Any = (false, missed)) -> float:
+            on = scores >= threshold
+            return float((on & ~truth).sum() * pair[0] + (~on & truth).sum() * pair[1])
+
+        threshold = found["options"]["threshold"]
+        assert cost(threshold) == min(map(cost, [*scores, 1.1]))
+        assert found["overall"]["mean_cost"] == cost(threshold) / len(rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "good: {bda: 1}\nworse: {}\nbad: {good: -1, bad: yes}\n",
+            [(":1", "good.bda: unknown key; did you mean 'bad'?"), (":2", "worse: unknown key"),
+             (":3", "bad.good: must be at least 0, found -1"), (":3", "bad.bad: expected a number, found text 'yes'")],
+        ),
+        ("[1, 2]", [(":1", "expected a mapping, found a list")]),
+        ("", [(":1", "the file of costs is empty")]),
+        ("good: 3", [(":1", "good: expected a mapping, found the number 3")]),
+        ("good: {bad: 1}\ngood: {bad: 2}", [(":2", "good: written twice, in lines 1 and 2")]),
+    ],
+)  # fmt: skip
+def test_costs_that_are_wrong(text: str, told: list[tuple[str, str]], single: Run, tmp_path: Path) -> None:
+    file, before = tmp_path / "costs.yaml", (single.model / "config.json").read_bytes()
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        bertkit.calibrate(single.folder, costs=file)
+    problems = error.value.problems
+    assert len(problems) == len(told)
+    for (line, what), problem in zip(told, problems, strict=True):
+        assert problem.where == f"{file}{line}"
+        assert what in problem.what
+    assert (single.model / "config.json").read_bytes() == before
+
+
+def test_costs_of_rows_with_several_labels_that_are_wrong(run: Run) -> None:
+    with pytest.raises(UserError) as error:
+        bertkit.calibrate(run.folder, costs={"good": {"bad": 1}, "long": {"false_positive": float("inf")}})
+    assert [problem.what for problem in error.value.problems] == [
+        "long.false_positive: must be finite, found inf",
+        "good.bad: unknown key",
+    ]
+    with pytest.raises(UserError, match="cannot be read"):
+        bertkit.calibrate(run.folder, costs="nowhere.yaml")
 
 
 def test_two_labels_by_cosine(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -209,7 +432,15 @@ def test_on_the_command_line(run: Run, capsys: Any, tmp_path: Path) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["label", "threshold", "precision", "recall", "F1", "support"]
     assert [line.split()[0] for line in lines[2:5]] == ["bad", "good", "long"]
-    assert lines[5].startswith("24 rows, recall of at least 0.9: temperature ")
+    assert lines[5].startswith("accuracy 0.")
+    assert lines[6].startswith("24 rows, recall of at least 0.9: temperature ")
+    costs = tmp_path / "costs.json"
+    costs.write_text('{"long": {"false_negative": 3}}', encoding="utf-8")
+    assert main(["calibrate", str(run.folder), "--data", str(file), "--costs", str(costs)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    before, after = lines[5].partition("mean cost ")[2].split(" → ")
+    assert float(after) < float(before)
+    assert lines[6].startswith("24 rows, least cost: temperature ")
     assert main(["calibrate", str(run.folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["goal"] == "best F1"
     for wrong in (
@@ -217,6 +448,7 @@ def test_on_the_command_line(run: Run, capsys: Any, tmp_path: Path) -> None:
         ["--recall", "0"],
         ["--precision", "1.5"],
         ["--recall", "0.5", "--precision", "0.5"],
+        ["--recall", "0.5", "--costs", "costs.yaml"],
     ):
         assert main(["calibrate", str(run.folder), *wrong]) == 2
         assert capsys.readouterr().err.startswith("error: ")

@@ -29,8 +29,10 @@ from bertkit.evaluation.conformal import (
     sample,
 )
 from bertkit.evaluation.labels import GradedLabels
+from bertkit.explain.explain import explain_rows
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor
+from bertkit.report.mistakes import mistakes
 from bertkit.run import Run
 from bertkit.training.train import train
 
@@ -227,13 +229,32 @@ def test_what_can_not_be_decided(
         predictor.with_decisions(**asked)
 
 
+def test_rows_without_a_label_are_scored_shown_and_explained(tiny_encoder: Path, tmp_path: Path) -> None:
+    run = train(small.recipe(tmp_path, tiny_encoder, "task.thresholds={good: 1.0}"), tmp_path / "run")
+    rows = small.rows("single-label", 7, start=26)
+    answers = run.load()([row["text"] for row in rows])
+    none = [answer["label"] is None for answer in answers]
+    assert [answer["scores"]["good"] > answer["scores"]["bad"] for answer in answers] == none
+    assert any(none)
+    scores = run.results["splits"]["test"]
+    assert scores["answered"] == 1 - np.mean(none)
+    wrong = [answer["label"] != row["label"] for answer, row in zip(answers, rows, strict=True)]
+    assert scores["metrics"]["accuracy"] == np.mean([not each for each in wrong])
+    found = mistakes(bertkit.Run(run.folder).facts)
+    assert found is not None
+    assert len(found.every) == sum(wrong)
+    assert "(none)" in (run.folder / "report.html").read_text(encoding="utf-8")
+    explained = explain_rows(run.load(), [rows[none.index(True)]["text"]])
+    assert "label good, most probable, not predicted" in json.dumps(explained)
+
+
 def test_a_model_without_calibration_rows_gets_them(tiny_encoder: Path, tmp_path: Path) -> None:
     run = train(small.recipe(tmp_path, tiny_encoder, splits=("train", "test")), tmp_path / "run")
     assert "coverage" not in run.results["splits"]["test"]
     with pytest.raises(UserError, match=r"no calibration rows\n.*bertkit calibrate"):
         run.load().with_decisions(coverage=0.9)
     found = bertkit.calibrate(run, small.rows("single-label", 30, start=40))
-    assert set(found["options"]) == {"temperature", "thresholds"}
+    assert set(found["options"]) == {"temperature", "thresholds", "costs"}
     decided = run.load().with_decisions(coverage=0.9)
     assert decided.task.options.conformal["rows"] == 30
     covered = [row["label"] in decided(row["text"])["set"] for row in small.rows("single-label", 30, start=40)]

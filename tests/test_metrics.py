@@ -59,6 +59,28 @@ def test_single_label_is_scikit_learns(count):
             assert scores[f"{ours}/{label}"] == report[label][theirs]
 
 
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_rows_without_a_label_are_wrong_rows_of_another_class(count):
+    rng = np.random.default_rng(count)
+    probabilities, truth = softmax_rows(rng, 200, count), rng.integers(0, count, 200)
+    labels, likely = [f"l{i}" for i in range(count)], probabilities.argmax(axis=1)
+    chosen = np.where(probabilities.max(axis=1) < 0.6, -1, (likely + (rng.random(200) < 0.2)) % count)
+    scores = metrics.scored("single-label", truth, probabilities, labels, chosen).scores
+    ids = {"labels": range(count), "zero_division": 0}
+    expected = {
+        "accuracy": sk.accuracy_score(truth, chosen),
+        "f1_micro": sk.f1_score(truth, chosen, average="micro", **ids),
+        "precision_macro": sk.precision_score(truth, chosen, average="macro", **ids),
+        "recall_macro": sk.recall_score(truth, chosen, average="macro", **ids),
+        "matthews_correlation": sk.matthews_corrcoef(truth, chosen),
+    }
+    assert {name: scores[name] for name in expected} == pytest.approx(expected, abs=1e-12)
+    usual = metrics.scored("single-label", truth, probabilities, labels).scores
+    assert {name: scores[name] for name in metrics.PROBABILISTIC} == {n: usual[n] for n in metrics.PROBABILISTIC}
+    with pytest.raises(ValueError, match=rf"label ids are in -1..{count - 1}"):
+        metrics.scored("single-label", truth, probabilities, labels, chosen - 1)
+
+
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_multi_label_is_scikit_learns(count):
     rng = np.random.default_rng(count)

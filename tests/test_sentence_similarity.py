@@ -28,7 +28,7 @@ from bertkit.evaluation import similarity
 from bertkit.models.heads.vector_losses import cosent, cosines, in_batch
 from bertkit.retrieval.models import dual_encoder
 from bertkit.tasks.base import prepare
-from bertkit.tasks.labels import best_label
+from bertkit.tasks.labels import single_labels
 from bertkit.tasks.sentence_similarity import SentenceSimilarity, SentenceSimilarityOptions
 from bertkit.training.seed import save
 
@@ -447,7 +447,7 @@ def test_label_ids_follow_the_order_of_the_names(
     rows = Dataset.from_dict({"text_a": TEXTS[: len(ids)], "text_b": TEXTS[: len(ids)], "label": values})
     tokenizer: Any = None
     task = prepare(SentenceSimilarity, options(labels=labels, loss="softmax"), tokenizer, 32, rows, [])
-    answers = [best_label(task.names, [float(id_ == label) for label in range(len(task.names))]) for id_ in ids]
+    answers = list(single_labels(task.names, np.eye(len(task.names))[ids]))
     assert task.grade(answers, rows).scores["accuracy"] == 1.0
     assert task.grade(answers[1:] + answers[:1], rows).pairs()[1] == ids
     saved = options(**json.loads(task.options.model_dump_json()))

@@ -6,8 +6,8 @@ The temperature and the calibration error follow Guo et al. 2017, "On Calibratio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +16,7 @@ from bertkit.evaluation.intervals import Bools, Floats, Ints
 
 BINS = 15  # as in Guo et al.
 COLDEST, HOTTEST, STEPS = 0.05, 20.0, 16  # bounds of a fitted temperature, and how many are tried before the search
+Costs: TypeAlias = Mapping[str, Mapping[str, float]]  # gold label -> predicted label -> cost
 TINY, BELOW_1 = np.finfo(np.float64).tiny, np.nextafter(1, 0)  # the probabilities nearest to 0 and 1 with finite logits
 
 
@@ -133,13 +134,65 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
     return [_best_threshold(given[:, label], truth[:, label]) for label in range(given.shape[1])]
 
 
-class Thresholds(NamedTuple):
-    """The distinct decision thresholds of one label, ascending, and the scores at each; all `(thresholds,)`."""
+def label_thresholds(
+    thresholds: Mapping[str, float] | float | None, names: Sequence[str], default: float
+) -> list[float]:
+    """The threshold of each label. thresholds: by label, or one for all; default: of a label that has none."""
+    if isinstance(thresholds, Mapping):
+        return [thresholds.get(name, default) for name in names]
+    return [default if thresholds is None else thresholds] * len(names)
 
-    values: Floats
-    precision: Floats
-    recall: Floats  # 0 where no row has the label
-    f1: Floats
+
+def best_labels(
+    table: Floats,
+    names: Sequence[str],
+    thresholds: Mapping[str, float] | float | None = None,
+    costs: Costs | None = None,
+) -> tuple[Ints, Bools]:
+    """The label of each row, as an id, and whether its probability reaches its threshold, if it has one; `(rows,)`.
+
+    table: probabilities `(rows, labels)`. The label is the most probable one; with costs the one of least expected cost
+    (Elkan 2001, "The Foundations of Cost-Sensitive Learning", equation 1).
+    """
+    best = table.argmax(axis=1) if costs is None else (table @ cost_matrix(costs, names)).argmin(axis=1)
+    return best, table[np.arange(len(table)), best] >= np.array(label_thresholds(thresholds, names, 0.0))[best]
+
+
+def cost_matrix(costs: Costs, names: Sequence[str]) -> Floats:
+    """`(gold labels, predicted labels)`, in the order of the names."""
+    return np.array([[costs[gold][predicted] for predicted in names] for gold in names])
+
+
+class Thresholds(NamedTuple):
+    """The distinct decision thresholds of one label, ascending, and the numbers of rows at each."""
+
+    values: Floats  # (thresholds,)
+    given: Floats  # (thresholds,): rows that get the label
+    hits: Floats  # (thresholds,): those of them that have it
+    positives: float  # rows that have it
+    rows: int
+
+    @property
+    def precision(self) -> Floats:
+        """The share of the rows that get the label that have it."""
+        return self.hits / self.given
+
+    @property
+    def recall(self) -> Floats:
+        """The share of the rows that have the label that get it; 0 where none has it."""
+        return self.hits / max(self.positives, 1)
+
+    @property
+    def f1(self) -> Floats:
+        """The harmonic mean of precision and recall."""
+        return 2 * self.hits / (self.given + self.positives)
+
+    def cost(self, costs: ArrayLike) -> Floats:
+        """The cost of all rows together. costs: `(2, 2)`, whether a row has the label, and whether it gets it."""
+        (right, false), (missed, hit) = np.asarray(costs, dtype=np.float64)
+        wrong = self.given - self.hits
+        without = right * (self.rows - self.positives - wrong) + false * wrong
+        return np.asarray(without + missed * (self.positives - self.hits) + hit * self.hits)
 
 
 def thresholds_of(scores: ArrayLike, truth: ArrayLike) -> Thresholds:
@@ -156,15 +209,33 @@ def thresholds_of(scores: ArrayLike, truth: ArrayLike) -> Thresholds:
     values = np.where(midway > below, midway, distinct)
     given = np.cumsum(np.bincount(group)[::-1])[::-1]  # rows at or above each threshold
     hits = np.cumsum(np.bincount(group, weights=right)[::-1])[::-1]
-    return Thresholds(values, hits / given, hits / max(right.sum(), 1), 2 * hits / (given + right.sum()))
+    return Thresholds(values, given.astype(float), hits.astype(float), float(right.sum()), len(right))
 
 
 def _best_threshold(scores: Floats, truth: Floats) -> float:
-    if not truth.any():
-        return 0.5
-    values, _, _, f1 = thresholds_of(scores, truth)
-    best = values[f1 == f1.max()]
-    return float(best[np.argmin(np.abs(best - 0.5))])
+    found = thresholds_of(scores, truth)
+    return _nearest(found.values, found.f1, 0.5) if truth.any() else 0.5
+
+
+def least_cost_threshold(scores: ArrayLike, truth: ArrayLike, costs: ArrayLike, prefer: float) -> float:
+    """The threshold at which these rows cost least, of those of `thresholds_of` and one above all scores, up to 1.
+
+    costs: as for `Thresholds.cost`. Ties go to the nearest to `prefer`, then the lower. A label that no row has gets
+    `prefer` itself.
+    """
+    found, greatest = thresholds_of(scores, truth), np.max(scores)
+    if not found.positives:
+        return prefer
+    if (above := (greatest + 1) / 2) > greatest:
+        values, given, hits = (np.append(*pair) for pair in zip(found[:3], (above, 0.0, 0.0), strict=True))
+        found = Thresholds(values, given, hits, found.positives, found.rows)
+    return _nearest(found.values, -found.cost(costs), prefer)
+
+
+def _nearest(values: Floats, worth: Floats, prefer: float) -> float:
+    """Of the values of greatest worth, ascending, the nearest to `prefer`."""
+    best = values[worth == worth.max()]
+    return float(best[np.argmin(np.abs(best - prefer))])
 
 
 def best_temperature(decide: Callable[[float], Decisions]) -> float:

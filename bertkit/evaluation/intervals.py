@@ -77,10 +77,11 @@ def precision_recall_f1(hits: Floats, predicted: Floats, actual: Floats, labels:
 
 
 def matthews(hits: Floats, predicted: Floats, actual: Floats) -> Floats:
-    """Gorodkin 2004, from weights by label, each (labels, resamples)."""
+    """Gorodkin 2004, from weights by label, each (labels, resamples). Rows without a prediction are one more class."""
     total = actual.sum(axis=0)
+    none = total - predicted.sum(axis=0)
     covariance = hits.sum(axis=0) * total - (actual * predicted).sum(axis=0)
-    variances = (total**2 - (predicted**2).sum(axis=0)) * (total**2 - (actual**2).sum(axis=0))
+    variances = (total**2 - (predicted**2).sum(axis=0) - none**2) * (total**2 - (actual**2).sum(axis=0))
     return ratio(covariance, np.sqrt(variances))
 
 

@@ -30,10 +30,10 @@ from bertkit.evaluation.metrics import Kind
 class GradedLabels(Graded):
     """Decisions and probabilities compared with the references.
 
-    references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. given: decisions in the same form.
-    table: probabilities `(rows, labels)`; for regression the numbers `(rows, 1)`. temperature, thresholds: what the
-    answers were given with; None where no option fixes them yet. conformal: what sets and intervals are taken from,
-    likewise.
+    references: label ids `(rows,)`, 0/1 `(rows, labels)` or numbers `(rows,)`. given: decisions in the same form, -1
+    where no single label is given. table: probabilities `(rows, labels)`; for regression the numbers `(rows, 1)`.
+    temperature, thresholds: what the answers were given with; None where no option fixes them yet. conformal: what sets
+    and intervals are taken from, likewise. costs: by which single labels were chosen.
     """
 
     kind: Kind
@@ -44,6 +44,7 @@ class GradedLabels(Graded):
     temperature: float | None = None
     thresholds: Mapping[str, float] | float | None = None
     conformal: Conformal | None = None
+    costs: calibration.Costs | None = None
 
     @classmethod
     def of(
@@ -55,6 +56,7 @@ class GradedLabels(Graded):
         temperature: float | None = None,
         thresholds: Mapping[str, float] | float | None = None,
         conformal: Conformal | None = None,
+        costs: calibration.Costs | None = None,
     ) -> Self:
         """From answers as they are written, with `label`, `labels` or `score`, and `scores`."""
         rows, single = len(answers), kind == "single-label"
@@ -63,14 +65,14 @@ class GradedLabels(Graded):
             return cls(kind, names, references, numbers, numbers[:, None], temperature, thresholds, conformal)
         table = np.empty((rows, len(names)))
         given = np.zeros(rows if single else table.shape, dtype=np.int64)
-        ids = {name: index for index, name in enumerate(names)}
+        ids = {name: index for index, name in enumerate(names)} | {None: -1}
         for row, answer in enumerate(answers):
             table[row] = [answer["scores"][name] for name in names]
             if single:
                 given[row] = ids[answer["label"]]
             else:
                 given[row, [ids[name] for name in answer["labels"]]] = 1
-        return cls(kind, names, references, given, table, temperature, thresholds, conformal)
+        return cls(kind, names, references, given, table, temperature, thresholds, conformal, costs)
 
     @cached_property
     def scored(self) -> Scored:
@@ -78,7 +80,8 @@ class GradedLabels(Graded):
         return metrics.scored(self.kind, self.references, self.table, self.names, self.given)
 
     def details(self) -> dict[str, Any]:
-        """Confusion matrix (rows: truth; multi-label: 2 x 2 per label), and calibration before and after."""
+        """Confusion matrix of the labels given (rows: truth; multi-label: 2 x 2 per label), the share of rows with a
+        label where some have none, and calibration before and after."""
         from sklearn.metrics import confusion_matrix
 
         coverage = {} if self.conformal is None else {"coverage": list(self._coverage(self.conformal))}
@@ -92,10 +95,13 @@ class GradedLabels(Graded):
         temperature = self.temperature or 1.0
         before = metrics.scored(self.kind, self.references, self.tempered(1 / temperature), self.names, self.given)
         ece = {"ece_before": before.scores["ece"], "ece_after": self.scores["ece"]}
-        right = self.given == self.references if self.kind == "single-label" else (self.table > 0.5) == self.references
+        likely = self.table.argmax(axis=1) if self.kind == "single-label" else self.table > 0.5
+        right = likely == self.references
         counts = {"decisions": right.size, "errors": int((~right).sum())}
         calibrated = {"temperature": temperature, **counts, **ece, "thresholds": self.thresholds}
         details = {"labels": self.names, "confusion_matrix": confusion, "calibration": calibrated}
+        if (self.given < 0).any():
+            details["answered"] = float((self.given >= 0).mean())
         return details | coverage
 
     def _coverage(self, known: Conformal) -> Iterator[Coverage]:
@@ -153,11 +159,13 @@ class GradedLabels(Graded):
             temperature = calibration.fit_temperature(self.table, self.references, exclusive=exclusive)
             fitted = replace(fitted, temperature=temperature, table=self.tempered(temperature))
         if exclusive:
-            return replace(fitted, conformal=self.conformal or fitted._conformal())
+            best, reached = calibration.best_labels(fitted.table, self.names, self.thresholds, self.costs)
+            given = np.where(reached, best, -1)
+            return replace(fitted, given=given, conformal=self.conformal or fitted._conformal())
         limits = self.thresholds
         if limits is None:
             limits = dict(zip(self.names, calibration.fit_thresholds(fitted.table, self.references), strict=True))
-        each = [limits.get(name, 0.5) for name in self.names] if isinstance(limits, Mapping) else limits
+        each = calibration.label_thresholds(limits, self.names, 0.5)
         known, given = self.conformal or fitted._conformal(), (fitted.table >= each).astype(np.int64)
         return replace(fitted, thresholds=limits, given=given, conformal=known)
 

@@ -66,17 +66,18 @@ def scored(
 ) -> Scored:
     """The metrics of this kind, those of `metric_names`.
 
-    references, decisions: label ids (rows,); multi-label: 0 and 1 (rows, labels). table: probabilities (rows, labels).
-    labels: names, by id. Without decisions, the most probable label, or all labels from 0.5 on. Regression: references
-    are numbers (rows,), the table holds the predictions (rows, 1).
+    references, decisions: label ids (rows,), -1 for a decision on no label; multi-label: 0 and 1 (rows, labels).
+    table: probabilities (rows, labels). labels: names, by id. Without decisions, the most probable label, or all labels
+    from 0.5 on. Regression: references are numbers (rows,), the table holds the predictions (rows, 1).
 
     Averages go over all labels, also those that no row has: such a label has precision, recall and F1 of 0, as has any
     with 0 / 0 (scikit-learn's `labels=range(n), zero_division=0`). `roc_auc` is the mean, one-vs-rest, over the labels
     that some rows have and some have not; for one of two labels, that of label 1. `neg_log_loss` is in nats: of the
     true label, or for multi-label the negated binary cross-entropy, mean over (row, label). `ece` is taken over 15 bins
-    of the decision's probability (Guo et al. 2017). In multi-label each (row, label) is a decision, over which
-    `f1_micro` and `ece` go, and `subset_accuracy` is the share of rows with exactly the right labels.
-    `matthews_correlation` is 0 where truth or predictions are constant, as in scikit-learn.
+    of the probability of the most probable label, for multi-label of the decision (Guo et al. 2017). In multi-label
+    each (row, label) is a decision, over which `f1_micro` and `ece` go, and `subset_accuracy` is the share of rows with
+    exactly the right labels. `matthews_correlation` is 0 where truth or predictions are constant, as in scikit-learn.
+    A row without a single label counts as wrong: it lowers accuracy and recall, but no precision.
 
     Raises ValueError: there is no row, a shape does not fit, or an id or probability is out of range; ModelError: a
     probability or prediction is not a finite number.
@@ -87,10 +88,10 @@ def scored(
     if decisions is None:
         decisions = given.argmax(axis=1) if single else given >= 0.5
     if single:
-        ids = (_checked_ids(each, given.shape[:1], count) for each in (references, decisions))
+        ids = (_checked_ids(each, given.shape[:1], low, count) for low, each in ((0, references), (-1, decisions)))
         truth, chosen = (each[:, None] == np.arange(count) for each in ids)
     else:
-        truth, chosen = (_checked_ids(each, given.shape, 2) == 1 for each in (references, decisions))
+        truth, chosen = (_checked_ids(each, given.shape, 0, 2) == 1 for each in (references, decisions))
     return _classification(kind, labels, given, truth, chosen)
 
 
@@ -104,10 +105,13 @@ def _classification(kind: Kind, labels: Sequence[str], given: Floats, truth: Boo
     single = kind == "single-label"
     actual, predicted, hits = (csr_array(of.T, dtype=np.float64) for of in (truth, chosen, truth & chosen))
     exactly = (truth == chosen).all(axis=1)
-    right = exactly[:, None] if single else truth == chosen  # (rows, decisions), as the probabilities of both
-    likelihood, confidence = (
-        given[of][:, None] if single else np.where(of, given, 1 - given) for of in (truth, chosen)
-    )
+    # (rows, decisions) each; that a single label is calibrated is asked of the most probable one
+    if single:
+        likelihood, confidence = given[truth][:, None], given.max(axis=1, keepdims=True)
+        right = truth[np.arange(len(truth)), given.argmax(axis=1)][:, None]
+    else:
+        likelihood, confidence = (np.where(of, given, 1 - given) for of in (truth, chosen))
+        right = truth == chosen
     log_likelihood = np.log(np.clip(likelihood, EPS, 1 - EPS))  # as scikit-learn's log_loss
     row_likelihood = log_likelihood.mean(axis=1)
     gaps = summed_by(bin_of(confidence), BINS, confidence - right)
@@ -193,12 +197,12 @@ def _checked_probabilities(probabilities: ArrayLike, labels: Sequence[str]) -> F
     return given
 
 
-def _checked_ids(ids: ArrayLike, shape: tuple[int, ...], count: int) -> Ints:
+def _checked_ids(ids: ArrayLike, shape: tuple[int, ...], low: int, count: int) -> Ints:
     checked = np.asarray(ids, dtype=np.int64)
     if checked.shape != shape:
         raise ValueError(f"expected label ids {shape}, not {checked.shape}")
-    if checked.min() < 0 or checked.max() >= count:
-        raise ValueError(f"label ids are in 0..{count - 1}, not {checked.min()}..{checked.max()}")
+    if checked.min() < low or checked.max() >= count:
+        raise ValueError(f"label ids are in {low}..{count - 1}, not {checked.min()}..{checked.max()}")
     return checked
 
 

@@ -42,8 +42,8 @@ def classes(read: Read) -> list[Target]:
     answer, windows = read.answer, len(read.features)
     if read.task.options.kind == "regression":
         return [Target("the number", "value", _means(0, windows))]
-    given = [answer["label"]] if "label" in answer else answer["labels"]
     names = list(answer["scores"])
+    given = [name for name in names if name in answer.get("labels", [answer.get("label")])]
     if not given:
         best = max(names, key=answer["scores"].__getitem__)
         return [Target(f"label {best}, most probable, not predicted", "logit", _means(names.index(best), windows))]

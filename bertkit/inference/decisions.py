@@ -37,9 +37,7 @@ def decisions(
         raise UserError("--threshold and --coverage both decide on labels: give one of them")
     if class_conditional and coverage is None:
         raise UserError("--class-conditional requires a coverage", "Give one, such as --coverage 0.9")
-    if threshold is not None and kind == "single-label":
-        revise = partial(_sure, _probability(threshold))
-    elif threshold is not None:
+    if threshold is not None:
         task = replace(task, options=task.options.model_copy(update=_option(task, threshold, about)))
     if coverage is not None:
         task, revise = _sets(task, about, coverage, class_conditional)
@@ -102,17 +100,13 @@ def _probability(threshold: float) -> float:
 def _option(task: Task, threshold: float, about: str) -> dict[str, Any]:
     """The option of this task that is its threshold."""
     options: Any = task.options
-    if isinstance(task, TextClassification) and task.kind == "multi-label":
+    if isinstance(task, TextClassification) and task.kind != "regression":
         return {"thresholds": _probability(threshold)}
     if task.name == "question-answering" and options.unanswerable:
         return {"null_threshold": threshold}
     if task.name == "sentence-similarity" and options.labels and options.loss != "softmax":
         return {"threshold": threshold}
     raise UserError(Problem("threshold", f"{about} has no decision threshold"))
-
-
-def _sure(threshold: float, answer: Answer) -> Answer:
-    return answer if answer["score"] >= threshold else {**answer, "label": None}
 
 
 def _with_set(least: Mapping[str, float], answer: Answer) -> Answer:

@@ -99,6 +99,8 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
          "hidden states are learned from whole batches, which `task.mini_batch` splits", "remove one of the two"),
         (task.get("scheme") == "none" and task.get("data_scheme") is not None, "task.data_scheme",
          "has no meaning for scheme none, whose tags are labels of words", "remove it"),
+        (task.get("costs") is not None, "task.costs", "costs change the decisions of a trained model, not the training",
+         "remove it; after training: bertkit calibrate RUN --costs FILE"),
         (isinstance(rows.get("header"), list) and form and form not in _HEADED, "data.header",
          f"{form} files name their own columns", "remove it; `columns` maps the names in the data"),
         (rows.get("source") == MEMORY and rows.get("fingerprint") is None, "data.source",
@@ -115,7 +117,7 @@ def _loss_rules(task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterato
     for key, kinds, fix in (
         ("pos_weight", ("single-label", "regression"), "write class_weights for single-label, or remove it"),
         ("class_weights", ("multi-label", "regression"), "write pos_weight for multi-label, or remove it"),
-        ("thresholds", ("single-label", "regression"), "remove it; thresholds are for multi-label"),
+        ("thresholds", ("regression",), "remove it; thresholds are for labels"),
     ):
         yield kind in kinds and task.get(key) is not None, f"task.{key}", f"has no meaning for kind {kind}", fix
     by_pairs = name in ("retrieval", "text-ranking") or task.get("loss") in PAIR_LOSSES

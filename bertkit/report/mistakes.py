@@ -100,7 +100,8 @@ def _labels(facts: Facts) -> Mistakes:
 
 def _label(facts: Facts, number: int, row: Row) -> Mistake | None:
     gold, answer = label_of(facts, row["label"]), row["answer"]
-    return Mistake(number, gold, answer["label"], answer["score"], _texts(row)) if answer["label"] != gold else None
+    given = answer["label"] or NONE
+    return Mistake(number, gold, given, answer["score"], _texts(row)) if given != gold else None
 
 
 def _label_set(facts: Facts, number: int, row: Row) -> Mistake | None:

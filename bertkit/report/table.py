@@ -86,15 +86,25 @@ def scores_table(scores: Mapping[str, Any]) -> str:
 
 
 def calibration_table(found: Mapping[str, Any]) -> str:
-    """What `calibrate` fitted: on how many rows for what, scores by label, temperature and null threshold."""
+    """What `calibrate` fitted: scores by label and overall, on how many rows for what, temperature, null threshold."""
     title = f"{found['rows']:,} rows, {found['goal']}"
-    scores = [
-        [each["label"], *map(number, list(each.values())[1:-1]), f"{each['support']:,}"] for each in found["labels"]
+    measures = ("threshold", "precision", "recall", "f1")
+    rows = [
+        [each["label"], *(_changed(each, name) for name in measures), f"{each['support']:,}"]
+        for each in found["labels"]
     ]
-    table = [columns([["label", "threshold", "precision", "recall", "F1", "support"], *scores])] if scores else []
+    table = [columns([["label", "threshold", "precision", "recall", "F1", "support"], *rows])] if rows else []
+    overall = found.get("overall", {})
+    scores = (f"{name.replace('_', ' ')} {_changed(overall, name)}" for name in overall if name != "before")
     single = {name: value for name, value in found["options"].items() if isinstance(value, float)}
     fitted = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in single.items())
-    return "\n".join(filter(None, [*table, f"{title}: {fitted}" if fitted else title]))
+    return "\n".join(filter(None, [*table, ", ".join(scores), f"{title}: {fitted}" if fitted else title]))
+
+
+def _changed(now: Mapping[str, Any], name: str) -> str:
+    """A number, after what it was before where that differs."""
+    before, after = number(now["before"][name]), number(now[name])
+    return after if before == after else f"{before} → {after}"
 
 
 def after_training(folder: Path, results: Mapping[str, Any]) -> str:

@@ -134,7 +134,9 @@ def _labels(facts: Facts) -> Decisions:
     before = graded.tempered(1 / (facts.options.get("temperature") or 1.0))
 
     def decisions(table: Any) -> Any:
-        confidence = table.max(axis=1) if kind == "single-label" else np.where(graded.given, table, 1 - table)
+        if kind == "single-label":
+            return np.stack([table.max(axis=1), table.argmax(axis=1) == graded.references], axis=1)
+        confidence = np.where(graded.given, table, 1 - table)
         return np.stack([confidence.ravel(), (graded.given == graded.references).ravel()], axis=1)
 
     return {"before": decisions(before), "after": decisions(graded.table)}

@@ -45,7 +45,13 @@ RANK = described(int | None, "rank of the positive among those of the request's 
 HITS = described(list_of(Hit) | None, "only in the answer to a query's first row: the best documents")
 
 Label = schema(
-    "Label", "The most probable label.", label=str, score=float, scores=SCORES, truncated=TRUNCATED, empty=EMPTY
+    "Label",
+    "The most probable label, or that of least expected cost.",
+    label=described(str | None, "null where its probability is below its threshold"),
+    score=float,
+    scores=SCORES,
+    truncated=TRUNCATED,
+    empty=EMPTY,
 )
 Labels = schema(
     "Labels", "The labels above their thresholds.", labels=list[str], scores=SCORES, truncated=TRUNCATED, empty=EMPTY

@@ -43,6 +43,7 @@ Labels: TypeAlias = Annotated[
     BeforeValidator(_from_pairs),
     PlainSerializer(_as_pairs, when_used="json"),
 ]
+Cost: TypeAlias = Annotated[float, Field(ge=0)]
 Weights: TypeAlias = Literal["auto"] | dict[str, Annotated[float, Field(gt=0)]]
 
 
@@ -223,20 +224,22 @@ def settle_weights(
     return {name: wanted.get(name, 1.0) for name in auto}
 
 
-def best_label(names: Sequence[str], probabilities: list[float], thresholds: Any = None) -> Answer:
-    """The most probable label, its `score`, and the `scores` of all."""
-    best = max(range(len(probabilities)), key=probabilities.__getitem__)
-    scores = dict(zip(names, probabilities, strict=True))
-    return {"label": names[best], "score": probabilities[best], "scores": scores}
+def single_labels(names: Sequence[str], table: Floats, thresholds: Any = None, costs: Any = None) -> Iterator[Answer]:
+    """For each row of probabilities its `label`, the probability of that label, and the `scores` of all.
+
+    `label` is None where its probability is below its threshold; see `best_labels`.
+    """
+    best, reached = calibration.best_labels(table, names, thresholds, costs)
+    for row, label, given in zip(table.tolist(), best.tolist(), reached.tolist(), strict=True):
+        scores = dict(zip(names, row, strict=True))
+        yield {"label": names[label] if given else None, "score": row[label], "scores": scores}
 
 
 def assigned_labels(names: Sequence[str], probabilities: list[float], thresholds: Any) -> Answer:
     """The labels whose probability reaches the threshold (for all, by label, or 0.5), and the `scores` of all."""
-    scores = dict(zip(names, probabilities, strict=True))
-    limits = (
-        thresholds if isinstance(thresholds, dict) else {} if thresholds is None else dict.fromkeys(names, thresholds)
-    )
-    return {"labels": [name for name, p in scores.items() if p >= limits.get(name, 0.5)], "scores": scores}
+    limits = calibration.label_thresholds(thresholds, names, 0.5)
+    labels = [name for name, p, limit in zip(names, probabilities, limits, strict=True) if p >= limit]
+    return {"labels": labels, "scores": dict(zip(names, probabilities, strict=True))}
 
 
 def is_pair(options: Any, rows: Dataset) -> bool:

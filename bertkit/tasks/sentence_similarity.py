@@ -21,7 +21,7 @@ from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.models.encoder import Encoder
 from bertkit.tasks.base import Batch, Predict
-from bertkit.tasks.labels import Labelled, Labels, as_targets, best_label, names_of, settle_labels, settle_range
+from bertkit.tasks.labels import Labelled, Labels, as_targets, names_of, settle_labels, settle_range, single_labels
 from bertkit.tasks.vectors import TextVector, VectorOptions, VectorTask, stacked
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
         sides = stacked(items).astype(np.float64).reshape(len(rows), -1, len(items[0].vector))
         if items[0].classifier is not None:
             table = similarity.by_classifier(sides[:, 0], sides[:, 1], *items[0].classifier)
-            answers = [best_label(self.names, row) for row in table.tolist()]
+            answers = [*single_labels(self.names, table)]
         else:
             sides /= np.maximum(np.linalg.norm(sides, axis=-1, keepdims=True), 1e-12)
             answers = self._by_cosine([*sides.transpose(1, 0, 2)], rows)

@@ -25,7 +25,7 @@ from bertkit.evaluation.metrics import Kind
 from bertkit.models.encoder import Encoder, classifier, load_model
 from bertkit.tasks import labels as own
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions
-from bertkit.tasks.labels import Labels, Probability, Weights
+from bertkit.tasks.labels import Cost, Labels, Probability, Weights
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -58,7 +58,12 @@ class TextClassificationOptions(TaskOptions):
         None, description="Softmax or sigmoid temperature. null: fitted on validation."
     )
     thresholds: Probability | dict[str, Probability] | None = Field(
-        None, description="multi-label: probability from which a label is assigned. null: fitted on validation."
+        None,
+        description="Probability from which a label is assigned. null: for multi-label fitted on validation, for "
+        "single-label none: the label is always given.",
+    )
+    costs: dict[str, dict[str, Cost]] | None = Field(
+        None, description="single-label, by `bertkit calibrate --costs`: gold label, predicted label, cost."
     )
     conformal: Conformal | None = Field(
         None, description="What sets and intervals with a coverage are taken from. null: fitted on validation."
@@ -198,8 +203,8 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
         return {"logits": outputs.logits.float()}
 
     def decode(self, items: Sequence[np.ndarray], features: Dataset, rows: Dataset) -> list[Answer]:
-        """`label`, `score` and `scores`; or `labels` and `scores`; or `score`; with `truncated`, and `empty` where the
-        texts have no token. Raises ModelError."""
+        """`label` (None below its threshold), `score` and `scores`; or `labels` and `scores`; or `score`; with
+        `truncated`, and `empty` where the texts have no token. Raises ModelError."""
         _, starts, counts = np.unique(numbers(features, "row"), return_index=True, return_counts=True)
         logits = np.add.reduceat(np.stack(items).astype(np.float64), starts) / counts[:, None]
         require_finite(np.isfinite(row).all() for row in logits)
@@ -214,8 +219,11 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
         single = self.kind == "single-label"
         table = own.probabilities(logits, self.options, self.names, exclusive=single)
         thresholds = own.limits(self.options, self.names)
-        decide = own.best_label if single else own.assigned_labels
-        answers = (decide(self.names, row, thresholds) for row in table.tolist())
+        answers = (
+            own.single_labels(self.names, table, thresholds, self.options.costs)
+            if single
+            else (own.assigned_labels(self.names, row, thresholds) for row in table.tolist())
+        )
         return [answer | marked for answer, marked in zip(answers, marks, strict=True)]
 
     # --- answers -> scores
@@ -229,7 +237,7 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
         return self.grade(DiskList(self.answer(rows, predict)), rows).calibrated()
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> GradedLabels:
-        fixed = {name: getattr(self.options, name) for name in ("temperature", "thresholds", "conformal")}
+        fixed = {name: getattr(self.options, name) for name in ("temperature", "thresholds", "conformal", "costs")}
         return GradedLabels.of(self.kind, self.names, self._targets(rows), answers, **fixed)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:

@@ -1,0 +1,174 @@
+"""What decisions are fitted for: a goal, the options that reach it on labelled rows, and what these change there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertkit.errors import Problem, UserError
+from bertkit.evaluation.calibration import Costs, cost_matrix, label_thresholds, least_cost_threshold, thresholds_of
+from bertkit.evaluation.graded import Graded
+from bertkit.evaluation.intervals import Bools, Floats
+from bertkit.evaluation.labels import GradedLabels
+from bertkit.evaluation.similarity import MIDDLE, LabelledPairs
+from bertkit.tasks.base import Task
+from bertkit.tasks.labels import names_of
+from bertkit.tasks.sentence_similarity import SentenceSimilarity
+from bertkit.tasks.text_classification import TextClassification
+from bertkit.training.costs import ERRORS, read_costs
+
+MEASURES = ("precision", "recall", "f1")
+
+
+class Goal(NamedTuple):
+    """The best F1, the least precision or recall of each label, or the least cost."""
+
+    metric: str = "f1"
+    least: float = 0.0
+    costs: Costs | None = None
+
+    def __str__(self) -> str:
+        if self.costs:
+            return "least cost"
+        return f"{self.metric} of at least {self.least:g}" if self.least else "best F1"
+
+
+def goal_of(task: Task, **given: Any) -> Goal:
+    """given: precision, recall and costs, of which one at most is not None. Raises UserError where the task has no such
+    decisions, and RecipeError for wrong costs."""
+    asked = {name: value for name, value in given.items() if value is not None}
+    if len(asked) > 1:
+        raise UserError(f"{' and '.join(f'--{name}' for name in asked)} exclude each other: give one of them")
+    kind, about = kind_of(task), f"a model for {task.name} ({task.describe()})"
+    for name, value in asked.items():
+        if not kind or (isinstance(task, SentenceSimilarity) and kind == "single-label"):
+            fix = "Models that give labels to texts have them, and those of two labels by cosine."
+            raise UserError(Problem(f"--{name}", f"{about} has no thresholds of labels", fix))
+        if name == "recall" and kind == "single-label":
+            what = f"{about} gives the best label or none: a threshold can only lower its recall"
+            raise UserError(Problem("--recall", what, "Its options are --precision and --costs."))
+        if name == "costs":
+            names = names_of(dict(task.options)["labels"])
+            return Goal(name, costs=read_costs(value, names, several=kind == "multi-label"))
+        if not 0 < value <= 1:
+            raise UserError(Problem(f"--{name}", f"{value:g} is not above 0 and at most 1"))
+        return Goal(name, value)
+    return Goal()
+
+
+def kind_of(task: Task) -> str:
+    """single-label, multi-label, or by cosine; empty where the model gives no labels to rows."""
+    if not isinstance(task, TextClassification | SentenceSimilarity) or not task.names:
+        return ""
+    if isinstance(task, TextClassification):
+        return task.kind
+    return "single-label" if task.options.loss == "softmax" else "by cosine"
+
+
+class Decided(NamedTuple):
+    """Labels given to rows, compared with their targets; single: one label at most."""
+
+    names: Sequence[str]
+    scores: Floats  # (rows, labels)
+    truth: Bools  # (rows, labels)
+    given: Bools  # (rows, labels)
+    thresholds: Mapping[str, float]
+    single: bool = False
+
+
+def decided(task: Task, graded: Graded) -> Decided:
+    """The labels that a task with a `kind_of` gave. Of two labels by cosine, only the second has a threshold."""
+    if isinstance(graded, LabelledPairs):
+        scores, truth = (np.asarray(each)[:, None] for each in (graded.cosines, graded.similar))
+        name, limit = names_of(task.options.labels)[1], MIDDLE if graded.threshold is None else graded.threshold
+        return Decided([name], scores, truth == 1, scores >= limit, {name: limit})
+    assert isinstance(graded, GradedLabels)
+    names, single = graded.names, graded.kind == "single-label"
+    truth, given = (
+        np.asarray(ids)[:, None] == np.arange(len(names)) if single else ids == 1
+        for ids in (graded.references, graded.given)
+    )
+    limits = [] if graded.thresholds is None else label_thresholds(graded.thresholds, names, 0.0 if single else 0.5)
+    return Decided(names, graded.table, truth, given, dict(zip(names, limits, strict=False)), single)
+
+
+def fitted(found: Decided, goal: Goal) -> dict[str, Any]:
+    """The options that reach the goal on these rows: `costs` or `thresholds`, or none.
+
+    Raises UserError, which names the labels that do not reach it.
+    """
+    if goal.costs is None:
+        return {"thresholds": _thresholds(found, goal)} if goal.least else {}
+    if found.single:
+        return {"costs": goal.costs}
+    values = {}
+    columns = zip(found.names, _of_each(found, goal.costs), found.scores.T, found.truth.T, strict=True)
+    for name, costs, scores, truth in columns:
+        (_, false), (missed, _) = costs.tolist()
+        by_probability = found.names == [*goal.costs] and false + missed > 0  # a cosine is no probability
+        prefer = false / (false + missed) if by_probability else MIDDLE  # Elkan 2001, equation 2
+        values[name] = least_cost_threshold(scores, truth, costs, prefer)
+    return {"thresholds": values}
+
+
+def _of_each(found: Decided, costs: Costs) -> list[Floats]:
+    """The costs of each label that has a threshold, `(2, 2)`: whether a row has it, and whether it gets it."""
+    if len(found.names) < len(costs):
+        return [cost_matrix(costs, [*costs])]
+    false, missed = ERRORS
+    return [np.array([[0.0, costs[name][false]], [costs[name][missed], 0.0]]) for name in found.names]
+
+
+def _thresholds(found: Decided, goal: Goal) -> dict[str, float]:
+    """Label -> the threshold that reaches the goal."""
+    limits, problems = {}, []
+    for name, scores, truth, given in zip(found.names, found.scores.T, found.truth.T, found.given.T, strict=True):
+        rows = given if found.single else slice(None)  # a threshold can take a single label away, not give it
+        if not truth.any() or not len(scores[rows]):
+            lacking = "no row has it" if not truth.any() else "it is the best label of no row"
+            problems.append(Problem(f"label {name}", f"{lacking}, so no threshold has a {goal.metric}"))
+            continue
+        each = thresholds_of(scores[rows], truth[rows])
+        values = getattr(each, goal.metric)
+        if (values >= goal.least).any():
+            limits[name] = float(each.values[values >= goal.least][0 if goal.metric == "precision" else -1])
+        else:
+            what = f"no threshold has a {goal} on these rows; the best has {values.max():.4f}"
+            problems.append(Problem(f"label {name}", what))
+    if problems:
+        raise UserError(problems)
+    return limits
+
+
+def changes(before: Decided, after: Decided, costs: Costs | None) -> dict[str, Any]:
+    """`labels` and `overall`, as `calibrate` returns them."""
+    both = zip(_by_label(after), _by_label(before), strict=True)
+    labels = [own | {"before": {name: old[name] for name in ("threshold", *MEASURES)}} for own, old in both]
+    return {"labels": labels, "overall": {**_overall(after, costs), "before": _overall(before, costs)}}
+
+
+def _by_label(found: Decided) -> Iterator[dict[str, Any]]:
+    from sklearn.metrics import precision_recall_fscore_support
+
+    for name, truth, given in zip(found.names, found.truth.T, found.given.T, strict=True):
+        scores = precision_recall_fscore_support(truth, given, average="binary", zero_division=0.0)
+        named = dict(zip(MEASURES, map(float, scores), strict=False))
+        yield {"label": name, "threshold": found.thresholds.get(name), **named, "support": int(truth.sum())}
+
+
+def _overall(found: Decided, costs: Costs | None) -> dict[str, float | None]:
+    scores: dict[str, float | None] = {"accuracy": float((found.truth == found.given).all(axis=1).mean())}
+    if found.single:
+        scores["answered"] = float(found.given.any(axis=1).mean())
+    return scores if costs is None else scores | {"mean_cost": _mean_cost(found, costs)}
+
+
+def _mean_cost(found: Decided, costs: Costs) -> float | None:
+    """Per row; of single labels per row with a label, and None where there is no such row."""
+    if found.single:
+        total = float((found.truth @ cost_matrix(costs, found.names))[found.given].sum())
+        return total / count if (count := int(found.given.sum())) else None
+    columns = zip(_of_each(found, costs), found.truth.T.astype(int), found.given.T.astype(int), strict=True)
+    return sum(float(each[truth, given].sum()) for each, truth, given in columns) / len(found.truth)
