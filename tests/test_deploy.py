@@ -1,0 +1,113 @@
+"""The files in deploy/: bertkit's own parser accepts their commands, and ports, folders and keys agree."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from bertkit.cli.main import parse
+from bertkit.serve.middleware import OPEN
+
+ROOT = Path(__file__).resolve().parent.parent
+DEPLOY = ROOT / "deploy"
+
+
+@pytest.fixture(scope="module")
+def dockerfile() -> list[tuple[str, str]]:
+    """The instructions, in order, each with what follows it."""
+    text = re.sub(r"\\\n\s*", "", (DEPLOY / "Dockerfile").read_text())
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [(name, rest) for name, _, rest in (line.partition(" ") for line in lines)]
+
+
+@pytest.fixture(scope="module")
+def image(dockerfile: list[tuple[str, str]]) -> dict[str, str]:
+    """The instructions of the last stage."""
+    last = max(index for index, (name, _) in enumerate(dockerfile) if name == "FROM")
+    return dict(dockerfile[last:])
+
+
+@pytest.fixture(scope="module")
+def compose() -> Any:
+    return YAML(typ="safe").load(DEPLOY / "compose.yaml")
+
+
+@pytest.fixture(scope="module")
+def unit() -> Any:
+    """The sections of the systemd unit; of a repeated key the last value."""
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(DEPLOY / "bertkit.service")
+    return parser
+
+
+def health(command: list[str]) -> tuple[int, str]:
+    """Port and path of the URL that a probe asks for."""
+    (found,) = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", command[-1])
+    compile(command[-1], "probe", "exec")
+    return int(found[0]), found[1]
+
+
+def test_the_image_serves_its_model_as_another_user(image: dict[str, str]) -> None:
+    words = [*json.loads(image["ENTRYPOINT"]), *json.loads(image["CMD"])]
+    assert words[0] == "bertkit"
+    args = parse(words[1:])
+    port, path = health(json.loads(image["HEALTHCHECK"].partition("CMD")[2]))
+    assert (args.command.name, args.host) == ("serve", "0.0.0.0")
+    assert args.port == port == int(image["EXPOSE"])
+    assert path in OPEN  # answered without a key
+    assert not image["USER"].startswith(("0", "root"))
+
+
+def test_the_image_has_what_is_copied_and_installed(dockerfile: list[tuple[str, str]], image: dict[str, str]) -> None:
+    sources = [
+        word for name, rest in dockerfile if name == "COPY" and "--from" not in rest for word in rest.split()[:-1]
+    ]
+    sent = re.findall(r"^!(.+)$", (DEPLOY / "Dockerfile.dockerignore").read_text(), re.M)
+    assert sorted(sources) == sorted(sent)
+    assert all((ROOT / source).exists() for source in sources)
+    (installed,) = [rest for name, rest in dockerfile if name == "RUN"]
+    extras = re.findall(r"\[([\w,-]+)\]", installed)[0].split(",")
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert known.keys() >= {*extras} == {"onnx-runtime", "serve"}
+    place = image["COPY"].split()[-1]
+    assert f"-m venv {place} " in installed
+    assert f"PATH={place}/bin:" in image["ENV"]
+
+
+def test_compose_runs_the_image_read_only_with_a_key(compose: Any, image: dict[str, str]) -> None:
+    service = compose["services"]["serve"]
+    args = parse(service["command"])
+    (volume,), (secret,) = service["volumes"], service["secrets"]
+    assert args.source == volume["target"] == json.loads(image["CMD"])[1]
+    assert str(args.api_key_file) == f"/run/secrets/{secret}"
+    assert compose["secrets"][secret]["file"] in (ROOT / ".gitignore").read_text()
+    assert (args.host, f"127.0.0.1:8000:{args.port}") == ("0.0.0.0", *service["ports"])
+    assert health(service["healthcheck"]["test"]) == (args.port, "/health")
+    build = service["build"]
+    assert (DEPLOY / build["context"] / build["dockerfile"]).resolve() == DEPLOY / "Dockerfile"
+    assert service["user"] == image["USER"]
+    assert service["read_only"] is volume["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+
+
+def test_the_unit_reads_its_key_as_a_credential(unit: Any) -> None:
+    service = unit["Service"]
+    program, *words = shlex.split(service["ExecStart"])
+    args = parse(words)
+    name, _, file = service["LoadCredential"].partition(":")
+    assert str(args.api_key_file) == f"%d/{name}"
+    page = (ROOT / "docs" / "deploy.md").read_text()
+    for place in (program.removesuffix("/bin/bertkit"), args.source, file):
+        assert place in page
+    assert (args.command.name, args.host) == ("serve", "127.0.0.1")
+    assert service["DynamicUser"] == service["NoNewPrivileges"] == "yes"
+    assert (service["ProtectSystem"], service["Restart"]) == ("strict", "on-failure")
