@@ -112,6 +112,7 @@ def well_formed(html: str) -> Page:
     assert not [attrs for tag, attrs in page.elements if {"src", "onerror", "onload"} & set(attrs) or tag == "link"]
     links = {value for _, attrs in page.elements for key, value in attrs.items() if key.endswith("href")}
     inside = {str(link) for link in links if not str(link).startswith("data:image/png;base64,")}  # attention maps
+    inside -= {link for link in inside if re.fullmatch(r"[\w-]*mistakes\.csv", link)}  # a file beside the page
     assert all(link.startswith("#") for link in inside)
     assert "url(" not in re.sub(r"url\(#\w+\)", "", html)
     for tag, attrs in page.elements:
@@ -180,7 +181,8 @@ def test_mistakes_are_those_that_the_scores_count(facts: Facts) -> None:
 
 def test_only_so_many_mistakes_are_shown_and_their_texts_not_without_end(facts: Facts) -> None:
     answer = {"label": "good", "score": 0.75, "scores": {"bad": 0.25, "good": 0.75}, "truncated": False}
-    rows = [{"text": "long " * 4000, "label": "bad", "answer": {**answer, "score": i / 200}} for i in range(200)]
+    texts = [f"{'long ' * 4000}{'x' * i}" for i in range(200)]
+    rows = [{"text": text, "label": "bad", "answer": {**answer, "score": i / 200}} for i, text in enumerate(texts)]
     found = mistakes.mistakes(replace(facts, rows=tuple(rows)))
     assert found is not None
     assert (len(found.every), found.total, len(found.top)) == (200, 200, mistakes.MAX_MISTAKES)

@@ -61,10 +61,11 @@ def test_mistakes_as_a_frame(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert frame.to_dict("records") == [
         {
             "row": first.row,
-            "where": rows[first.row - 1]["id"],
+            "where": f"{rows[first.row - 1]['id']}, {rows[first.row - 1]['location']}",
             "gold": rows[first.row - 1]["label"],
             "answer": rows[first.row - 1]["answer"]["label"],
             "confidence": rows[first.row - 1]["answer"]["score"],
+            "likely_mislabelled": False,
             "text": rows[first.row - 1]["text"],
         }
     ]

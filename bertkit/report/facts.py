@@ -144,12 +144,17 @@ def damage_as_error(folder: str | Path) -> Iterator[None]:
         raise ModelError(Problem(str(folder), what, f"{EDITED} Otherwise please report a bug of bertkit.")) from error
 
 
-def texts_of(row: Row) -> tuple[str, ...]:
-    """The texts of a row that the model read, in order; the joined words of a tagged sentence."""
+def named_texts(row: Row) -> dict[str, str]:
+    """The texts of a row that the model read, in order, by their columns; the joined words of a tagged sentence."""
     for names in TEXT_COLUMNS:
         if all(row.get(name) is not None for name in names):
-            return tuple(str(row[name]) for name in names)
-    return (" ".join(row["tokens"]),) if "tokens" in row else ()
+            return {name: str(row[name]) for name in names}
+    return {"text": " ".join(row["tokens"])} if "tokens" in row else {}
+
+
+def texts_of(row: Row) -> tuple[str, ...]:
+    """The same texts without their columns."""
+    return tuple(named_texts(row).values())
 
 
 def local_paths(recipe: Recipe) -> list[str]:

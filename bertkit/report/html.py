@@ -18,15 +18,17 @@ from bertkit.files import write_text
 from bertkit.report import comparison, matrices, pictures, sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.mistakes import mistakes
+from bertkit.report.mistakes_table import write_mistakes
 from bertkit.report.paired import Pair
 from bertkit.report.table import teacher_table
 from bertkit.report.task_pictures import reliability, task_pictures
 
 
 def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -> Path:
-    """Write the report of one run, or the comparison of several; returns its path.
+    """Write the report of one run, with a csv of its mistakes, or the comparison of several; returns the page's path.
 
-    output: by default RUN/report.html for one run, ./comparison.html for several.
+    output: by default RUN/report.html for one run, beside mistakes.csv; ./comparison.html for several. The mistakes of
+    NAME.html are in NAME-mistakes.csv.
     Raises ModelError for a folder that is not a finished run, UserError for damaged files.
     """
     if not runs:
@@ -34,8 +36,13 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
     if len(runs) > 1:
         return write_comparison(runs, output)[0]
     path = Path(output) if output else Path(runs[0]) / "report.html"
+    table = path.with_name(f"{path.stem}-mistakes.csv" if output else "mistakes.csv")
     with damage_as_error(runs[0]):
-        write_text(path, report(read_facts(runs[0])))
+        facts = read_facts(runs[0])
+        page, wrong = report(facts, table.name), mistakes(facts)
+        if wrong:
+            write_mistakes(facts, wrong, table)
+        write_text(path, page)
     return path
 
 
@@ -64,8 +71,8 @@ def write_explanations_page(explanations: Sequence[Mapping[str, Any]], source: s
     return output
 
 
-def report(facts: Facts) -> str:
-    """The page of one run. Everything that comes from the data is escaped."""
+def report(facts: Facts, csv: str = "mistakes.csv") -> str:
+    """The page of one run, with a link to the csv of its mistakes. Everything that comes from the data is escaped."""
     wrong = mistakes(facts)
     return _page(
         "report.html",
@@ -79,6 +86,7 @@ def report(facts: Facts) -> str:
         confused=matrices.confused(facts),
         transitions=matrices.transitions(facts),
         mistakes=wrong,
+        csv=csv,
         explained=sections.explained(facts.explanations.get("examples", [])),
         nearest=sections.nearest(facts.explanations.get("neighbours", [])),
     )

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from bertkit.data import tagging
+from bertkit.data.values import folded
 from bertkit.evaluation import squad
 from bertkit.report.facts import Facts, Row, texts_of
 from bertkit.report.rankings import Query, is_ranked, queries, target
+from bertkit.report.verdict import MAX_ECE
 
-MAX_MISTAKES = 50
+MAX_MISTAKES = 50  # that a report lists, beside those of other confusions
+MAX_CONFUSIONS = 150  # with more, gold and answer are texts rather than labels
+SURE = 0.9  # probability from which a calibrated answer may correct the data
 MAX_CHARACTERS = 1500  # of a text
 NONE = "(none)"
 DISTANCES = ("off by", "ranks apart")  # measures by which every row is more or less wrong
@@ -28,7 +35,10 @@ class Part(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """One wrong answer. row: from 1; where: its id, or file and line. lines: name -> the text in parts, some marked."""
+    """One wrong answer. row: from 1; where: its id, file and line. lines: name -> the text in parts, some marked.
+
+    likely_mislabelled: the gold label may be the mistake. alike: how many others differ only in digits and punctuation.
+    """
 
     row: int
     gold: str
@@ -38,10 +48,20 @@ class Mistake(NamedTuple):
     lines: tuple[tuple[str, tuple[Part, ...]], ...] = ()
     notes: tuple[str, ...] = ()
     where: str = ""
+    likely_mislabelled: bool = False
+    alike: int = 0
+
+    @property
+    def content(self) -> Any:
+        """What mistakes have in common whose texts differ only in digits, punctuation, case and whitespace."""
+        return self.gold, self.answer, self.lines, tuple(_letters(text) for text in self.texts)
 
 
 class Mistakes(NamedTuple):
-    """Wrong answers, those of the largest `measure` first. total: how many rows or queries (`unit`) there are."""
+    """Wrong answers: those whose gold label is likely wrong, then the others, each the largest `measure` first.
+
+    total: how many rows or queries (`unit`) there are.
+    """
 
     unit: str
     measure: str
@@ -50,14 +70,32 @@ class Mistakes(NamedTuple):
 
     @property
     def top(self) -> Sequence[Mistake]:
-        """Those that a report lists."""
-        return self.every[:MAX_MISTAKES]
+        """Those that a report lists: the first 50, and the first of every other confusion, unless there are many.
+
+        Of those that are alike, only the first.
+        """
+        alike = Counter(each.content for each in self.every)
+        first = {each.content: each for each in reversed(self.every)}
+        distinct = [each for each in self.every if first[each.content] is each]
+        confusions = {(each.gold, each.answer): each for each in reversed(distinct)}
+        more = {each.row for each in confusions.values()} if len(confusions) <= MAX_CONFUSIONS else set[int]()
+        kept = [each for place, each in enumerate(distinct) if place < MAX_MISTAKES or each.row in more]
+        return [each._replace(alike=alike[each.content] - 1) for each in kept]
+
+    @property
+    def mislabelled(self) -> int:
+        """How many gold labels are likely wrong."""
+        return sum(each.likely_mislabelled for each in self.every)
 
 
 def mistakes(facts: Facts) -> Mistakes | None:
     """The mistakes on the reported split; None if the run folder has no answers, or the task no right ones."""
     find = MISTAKES.get(facts.task)
     return find(facts) if find and facts.rows else None
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalpha, folded(text))) or folded(text)
 
 
 def _sorted(unit: str, measure: str, total: int, found: Iterable[Mistake | None]) -> Mistakes:
@@ -95,7 +133,27 @@ def _labels(facts: Facts) -> Mistakes:
     """Wrong labels, or numbers by how far they are off."""
     if facts.options.get("kind") == "regression":
         return _off(facts, "off by", [abs(row["answer"]["score"] - row["score"]) for row in facts.rows])
-    return _by_row(facts, "confidence", _label_set if facts.options.get("kind") == "multi-label" else _label)
+    if facts.options.get("kind") == "multi-label":
+        return _by_row(facts, "confidence", _label_set)
+    return _mislabelled_first(facts, _by_row(facts, "confidence", _label))
+
+
+def _mislabelled_first(facts: Facts, found: Mistakes) -> Mistakes:
+    """The same mistakes, those first whose gold label is likely wrong (confident learning, Northcutt et al. 2021).
+
+    The answer must be at least as probable as it is on average for the rows of that label, and 0.9; that says
+    something only where probabilities are calibrated, and of rows that the model was not trained on.
+    """
+    error = facts.scores.get("calibration", {}).get("ece_after")
+    if facts.split == "train" or error is None or error > MAX_ECE:
+        return found
+    own: dict[str, list[float]] = {}
+    for row in facts.rows:
+        label = label_of(facts, row["label"])
+        own.setdefault(label, []).append(row["answer"]["scores"][label])
+    limits = {label: max(SURE, fmean(scores)) for label, scores in own.items()}
+    marked = [m._replace(likely_mislabelled=m.measure >= limits.get(m.answer, math.inf)) for m in found.every]
+    return found._replace(every=sorted(marked, key=lambda each: not each.likely_mislabelled))
 
 
 def _label(facts: Facts, number: int, row: Row) -> Mistake | None:
