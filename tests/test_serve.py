@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import jsonschema
 import numpy as np
 import pytest
 import small
+import torch
+import transformers
 from cases import TEXTS, Case
 from serving import KEPT, SECRET, alike, predictor_of, rows_of, said
 from starlette.testclient import TestClient
 
+from bertkit.inference.onnx_session import OnnxModel
 from bertkit.serve.app import make_app
 from bertkit.serve.limits import Limits
 from bertkit.serve.rows import RowReader
@@ -109,6 +113,48 @@ def test_embed_normalizes_unless_told(client: TestClient, tiny_encoder: Path) ->
     assert abs(lengths - 1).min() > 0.1
     np.testing.assert_allclose(said(client, "/embed", inputs=TEXTS, normalize=False), own, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(said(client, "/embed", inputs=TEXTS), own / lengths, atol=1e-5)
+
+
+@served("retrieval")
+def test_embed_all(client: TestClient, tiny_encoder: Path) -> None:
+    """Last hidden states of the real tokens, as AutoModel gives them for each text alone."""
+    model = transformers.AutoModel.from_pretrained(tiny_encoder).eval()
+    predictor = predictor_of(KEPT["retrieval"], tiny_encoder)
+    own = predictor.model.state_dict()
+    model.load_state_dict({name: own[name] for name in model.state_dict()})
+    tokenizer, prefix = transformers.AutoTokenizer.from_pretrained(tiny_encoder), predictor.task.options.query_prefix
+    assert prefix
+    for prompt, before in ((None, ""), ("query", prefix)):
+        with torch.inference_mode():
+            expected = [
+                model(**tokenizer(before + text, return_tensors="pt")).last_hidden_state[0].numpy() for text in TEXTS
+            ]
+        assert len({len(states) for states in expected}) > 2  # so that there is padding
+        found = said(client, "/embed_all", inputs=TEXTS, prompt_name=prompt)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+    one = said(client, "/embed_all", inputs=TEXTS[0], prompt_name="query")
+    np.testing.assert_allclose(one, expected[:1], atol=1e-5)
+    alike(said(client, "/embed", inputs=TEXTS), predictor.encode(TEXTS).tolist())
+
+
+@served("retrieval")
+def test_embed_all_has_limits(client: TestClient) -> None:
+    long = "the cat " * 100
+    assert len(said(client, "/embed_all", inputs=long)[0]) == 32
+    assert "input 2" in said(client, "/embed_all", status=413, inputs=["a", long], truncate=False)["error"]
+    error = said(client, "/embed_all", status=413, inputs=["a b c d " * 100] * 100)["error"]
+    assert error == "`inputs`: about 20,100 tokens in all; 16,384 are allowed"
+    assert "empty" in said(client, "/embed_all", status=400, inputs=[])["error"]
+    assert "normalize: Extra inputs" in said(client, "/embed_all", status=422, inputs="a", normalize=True)["error"]
+    assert "bertkit_truncated_rows_total 2.0" in client.get("/metrics").text
+
+
+def test_an_exported_model_gives_no_vectors_of_tokens(tiny_encoder: Path) -> None:
+    predictor = predictor_of(KEPT["retrieval"], tiny_encoder)
+    exported = replace(predictor, model=OnnxModel(None, predictor.model.config, [], []))
+    with TestClient(make_app(exported, "small", Limits())) as client:
+        assert "exported model" in said(client, "/embed_all", status=424, inputs="a")["error"]
 
 
 @served("retrieval")

@@ -153,11 +153,10 @@ def test_metrics_have_the_models_name(client: TestClient, predictors: dict[str, 
 
 
 def test_healthy_only_when_all_are(predictors: dict[str, Predictor]) -> None:
-    app = app_of(predictors)
-    with TestClient(app) as client:
+    services = {name: Service(predictor, name, Limits()) for name, predictor in predictors.items()}
+    with TestClient(make_models_app(services, Limits())) as client:
         assert client.get("/health").status_code == 200
-        broken = app.state.batchers[1]
-        client.portal.call(broken.__aexit__)  # type: ignore[union-attr]
+        client.portal.call(services["qa"].batcher.__aexit__)  # type: ignore[union-attr]
         assert client.get("/health").json()["error"] == "qa no longer answers"
         assert client.get("/models/qa/health").status_code == 503
         assert client.get("/models/sentiment/health").status_code == 200

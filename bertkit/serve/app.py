@@ -71,7 +71,7 @@ def new_app(title: str, about: str, services: Mapping[str, Service], metrics: Ma
 
     services: by name; "" for the only one. metrics: as for AllMetrics. `app.state.batchers` are the batchers.
     """
-    batchers = [service.batcher for service in services.values()]
+    batchers = [batcher for service in services.values() for batcher in service.batchers]
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -117,7 +117,7 @@ def _add_service_paths(app: FastAPI, services: Mapping[str, Service], metrics: A
     @app.get("/health", summary="Health check")
     async def health() -> dict[str, str]:
         for name, service in services.items():
-            if not service.batcher.alive:
+            if not all(batcher.alive for batcher in service.batchers):
                 raise Refused(503, f"{name or 'the model'} no longer answers", "Unhealthy")
         return {"status": "ok"}
 
@@ -139,10 +139,13 @@ def _add_answer_paths(app: FastAPI, service: Service) -> None:
     add_path(app, "/predict", service.predict, *service.predict_types(), "Answers to rows, in their order")
     add_path(app, "/tokenize", service.tokenize, tei.TokenizeRequest, list_of(list_of(tei.Token)), "Tokens of texts")
     for path, shapes in SHAPES.items():
-        if shape := shapes.get(name):
-            add_path(app, path, service.handler(shape), shape.request, shape.response, shape.summary)
-        else:
+        shape = shapes.get(name)
+        if shape is None:
             _refuse(app, path, f"a model for {name} does not answer {path}")
+        elif shape.of_tokens and service.predictor.backend == "onnx":
+            _refuse(app, path, "an exported model gives no vectors of tokens: serve the run that it was exported from")
+        else:
+            add_path(app, path, service.handler(shape), shape.request, shape.response, shape.summary)
     if isinstance(service.task, VectorTask):
         summary = "Vectors of texts, for OpenAI clients"
         add_path(app, "/v1/embeddings", service.openai, tei.OpenAIRequest, tei.OpenAIResponse, summary)

@@ -15,6 +15,7 @@ from pydantic import Discriminator, Tag
 
 from bertkit.data.schema import Answer
 from bertkit.inference.predictor import Predictor
+from bertkit.inference.token_states import token_states
 from bertkit.retrieval.store import Store
 from bertkit.serve import tei
 from bertkit.serve.answers import ANSWERS, described, list_of, schema
@@ -43,7 +44,10 @@ class Service:
         """model: its name for clients. store: what /search searches, made with this model. thread: as for Batcher."""
         self.predictor, self.model, self.limits, self.store = predictor, model, limits, store
         self.metrics = Metrics()
+        thread = thread or ThreadPoolExecutor(1, thread_name_prefix="bertkit-model")
         self.batcher = Batcher(lambda rows: list(predictor.stream(rows)), limits, self.metrics, thread)
+        self.states_batcher = Batcher(partial(token_states, predictor), limits, self.metrics, thread)
+        self.batchers = self.batcher, self.states_batcher
         self.task, self.started = predictor.task, int(time.time())
         self.reader = RowReader(predictor.task, predictor.columns, limits)
 
@@ -69,7 +73,8 @@ class Service:
         """The handler of a path with this shape."""
 
         async def handle(body: Any) -> Build:
-            answers = await self._answers(shape.rows(self.task, body), shape.field, body)
+            rows = shape.rows(self.task, body)
+            answers = await (self._states if shape.of_tokens else self._answers)(rows, shape.field, body)
             build = partial(shape.respond, self.task, body, answers)
             if not shape.tokenizes:
                 return build
@@ -115,6 +120,15 @@ class Service:
             if (tokens := estimated_tokens(row)) > (most := self.limits.max_batch_tokens):
                 what = f"`{name}`, item {number}: about {tokens:,} tokens; {most:,} are allowed"
                 raise Refused(413, what, "Validation")
+
+    async def _states(self, rows: list[Row], name: str, request: Request) -> list[Answer]:
+        """`token_states` of the rows. Raises Refused as `_answers`, and for more tokens than a call may have."""
+        self._require_limits(rows, name)
+        if (tokens := sum(map(estimated_tokens, rows))) > (most := self.limits.max_batch_tokens):
+            raise Refused(413, f"`{name}`: about {tokens:,} tokens in all; {most:,} are allowed", "Validation")
+        answers = await self.states_batcher.answers(rows, "texts")
+        tei.refuse_truncated(answers, request, self.task.max_length)
+        return answers
 
     async def _answers(self, rows: list[Row], name: str, request: Request | None = None) -> list[Answer]:
         """The answers. Raises Refused as `_require_limits`, and where texts are cut though the request forbids it.

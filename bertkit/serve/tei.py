@@ -45,12 +45,17 @@ class _Truncatable(Request):
         return self.truncate is not False
 
 
-class EmbedRequest(_Truncatable):
+class EmbedAllRequest(_Truncatable):
     """Texts to embed."""
 
     inputs: Texts
-    normalize: bool = Field(True, description="scale vectors to length 1; false: the model's own vectors")
     prompt_name: Prompt = None
+
+
+class EmbedRequest(EmbedAllRequest):
+    """Texts to embed."""
+
+    normalize: bool = Field(True, description="scale vectors to length 1; false: the model's own vectors")
     dimensions: Dimensions = None
     encoding_format: Literal["float"] | None = None
 
