@@ -261,6 +261,7 @@ def test_the_command_serves_them(
         "answers": "question-answering",
     }
     assert found[0]["mood"]["timeout"] == 9
+    assert (found[0]["mood"]["model_id"], found[0]["mood"]["served_model_name"]) == ("sentiment", "mood")
     log = capsys.readouterr().err
     assert "sentiment (text-classification) on http://127.0.0.1:" in log
     assert "/models/answers" in log

@@ -62,7 +62,7 @@ def model_app(service: Service, api_key: str | None = None) -> FastAPI:
     app = new_app(f"bertkit: {service.task.name}", service.task.describe(), {"": service}, {"": service.metrics})
     app.add_api_route("/info", service.info, summary="The model, and the server's limits")
     _add_answer_paths(app, service)
-    protect(app, service.limits, service.metrics, api_key, service.model)
+    protect(app, service.limits, service.metrics, api_key, service.name)
     return app
 
 

@@ -66,7 +66,7 @@ def serve(models: Mapping[str, Served], *, host: str, port: int, limits: Limits,
     """
     thread = ThreadPoolExecutor(1, thread_name_prefix="bertkit-model")  # one, as each model uses all cores
     services = {
-        name: Service(predictor, name or source, limits, store, thread)
+        name: Service(predictor, source, limits, store, thread, name)
         for name, (predictor, source, store) in models.items()
     }
     for service in services.values():
