@@ -359,6 +359,17 @@ def test_what_a_message_tells_to_type_can_be_typed(
     assert "only the layout of the file can be given here: data.format, data.sheet, data.header" in told
 
 
+def test_explain_reads_columns_of_other_names(capsys: Any, run: Run, tmp_path: Path) -> None:
+    file = small.write_rows(tmp_path / "named.jsonl", [{"review": "the dog was bad"}])
+    words = ("explain", run.folder, "--input", file, "--json")
+    assert "--column text=NAME names it" in refused(capsys, *words)
+    told = said(capsys, *words, "--column", "text=review")
+    assert told == said(capsys, "explain", run.folder, "the dog was bad", "--json")
+    assert "this model reads no column 'txt'" in refused(capsys, *words, "--column", "txt=review")
+    told = refused(capsys, "explain", run.folder, "the dog was bad", "--column", "text=review")
+    assert "--column works only with --input FILE" in told
+
+
 def test_documents_are_indexed_from_columns_of_other_names(capsys: Any, tiny_encoder: Path, tmp_path: Path) -> None:
     file, store = tmp_path / "faq.csv", tmp_path / "store"
     file.write_text("nr,question,text,lang\n7,the cat,not this,en\n", encoding="utf-8")

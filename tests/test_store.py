@@ -182,17 +182,17 @@ def test_column_types_are_settled_by_the_first_batch(store: Store) -> None:
 def test_lists_are_metadata_too(store: Store) -> None:
     index(store, [{"id": "a", "text": "x"}])
     store = Store.open(store.uri)  # from before it had lists
-    tagged = {"id": "b", "text": "x", "tags": ["red", "\ud83d"], "sizes": [1, 2.5], "seen": [True]}
-    index(store, [tagged, {"id": "c", "text": "x", "tags": [], "sizes": [3], "years": [1999]}])
+    tagged = {"id": "b", "text": "x", "tags": ["red", "\ud83d"], "sizes": [1, 2.5], "seen": [True], "years": [1999]}
+    index(store, [tagged, {"id": "c", "text": "x", "tags": [], "sizes": [3], "years": [0.5]}])
     assert rows(store, "id", "tags", "sizes", "seen", "years") == [
         ("a", None, None, None, None),
-        ("b", ["red", "\ufffd"], [1.0, 2.5], [True], None),
-        ("c", None, [3.0], None, [1999]),
+        ("b", ["red", "\ufffd"], [1.0, 2.5], [True], [1999.0]),
+        ("c", None, [3.0], None, [0.5]),
     ]
     again = Store.open(store.uri)
-    assert again.columns == {"tags": list[str], "sizes": list[float], "seen": list[bool], "years": list[int]}
+    assert again.columns == {"tags": list[str], "sizes": list[float], "seen": list[bool], "years": list[float]}
     changed = {"id": "b", "text": "x", "tags": ["blue"], "sizes": [7]}
-    assert index(again, [changed, {"id": "c", "text": "x", "sizes": [3], "years": [1999]}]) == Indexed(0, 1, 1, 0, 0, 1)
+    assert index(again, [changed, {"id": "c", "text": "x", "sizes": [3], "years": [0.5]}]) == Indexed(0, 1, 1, 0, 0, 1)
     again.delete(["c"])
     assert rows(again, "id", "tags", "sizes", "seen") == [("a", None, None, None), ("b", ["blue"], [7.0], None)]
 

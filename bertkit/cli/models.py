@@ -165,24 +165,29 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
         metavar="TEXT",
     ),
     path("--input", f"rows: {ROWS}"),
+    COLUMNS,
     path("--output", "write an HTML page too, with attention maps"),
     TASK,
     REVISION,
     JSON,
 )
 def explain(
-    source: str, rest: list[str], input: Path | None, output: Path | None, as_json: bool, **options: Any
-) -> None:
+    source: str, rest: list[str], input: Path | None, column: list[str], output: Path | None, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
     if input and any(not text.startswith("data.") for text in rest):
         raise UserError("explain takes texts, or --input FILE, but not both")
+    if column and not input:
+        raise UserError("--column works only with --input FILE")
     if not rest and not input:
         return _explain_run(source, output=output, json=as_json, **options)
     from bertkit.explain.explain import explain_rows, rows_of, rows_of_file
     from bertkit.explain.text import LEGEND, lines
+    from bertkit.inference.predict_file import with_columns
     from bertkit.inference.predictor import load, require_torch_model
     from bertkit.report.html import write_explanations_page
 
-    predictor = require_torch_model(load(source, **options), source)
+    predictor = with_columns(require_torch_model(load(source, **options), source), column_names(column))
     explanations = explain_rows(predictor, rows_of_file(source, input, rest) if input else rows_of(predictor, rest))
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for each in explanations:

@@ -49,11 +49,7 @@ def predict_file(
         require_suffix(output, ".jsonl", ".csv", ".xlsx")
     table, schema, count = bool(output and writer is None and output.suffix != ".jsonl"), predictor.task.schema, 0
     spec = layout_of(source, file, overrides)
-    known = {*chain.from_iterable(predictor.task.inputs), *schema.context}
-    unknown = [name for name in columns if name not in known]
-    if unknown:
-        what = f"this model reads no column {', '.join(map(repr, unknown))}"
-        raise DataError(Problem("--column", what, f"It reads {', '.join(sorted(known))}."))
+    predictor = with_columns(predictor, columns)
 
     def checked() -> Iterator[dict[str, Any]]:
         nonlocal count
@@ -69,7 +65,7 @@ def predict_file(
             yield row
 
     rows, read = tee(checked())
-    answers = _empty_counted(replace(predictor, columns={**predictor.columns, **columns}).stream(read))
+    answers = _empty_counted(predictor.stream(read))
     suffix, pairs = output.suffix if output else ".jsonl", zip(answers, rows, strict=True)
     delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
     with written_aside(output, encoding) if output else nullcontext(sys.stdout) as out:
@@ -94,6 +90,15 @@ def _empty_counted(answers: Iterable[Answer]) -> Iterator[Answer]:
     if empty:
         what = "without a token: nothing of the text is read, and `empty` is true in the answer"
         logger.warning("%s %s", part_of(empty, count, "row"), what)
+
+
+def with_columns(predictor: Predictor, columns: Mapping[str, str]) -> Predictor:
+    """The predictor, for rows with columns of other names. columns: canonical column -> theirs. Raises DataError."""
+    known = {*chain.from_iterable(predictor.task.inputs), *predictor.task.schema.context}
+    if unknown := [name for name in columns if name not in known]:
+        what = f"this model reads no column {', '.join(map(repr, unknown))}"
+        raise DataError(Problem("--column", what, f"It reads {', '.join(sorted(known))}."))
+    return replace(predictor, columns={**predictor.columns, **columns})
 
 
 def layout_of(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
