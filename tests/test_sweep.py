@@ -15,6 +15,7 @@ from typing import Any
 
 import optuna
 import pytest
+import scipy.stats
 import small
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -107,7 +108,8 @@ class Trainer:
         scores = [self.score(recipe.model_copy(update={"seeds": [seed]})) for seed in recipe.seeds]
         outcomes = [{"headline": score if isfinite(score) else None} for score in scores]
         (folder / "model").mkdir(exist_ok=True)
-        write_json(folder / "results.json", {"seeds": outcomes})
+        scores = {"validation": {"intervals": {"accuracy": [0.25, 0.75]}}}
+        write_json(folder / "results.json", {"seeds": outcomes, "splits": scores})
         self.trained.append(folder.name)
         self.pass_moment()
         return Run(folder)
@@ -458,23 +460,53 @@ def test_the_page_is_whole_and_escaped(
     monkeypatch.setattr(pages, "page", PAGE)
     names = ["<script>alert(1)</script>", "$x_{", "$$"]
     (room / "names.yaml").write_text(SPACE + f"training.run_name: {json.dumps(names)}\n")
-    sweep(recipe_of(room), room / "names.yaml", tmp_path / "s", trials=12, confirm=1)
+    sweep(recipe_of(room), room / "names.yaml", tmp_path / "s", trials=12, confirm=2)
     page = (tmp_path / "s" / "sweep.html").read_text()
-    trials = read_json(tmp_path / "s" / "sweep.json")["trials"]
+    told = read_json(tmp_path / "s" / "sweep.json")
+    trials = told["trials"]
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "$x_{" in page
     drawn = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(drawn) == 2
-    texts = ["".join(ET.fromstring(svg).itertext()) for svg in drawn]
-    assert all("learning_rate" in text and "run_name" in text for text in texts)
+    names_of = ["learning_rate", "per_device_train_batch_size", "run_name"]
+    texts = [" ".join(ET.fromstring(svg).itertext()) for svg in drawn]
+    assert len(texts) == len(names_of) + 1
+    assert all(name in text and name in texts[-1] for name, text in zip(names_of, texts, strict=False))
+    trained = {str(t["number"]) for t in trials if t["score"] is not None and "as trial" not in t["outcome"]}
+    assert trained <= set(texts[0].split())
+    assert trained - {"0"} <= set(texts[2].split())  # the base recipe has no name
     drawn_names = {t["changes"]["training.run_name"] for t in trials[1:] if t["state"] == "complete"}
     assert len(drawn_names) > 1
-    assert all(name in texts[0] for name in drawn_names)
+    assert all(name[:18] in texts[2] for name in drawn_names)
+    assert f"below {pages.noise_of(list(told['scores'].values())):.4f} may be noise" in page
+    assert "0.2500 … 0.7500 over the rows of validation" in page
     assert "mathdefault" not in page
     assert not re.search(r'(src|href)="(?!#)', page)
     assert all(f'<th scope="row">{trial["number"]}</th>' in page for trial in trials)
-    assert read_json(tmp_path / "s" / "sweep.json")["verdict"][0] in page
+    assert told["verdict"][0] in page
+
+
+def test_noise_is_the_least_significant_difference_of_two_runs() -> None:
+    """Of two scores the least that a t-test with the variance of the others, pooled, calls significant."""
+    scores = [[0.81, 0.84, 0.80], [0.7, 0.75]]
+    found = pages.noise_of(scores)
+    assert found is not None
+    squares = sum((value - sum(each) / len(each)) ** 2 for each in scores for value in each)
+    statistic = found / (squares / 3 * 2) ** 0.5
+    assert 2 * scipy.stats.t.sf(statistic, 3) == pytest.approx(0.05)
+    assert pages.noise_of([[0.5], [0.75]]) is None
+
+
+@pytest.mark.parametrize(("state", "words"), [("complete", "-0.1000"), ("fail", "failed: why")])
+def test_trials_are_listed_best_first_with_their_distance_to_it(state: str, words: str) -> None:
+    trials = [
+        {"number": 0, "state": state, "score": 0.5 if state == "complete" else None, "outcome": "failed: why"},
+        {"number": 1, "state": "complete", "score": 0.6, "outcome": "f1 0.6"},
+    ]
+    header, first, last = pages._trials({"trials": [{**t, "changes": {}} for t in trials]}, ["a"])
+    assert header == ["trial", "outcome", "difference to the best", "a"]
+    assert first == ["1", "f1 0.6", "", "base"]
+    assert (last[0], words in last) == ("0", True)
 
 
 # --- all of it, with real training

@@ -67,14 +67,14 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
 def write_explanations_page(explanations: Sequence[Mapping[str, Any]], source: str, output: Path) -> Path:
     """Write explanations of the model at `source`, as `explain` returns them, as one page; returns its path."""
     name = Path(source).name if Path(source).is_dir() else source
-    write_text(output, _page("explanation.html", name=name, explained=sections.explained(explanations)))
+    write_text(output, render("explanation.html", name=name, explained=sections.explained(explanations)))
     return output
 
 
 def report(facts: Facts, csv: str = "mistakes.csv") -> str:
     """The page of one run, with a link to the csv of its mistakes. Everything that comes from the data is escaped."""
     wrong = mistakes(facts)
-    return _page(
+    return render(
         "report.html",
         facts=facts,
         sections=sections,
@@ -94,10 +94,11 @@ def report(facts: Facts, csv: str = "mistakes.csv") -> str:
 
 def compare(facts: Sequence[Facts], pairs: Sequence[Pair]) -> str:
     """The page of several runs, which pictures identify by number and tables by name."""
-    return _page("comparison.html", facts=facts, pairs=pairs, names=comparison.names(facts), comparison=comparison)
+    return render("comparison.html", facts=facts, pairs=pairs, names=comparison.names(facts), comparison=comparison)
 
 
-def _page(template: str, **parts: Any) -> str:
+def render(template: str, **parts: Any) -> str:
+    """A page, its parts escaped, with bertkit's own style and script."""
     templates = library()
     script = templates.get_template("script.js").render()
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -3,44 +3,62 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
+from collections.abc import Iterator, Mapping, Sequence
+from math import sqrt
+from statistics import variance
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib import pyplot
 from optuna import Study
-from optuna.trial import TrialState
-from optuna.visualization.matplotlib import plot_parallel_coordinate, plot_param_importances
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+from optuna.trial import FrozenTrial, TrialState
 
-from bertkit.report.html import library
-from bertkit.report.pictures import Picture, to_svg
-from bertkit.sweeps.space import brief
+from bertkit.report import pictures
+from bertkit.report.html import render
+from bertkit.report.pictures import Picture, Tried
+from bertkit.sweeps.space import brief, decoded
+
+RANK = {"complete": 0, "pruned": 1, "fail": 2}
 
 
 def page(study: Study, results: Mapping[str, Any], keys: Sequence[str]) -> str:
     """The page. results: of sweep.json; keys: of the space. Texts from the recipe and the space are escaped."""
-    template = library().get_template("sweep.html")
-    return template.render(
+    noise = noise_of([*results["scores"].values()])
+    return render(
+        "sweep.html",
         results=results,
-        pictures=_pictures(study, results["headline"], list(keys)),
+        pictures=list(_pictures(study, results, keys, noise)),
         changes={key: brief(value) for key, value in results["changes"].items()},
+        states={name: sum(t["state"] == name for t in results["trials"]) for name in RANK},
         trials=_trials(results, keys),
         fresh=_fresh_seeds(results),
-        version=version("bertkit"),
-        script="",
-        script_hash="'none'",
+        noise=noise,
     )
+
+
+def noise_of(scores: Sequence[Sequence[float]]) -> float | None:
+    """How far two runs of the same settings are apart by luck, at most in 95 of 100 cases; None if it is unknown.
+
+    scores: for each of some settings, a score per seed; their variances are pooled.
+    """
+    from scipy.stats import t
+
+    several = [each for each in scores if len(each) > 1]
+    if not several:
+        return None
+    freedom = [len(each) - 1 for each in several]
+    pooled = sum(n * variance(each) for n, each in zip(freedom, several, strict=True)) / sum(freedom)
+    return float(t.ppf(0.975, sum(freedom)) * sqrt(2 * pooled))
 
 
 def _trials(results: Mapping[str, Any], keys: Sequence[str]) -> list[list[str]]:
     """A row per trial, best first, stopped and failed ones last."""
-    rank = {"complete": 0, "pruned": 1, "fail": 2}
-    rows = [
-        [str(t["number"]), t["outcome"], *(brief(t["changes"][key]) if key in t["changes"] else "base" for key in keys)]
-        for t in sorted(results["trials"], key=lambda t: (rank[t["state"]], -(t["score"] or 0.0), t["number"]))
-    ]
-    return [["trial", "outcome", *keys], *rows]
+    best = max(t["score"] for t in results["trials"] if t["state"] == "complete")
+    rows = []
+    for t in sorted(results["trials"], key=lambda t: (RANK[t["state"]], -(t["score"] or 0.0), t["number"])):
+        behind = f"{t['score'] - best:+.4f}" if t["state"] == "complete" and t["score"] < best else ""
+        values = (brief(t["changes"][key]) if key in t["changes"] else "base" for key in keys)
+        rows.append([str(t["number"]), t["outcome"], behind, *values])
+    return [["trial", "outcome", "difference to the best", *keys], *rows]
 
 
 def _fresh_seeds(results: Mapping[str, Any]) -> list[list[str]]:
@@ -51,44 +69,34 @@ def _fresh_seeds(results: Mapping[str, Any]) -> list[list[str]]:
     return [["seed", *names], *([str(seed), *(f"{score:.4f}" for score in each)] for seed, *each in rows)]
 
 
-def _pictures(study: Study, metric: str, keys: list[str]) -> list[Picture]:
-    complete = [t for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if {*keys} <= {*t.params}]
-    varied = [key for key in keys if len({trial.params[key] for trial in complete}) > 1]
-    if len({trial.value for trial in complete}) < 2 or not varied:
-        return []
-    best = max(complete, key=lambda trial: trial.value or 0.0)
-    at = ", ".join(f"{key} {brief(best.params[key])}" for key in keys)
-    alt = f"Parallel coordinates: the best of {len(complete)} complete trials, {metric} {best.value:.4f}, is at {at}."
-    lines = _svg("parallel", lambda: _parallel(study, metric, keys))
-    shares = _svg("importance", lambda: plot_param_importances(study, params=varied, target_name=metric))
-    note = "PED-ANOVA (Watanabe et al. 2023) over few trials: only a hint."
-    return [
-        Picture("Trials", lines, alt, "A line is a complete trial; darker is better."),
-        Picture("Importance", shares, f"The share of the variation in {metric} that each setting explains.", note),
-    ]
+def _pictures(study: Study, results: Mapping[str, Any], keys: Sequence[str], noise: float | None) -> Iterator[Picture]:
+    """The scores over each setting that varied, and how much of them each setting explains."""
+    states = (TrialState.COMPLETE, TrialState.PRUNED)
+    scored = [t for t in study.get_trials(deepcopy=False, states=states) if t.value is not None]
+    trained = [t for t in scored if "same_as" not in t.user_attrs]
+    varied = []
+    for key in keys:
+        own = [t for t in trained if key in t.params]
+        if len({t.params[key] for t in own}) < 2:
+            continue
+        varied.append(key)
+        choices = getattr(own[0].distributions[key], "choices", ())
+        if choices:  # in the order of the space
+            own.sort(key=lambda t: choices.index(t.params[key]))
+        tried = [Tried(t.number, _value(t, key), t.value or 0.0, t.state == TrialState.COMPLETE) for t in own]
+        log = getattr(own[0].distributions[key], "log", False)
+        yield pictures.setting(key, results["headline"], tried, results["winner"], log, noise)
+    complete = [t for t in scored if t.state == TrialState.COMPLETE and {*keys} <= {*t.params}]
+    if varied and len({t.value for t in complete}) > 1:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of optuna: the evaluator is experimental, and there are few trials
+            shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=varied)
+        percent = {key.rpartition(".")[2]: round(100 * share) for key, share in shares.items()}
+        title = f"Importance: percent of the variation in {results['headline']} that each setting explains"
+        yield pictures.bars(title, percent, "PED-ANOVA (Watanabe et al. 2023) over few trials: only a hint.")
 
 
-def _parallel(study: Study, metric: str, keys: list[str]) -> Any:
-    axes = plot_parallel_coordinate(study, params=keys, target_name=metric)
-    axes.set_title("")
-    for bar in [each for each in axes.figure.axes if each.get_label() == "<colorbar>"]:
-        bar.remove()  # it is an image, which the page's content security policy forbids
-    # optuna truncates and sorts the names.
-    axes.set_xticklabels([metric, *(key.rpartition(".")[2] for key in sorted(keys))])
-    return axes
-
-
-def _svg(salt: str, plot: Callable[[], Any]) -> str:
-    """The SVG element of an optuna plot. optuna changes pyplot's global styles; they are restored."""
-    with mpl.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of optuna: its plots are experimental, and there are few trials
-        pyplot.switch_backend("agg")
-        mpl.rcParams.update({"svg.fonttype": "none", "savefig.bbox": "tight"})
-        figure = plot().figure
-        for axes in figure.axes:
-            names = [label.get_text() for label in axes.get_yticklabels()]
-            if any("$" in name and "mathdefault" not in name for name in names):  # choices, not powers of ten
-                axes.set_yticks(axes.get_yticks(), [name.replace("$", r"\$") for name in names])
-        svg = to_svg(figure, salt)
-        pyplot.close(figure)
-    return svg
+def _value(trial: FrozenTrial, key: str) -> Any:
+    """The setting's number, or its choice in words."""
+    value = trial.params[key]
+    return brief(decoded(value)) if isinstance(value, str) else value

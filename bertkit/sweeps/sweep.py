@@ -154,7 +154,8 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> dic
     changes = search.changes(winner)
     fresh = {"seeds": seeds, "verify": recipe.verify, "explain": recipe.explain}
     best = search.recipe(changes).model_copy(update=fresh)
-    scores = {"best": _scores(train_or_resume(best, folder / "best"))}
+    run = train_or_resume(best, folder / "best")
+    scores = {"best": _scores(run)}
     if winner.number:
         base = recipe.model_copy(update={**WITHOUT_SIDE_EFFECTS, "seeds": seeds})
         scores["defaults"] = _scores(train_or_resume(base, folder / "defaults"))
@@ -176,6 +177,7 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> dic
         "changes": changes,
         "seeds": seeds,
         "scores": scores,
+        "interval": run.results["splits"]["validation"]["intervals"].get(search.metric),
         "better": "defaults" in scores and fmean(scores["best"]) > fmean(scores["defaults"]),
         "verdict": lines,
     }  # fmt: skip
