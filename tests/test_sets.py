@@ -259,7 +259,8 @@ def test_sets_of_types(case: str, tiny_encoder: Path, tmp_path: Path) -> None:
 def test_a_line_of_unsure_types() -> None:
     word = {"word": "Ann", "tag": "O", "score": 0.5, "set": ["O", "PER"], "unsure": True}
     entity = {"text": "Bob", "label": "PER", "score": 0.75, "set": ["PER"], "unsure": False}
-    line = answer_line({"words": [word], "entities": [entity]})
+    other = word | {"word": "met", "set": []}
+    line = answer_line({"words": [word, other], "entities": [entity]})
     assert line == "PER Bob (0.750), (unsure: O or PER) Ann (0.500)"
     assert answer_line({"words": [word | {"tag": "NOUN"}]}) == "Ann/(unsure: O or PER)"
 

@@ -28,7 +28,7 @@ def answer_line(answer: Mapping[str, Any], text: str = "") -> str:
         return "  ".join(filter(None, (unsure or answer["answer"] or "no answer", score, text)))
     if "entities" in answer:
         found = [f"{_types(each, each['label'])} {each['text']} ({each['score']:.3f})" for each in answer["entities"]]
-        missed = [word for word in answer["words"] if word["tag"] == "O" and word.get("unsure")]
+        missed = [word for word in answer["words"] if word["tag"] == "O" and {*word.get("set", ())} - {"O"}]
         found += [f"{_types(word, 'O')} {word['word']} ({word['score']:.3f})" for word in missed]
         return (", ".join(found) or "no entities") + (f"  in: {text}" if text else "")
     if "words" in answer:
