@@ -1,4 +1,4 @@
-"""The list of mistakes: gold labels that are likely wrong, mistakes that are alike, and the table of all of them."""
+"""The list of mistakes: gold labels to check, mistakes that are alike, and the table of all of them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def row_of(text: str, label: str, answer: str, score: float, **more: Any) -> Row
     return {"text": text, "label": label, **more, "answer": {"label": answer, "score": score, "scores": scores}}
 
 
-def test_likely_wrong_labels_are_those_of_the_confident_joint(facts: Facts) -> None:
+def test_labels_to_check_are_those_of_the_confident_joint(facts: Facts) -> None:
     """Oracle: the off-diagonal rows of the confident joint (Northcutt et al. 2021, equation 1), from 0.9 on."""
     rng = np.random.default_rng(0)
     truth, table = rng.integers(0, 3, 300), rng.dirichlet([0.3, 0.3, 0.3], 300)
@@ -74,14 +74,14 @@ def test_likely_wrong_labels_are_those_of_the_confident_joint(facts: Facts) -> N
     expected = {i + 1 for i in range(300) if confident[i].any() and joint[i] != given[i] and table[i].max() >= 0.9}
     found = mistakes(with_rows(facts, rows))
     assert found is not None
-    assert {each.row for each in found.every if each.likely_mislabelled} == expected
-    assert 5 < found.mislabelled == len(expected) < len(found.every)
-    assert [each.likely_mislabelled for each in found.every] == [True] * len(expected) + [False] * (
+    assert {each.row for each in found.every if each.check_label} == expected
+    assert 5 < found.doubtful == len(expected) < len(found.every)
+    assert [each.check_label for each in found.every] == [True] * len(expected) + [False] * (
         len(found.every) - len(expected)
     )
     page = well_formed(report(with_rows(facts, rows)))
-    assert f"For the first {len(expected)}, the data may be wrong" in page.text
-    assert page.text.count("gold label likely wrong") == sum(each.likely_mislabelled for each in found.top)
+    assert f"look for them among the first {len(expected)}: the model" in page.text
+    assert page.text.count("check the label") == sum(each.check_label for each in found.top)
 
 
 @pytest.mark.parametrize("why", ["not calibrated", "trained on"])
@@ -89,13 +89,13 @@ def test_no_label_is_doubted_without_grounds(why: str, facts: Facts) -> None:
     rows = [row_of("x", "a", "a", 0.9), row_of("y", "b", "b", 0.9), row_of("z", "a", "b", 0.99)]
     doubted = mistakes(with_rows(facts, rows))
     assert doubted is not None
-    assert doubted.mislabelled == 1
+    assert doubted.doubtful == 1
     own = with_rows(facts, rows, 0.2) if why == "not calibrated" else replace(with_rows(facts, rows), split="train")
     if why == "trained on":
         own = replace(own, results={**own.results, "splits": {"train": with_rows(facts, rows).scores}})
     found = mistakes(own)
     assert found is not None
-    assert found.mislabelled == 0
+    assert found.doubtful == 0
 
 
 def test_mistakes_that_are_alike_are_listed_once(facts: Facts) -> None:
@@ -142,7 +142,7 @@ def test_all_mistakes_are_written_beside_the_page(run: Path, facts: Facts, tmp_p
             "gold": own["label"],
             "answer": own["answer"]["label"],
             "confidence": str(own["answer"]["score"]),
-            "likely_mislabelled": "False",
+            "check_label": "False",
             "text": own["text"],
         }
     assert 'href="mistakes.csv" download' in (run / "report.html").read_text(encoding="utf-8")

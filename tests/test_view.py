@@ -65,7 +65,7 @@ def test_mistakes_as_a_frame(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
             "gold": rows[first.row - 1]["label"],
             "answer": rows[first.row - 1]["answer"]["label"],
             "confidence": rows[first.row - 1]["answer"]["score"],
-            "likely_mislabelled": False,
+            "check_label": False,
             "text": rows[first.row - 1]["text"],
         }
     ]

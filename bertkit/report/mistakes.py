@@ -18,7 +18,7 @@ from bertkit.report.verdict import MAX_ECE
 
 MAX_MISTAKES = 50  # that a report lists, beside those of other confusions
 MAX_CONFUSIONS = 150  # with more, gold and answer are texts rather than labels
-SURE = 0.9  # probability from which a calibrated answer may correct the data
+SURE = 0.9  # probability from which a calibrated answer casts doubt on the gold label
 MAX_CHARACTERS = 1500  # of a text
 NONE = "(none)"
 DISTANCES = ("off by", "ranks apart")  # measures by which every row is more or less wrong
@@ -37,7 +37,8 @@ class Part(NamedTuple):
 class Mistake(NamedTuple):
     """One wrong answer. row: from 1; where: its id, file and line. lines: name -> the text in parts, some marked.
 
-    likely_mislabelled: the gold label may be the mistake. alike: how many others differ only in digits and punctuation.
+    check_label: the gold label rather than the answer may be wrong. alike: how many others differ only in digits and
+    punctuation.
     """
 
     row: int
@@ -48,7 +49,7 @@ class Mistake(NamedTuple):
     lines: tuple[tuple[str, tuple[Part, ...]], ...] = ()
     notes: tuple[str, ...] = ()
     where: str = ""
-    likely_mislabelled: bool = False
+    check_label: bool = False
     alike: int = 0
 
     @property
@@ -58,7 +59,7 @@ class Mistake(NamedTuple):
 
 
 class Mistakes(NamedTuple):
-    """Wrong answers: those whose gold label is likely wrong, then the others, each the largest `measure` first.
+    """Wrong answers: those whose gold label is to be checked, then the others, each the largest `measure` first.
 
     total: how many rows or queries (`unit`) there are.
     """
@@ -83,9 +84,9 @@ class Mistakes(NamedTuple):
         return [each._replace(alike=alike[each.content] - 1) for each in kept]
 
     @property
-    def mislabelled(self) -> int:
-        """How many gold labels are likely wrong."""
-        return sum(each.likely_mislabelled for each in self.every)
+    def doubtful(self) -> int:
+        """How many gold labels are to be checked."""
+        return sum(each.check_label for each in self.every)
 
 
 def mistakes(facts: Facts) -> Mistakes | None:
@@ -135,11 +136,11 @@ def _labels(facts: Facts) -> Mistakes:
         return _off(facts, "off by", [abs(row["answer"]["score"] - row["score"]) for row in facts.rows])
     if facts.options.get("kind") == "multi-label":
         return _by_row(facts, "confidence", _label_set)
-    return _mislabelled_first(facts, _by_row(facts, "confidence", _label))
+    return _doubtful_first(facts, _by_row(facts, "confidence", _label))
 
 
-def _mislabelled_first(facts: Facts, found: Mistakes) -> Mistakes:
-    """The same mistakes, those first whose gold label is likely wrong (confident learning, Northcutt et al. 2021).
+def _doubtful_first(facts: Facts, found: Mistakes) -> Mistakes:
+    """The same mistakes, those first where wrong gold labels would be (confident learning, Northcutt et al. 2021).
 
     The answer must be at least as probable as it is on average for the rows of that label, and 0.9; that says
     something only where probabilities are calibrated, and of rows that the model was not trained on.
@@ -152,8 +153,8 @@ def _mislabelled_first(facts: Facts, found: Mistakes) -> Mistakes:
         label = label_of(facts, row["label"])
         own.setdefault(label, []).append(row["answer"]["scores"][label])
     limits = {label: max(SURE, fmean(scores)) for label, scores in own.items()}
-    marked = [m._replace(likely_mislabelled=m.measure >= limits.get(m.answer, math.inf)) for m in found.every]
-    return found._replace(every=sorted(marked, key=lambda each: not each.likely_mislabelled))
+    marked = [m._replace(check_label=m.measure >= limits.get(m.answer, math.inf)) for m in found.every]
+    return found._replace(every=sorted(marked, key=lambda each: not each.check_label))
 
 
 def _label(facts: Facts, number: int, row: Row) -> Mistake | None:

@@ -20,16 +20,14 @@ def write_mistakes(facts: Facts, found: Mistakes, path: Path) -> None:
     """
     rows = [named_texts(facts.rows[each.row - 1]) for each in found.every]
     names = [*dict.fromkeys(name for row in rows for name in row if name != "document" or found.unit == "rows")]
-    header = ["row", "id", "location", "gold", "answer", found.measure, "likely_mislabelled", *names]
+    header = ["row", "id", "location", "gold", "answer", found.measure, "check_label", *names]
     with written_aside(path, "utf-8-sig") as file:
         writer = csv.writer(file)
         writer.writerow(header)
         for each, texts in zip(found.every, rows, strict=True):
             place = [facts.rows[each.row - 1].get(name, "") for name in ("id", "location")]
             before, after = [*place, each.gold, each.answer], [texts[name] for name in names]
-            writer.writerow(
-                [each.row, *map(_inert, before), each.measure, each.likely_mislabelled, *map(_inert, after)]
-            )
+            writer.writerow([each.row, *map(_inert, before), each.measure, each.check_label, *map(_inert, after)])
 
 
 def _inert(cell: Any) -> str:
