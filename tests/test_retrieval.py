@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -318,7 +319,9 @@ def retriever_scores(folder: Path, data: Path) -> dict[str, Any]:
     return dict(evaluate(folder, file=data)["metrics"])
 
 
-def test_embed_index_and_search(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_embed_index_and_search(
+    tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, store = str(made(tiny_encoder, tmp_path / "m")), str(tmp_path / "store")
     corpus = beir(tmp_path / "beir") / "corpus.jsonl"
     assert (
@@ -339,7 +342,12 @@ def test_embed_index_and_search(tiny_encoder: Path, tmp_path: Path, capsys: pyte
     assert small.read_rows(out) == [{"_id": "q", "q": "good cat", "hits": hits}]
     assert main(words) == 0
     assert capsys.readouterr().out == out.read_text()
-    for wrong in (["search", store], ["search", store, "good", "cat"], [*words, "good cat"]):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"good cat\n \ngood cat\n")))
+    assert main(["search", store, "--top-k", "2"]) == 0
+    first, empty, again = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first == again == {"query": "good cat", "hits": hits}
+    assert empty == {"error": "query: is empty\n    Write what to search for."}
+    for wrong in (["search", store, "good", "cat"], [*words, "good cat"]):
         assert main(wrong) == 2
         assert "search needs one query, in quotes, or --input FILE" in capsys.readouterr().err
     assert main(["search", store, "good cat", "--output", str(out)]) == 2

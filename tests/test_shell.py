@@ -60,10 +60,10 @@ def test_a_line_is_answered_before_the_next_is_written(run: Run, shell: Any) -> 
     assert shell.returncode == 0
 
 
-def test_ctrl_c_ends_it_quietly(shell: Any) -> None:
+def test_ctrl_c_ends_it_without_a_traceback(shell: Any) -> None:
     assert asked(shell, b"the cat was good")["text"] == "the cat was good"
     shell.send_signal(signal.SIGINT)
-    assert shell.communicate() == (b"", b"")
+    assert shell.communicate() == (b"", b"\ninterrupted\n")
     assert shell.returncode == 130
 
 

@@ -1,10 +1,10 @@
-"""The command shell: one process, with its model loaded, that answers each line of stdin as it comes."""
+"""The command shell, and what it shares with search: a loaded model answers each line of stdin as it comes."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,7 @@ from bertkit.errors import DataError, Problem, UserError
 def shell(
     source: str, context: Path | None, threshold: float | None, coverage: float | None, class_conditional: bool,
     top_k: int | None, as_json: bool, **options: Any,
-) -> int:  # fmt: skip
-    if sys.stdin is None:
-        raise UserError("stdin is closed", "Write lines to it, or use predict.")
+) -> None:  # fmt: skip
     from bertkit.inference.display import answer_line
     from bertkit.inference.predictor import load
     from bertkit.text import escape_controls
@@ -37,52 +35,64 @@ def shell(
     predictor = load(source, **options).with_decisions(
         threshold=threshold, coverage=coverage, class_conditional=class_conditional, top_k=top_k
     )
+
+    def reply(line: str) -> tuple[dict[str, Any], str]:
+        row = _row(line, passage, predictor.task)
+        try:
+            answer: Any = predictor(row)
+        except UserError as error:  # whose rows are numbered, but a line is one row
+            raise UserError(problem._replace(where="") for problem in error.problems) from None
+        shown = row if passage is None else {"text": line}
+        return {**shown, "answer": answer}, escape_controls(answer_line(answer, str(shown.get("text", ""))))
+
+    converse(reply, "a text, or a row as JSON", as_json)
+
+
+def converse(reply: Callable[[str], tuple[dict[str, Any], str]], expects: str, as_json: bool) -> None:
+    """Print the reply to each line of stdin before the next is read.
+
+    reply: a line -> its answer as JSON, and for people; a UserError is that line's alone. expects: what a line holds.
+    as_json: also where stdout is not a terminal; then each line gets one line.
+    """
+    if sys.stdin is None:
+        raise UserError("stdin is closed", "Write lines to it.")
     as_json = as_json or not sys.stdout.isatty()
-    try:
-        for line in _lines():
-            shown: dict[str, Any] = {}
-            try:
-                row = _row(line, passage, predictor.task)
-                shown = row if passage is None else {"text": line.decode()}
-                answer: Any = predictor(row)
-            except UserError as error:
-                problems = [str(problem._replace(where="")) for problem in error.problems]
-                if as_json:  # a line for each line, for programs that wait for it
-                    print(json.dumps({**shown, "error": "\n".join(problems)}, ensure_ascii=False), flush=True)
-                else:
-                    print(*(f"error: {problem}" for problem in problems), sep="\n", file=sys.stderr)
-                continue
+    for line in _lines(expects):
+        try:
+            answer, shown = reply(_decoded(line))
+            print(json.dumps(answer, ensure_ascii=False, default=str) if as_json else shown, flush=True)
+        except UserError as error:
             if as_json:
-                print(json.dumps({**shown, "answer": answer}, ensure_ascii=False), flush=True)
+                print(json.dumps({"error": str(error)}, ensure_ascii=False), flush=True)
             else:
-                print(escape_controls(answer_line(answer, str(shown.get("text", "")))), flush=True)
-    except KeyboardInterrupt:
-        return 130
-    return 0
+                print(*(f"error: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
 
 
-def _lines() -> Iterator[bytes]:
+def _lines(expects: str) -> Iterator[bytes]:
     """The lines of stdin without their ends; on a terminal those that are not empty, after a prompt."""
     if not sys.stdin.isatty():
         yield from (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
         return
     with suppress(ImportError):  # Windows
         import readline  # noqa: F401  # with it, `input` edits a line, and knows the ones before
-    print("a text, or a row as JSON, on each line; Ctrl-D ends", file=sys.stderr)
+    print(f"{expects} on each line; Ctrl-D ends", file=sys.stderr)
     with suppress(EOFError):
         while True:
             if line := input("> ").strip():
                 yield line.encode("utf-8", "surrogateescape")
 
 
-def _row(line: bytes, passage: str | None, task: Any) -> dict[str, Any]:
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(Problem("", f"not UTF-8: {error.reason} at byte {error.start + 1}")) from None
+
+
+def _row(text: str, passage: str | None, task: Any) -> dict[str, Any]:
     """What a line stands for. passage: what the questions are about. Raises DataError."""
     from bertkit.inference.display import example_row, read_together
 
-    try:
-        text = line.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(Problem("", f"not UTF-8: {error.reason} at byte {error.start + 1}")) from None
     if passage is not None:
         return {"question": text, "context": passage}
     if text.lstrip().startswith("{"):

@@ -22,6 +22,7 @@ from bertkit.cli.shared import (
     flag,
     path,
 )
+from bertkit.cli.shell import converse
 from bertkit.errors import UserError
 from bertkit.text import counted, part_of
 
@@ -136,9 +137,9 @@ def index(source: str, rest: list[str], store: str, column: list[str], **options
 
 
 @command(
-    "find the documents of a store that are nearest to a query, or to each query of a file",
+    "find the documents of a store that are nearest to a query, or to each query of a file or of stdin",
     argument("store", "a folder, or the URI of an object store", metavar="STORE"),
-    argument("rest", "a text; with --input data.KEY=VALUE", nargs="*", metavar="QUERY"),
+    argument("rest", "a text; none: each line of stdin; with --input data.KEY=VALUE", nargs="*", metavar="QUERY"),
     path("--input", f"queries: {ROWS}"),
     path("--output", ".jsonl, for --input; default: stdout"),
     COLUMN,
@@ -154,13 +155,13 @@ def search(
     store: str, rest: list[str], input: Path | None, output: Path | None, column: str, rerank: str | None,
     as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    if len(rest) != 1 if not input else any(not word.startswith("data.") for word in rest):
+    if len(rest) > 1 if not input else any(not word.startswith("data.") for word in rest):
         raise UserError("search needs one query, in quotes, or --input FILE", "bertkit search STORE 'some words'")
     if output and not input:
         raise UserError("--output works only with --input FILE")
     from dataclasses import asdict
 
-    from bertkit.retrieval.commands import hits_text, search_file, search_store
+    from bertkit.retrieval.commands import hits_text, search_file, searcher
     from bertkit.retrieval.models import reranker
 
     options["rerank"] = reranker(rerank) if rerank else None
@@ -168,7 +169,15 @@ def search(
         count = search_file(store, input, output, column=column, overrides=rest, **options)
         print(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
         return
-    (hits,) = search_store(store, rest, **options)
+    find = searcher(store, **options)
+
+    def reply(query: str) -> tuple[dict[str, Any], str]:
+        hits = find(query)
+        return {"query": query, "hits": list(map(asdict, hits))}, hits_text(hits)
+
+    if not rest:
+        return converse(reply, "a query", as_json)
+    hits = find(rest[0])
     for hit in hits if as_json else ():
         print(json.dumps(asdict(hit), ensure_ascii=False, default=str))
     if not as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import chain, islice, tee
@@ -18,7 +18,7 @@ from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.files import require_suffix, written_aside
 from bertkit.recipe.recipe import parse_layout
-from bertkit.retrieval.models import dual_encoder
+from bertkit.retrieval.models import DualEncoder, dual_encoder
 from bertkit.retrieval.search import Hit, search
 from bertkit.retrieval.store import Store
 from bertkit.sections import DataSpec
@@ -113,6 +113,21 @@ def search_store(
     model: its new location, if it was moved. options: of `search`. Raises as `search` does, and ModelError where the
     model is another one.
     """
+    opened, loaded = _opened(store, model)
+    remaining = iter(queries)
+    while batch := list(islice(remaining, QUERY_BATCH)):
+        for query, vector in zip(batch, loaded.encode_queries(batch), strict=True):
+            yield search(opened, query, vector, **options)
+
+
+def searcher(store: str, *, model: str | None = None, **options: Any) -> Callable[[str], list[Hit]]:
+    """A query -> its hits, with store and model opened once. Raises as `search_store` does."""
+    opened, loaded = _opened(store, model)
+    return lambda query: search(opened, query, loaded.encode_queries([query])[0], **options)
+
+
+def _opened(store: str, model: str | None) -> tuple[Store, DualEncoder]:
+    """A store, and the model that made it."""
     opened = Store.open(store)
     made_with = opened.identity
     try:
@@ -123,10 +138,7 @@ def search_store(
         moved = Problem(store, f"was made with {made_with.name}", "If that model was moved, add --model MODEL.")
         raise ModelError([*error.problems, moved]) from error
     opened.require(loaded.identity)
-    remaining = iter(queries)
-    while batch := list(islice(remaining, QUERY_BATCH)):
-        for query, vector in zip(batch, loaded.encode_queries(batch), strict=True):
-            yield search(opened, query, vector, **options)
+    return opened, loaded
 
 
 def hits_text(hits: Sequence[Hit]) -> str:
