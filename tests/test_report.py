@@ -549,7 +549,7 @@ def test_a_baseline_as_good_is_said(facts: Facts) -> None:
     better = {split: {"majority": {"accuracy": 1.0}} for split in facts.results["splits"]}
     own = replace(facts, results={**facts.results, "baselines": better}, data={**facts.data, "findings": []})
     assert sections.to_act_on(own)[0].what == "the baseline majority is at least as good on validation and test"
-    assert "No better than always giving the same answer." in well_formed(report(own)).text
+    assert "Clearly worse than always giving the same answer." in well_formed(report(own)).text
 
 
 def test_curves_have_all_seeds_the_baselines_and_the_kept_checkpoint(facts: Facts) -> None:
