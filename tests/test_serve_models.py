@@ -247,11 +247,12 @@ def test_the_command_serves_them(
     predictors: dict[str, Predictor], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Options may stand between the models; what is served is asked while the server runs."""
-    found = []
+    found, threads = [], set()
 
     def run(server: Any, sockets: Any) -> None:
         with TestClient(server.config.app) as client:
             found.append(client.get("/models").json()["models"])
+        threads.update(id(batcher._thread) for batcher in server.config.app.state.batchers)
 
     monkeypatch.setattr("bertkit.inference.predictor.load", lambda source, **_: predictors[source])
     monkeypatch.setattr("uvicorn.Server.run", run)
@@ -260,6 +261,7 @@ def test_the_command_serves_them(
         "mood": "text-classification",
         "answers": "question-answering",
     }
+    assert len(threads) == 1
     assert found[0]["mood"]["timeout"] == 9
     assert (found[0]["mood"]["model_id"], found[0]["mood"]["served_model_name"]) == ("sentiment", "mood")
     log = capsys.readouterr().err

@@ -182,6 +182,15 @@ def test_a_search_that_takes_too_long(served: tuple[Predictor, Store], monkeypat
     assert error == "not found within 1 seconds"
 
 
+def test_a_store_that_is_empty_at_the_start(served: tuple[Predictor, Store], model: str, tmp_path: Path) -> None:
+    served[1].delete(list("abcd"))
+    with TestClient(make_app(served[0], "small", Limits(), store=served[1])) as client:
+        assert "the store is empty" in said(client, "/search", status=500, query="the cat")["error"]
+        index_file(model, served[1].uri, documents=tmp_path / "documents.jsonl")
+        served[1].table.checkout_latest()
+        assert len(said(client, "/search", query="the cat")["hits"]) == 4
+
+
 @pytest.mark.parametrize("name", ["retrieval", "single-label"])
 def test_without_a_store(name: str, tiny_encoder: Path) -> None:
     with TestClient(make_app(predictor_of(KEPT[name], tiny_encoder), "small", Limits())) as client:

@@ -151,10 +151,10 @@ def _add_answer_paths(app: FastAPI, service: Service) -> None:
         add_path(app, "/v1/embeddings", service.openai, tei.OpenAIRequest, tei.OpenAIResponse, summary)
     else:
         _refuse(app, "/v1/embeddings", f"a model for {name} does not answer /v1/embeddings")
-    if service.store:
-        add_path(app, "/search", service.search, SearchRequest, SearchResponse, "Documents nearest to queries")
-    else:
+    if service.store is None:
         _refuse(app, "/search", "there is no store: start the server with --store STORE")
+    else:
+        add_path(app, "/search", service.search, SearchRequest, SearchResponse, "Documents nearest to queries")
 
 
 def _refuse(app: FastAPI, path: str, why: str) -> None:

@@ -60,15 +60,13 @@ class Batcher:
     manager: on exit it answers what it has accepted.
     """
 
-    def __init__(
-        self, model: Model, limits: Limits, metrics: Metrics, thread: ThreadPoolExecutor | None = None
-    ) -> None:
-        """thread: that calls the model; None: its own."""
+    def __init__(self, model: Model, limits: Limits, metrics: Metrics, thread: ThreadPoolExecutor) -> None:
+        """thread: that calls the model, and maybe others."""
         self._model, self._limits, self._metrics = model, limits, metrics
         self._queue: deque[Job] = deque()
         self._arrived = asyncio.Event()
         self._closing = False
-        self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="bertkit-model")
+        self._thread = thread
         self._runner: asyncio.Task[None] | None = None
         self.failure: str | None = None  # why requests are no longer answered
 

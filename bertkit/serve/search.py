@@ -16,7 +16,7 @@ from bertkit.serve.pipelines import Request
 from bertkit.serve.tei import Strings
 
 MAX_HITS = 10_000  # documents in a response: they are in memory at once
-MAX_FILTER = 10_000  # characters: LanceDB takes a second to read a condition of 200,000
+MAX_FILTER = 10_000  # characters: LanceDB spends long on reading a long condition
 
 
 class SearchRequest(Request):

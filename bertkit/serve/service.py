@@ -44,7 +44,7 @@ class Service:
     ) -> None:
         """model: where it was loaded from. store: what /search searches, made with this model.
 
-        thread: as for Batcher. name: of the model for clients; "": as `model`.
+        thread: that calls the model; None: its own. name: of the model for clients; "": as `model`.
         """
         self.predictor, self.model, self.limits, self.store = predictor, model, limits, store
         self.name = name or model
@@ -79,7 +79,7 @@ class Service:
 
         async def handle(body: Any) -> Build:
             rows = shape.rows(self.task, body)
-            answers = await (self._states if shape.of_tokens else self._answers)(rows, shape.field, body)
+            answers = await self._answers(rows, shape.field, body, of_tokens=shape.of_tokens)
             build = partial(shape.respond, self.task, body, answers)
             if not shape.tokenizes:
                 return build
@@ -126,22 +126,20 @@ class Service:
                 what = f"`{name}`, item {number}: about {tokens:,} tokens; {most:,} are allowed"
                 raise Refused(413, what, "Validation")
 
-    async def _states(self, rows: list[Row], name: str, request: Request) -> list[Answer]:
-        """`token_states` of the rows. Raises Refused as `_answers`, and for more tokens than a call may have."""
-        self._require_limits(rows, name)
-        if (tokens := sum(map(estimated_tokens, rows))) > (most := self.limits.max_batch_tokens):
-            raise Refused(413, f"`{name}`: about {tokens:,} tokens in all; {most:,} are allowed", "Validation")
-        answers = await self.states_batcher.answers(rows, "texts")
-        tei.refuse_truncated(answers, request, self.task.max_length)
-        return answers
-
-    async def _answers(self, rows: list[Row], name: str, request: Request | None = None) -> list[Answer]:
+    async def _answers(
+        self, rows: list[Row], name: str, request: Request | None = None, *, of_tokens: bool = False
+    ) -> list[Answer]:
         """The answers. Raises Refused as `_require_limits`, and where texts are cut though the request forbids it.
 
         name: of the field that holds the rows. request: where it is one that may forbid to cut texts.
+        of_tokens: the answers of `token_states`; refused for more tokens than a call may have.
         """
         self._require_limits(rows, name)
-        answers = await self.batcher.answers(rows, self.reader.key(rows))
+        tokens, most = sum(map(estimated_tokens, rows)), self.limits.max_batch_tokens
+        if of_tokens and tokens > most:
+            raise Refused(413, f"`{name}`: about {tokens:,} tokens in all; {most:,} are allowed", "Validation")
+        batcher = self.states_batcher if of_tokens else self.batcher
+        answers = await batcher.answers(rows, self.reader.key(rows))
         if request is not None:
             tei.refuse_truncated(answers, request, self.task.max_length)
         return answers

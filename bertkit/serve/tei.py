@@ -46,7 +46,7 @@ class _Truncatable(Request):
 
 
 class EmbedAllRequest(_Truncatable):
-    """Texts to embed."""
+    """Texts whose tokens are embedded."""
 
     inputs: Texts
     prompt_name: Prompt = None
