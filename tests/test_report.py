@@ -554,12 +554,14 @@ def test_a_baseline_as_good_is_said(facts: Facts) -> None:
 
 def test_curves_have_all_seeds_the_baselines_and_the_kept_checkpoint(facts: Facts) -> None:
     log = [{"seed": seed, "step": 2 * step, "eval_accuracy": step / 7} for seed in (1, 2) for step in range(1, 5)]
-    loss, headline = sections.training(replace(facts, log=(*facts.log, *log)))
+    others = {"validation": {"majority": {"accuracy": 0.5}, "nothing": {"accuracy": 0.0}, "other": {"f1": 0.5}}}
+    more = replace(facts, log=(*facts.log, *log), results={**facts.results, "baselines": others})
+    loss, headline = sections.training(more)
     for picture in (loss, headline):
         assert "seed 1 from" in picture.alt
         assert "seed 2 from" in picture.alt
     assert "ring" in headline.note
-    assert "majority" in headline.alt
+    assert headline.alt.endswith("; majority 0.5; nothing 0.")
     assert "majority" not in loss.alt
     assert len(sections.points_of(facts, "loss", 1)) == 4
     assert sections.seed_rows(facts)[-1][0] == "mean ± sd"

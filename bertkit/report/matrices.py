@@ -13,7 +13,7 @@ from bertkit.report.mistakes import Mistakes
 MAX_NUMBERS = 30  # labels of a matrix whose cells have room for numbers of any size
 MAX_LABELS = 120  # of a matrix that is drawn
 MAX_FAMILIAR = 8  # so few labels stay in the order that the reader knows
-MAX_CONFUSIONS = 30  # that are listed
+MAX_FREQUENT = 30  # confusions in the list of the most frequent
 FAINTEST = 0.15  # of a mistake: it is visible
 
 Pair: TypeAlias = tuple[str, str]
@@ -88,7 +88,7 @@ def confused(facts: Facts) -> list[list[str]]:
     if len(names) <= MAX_NUMBERS:
         return []
     wrong, shares = counts * (1 - np.eye(len(names), dtype=np.int64)), _shares(counts)
-    gold, given = np.unravel_index(np.argsort(-wrong, axis=None, kind="stable")[:MAX_CONFUSIONS], wrong.shape)
+    gold, given = np.unravel_index(np.argsort(-wrong, axis=None, kind="stable")[:MAX_FREQUENT], wrong.shape)
     pairs = [(i, j) for i, j in zip(gold, given, strict=True) if wrong[i, j]]
     rows = [[names[i], names[j], f"{wrong[i, j]:,}", f"{shares[i, j]:.1%}"] for i, j in pairs]
     return [["true", "predicted", "count", "share of the true label"], *rows] if rows else []

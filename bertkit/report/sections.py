@@ -209,7 +209,7 @@ def training(facts: Facts) -> list[Picture]:
     best = {f"seed {each['seed']}": each["best_step"] for each in facts.results["seeds"] if each["best_step"]}
     for name, lines in _logged(facts).items():
         if name == f"eval_{facts.headline}":
-            scores = {other: each[facts.headline] for other, each in baselines.items() if each.get(facts.headline)}
+            scores = {n: each[facts.headline] for n, each in baselines.items() if each.get(facts.headline) is not None}
             drawn.append(pictures.curves(name, lines, best, scores))
         else:
             drawn.append(pictures.curves(name, lines))
