@@ -74,11 +74,9 @@ def serve(models: Mapping[str, Served], *, host: str, port: int, limits: Limits,
     app = model_app(services[""], api_key) if "" in services else make_models_app(services, limits, api_key)
     server = make_server(app, limits)
     listener = listen(host, port)
-    address = f"[{host}]" if ":" in host else host
+    url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     for name, (predictor, source, _) in models.items():
-        path = f"/models/{name}" if name else ""
-        port = listener.getsockname()[1]
-        logger.info("%s (%s) on http://%s:%d%s", source, predictor.task.name, address, port, path)
+        logger.info("%s (%s) on %s", source, predictor.task.name, f"{url}/models/{name}" if name else url)
     with listener, _stopped_by_signals(server):
         server.run(sockets=[listener])
     if failure := _failure(app):
