@@ -567,6 +567,24 @@ def test_curves_have_all_seeds_the_baselines_and_the_kept_checkpoint(facts: Fact
     assert sections.seed_rows(facts)[-1][0] == "mean ± sd"
 
 
+def test_transitions_of_a_crf_by_sign(facts: Facts) -> None:
+    scores = np.array([[0.5, -1.0], [0.0, 0.25]])
+    matrix = matrices.transitions(replace(facts, options={"tags": ["O", "B-X"]}, transitions=scores))
+    assert matrix is not None
+    assert [[cell.text for cell in row] for row in matrix.rows] == [["+0.50", "-1.00"], ["+0.00", "+0.25"]]
+    assert [cell.title for cell in matrix.rows[0]] == ["O after O: +0.50", "B-X after O: -1.00"]
+    assert [(cell.mark, cell.share) for cell in matrix.rows[0]] == [("plus", 0.5), ("minus", 1.0)]
+    assert matrices.transitions(facts) is None
+
+
+def test_only_scores_on_one_scale_are_compared_with_the_diagonal(facts: Facts) -> None:
+    rows = tuple({"score": score, "answer": {"score": score / 5}} for score in (0.0, 2.0, 5.0))
+    for task, alike in (("text-classification", True), ("sentence-similarity", False)):
+        own = replace(facts, rows=rows, results={**facts.results, "task": {"name": task}})
+        (drawn,) = task_pictures.task_pictures(own)
+        assert ("both are equal" in drawn.note) == alike
+
+
 def test_what_was_logged_once_or_twice_is_a_sentence(facts: Facts) -> None:
     lines = {"seed 1": [(1, 2.0), (2, 1.5)], "seed 2": []}
     assert pictures.curves("loss", lines) is None
