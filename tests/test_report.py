@@ -32,7 +32,7 @@ from bertkit.report.card import write_card
 from bertkit.report.examples import neighbours, write_explanations
 from bertkit.report.facts import Facts, read_facts
 from bertkit.report.html import compare, report, write_report
-from bertkit.report.table import number
+from bertkit.report.table import after_training, number
 from bertkit.report.verdict import best_baseline
 from bertkit.run import Run
 from bertkit.training.finish import write_reports
@@ -513,6 +513,14 @@ def test_the_top_says_how_well_against_what_and_what_was_trained(facts: Facts, t
     assert "the recipe expects" not in well_formed(report(facts)).text
     assert own.verdict.text in sections.summary(facts)
     assert sections.trained(facts) in sections.summary(facts)
+
+
+def test_train_ends_with_the_verdict_and_what_to_act_on(run: Run, facts: Facts) -> None:
+    printed = after_training(run.folder, run.results)
+    assert sections.headline(facts).verdict.text in printed.splitlines()
+    found = sections.of_scores(facts)
+    assert found
+    assert all(f"{each.level}: {each.what}\n    {each.fix}" in printed for each in found)
 
 
 def test_validation_scores_say_that_they_selected_the_checkpoint(facts: Facts) -> None:

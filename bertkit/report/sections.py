@@ -93,7 +93,7 @@ def summary(facts: Facts) -> str:
     own = headline(facts)
     text = f"{own.metric}: {number(own.score)} ({'; '.join(filter(None, [own.interval, own.rows]))}). "
     text += f"Best baseline: {number(own.baseline.score)} ({own.baseline.does}). " if own.baseline else ""
-    return f"{text[0].upper()}{text[1:]}{own.verdict.text} {trained(facts)}"
+    return f"{text}{own.verdict.text} {trained(facts)}"
 
 
 def findings(facts: Facts) -> list[Finding]:
