@@ -101,7 +101,7 @@ def _selected_seed(facts: Facts) -> int:
 
 def cost_rows(facts: Sequence[Facts], titles: Sequence[str]) -> list[list[str]]:
     """Size and times of each run, as measured when it was trained; the first row is the header."""
-    return _side_by_side("", titles, [_cost(each) for each in facts])
+    return _side_by_side("measure", titles, [_cost(each) for each in facts])
 
 
 def _cost(facts: Facts) -> dict[str, str]:
