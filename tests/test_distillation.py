@@ -279,7 +279,7 @@ def test_the_teacher_is_asked_once(tiny_encoder: Path, tmp_path: Path, caplog: p
     features = task.features(case.rows())
     first = ask(teacher, features)
     assert ask(teacher, features) == first
-    relabelled = task.encode(case.rows().map(lambda row: {"label": "good"}))
+    relabelled = task.features(case.rows().map(lambda row: {"label": "good"}))
     assert ask(teacher, relabelled) == first
     assert told == [["computed"], ["from the cache"], ["from the cache"]]
     told.clear()
