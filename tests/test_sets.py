@@ -215,7 +215,9 @@ def test_types_by_hand() -> None:
     assert known["labels"]["O"]["rows"] == 10
     options.conformal = known
     (at_80, at_90) = coverage_of_types(words(scores, gold), gold, options)
-    assert at_80["coverage"], at_90["coverage"] == (0.8, 0.9)
+    assert (at_80["coverage"], at_90["coverage"]) == (0.8, 0.9)
+    unread = words([[{"O": 1.0}]], [["O"]])  # a word without a token
+    assert list(coverage_of_types(unread, [["O"]], options)) == []
     # Rank ceil(11 * 0.8) = 9: persons from 0.12, so all of 0.3 and 8 of 10 others.
     assert at_80["labels"]["PER"] == pytest.approx((10 + 8) / 20)
     least = least_by_label(known["labels"], 0.8)

@@ -86,8 +86,9 @@ def by_label(gold: ArrayLike, labels: Ints, names: Sequence[str], rows: Ints | N
     """The sample of each label. gold, rows: as for `sample`. labels: (outcomes,) which of `names` is right."""
     given = np.asarray(gold, dtype=np.float64)
     own = np.arange(len(given)) if rows is None else rows
-    most = max(MOST // len(names), LEAST)
-    return {name: sample(given[labels == i], own[labels == i], most) for i, name in enumerate(names)}
+    order, most = np.argsort(labels, kind="stable"), max(MOST // len(names), LEAST)
+    parts = np.split(order, np.searchsorted(labels[order], np.arange(1, len(names))))
+    return {name: sample(given[part], own[part], most) for name, part in zip(names, parts, strict=True)}
 
 
 def least_probability(known: Sample, coverage: float) -> float:

@@ -59,6 +59,8 @@ def coverage_of_types(
     BIO, or labels."""
     names, (tables, tags) = type_names(options), scored_words(answers, gold, options)
     probabilities, kinds, sentences = outcomes(tables, tags, options)
+    if not len(kinds):  # no word has a token
+        return
     for coverage, limits in usual(partial(least_by_label, options.conformal["labels"])):
         least = np.array([limits[name] for name in names])
         right, sizes = probabilities >= least[kinds], (np.concatenate(tables) >= least).sum(axis=1)
