@@ -113,13 +113,13 @@ def report(run: str, splits: int) -> None:
         for name in groups:
             table = np.array([found[name] for found in each])
             table = table[~np.isnan(table[:, 0])]
-            cells = ["too few rows", "-"]
+            cells = ["not reachable", "-"]
             if len(table) > 1:
                 error = table[:, 0].std(ddof=1) / np.sqrt(len(table))
                 some = "" if len(table) == splits else f" ({len(table)} of {splits} splits)"
                 cells = [f"{table[:, 0].mean():.4f} ± {error:.4f}{some}", f"{table[:, 2].mean():.2f}"]
             mean, error, size = whole[name]
-            cells += ["too few rows", "-"] if np.isnan(mean) else [f"{mean:.4f} ± {error:.4f}", f"{size:.2f}"]
+            cells += ["not reachable", "-"] if np.isnan(mean) else [f"{mean:.4f} ± {error:.4f}", f"{size:.2f}"]
             print(f"| {coverage:g} | {name} | {' | '.join(cells)} |")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +33,8 @@ from bertkit.evaluation.conformal import (
     sample,
 )
 from bertkit.evaluation.labels import GradedLabels
+from bertkit.export.program import export
+from bertkit.inference.decisions import with_word_scores
 from bertkit.inference.display import answer_line
 from bertkit.run import Run
 from bertkit.tasks.type_sets import calibrate_types, coverage_of_types
@@ -234,10 +237,7 @@ def test_sets_of_types(case: str, tiny_encoder: Path, tmp_path: Path) -> None:
     if case.startswith("words"):
         types = [tag for tags in chosen.columns["tags"] for tag in tags]
     assert set(known) == set(types)
-    options = predictor.task.options.model_copy(update={"word_scores": True})
-    scored = bertkit.inference.predictor.replace(
-        predictor, task=bertkit.inference.predictor.replace(predictor.task, options=options)
-    )(rows)
+    scored = replace(predictor, task=with_word_scores(predictor.task))(rows)
     decided = predictor.with_decisions(coverage=0.4)(rows)
     limits, some = least_by_label(known, 0.4), set()
     for answer, with_scores, before in zip(decided, scored, plain, strict=True):
@@ -256,6 +256,18 @@ def test_sets_of_types(case: str, tiny_encoder: Path, tmp_path: Path) -> None:
     assert plain == predictor(rows)
     predictions = small.read_rows(run.folder / "predictions" / "validation.jsonl")
     assert "scores" not in predictions[0]["answer"]["words"][0]
+
+
+def test_an_exported_model_has_the_same_probabilities_of_types(tiny_encoder: Path, tmp_path: Path) -> None:
+    run = finished(BY_ID["ner-crf"], tiny_encoder, tmp_path / "run")
+    rows = [dict(row) for row in BY_ID["ner-crf"].rows()]
+    export(run.model, tmp_path / "onnx", data=small.write_rows(tmp_path / "rows.jsonl", rows))
+    predictors = [bertkit.load(folder) for folder in (run.model, tmp_path / "onnx")]
+    ours, theirs = (replace(each, task=with_word_scores(each.task))(rows) for each in predictors)
+    for one, other in zip(ours, theirs, strict=True):
+        for word, exported in zip(one["words"], other["words"], strict=True):
+            assert word["scores"] == pytest.approx(exported["scores"], abs=1e-4)
+    assert predictors[1].with_decisions(coverage=0.4)(rows)[0]["words"][0]["set"]
 
 
 def test_a_line_of_unsure_types() -> None:
