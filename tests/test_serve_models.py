@@ -243,6 +243,14 @@ def test_the_command_says_what_is_wrong(words: list[str], message: str, capsys: 
     assert message in capsys.readouterr().err
 
 
+def test_all_models_that_cannot_be_loaded_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "folder").mkdir()
+    assert main(["serve", f"a={tmp_path}/none", f"b={tmp_path}/folder", "--port", "0"]) == 2
+    errors = capsys.readouterr().err
+    assert f"{tmp_path}/none: no such folder" in errors
+    assert f"{tmp_path}/folder: neither a run nor a model folder" in errors
+
+
 def test_the_command_serves_them(
     predictors: dict[str, Predictor], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

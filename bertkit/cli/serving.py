@@ -76,11 +76,16 @@ def serve(
 
     if log_format == "json":
         log_as_json()
-    key, served = read_api_key(api_key_file), {}
+    key, served, problems = read_api_key(api_key_file), {}, list[Problem]()
     for name, model in models.items():
-        predictor = load(model, revision=revision, task=task)
-        opened = Store.open(stores[name], model_identity(predictor, model, revision)) if name in stores else None
-        served[name] = Served(predictor, model, opened)
+        try:
+            predictor = load(model, revision=revision, task=task)
+            opened = Store.open(stores[name], model_identity(predictor, model, revision)) if name in stores else None
+            served[name] = Served(predictor, model, opened)
+        except UserError as error:
+            problems += error.problems
+    if problems:
+        raise UserError(dict.fromkeys(problems))
     serve(served, host=host, port=port, limits=Limits(**limits), api_key=key)
 
 

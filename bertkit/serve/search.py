@@ -58,7 +58,7 @@ _hits = described(list_of(SearchHit) | list_of(list_of(SearchHit)), "best first;
 SearchResponse = schema("SearchResponse", "Documents.", hits=_hits)
 
 
-def found(store: Store, body: SearchRequest, answers: Sequence[Answer]) -> dict[str, Any]:
+def search_all(store: Store, body: SearchRequest, answers: Sequence[Answer]) -> dict[str, Any]:
     """The response. answers: the vectors of the queries. Raises as `search`."""
     options: dict[str, Any] = body.model_dump(include={"top_k", "filter", "hybrid", "exact"})
     hits = [search(store, text, answer["vector"], **options) for text, answer in zip(body.texts, answers, strict=True)]

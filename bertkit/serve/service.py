@@ -24,7 +24,7 @@ from bertkit.serve.limits import Limits, Refused
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.pipelines import Request
 from bertkit.serve.rows import Row, RowReader
-from bertkit.serve.search import SearchRequest, found
+from bertkit.serve.search import SearchRequest, search_all
 from bertkit.serve.shapes import CLASSIFY, Shape
 
 Build = Callable[[], Any]  # builds the response; may be slow
@@ -101,7 +101,7 @@ class Service:
         assert self.store is not None  # else the path is refused
         texts, field = body.texts, "queries" if body.query is None else "query"
         answers = await self._answers(tei.embed_rows(self.task, texts, "query"), field)
-        find = partial(found, self.store, body, answers)
+        find = partial(search_all, self.store, body, answers)
         try:
             async with asyncio.timeout(self.limits.timeout):
                 response = await asyncio.to_thread(guarded, find, "the search")
