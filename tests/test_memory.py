@@ -394,7 +394,7 @@ def test_a_frame_is_answered_by_a_frame_of_its_library(run: bertkit.Run) -> None
     table = predictor.frame(frame)
     assert isinstance(table, pandas.DataFrame)
     assert table.index.equals(frame.index)
-    assert list(table.columns) == ["label", "score", "bad", "good", "truncated", "empty"]
+    assert list(table.columns) == ["label", "score", "bad", "good", "truncated", "empty", "unreadable"]
     assert table["label"].tolist() == [answer["label"] for answer in answers]
     assert table["good"].tolist() == [answer["scores"]["good"] for answer in answers]
     joined = frame.join(table.add_prefix("predicted_"))  # as one looks at it
@@ -418,7 +418,7 @@ def test_a_label_called_as_a_column_of_the_answer_keeps_its_prefix(tiny_encoder:
     rows = [{**row, "label": {"good": "score", "bad": "bad"}[row["label"]]} for row in TRAIN]
     data = {"train": rows, "validation": 0.25}
     predictor = bertkit.train("text-classification", data, tmp_path / "run", model=tiny_encoder, **QUICK).load()
-    assert list(predictor.frame(rows)) == ["label", "score", "bad", "scores.score", "truncated", "empty"]
+    assert list(predictor.frame(rows)) == ["label", "score", "bad", "scores.score", "truncated", "empty", "unreadable"]
 
 
 def test_vectors_are_of_texts_not_of_a_frames_names(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 import small
 import transformers
+from cases import CASES
+from finished import finished
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +32,8 @@ from bertkit.inference.predictor import Predictor, load
 from bertkit.run import Run
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training.train import train
+
+BY_ID = {case.id: case for case in CASES}
 
 COUNT = 13
 
@@ -268,7 +272,7 @@ def test_each_answer_is_that_of_its_own_text(predictor: Predictor) -> None:
 def test_one_in_one_out_and_many_in_many_out(predictor: Predictor) -> None:
     one = predictor("the cat was good")
     assert isinstance(one, dict)
-    assert set(one) == {"label", "score", "scores", "truncated", "empty"}
+    assert set(one) == {"label", "score", "scores", "truncated", "empty", "unreadable"}
     assert one["score"] == max(one["scores"].values()) == one["scores"][one["label"]]
     assert predictor({"text": "the cat was good"}) == one
     assert predictor(["the cat was good"]) == [one]
@@ -281,6 +285,41 @@ def test_one_in_one_out_and_many_in_many_out(predictor: Predictor) -> None:
     assert predictor(iter(())) == []
 
 
+UNREAD = {  # case -> columns of a row, each a text
+    "pair": ("text_a", "text_b"),
+    "regression": ("text",),
+    "windows": ("text",),
+    "qa-windows-or-none": ("question", "context"),
+    "ner-crf-windows-bioes": ("text",),
+    "ner-document": ("text",),
+    "similarity-labels": ("text_a", "text_b"),
+    "similarity-in-batch": ("anchor", "positive"),
+    "retrieval": ("text",),
+    "ranking-graded-windows": ("query", "document"),
+}
+
+
+@pytest.mark.parametrize("case", UNREAD)
+def test_every_task_marks_texts_that_it_cannot_read(case: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    columns = UNREAD[case]
+    predictor = finished(BY_ID[case], tiny_encoder, tmp_path / "run").load()
+    readable = dict.fromkeys(columns, "the cat zzz sat")
+    rows = [readable]
+    for column in columns:
+        many = "zzz " * (2 if column == "question" else 60)
+        rows += [readable | {column: text} for text in ("", " \u200b", "zzz qqq", many, ".", "zzz .")]
+    answers = predictor(rows)
+    empty, unreadable = [True, True, False, False, False, False], [False, False, True, True, False, False]
+    assert [answer["empty"] for answer in answers] == [False, *empty * len(columns)]
+    assert [answer["unreadable"] for answer in answers] == [False, *unreadable * len(columns)]
+
+
+def test_a_prefix_is_no_text(tiny_encoder: Path, tmp_path: Path) -> None:
+    task = finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").load().task
+    features = task.encode_sides({"query": ["", " ", "zzz", "the", "cat"], "document": ["", " ", "zzz", "the", "cat"]})
+    assert features["unread"][:] == [2, 2, 2, 2, 1, 1, 0, 0, 0, 0]
+
+
 def test_texts_without_a_token_are_marked(
     predictor: Predictor, pairs: Predictor, run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -290,12 +329,16 @@ def test_texts_without_a_token_are_marked(
     assert [answer["truncated"] for answer in answers] == [False] * 6 + [True]
     assert answer_line(answers[0]).endswith("  (empty)")
     both = [{"q": "", "p": " "}, {"q": "", "p": "cat"}, {"q": "cat", "p": ""}]
-    assert [answer["empty"] for answer in pairs(both)] == [True, False, False]
+    assert [answer["empty"] for answer in pairs(both)] == [True, True, True]
+    assert [answer["unreadable"] for answer in answers] == [False] * 4 + [True, False, False]
+    assert answer_line(answers[4]).endswith("  (unreadable)")
     file = small.write_rows(tmp_path / "rows.jsonl", [{"text": text} for text in texts])
     with caplog.at_level("WARNING", "bertkit"):
         answer_file(predictor, run, file, tmp_path / "answers.csv")
     assert caplog.messages == [
-        "3 of 7 rows (42.9%) are without a token: nothing of the text is read, and `empty` is true in the answer"
+        "3 of 7 rows (42.9%) are empty: a text has no token, so nothing of it is read; `empty` is true in the answer",
+        "1 of 7 rows (14.3%) is unreadable: a text has only tokens that are unknown to the model, so nothing of it is "
+        "read; `unreadable` is true in the answer",
     ]
     with (tmp_path / "answers.csv").open(encoding="utf-8", newline="") as lines:
         assert [row["answer.empty"] for row in csv.DictReader(lines)] == ["True"] * 3 + ["False"] * 4

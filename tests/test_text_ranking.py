@@ -531,7 +531,7 @@ def test_a_run_from_files_to_answers(tiny_encoder: Path, tmp_path: Path) -> None
     assert np.mean(worst) == pytest.approx(scored["metrics"]["ndcg@10"])
     assert {path.name for path in run.model.glob("*.json")} >= {"modules.json", "sentence_bert_config.json"}
     answer = run.load()(query="the cat", document="it was cat")
-    assert answer.keys() == {"score", "truncated"}  # type: ignore[union-attr]
+    assert answer.keys() == {"score", "truncated", "empty", "unreadable"}  # type: ignore[union-attr]
     again = bertkit.evaluate(tmp_path / "run", split="validation")
     assert again["metrics"] == scored["metrics"]
 

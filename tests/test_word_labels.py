@@ -304,7 +304,7 @@ def test_parts_of_speech_are_learned_scored_and_shown(
     assert [word["word"] for word in answer["words"]] == ["the", "good", "dog", "\u200b", "ran"]
     assert [word["tag"] for word in answer["words"]] == ["DET", "ADJ", "NOUN", "", "VERB"]
     assert answer["words"][3]["score"] == 0.0
-    assert answer.keys() == {"words", "truncated"}
+    assert answer.keys() == {"words", "truncated", "empty", "unreadable"}
     assert answer_line(answer) == "the/DET good/ADJ dog/NOUN \u200b/ ran/VERB"
     facts = read_facts(run.folder)
     (missed,) = (found for n, row in enumerate(facts.rows, 1) if (found := sentence_mistake(facts, n, row)))

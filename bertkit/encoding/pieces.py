@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,14 @@ def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[T
         offsets = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
         tokenized[text] = Tokenized(ids, offsets[:, 0], offsets[:, 1])
     return [tokenized[text] for text in texts]
+
+
+def unread(texts: Iterable[Sequence[int]], unknown: int | None) -> int:
+    """2 where one of a row's texts has no token, else 1 where one has only unknown tokens, else 0.
+
+    texts: the token ids of each, without special tokens.
+    """
+    return max(2 if not ids else int(all(token == unknown for token in ids)) for ids in texts)
 
 
 def template(tokenizer: PreTrainedTokenizerBase, texts: int) -> tuple[list[list[int]], list[int]]:

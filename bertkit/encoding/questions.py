@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.table import MAX_PROBLEMS
-from bertkit.encoding.pieces import Tokenized, cover, template, tokenize
+from bertkit.encoding.pieces import Tokenized, cover, template, tokenize, unread
 from bertkit.errors import RowsError
 from bertkit.text import short_repr
 
@@ -28,10 +28,10 @@ def encode_pairs(
 
     Columns: the tokenizer's model inputs, each `(tokens,)`; `row`; `length` in tokens; `low` and `count`, the tokens
     of the context in the window; `place`, the position of the first of them; `first` and `end`, those that have most
-    context in this window. Raises RowsError with the questions that leave no room.
+    context in this window; `unread`, see there. Raises RowsError with the questions that leave no room.
     """
     (before, between, after), types = template(tokenizer, 2)
-    windows = ("row", "length", "low", "count", "place", "first", "end", "input_ids", "token_type_ids")
+    windows = ("row", "length", "low", "count", "place", "first", "end", "unread", "input_ids", "token_type_ids")
     columns: dict[str, list[Any]] = {name: [] for name in windows}
     special = len(before) + len(between) + len(after)
     problems = []
@@ -43,10 +43,11 @@ def encode_pairs(
             problems.append((row, what, "Raise model.max_length, or shorten the question."))
             continue
         head = [*before, *question.ids, *between]
+        unreadable = unread((question.ids, context.ids), tokenizer.unk_token_id)
         for low, high, first, end in cover(len(context.ids), room, min(stride, room // 2)):
             ids = [*head, *context.ids[low:high], *after]
             kinds = [types[0]] * len(head) + [types[1]] * (len(ids) - len(head))
-            window = (row, len(ids), low, high - low, len(head), first, end, ids, kinds)
+            window = (row, len(ids), low, high - low, len(head), first, end, unreadable, ids, kinds)
             for values, value in zip(columns.values(), window, strict=True):
                 values.append(value)
     if problems:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.data.table import MAX_PROBLEMS
+from bertkit.encoding.pieces import unread
 from bertkit.errors import RowsError
 
 if TYPE_CHECKING:
@@ -22,26 +23,33 @@ def encode_texts(
     max_length: int,
     overflow: Overflow,
     stride: int,
+    prefix: str = "",
 ) -> dict[str, list[Any]]:
     """Features of each text, or pair of texts, in order. texts: the first ones, and of pairs the second ones.
 
-    Columns: the tokenizer's model inputs without padding, each `(tokens,)`; `row`, the index of the text;
-    `length`, the tokens of this feature; `lost`, the tokens of the whole row that no feature holds. `truncate` keeps
-    the tokens that transformers keeps with `truncation=True`.
+    prefix: prepended to each text. Columns: the tokenizer's model inputs without padding, each `(tokens,)`; `row`, the
+    index of the text; `length`, the tokens of this feature; of the whole row `lost`, the tokens that no feature holds,
+    and `unread`, see there. `truncate` keeps the tokens that transformers keeps with `truncation=True`.
     Raises RowsError under `overflow: error`, with the rows that are too long.
     """
     if max_length < 8:
         raise ValueError(f"max_length {max_length} leaves no room for words")
     # verbose: lengths past the model's limit are reported here.
-    encoded = tokenizer(*map(list, texts), return_attention_mask=False, verbose=False)
+    prefixed = ([prefix + text for text in side] for side in texts)
+    encoded = tokenizer(*prefixed, return_attention_mask=False, verbose=False)
+    bare, start = (
+        tokenizer(text, add_special_tokens=False)["input_ids"] if text else [] for text in (prefix, prefix.rstrip())
+    )
     names = [name for name in tokenizer.model_input_names if name in encoded]
     lengths = [len(ids) for ids in encoded["input_ids"]]
     if overflow == "error" and max(lengths, default=0) > max_length:
         too_long = [(row, length) for row, length in enumerate(lengths) if length > max_length]
         limit, fix = f"{max_length} are allowed", "Raise model.max_length."
         raise RowsError((row, f"{length} tokens, {limit}", fix) for row, length in too_long[:MAX_PROBLEMS])
-    columns: dict[str, list[Any]] = {name: [] for name in (*names, "row", "length", "lost")}
+    columns: dict[str, list[Any]] = {name: [] for name in (*names, "row", "length", "lost", "unread")}
     for row, length in enumerate(lengths):
+        ids = _of_texts(encoded["input_ids"][row], encoded.sequence_ids(row), len(texts))
+        own = ([] if each == bare else each[len(start) :] for each in ids)
         lost, features = 0, {name: [encoded[name][row]] for name in names}
         if length > max_length:
             from_left = tokenizer.truncation_side == "left"
@@ -53,7 +61,16 @@ def encode_texts(
         columns["row"] += [row] * len(sizes)
         columns["length"] += sizes
         columns["lost"] += [lost] * len(sizes)
+        columns["unread"] += [unread(own, tokenizer.unk_token_id)] * len(sizes)
     return columns
+
+
+def _of_texts(ids: list[int], sides: list[int | None], texts: int) -> Iterator[list[int]]:
+    """The tokens of each text, which are adjacent. sides: as for `_cut`."""
+    for text in range(texts):
+        count = sides.count(text)
+        first = sides.index(text) if count else 0
+        yield ids[first : first + count]
 
 
 def _cut(

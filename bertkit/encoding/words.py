@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.encoding.pieces import Tokenized, cover, template, tokenize
+from bertkit.encoding.pieces import Tokenized, cover, template, tokenize, unread
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -36,20 +36,22 @@ def encode_words(
     Columns: the tokenizer's model inputs, each `(tokens,)`; `row`, the index into `texts`; `length` in tokens;
     `words`, the words that are read in this window, and `heads`, the position of the first token of each. A word
     belongs to the window in which it has most context. A word without any token (a zero-width character, for
-    example) is in no window; the first window of its sentence counts it, in `mute`.
+    example) is in no window; the first window of its sentence counts it, in `mute`. `unread`: see there.
     """
     tokenized = tokenize(tokenizer, texts)
     (before, after), _ = template(tokenizer, 1)
     room = max_length - len(before) - len(after)
     space: Any = tokenizer.convert_tokens_to_ids("▁")
-    columns: dict[str, list[Any]] = {name: [] for name in ("input_ids", "row", "length", "words", "heads", "mute")}
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("input_ids", "row", "length", "words", "heads", "mute", "unread")
+    }
     for row, (stream, start, end) in enumerate(_streams(tokenized, documents or range(len(texts)))):
         read, heads = _heads(tokenized[row], words[row], space if space != tokenizer.unk_token_id else None)
-        mute = len(words[row]) - len(read)
+        mute, little = len(words[row]) - len(read), unread([tokenized[row].ids], tokenizer.unk_token_id)
         for low, high, owned in _windows(stream, start, end, heads + start, room, min(stride, room // 2)):
             ids = [*before, *stream[low:high], *after]
             positions = (heads[owned] + start - low + len(before)).tolist()
-            window = (ids, row, len(ids), read[owned].tolist(), positions, mute)
+            window = (ids, row, len(ids), read[owned].tolist(), positions, mute, little)
             for values, value in zip(columns.values(), window, strict=True):
                 values.append(value)
             mute = 0

@@ -38,7 +38,7 @@ def answer_line(answer: Mapping[str, Any], text: str = "") -> str:
         label = _unsure(answer["set"]) if "set" in answer else "unsure"
     if answer.get("unsure"):
         label += f" (unsure: {', '.join(answer['unsure'])})"
-    marks = [f"({name})" for name in ("truncated", "empty") if answer.get(name)]
+    marks = [f"({name})" for name in ("truncated", "empty", "unreadable") if answer.get(name)]
     return "  ".join(filter(None, (label, score, text, *marks)))
 
 

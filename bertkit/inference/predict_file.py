@@ -65,7 +65,7 @@ def predict_file(
             yield row
 
     rows, read = tee(checked())
-    answers = _empty_counted(predictor.stream(read))
+    answers = _unread_counted(predictor.stream(read))
     suffix, pairs = output.suffix if output else ".jsonl", zip(answers, rows, strict=True)
     delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
     with written_aside(output, encoding) if output else nullcontext(sys.stdout) as out:
@@ -80,16 +80,18 @@ def predict_file(
     return count
 
 
-def _empty_counted(answers: Iterable[Answer]) -> Iterator[Answer]:
-    """The same answers; after the last one, a warning of how many are to texts without a token."""
-    count = empty = 0
+def _unread_counted(answers: Iterable[Answer]) -> Iterator[Answer]:
+    """The same answers; after the last one, warnings of how many are to texts that the model could not read."""
+    flags = {"empty": "a text has no token", "unreadable": "a text has only tokens that are unknown to the model"}
+    rows, found = 0, dict.fromkeys(flags, 0)
     for answer in answers:
-        count += 1
-        empty += answer.get("empty", False)
+        rows += 1
+        found = {flag: count + answer.get(flag, False) for flag, count in found.items()}
         yield answer
-    if empty:
-        what = "without a token: nothing of the text is read, and `empty` is true in the answer"
-        logger.warning("%s %s", part_of(empty, count, "row"), what)
+    for flag, count in found.items():
+        if count:
+            what = f"{flag}: {flags[flag]}, so nothing of it is read; `{flag}` is true in the answer"
+            logger.warning("%s %s", part_of(count, rows, "row"), what)
 
 
 def with_columns(predictor: Predictor, columns: Mapping[str, str]) -> Predictor:

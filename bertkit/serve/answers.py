@@ -25,7 +25,11 @@ def list_of(item: Any) -> Any:
 
 
 TRUNCATED = described(bool, "the text was longer than the model's maximum length, and was cut")
-EMPTY = described(bool, "the text has no token")
+READ = {
+    "truncated": TRUNCATED,
+    "empty": described(bool, "a text of the row has no token"),
+    "unreadable": described(bool, "all tokens of a text of the row are unknown to the tokenizer"),
+}
 SCORES = described(dict[str, float], "label -> calibrated probability")
 SPAN = {"start": int, "end": int, "score": float}
 TAG = described(str, "its tag or label; with `scheme: none`, an empty string for a word without a token")
@@ -50,21 +54,17 @@ Label = schema(
     label=described(str | None, "null where its probability is below its threshold"),
     score=float,
     scores=SCORES,
-    truncated=TRUNCATED,
-    empty=EMPTY,
+    **READ,
 )
-Labels = schema(
-    "Labels", "The labels above their thresholds.", labels=list[str], scores=SCORES, truncated=TRUNCATED, empty=EMPTY
-)
+Labels = schema("Labels", "The labels above their thresholds.", labels=list[str], scores=SCORES, **READ)
 Number = schema(
     "Number",
     "The value of a regression, or the score of a document.",
     score=float,
-    truncated=TRUNCATED,
-    empty=(bool | None, None),
+    **READ,
 )
-Words = schema("Words", "Words, each with its label.", words=list_of(Word), truncated=TRUNCATED)
-Entities = schema("Entities", "Tagged words.", words=list_of(Word), entities=list_of(Entity), truncated=TRUNCATED)
+Words = schema("Words", "Words, each with its label.", words=list_of(Word), **READ)
+Entities = schema("Entities", "Tagged words.", words=list_of(Word), entities=list_of(Entity), **READ)
 BestSpan = schema(
     "BestSpan",
     "The best answer; an empty text where the context has none.",
@@ -72,9 +72,9 @@ BestSpan = schema(
     **SPAN,
     n_best=list_of(Span),
     null_score=described(float, "probability that the context has no answer"),
-    truncated=TRUNCATED,
+    **READ,
 )
-Vector = schema("Vector", "The vector of a text.", vector=list[float], truncated=TRUNCATED)
+Vector = schema("Vector", "The vector of a text.", vector=list[float], **READ)
 Similarity = schema(
     "Similarity",
     "The cosine of the vectors of a pair, or the probabilities of a classifier of pairs.",
@@ -83,7 +83,7 @@ Similarity = schema(
     scores=(dict[str, float] | None, None),
     rank=(RANK, None),
     negative_score=(float | None, None),
-    truncated=TRUNCATED,
+    **READ,
 )
 Ranked = schema(
     "Ranked",

@@ -24,7 +24,7 @@ from typing_extensions import TypeVar
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Finding, Schema
-from bertkit.data.table import MAX_PROBLEMS, Table, on_disk
+from bertkit.data.table import MAX_PROBLEMS, Table, numbers, on_disk
 from bertkit.encoding.padding import Arrays
 from bertkit.errors import RowsError
 from bertkit.evaluation.graded import Graded
@@ -121,7 +121,8 @@ class Task(ABC, Generic[O]):
 
     @abstractmethod
     def encode(self, rows: Dataset) -> Dataset:
-        """A chunk of rows -> features. A row may give several; `row` says which, `length` counts tokens.
+        """A chunk of rows -> features. A row may give several; `row` says which, `length` counts tokens, and
+        `unread` is that of `encoding.pieces`, where there are texts.
 
         Rows and features are Datasets, or `Columns`, which have the part of their interface that tasks use. Columns
         named in `tokenizer.model_input_names` go to the model. Raises RowsError for rows that cannot be read.
@@ -211,7 +212,7 @@ class Task(ABC, Generic[O]):
     def answer(self, rows: Dataset, predict: Predict) -> Iterator[Answer]:
         """The one path of training, evaluation and prediction: encode, predict, decode, a chunk of rows at a time."""
         for items, features, part in predicted(self, rows, predict):
-            yield from self.decode(items, features, part)
+            yield from marked(self.decode(items, features, part), features)
 
     # --- answers -> scores
 
@@ -260,6 +261,16 @@ def evaluate(
     """
     graded = task.grade(DiskList(task.answer(rows, predict)), rows)
     return all_scores(graded.after_fit() if fitted else graded, metrics)
+
+
+def marked(answers: Sequence[Answer], features: Dataset) -> Iterator[Answer]:
+    """The answers, `empty` where a text of the row has no token, `unreadable` where one has only unknown tokens."""
+    if "unread" not in features.column_names:
+        yield from answers
+        return
+    _, starts = np.unique(numbers(features, "row"), return_index=True)
+    for answer, little in zip(answers, np.maximum.reduceat(numbers(features, "unread"), starts).tolist(), strict=True):
+        yield {**answer, "empty": little == 2, "unreadable": little == 1}
 
 
 def predicted(task: Task, rows: Dataset, predict: Predict) -> Iterator[tuple[Sequence[Any], Dataset, Dataset]]:

@@ -204,16 +204,11 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
 
     def decode(self, items: Sequence[np.ndarray], features: Dataset, rows: Dataset) -> list[Answer]:
         """`label` (None below its threshold), `score` and `scores`; or `labels` and `scores`; or `score`; with
-        `truncated`, and `empty` where the texts have no token. Raises ModelError."""
+        `truncated`. Raises ModelError."""
         _, starts, counts = np.unique(numbers(features, "row"), return_index=True, return_counts=True)
         logits = np.add.reduceat(np.stack(items).astype(np.float64), starts) / counts[:, None]
         require_finite(np.isfinite(row).all() for row in logits)
-        special = self.tokenizer.num_special_tokens_to_add(pair=own.is_pair(self.options, rows))
-        flags = {
-            "truncated": numbers(features, "lost")[starts] > 0,
-            "empty": numbers(features, "length")[starts] <= special,
-        }
-        marks = [dict(zip(flags, each, strict=True)) for each in np.stack([*flags.values()], axis=1).tolist()]
+        marks = [{"truncated": cut} for cut in (numbers(features, "lost")[starts] > 0).tolist()]
         if self.kind == "regression":
             return [{"score": score} | marked for score, marked in zip(logits[:, 0].tolist(), marks, strict=True)]
         single = self.kind == "single-label"

@@ -152,7 +152,7 @@ class VectorTask(Task[V]):
         encoded = []
         for number, (name, texts) in enumerate(sides.items()):
             prefix = self.options.prefix(name)
-            columns = encode_texts(self.tokenizer, [[prefix + text for text in texts]], **limits)
+            columns = encode_texts(self.tokenizer, [texts], prefix=prefix, **limits)
             columns |= {"side": [number] * len(texts), "same": [_number(text) for text in texts]}
             encoded.append(columns)
         rows = range(len(encoded[0]["row"]))
