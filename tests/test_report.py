@@ -633,7 +633,9 @@ def test_lengths_beyond_the_limit_are_hatched() -> None:
     for longest in (1000, 64, 40, 33):
         assert "<pattern" in pictures.lengths([5, longest], 32).svg
         assert "<pattern" not in pictures.lengths([5, longest], longest).svg
-    assert pictures.lengths([5, 7, 33], 32).note == "Median 7 tokens. 1 of 3 texts exceed the limit of 32."
+    said = "Median 7 tokens. 1 of 3 texts are longer than the limit of 32, and were truncated or read in windows."
+    assert pictures.lengths([5, 7, 33], 32).note == said
+    assert pictures.lengths([5, 7, 32], 32).note == "Median 7 tokens. 0 of 3 texts are longer than the limit of 32."
 
 
 def test_lengths_are_word_pieces_of_the_model(facts: Facts, run: Run) -> None:

@@ -195,7 +195,8 @@ def lengths(tokens: Sequence[int], limit: int) -> Picture:
         axes.axvline(limit + 0.5, color=SERIES[1], linestyle="--", linewidth=1.4, label=f"limit, {limit}")
         _legend(figure)
     over, median = sum(length > limit for length in tokens), sorted(tokens)[len(tokens) // 2]
-    note = f"{over:,} of {len(tokens):,} texts exceed the limit of {limit}."
+    note = f"{over:,} of {len(tokens):,} texts are longer than the limit of {limit}"
+    note += ", and were truncated or read in windows." if over else "."
     alt = f"Histogram of lengths: {shortest} to {longest} tokens, median {median}; {note}"
     return Picture("Length", to_svg(figure, "lengths"), alt, f"Median {median} tokens. {note}")
 
