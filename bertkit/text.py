@@ -56,6 +56,12 @@ def escape_controls(text: str) -> str:
     return re.sub(_CONTROLS, lambda match: repr(match[0])[1:-1], text)
 
 
+def beginning(text: str, most: int) -> str:
+    """The first `most` characters for one line of a terminal: whitespace is one space, controls are escaped."""
+    line = " ".join(text.split())
+    return escape_controls(line[:most]) + ("…" if len(line) > most else "")
+
+
 def dotted(path: KeyPath) -> str:
     """The key path in dotted notation: `data.source.train[0]`."""
     words = (

@@ -377,6 +377,8 @@ def test_documents_are_indexed_from_columns_of_other_names(capsys: Any, tiny_enc
     assert "1 document added" in said(capsys, "index", tiny_encoder, "--documents", file, "--store", store, *names)
     hit = json.loads(said(capsys, "search", store, "cat", "--json"))
     assert (hit["id"], hit["text"], hit["metadata"]) == ("7", "the cat", {"lang": "en"})
+    again = ("index", tiny_encoder, "--documents", file, "--store", tmp_path / "other")
+    assert "1 document added" in said(capsys, *again, "--column", "id=nr", "--column", "title=nr")
     told = refused(capsys, "index", tiny_encoder, "--documents", file, "--store", store, "--column", "id=number")
     assert "faq.csv:2: its `id` is None" in told
 

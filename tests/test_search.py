@@ -341,6 +341,10 @@ def test_index_and_search_from_files(tmp_path: Path) -> None:
     assert [(hit.id, hit.text) for hit in hits] == [("d1", "a new text")]
     assert commands.hits_text(hits) == f"  1  {hits[0].relevance:.4f}  d1\n     a new text"
     assert commands.hits_text([]) == "no hits"
+    unsafe = replace(hits[0], id="\a", title="\x1b[2J", text="one\ntwo \x1b[31m " + "x" * 300)
+    first, second = commands.hits_text([unsafe]).splitlines()
+    assert first.endswith(r"  \x07  \x1b[2J")
+    assert second == r"     one two \x1b[31m " + "x" * 186 + "…"
 
 
 def test_messages_of_the_commands(tmp_path: Path, loaded: list[Any]) -> None:
@@ -438,6 +442,7 @@ def test_queries_are_encoded_and_answered_in_batches(animals: Store, monkeypatch
     ("rows", "options", "message"),
     [
         (["cat", "", "dog", " "], {}, r"q\.txt:2: the query is empty\n(.*\n)?.*q\.txt:4: the query is empty"),
+        ([{"text": " "}, {"text": 3}], {}, r"q\.jsonl:1: the query is empty(.|\n)*q\.jsonl:2: 'text' holds 3"),
         ([{"text": "cat"}, {"q": "cat"}, {"text": 3}], {}, r"q\.jsonl:2: no column 'text'(.|\n)*:3: 'text' holds 3"),
         ([{"text": "cat", "hits": []}], {}, r"q\.jsonl: the rows have a column `hits` already"),
         ([{"text": "cat"}], {"filter": "wings = 2"}, "No field named wings"),

@@ -22,7 +22,7 @@ from bertkit.retrieval.models import DualEncoder, dual_encoder
 from bertkit.retrieval.search import Hit, search
 from bertkit.retrieval.store import Store
 from bertkit.sections import DataSpec
-from bertkit.text import counted
+from bertkit.text import beginning, counted, escape_controls
 
 HITS = "hits"  # the added column of a file of queries
 QUERY_BATCH = 256  # queries encoded at a time
@@ -57,8 +57,7 @@ def index_file(
     loaded = dual_encoder(model)
     opened = Store.open_or_create(store, loaded.identity)
     lines = [_delete(opened, delete)] if delete else []
-    ours = {theirs: name for name, theirs in columns.items()}
-    contents = ({ours.get(k, k): v for k, v in row.items() if k in ours or k not in columns} for _, row in rows)
+    contents = (_renamed(row, columns) for _, row in rows)
     locations = (f"{prefix}{number}" for number, _ in numbers)
     done = opened.index(contents, loaded.encode_documents, loaded.tokenizer, locations=locations)
     counts = [
@@ -70,6 +69,12 @@ def index_file(
     counts += [f"{done.empty:,} without text, skipped"] if done.empty else []
     written = f"{counted(done.passages, 'passage')} written; {store} holds {counted(len(opened), 'passage')}"
     return "\n".join([*lines, f"{', '.join(counts)}: {written}"])
+
+
+def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """The row with these columns under their canonical names; no other column keeps one of these names."""
+    others = {name: value for name, value in row.items() if name not in {*columns, *columns.values()}}
+    return {name: row[theirs] for name, theirs in columns.items() if theirs in row} | others
 
 
 def search_file(
@@ -96,12 +101,15 @@ def search_file(
 
 def _queries(file: Path, spec: DataSpec, column: str) -> Iterator[TextRow]:
     problems = Problems()
-    for each in read_texts(file, spec, column):
-        if HITS in each.row:
-            raise DataError(Problem(str(file), f"the rows have a column `{HITS}` already", "Rename it."))
-        if not each.text.strip():
-            problems.add(each.where, "the query is empty", "Write what to search for, or remove the row.")
-        yield each
+    try:
+        for each in read_texts(file, spec, column):
+            if HITS in each.row:
+                raise DataError(Problem(str(file), f"the rows have a column `{HITS}` already", "Rename it."))
+            if not each.text.strip():
+                problems.add(each.where, "the query is empty", "Write what to search for, or remove the row.")
+            yield each
+    except DataError as error:
+        problems.take(error)
     problems.raise_if_any()
 
 
@@ -145,9 +153,8 @@ def hits_text(hits: Sequence[Hit]) -> str:
     """Hits for people, two lines each: rank, relevance, id and title; then the beginning of the passage."""
     lines = []
     for rank, hit in enumerate(hits, 1):
-        text = " ".join(hit.text.split())
-        lines.append(f"{rank:>3}  {hit.relevance:.4f}  {hit.id}  {hit.title}".rstrip())
-        lines.append(f"     {text[:MAX_SHOWN]}{'…' if len(text) > MAX_SHOWN else ''}")
+        lines.append(escape_controls(f"{rank:>3}  {hit.relevance:.4f}  {hit.id}  {hit.title}".rstrip()))
+        lines.append(f"     {beginning(hit.text, MAX_SHOWN)}")
     return "\n".join(lines) or "no hits"
 
 

@@ -18,7 +18,7 @@ from bertkit.errors import DataError, ModelError, Problem
 from bertkit.files import written_aside
 from bertkit.recipe.recipe import parse_layout
 from bertkit.retrieval.store import Vectors
-from bertkit.text import escape_controls, short_repr
+from bertkit.text import beginning, escape_controls, short_repr
 
 BLOCK = 2048  # texts that are compared with as many others at a time
 ROUNDING = 1e-6  # of a cosine of float32 vectors
@@ -97,9 +97,8 @@ def duplicates_text(clusters: Sequence[Sequence[Duplicate]]) -> Iterator[str]:
     for cluster in clusters:
         yield f"cluster {cluster[0].cluster}: {len(cluster):,} texts"
         for each in cluster:
-            text = escape_controls(" ".join(each.text.split()))
             name = "" if each.id is None else f" ({escape_controls(str(each.id))})"
-            yield f"  {each.cosine:.4f}  {each.where}{name}  {text[:MAX_SHOWN]}{'…' if len(text) > MAX_SHOWN else ''}"
+            yield f"  {each.cosine:.4f}  {each.where}{name}  {beginning(each.text, MAX_SHOWN)}"
 
 
 def _rows(files: Sequence[Path], column: str, overrides: Sequence[str]) -> tuple[list[TextRow], list[int]]:
