@@ -174,12 +174,12 @@ class Thresholds(NamedTuple):
 
     @property
     def precision(self) -> Floats:
-        """The share of the rows that get the label that have it."""
+        """The share of hits among the rows that get the label."""
         return self.hits / self.given
 
     @property
     def recall(self) -> Floats:
-        """The share of the rows that have the label that get it; 0 where none has it."""
+        """The share of hits among the rows that have the label; 0 where none has it."""
         return self.hits / max(self.positives, 1)
 
     @property

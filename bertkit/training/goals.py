@@ -36,8 +36,11 @@ class Goal(NamedTuple):
 
 
 def goal_of(task: Task, **given: Any) -> Goal:
-    """given: precision, recall and costs, of which one at most is not None. Raises UserError where the task has no such
-    decisions, and RecipeError for wrong costs."""
+    """The goal that `calibrate` is called with.
+
+    given: precision, recall and costs, None where they are not. Raises UserError where the goal does not apply to the
+    task, and RecipeError for wrong costs.
+    """
     asked = {name: value for name, value in given.items() if value is not None}
     if len(asked) > 1:
         raise UserError(f"{' and '.join(f'--{name}' for name in asked)} exclude each other: give one of them")
