@@ -74,12 +74,10 @@ def _pictures(study: Study, results: Mapping[str, Any], keys: Sequence[str], noi
     states = (TrialState.COMPLETE, TrialState.PRUNED)
     scored = [t for t in study.get_trials(deepcopy=False, states=states) if t.value is not None]
     trained = [t for t in scored if "same_as" not in t.user_attrs]
-    varied = []
     for key in keys:
         own = [t for t in trained if key in t.params]
         if len({t.params[key] for t in own}) < 2:
             continue
-        varied.append(key)
         choices = getattr(own[0].distributions[key], "choices", ())
         if choices:  # in the order of the space
             own.sort(key=lambda t: choices.index(t.params[key]))
@@ -87,6 +85,7 @@ def _pictures(study: Study, results: Mapping[str, Any], keys: Sequence[str], noi
         log = getattr(own[0].distributions[key], "log", False)
         yield pictures.setting(key, results["headline"], tried, results["winner"], log, noise)
     complete = [t for t in scored if t.state == TrialState.COMPLETE and {*keys} <= {*t.params}]
+    varied = [key for key in keys if len({t.params[key] for t in complete}) > 1]
     if varied and len({t.value for t in complete}) > 1:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of optuna: the evaluator is experimental, and there are few trials
