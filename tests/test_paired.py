@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small
-from cases import CASES, Case
+from cases import CASES, DRAWN, Case
 from finished import finished
 from test_report import well_formed
 
@@ -197,7 +197,8 @@ def test_rows_are_counted_by_who_is_right(facts: Facts) -> None:
 def test_rows_that_one_run_lacks_are_left_out_and_counted(facts: Facts) -> None:
     first = replace(facts, rows=answered("aabbc", "aabbb", "stuvw"))
     second = replace(facts, rows=answered("bacab", "bacab", "xwtsu"))  # in another order, with other targets for w, u
-    pair = compared(first, replace(second, split="test"), NAMES)
+    tested = replace(second, split="test", results={**second.results, "splits": {"test": second.scores}})
+    pair = compared(first, tested, NAMES)
     assert pair.counts == {"both are right": 2}
     split = f"{facts.split} and test"
     assert pair.rows == (
@@ -266,6 +267,16 @@ def finished_model(run: Path) -> Any:
     from bertkit.inference.predictor import load
 
     return load(run).model
+
+
+def test_pretraining_runs_have_no_answers_to_compare(tiny_encoder: Path, tmp_path: Path) -> None:
+    case = next(case for case in DRAWN if case.id == "mlm-nsp")
+    run = finished(case, tiny_encoder, tmp_path / "run").folder
+    page, found = write_comparison([run, run], tmp_path / "both.html")
+    assert found == []
+    text = well_formed(page.read_text(encoding="utf-8")).text
+    assert "Differences on the same rows" not in text
+    assert "The highest" in text
 
 
 def test_runs_of_different_tasks_are_refused(

@@ -19,11 +19,16 @@ def names(facts: Sequence[Facts]) -> list[str]:
 
 
 def pairs(facts: Sequence[Facts]) -> list[Pair]:
-    """The first run and each of the others, compared by their answers. Raises UserError where the tasks differ."""
+    """The first run and each of the others, compared by their answers; none for a corpus, whose answers are counts.
+
+    Raises UserError where the tasks differ.
+    """
     tasks = [f"{each.name}: {each.task}" for each in facts]
     if len({each.task for each in facts}) > 1:
         fix = "Compare runs of one task."
         raise UserError(Problem("", f"runs of different tasks cannot be compared ({', '.join(tasks)})", fix))
+    if facts[0].corpus:
+        return []
     distinct = len({each.name for each in facts}) == len(facts)
     short = [each.name if distinct else f"run {place}" for place, each in enumerate(facts, 1)]
     return [compared(facts[0], other, (short[0], name)) for other, name in zip(facts[1:], short[1:], strict=True)]

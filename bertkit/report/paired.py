@@ -140,16 +140,15 @@ def _on_shared_rows(first: Facts, second: Facts, names: tuple[str, str]) -> tupl
         changed = sum(texts_of(row) in texts for row in left[0])
         about += f" Left out, because the other run has no row with the same texts and target: {sides}"
         about += f"; {changed:,} of them have the same texts but another target." if changed else "."
+    refused = ""
     if not pairs:
-        about = f"{names[0]} and {names[1]} cannot be compared: they have answered no row of {split} in common."
+        refused = f"they have answered no row of {split} in common"
     elif is_ranked(first) != is_ranked(second):
-        about, pairs = (
-            f"{names[0]} and {names[1]} cannot be compared: only one of them ranks the documents of a query.",
-            [],
-        )
+        refused = "only one of them ranks the documents of a query"
     elif any(left) and is_ranked(first):  # a rank depends on all documents
-        about = f"{names[0]} and {names[1]} cannot be compared: they ranked different documents ({sides} differ)."
-        pairs = []
+        refused = f"they ranked different documents ({sides} differ)"
+    if refused:
+        pairs, about = [], f"{names[0]} and {names[1]} cannot be compared: {refused}."
     a, b = zip(*pairs, strict=True) if pairs else ((), ())
     return replace(first, rows=a), replace(second, rows=b), about
 

@@ -50,6 +50,7 @@ for (const filters of document.querySelectorAll(".filters")) {
     filters.querySelector("[role=status]").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} shown`;
   };
   filters.addEventListener("input", show);
+  // A link to the list with data-gold and data-answer, such as a cell of the confusion matrix, selects these labels.
   for (const link of document.querySelectorAll("a[data-gold]")) {
     link.addEventListener("click", () => {
       find.value = "";
