@@ -3,8 +3,8 @@
 The first ends when the optimizer has taken its first step on the sample, with MiniLM: recipe, data, tokenizing, checks,
 model and run folder are before it. They take turns; medians, and the ratio of the medians.
 
-With --answers: how soon a fresh process answers one text, beside the imports of torch and transformers. Where the run's
-model was exported to EXPORT, and made STORE, they take turns; medians of wall-clock and of processor seconds.
+With --answers: how soon a fresh process answers one text (an exported model, a run, a search in a vector store), beside
+the imports of torch and transformers. They take turns; medians of wall-clock and of processor seconds.
 
 Run:  python benchmarks/start.py [--rounds 7] [--profile]
       python benchmarks/start.py --rounds 5 --answers EXPORT RUN STORE

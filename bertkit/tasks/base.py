@@ -124,8 +124,8 @@ class Task(ABC, Generic[O]):
         """A chunk of rows -> features. A row may give several; `row` says which, `length` counts tokens, and
         `unread` is that of `encoding.pieces`, where there are texts.
 
-        Rows and features are Datasets, or `Columns`, which have the part of their interface that tasks use. Columns
-        named in `tokenizer.model_input_names` go to the model. Raises RowsError for rows that cannot be read.
+        Rows and features are Datasets, or `Columns`, which have the methods of Dataset that tasks use. Columns named in
+        `tokenizer.model_input_names` go to the model. Raises RowsError for rows that cannot be read.
         """
 
     def features(self, rows: Dataset) -> Dataset:
