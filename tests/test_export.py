@@ -352,7 +352,12 @@ say("report", ["report", sys.argv[2], "--output", sys.argv[3]])
         assert re.fullmatch(
             r'(error: )?this needs (torch|captum), which is not installed\n    pip install "bertkit\[torch\]"\n?', said
         ), (command, said)
-    assert {file.name for file in tmp_path.iterdir()} == {"texts.jsonl", "space.yaml", "report.html"}
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "texts.jsonl",
+        "space.yaml",
+        "report.html",
+        "report-mistakes.csv",
+    }
 
 
 # --- the best path
