@@ -309,6 +309,25 @@ print([name for name in heavy if name in sys.modules])
     assert done.stdout.splitlines()[1:] == ["[]"]
 
 
+def test_searching_with_an_exported_model_imports_no_torch(made: dict[str, Made], tmp_path: Path) -> None:
+    texts, store = tmp_path / "texts.jsonl", str(tmp_path / "store")
+    texts.write_text('{"id": "a", "text": "the cat was good"}\n')
+    model = next(str(each.folder) for each in made.values() if each.ours.task.name == "sentence-similarity")
+    code = """
+import sys
+from bertkit.cli.main import main
+_, model, texts, store = sys.argv
+assert main(["index", model, "--documents", texts, "--store", store]) == 0
+assert main(["search", store, "a cat", "--top-k", "1"]) == 0
+print("torch" in sys.modules)
+"""
+    words = [sys.executable, "-c", code, model, str(texts), store]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "the cat was good" in done.stdout
+    assert done.stdout.splitlines()[-1] == "False"
+
+
 def test_what_needs_torch_says_so(run: Path, tmp_path: Path) -> None:
     texts, space, new = tmp_path / "texts.jsonl", tmp_path / "space.yaml", str(tmp_path / "new")
     texts.write_text('{"text": "cat"}\n')

@@ -152,7 +152,7 @@ def test_embed_all_has_limits(client: TestClient) -> None:
 
 def test_an_exported_model_gives_no_vectors_of_tokens(tiny_encoder: Path) -> None:
     predictor = predictor_of(KEPT["retrieval"], tiny_encoder)
-    exported = replace(predictor, model=OnnxModel(None, predictor.model.config, [], []))
+    exported = replace(predictor, model=OnnxModel(None, [], []))
     with TestClient(make_app(exported, "small", Limits())) as client:
         assert "exported model" in said(client, "/embed_all", status=424, inputs="a")["error"]
 

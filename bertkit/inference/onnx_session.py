@@ -6,15 +6,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.encoding.padding import Arrays
 from bertkit.errors import ModelError, Problem, extras_required
-from bertkit.models.encoder import load_config
 from bertkit.text import first_line
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 GRAPH = "model.onnx"
 
@@ -24,14 +20,8 @@ class OnnxModel:
     """A task's reduced arrays for a batch, by ONNX Runtime on the CPU."""
 
     session: Any  # onnxruntime.InferenceSession
-    folder: Path
     inputs: Sequence[str]
     outputs: Sequence[str]  # those of `reduce`; the graph may have more, for other programs
-
-    @property
-    def config(self) -> PretrainedConfig:
-        """The config of the model that was exported. Raises ModelError."""
-        return load_config(self.folder)
 
     def __call__(self, batch: Arrays) -> Arrays:
         """The outputs by their names. Raises ModelError where the graph cannot be run on this batch."""
@@ -70,4 +60,4 @@ def open_model(folder: Path, outputs: Sequence[str], known: Sequence[str]) -> On
     if lacking or (unknown := [name for name in inputs if name not in known]):
         what = f"it has no output {', '.join(lacking)}" if lacking else f"it needs {', '.join(unknown)}"
         raise ModelError(Problem(str(file), f"is not the graph that config.json describes: {what}"))
-    return OnnxModel(session, folder, inputs, outputs)
+    return OnnxModel(session, inputs, outputs)

@@ -45,7 +45,7 @@ def dual_encoder(model: str, revision: str | None = None) -> DualEncoder:
 def model_identity(predictor: Predictor, model: str, revision: str | None = None) -> ModelIdentity:
     """What determines this predictor's vectors. model: the source that it was loaded from. Raises ModelError."""
     options: Any = require_vectors(predictor, model).task.options
-    size, length = options.size(predictor.model.config.hidden_size), predictor.task.max_length
+    size, length = predictor.encode(["any"]).shape[1], predictor.task.max_length  # no config: AutoConfig imports torch
     prefixes, files = (options.query_prefix, options.document_prefix), fingerprint(model_folder(model, revision))
     return ModelIdentity(model, revision, files, size, length, length // OVERLAP, *prefixes)
 
