@@ -86,10 +86,12 @@ def test_a_terminal_has_a_prompt_and_lines_for_people(run: Run) -> None:
         read_to(b"> ")
         os.write(here, b"\n{broken\n")
         read_to(b"error: begins with {")
+        read_to(b"> ")
         os.write(here, b"the cat was good\n")
         read_to(b"good  0.")
+        read_to(b"> ")  # before it, the terminal itself would read Ctrl-D
         os.write(here, b"\x04")
-        assert process.wait() == 0
+        assert process.wait(60) == 0
     os.close(here)
 
 

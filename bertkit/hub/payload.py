@@ -55,7 +55,7 @@ def payload(run: Run, repo_id: str, *, predictions: bool = False, report: bool =
 
         problems = [*_card(run.model / CARD), *_private(run, files), *_problems(lambda: load(run.model))]
     if problems:
-        raise ModelError(problems)
+        raise ModelError(dict.fromkeys(problems))  # a damaged file stops the card too
     if predictions:
         files |= {f"predictions/{file.name}": file for file in sorted((run.folder / "predictions").glob("*.jsonl"))}
     return hashed(files.items())

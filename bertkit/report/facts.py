@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from jinja2 import TemplateError
 from pydantic import ValidationError
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 from bertkit.errors import ModelError, Problem
@@ -194,9 +194,12 @@ def lines_of(path: Path) -> Iterator[Row]:
 
 
 def _parameters(weights: Path) -> int:
-    """How many numbers a safetensors file holds, from its header."""
-    with safe_open(weights, "np") as file:
-        return sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    """How many numbers a safetensors file holds, from its header. Raises ModelError."""
+    try:
+        with safe_open(weights, "np") as file:
+            return sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ModelError(Problem(str(weights), f"is damaged, or not safetensors: {error}")) from error
 
 
 def _lengths(file: Path, rows: tuple[Row, ...], separate: bool) -> tuple[int, ...]:

@@ -16,7 +16,8 @@ from bertkit.validation import KeyProblem, unknown_key, validate
 ERRORS = ("false_positive", "false_negative")  # about one of several labels
 
 
-class _Given(RootModel[dict[str, dict[str, Cost]]]):
+class _Given(RootModel):  # type: ignore[type-arg]  # with it, pydantic adds a public class to this module
+    root: dict[str, dict[str, Cost]]
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
