@@ -207,8 +207,8 @@ def test_memory_is_kept_in_the_block_and_given_back_after_it() -> None:
         with open("/proc/self/status", encoding="ascii") as status:
             return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
 
-    def used() -> int:
-        many = [torch.ones(1 << 20) for _ in range(100)]  # 400,000 KiB
+    def used(blocks: int = 100) -> int:
+        many = [torch.ones(1 << 20) for _ in range(blocks)]  # of 4,096 KiB
         during = mapped()
         del many
         return during
@@ -219,5 +219,5 @@ def test_memory_is_kept_in_the_block_and_given_back_after_it() -> None:
         assert during > before + 200_000
         assert mapped() > during - 100_000
     assert mapped() < during - 200_000
-    during = used()
-    assert mapped() < during - 200_000, "as before the block"
+    during = used(250)  # the first hundred may lie where the heap has room since the block, and stay there
+    assert mapped() < during - 400_000, "as before the block"
