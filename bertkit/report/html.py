@@ -17,7 +17,7 @@ from bertkit.errors import Problem, UserError
 from bertkit.files import write_text
 from bertkit.report import comparison, matrices, pictures, sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
-from bertkit.report.mistakes import mistakes
+from bertkit.report.mistakes import Mistakes, mistakes
 from bertkit.report.mistakes_table import write_mistakes
 from bertkit.report.paired import Pair
 from bertkit.report.table import teacher_table
@@ -39,7 +39,8 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
     table = path.with_name(f"{path.stem}-mistakes.csv" if output else "mistakes.csv")
     with damage_as_error(runs[0]):
         facts = read_facts(runs[0])
-        page, wrong = report(facts, table.name), mistakes(facts)
+        wrong = mistakes(facts)
+        page = _page(facts, wrong, table.name)
         if wrong:
             write_mistakes(facts, wrong, table)
         write_text(path, page)
@@ -71,9 +72,12 @@ def write_explanations_page(explanations: Sequence[Mapping[str, Any]], source: s
     return output
 
 
-def report(facts: Facts, csv: str = "mistakes.csv") -> str:
-    """The page of one run, with a link to the csv of its mistakes. Everything that comes from the data is escaped."""
-    wrong = mistakes(facts)
+def report(facts: Facts) -> str:
+    """The page of one run, with a link to mistakes.csv. Everything that comes from the data is escaped."""
+    return _page(facts, mistakes(facts), "mistakes.csv")
+
+
+def _page(facts: Facts, wrong: Mistakes | None, csv: str) -> str:
     return render(
         "report.html",
         facts=facts,

@@ -26,7 +26,7 @@ NAMES = {INK: "ink", FAINT: "faint", **{color: f"s{place}" for place, color in e
 BLUE, GAP = (43, 143, 208, 255), (128, 128, 128, 110)  # of images, which have no names: visible in light and dark
 DASHES = ("-", "--", ":", "-.")
 MARKS = "os^Dv*"
-MIN_POINTS = 3  # of a curve; fewer are told in a sentence
+MIN_POINTS = 3  # of a curve; with fewer, a sentence gives the values
 STYLE: Any = {
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",
