@@ -23,7 +23,7 @@ FLOORS = [
     {"report"},
     {"hub"},
     {"training"},
-    {"sweeps", "audit"},
+    {"sweeps", "audits"},
     {"cli"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
