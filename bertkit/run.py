@@ -23,6 +23,7 @@ from bertkit.sections import Checkpoints
 if TYPE_CHECKING:
     from bertkit.inference.predictor import Predictor
 
+OUT_OF_FOLD = "train-oof"  # in results and predictions: the training rows, answered by the models of other folds
 ANYWAY = "continue anyway with --resume --changed"
 LIBRARIES = "bertkit torch transformers tokenizers datasets accelerate peft numpy scikit-learn".split()
 
@@ -44,8 +45,12 @@ class Run:
 
     @property
     def checkpoints(self) -> Path:
-        """One folder per seed."""
+        """One folder per seed and fold."""
         return self.folder / "checkpoints"
+
+    def predictions(self, split: str) -> Path:
+        """The rows of a split with their answers."""
+        return self.folder / "predictions" / f"{split}.jsonl"
 
     @property
     def finished(self) -> bool:
@@ -99,9 +104,12 @@ def free(run: Run, keep: Checkpoints, *, dry_run: bool = False) -> int:
 
     keep: "best": `model` and `adapter` of each seed, where they were not moved to the run; "keep": everything.
     """
-    seeds = [] if keep == "keep" else [path for path in run.checkpoints.glob("seed-*") if path.is_dir()]
+    found = [] if keep == "keep" else [path for path in run.checkpoints.glob("*-*") if path.is_dir()]
+    seeds = [path for path in found if path.name.startswith("seed-")]
+    folds = [path for path in found if path.name.startswith("fold-")]  # predictions/ has their answers
     inside = [path for seed in seeds for path in seed.iterdir() if path.is_dir()]
     unneeded = seeds if keep == "none" else [path for path in inside if path.name not in ("model", "adapter")]
+    unneeded += folds
     freed = sum(file.lstat().st_size for folder in unneeded for file in folder.rglob("*") if not file.is_dir())
     for folder in unneeded if not dry_run else ():
         shutil.rmtree(folder)

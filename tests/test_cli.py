@@ -141,6 +141,11 @@ def test_copy_never_overwrites(capsys: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "other.yaml").exists()
 
 
+def test_check_says_how_many_trainings_folds_take(capsys: Any, recipe: Path) -> None:
+    assert main(["check", str(recipe), "folds=3", "seeds=[1, 2]"]) == 0
+    assert "ready to train 5 times: 3 folds, and on all rows" in capsys.readouterr().out
+
+
 def test_check_says_what_it_found_and_trains_nothing(capsys: Any, tmp_path: Path, recipe: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     code = main(["check", str(recipe), "model.max_length=12"])
@@ -148,7 +153,7 @@ def test_check_says_what_it_found_and_trains_nothing(capsys: Any, tmp_path: Path
     assert code == 0
     assert "single texts, single-label, 2 labels: bad, good" in captured.out
     assert "[CLS] the cat was good" in captured.out
-    assert "ready to train" in captured.out
+    assert captured.out.endswith("\nready to train\n")
     for finding in (
         "train: 16 rows",
         "bad 8 (50.0%)",

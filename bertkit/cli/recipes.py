@@ -66,16 +66,14 @@ def check(recipe: str, rest: list[str]) -> None:
     from bertkit.recipe.recipe import load_recipe
 
     loaded = load_recipe(recipe, rest, own_metrics=False)
-    from bertkit.models.encoder import resolve_encoder
-    from bertkit.training.preflight import dry_run, inspect, prepare
+    from bertkit.training.preflight import checked_job
 
-    encoder = resolve_encoder(loaded.model)
-    task, data = prepare(loaded, encoder)
+    job, _ = checked_job(loaded)
+    task, features = job.task, job.features
     print(f"{task.name}: {task.describe()}")
-    features, _ = inspect(task, data)
-    dry_run(loaded, encoder, task, data, features)
     print(f"first row as the model reads it: {task.tokenizer.decode(task.examples(features, [0])['input_ids'][0])}")
-    print("ready to train")
+    folds = f" {len(loaded.seeds) + loaded.folds} times: {loaded.folds} folds, and on all rows" if loaded.folds else ""
+    print(f"ready to train{folds}")
 
 
 @command(

@@ -160,9 +160,11 @@ def _read_tables(
             tables[split] = limit_rows(tables[split], limit, spec.seed, split, target, names)
     if share is not None or spec.limit is not None:
         present = {name for table in tables.values() for name in table.values}
-        for name, what in schema.group_columns.items():
-            if name in present and (spec.group_by != name or spec.limit is not None):
-                whole = share is not None and spec.group_by != name
+        grouped = {what: name for name, what in schema.group_columns.items() if name in present}
+        for what, name in grouped.items():
+            by_it = schema.group_columns.get(spec.group_by or "") == what
+            if not by_it or spec.limit is not None:
+                whole = share is not None and not by_it
                 fix = f"data.group_by={name} holds out whole groups" if whole else ""
                 findings.append(warn(f"rows are sampled individually: {what}", fix))
     if target is not None and names is not None:

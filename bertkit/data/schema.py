@@ -65,6 +65,7 @@ class Schema:
     context: Sequence[str] = ()  # optional columns that an answer may depend on
     group_columns: Mapping[str, str] = field(default_factory=dict)  # column that rows share -> what sampling rows loses
     corpus: bool = False  # rows are documents, too many to hold in memory
+    together: bool = False  # an answer depends on all rows that are answered with it
     special_tokens: bool = False  # whether a text may spell out special tokens, such as [MASK]; else they are text
 
 

@@ -1,4 +1,4 @@
-"""What happens to splits after they were read: hold-out, limit, labels that train does not have."""
+"""What happens to splits after they were read: hold-out, folds, limit, labels that train does not have."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def hold_out(
     Raises DataError where no row can be held out.
     """
     labels = _labels(train, target, names)
-    units = _units(train, texts)
+    units = _units(train, [texts])
     wanted, held = max(1, round(share * len(train))), list[list[int]]()
     for unit in _stratified(units, train, target, labels, random.Random(seed)):
         if len(unit) <= wanted:
@@ -68,6 +68,43 @@ def hold_out(
     return train.select([i for i in range(len(train)) if i not in out]), train.select(sorted(out))
 
 
+def folds(
+    table: Table,
+    count: int,
+    seed: int,
+    target: str | None,
+    names: Names | None = None,
+    texts: Sequence[str] = (),
+    groups: Collection[str] = (),
+) -> list[int]:
+    """The fold of each row, from 1 to `count`; the same on every platform for a seed.
+
+    Arguments are as for `hold_out`, by which folds are stratified and rows stay together; groups: columns whose equal
+    values stay together too. Where every row is on its own, the sizes of folds differ by one row at most, and so do
+    their numbers of rows with a label. Raises DataError where there are fewer rows or groups than folds.
+    """
+    units = _units(table, [texts, *([name] for name in groups)])
+    if len(units) < count:
+        what = f"{count} folds of {counted(len(table), 'row')} of train"
+        if len(units) < len(table):
+            what += f", which make {counted(len(units), 'group')}: rows of the same texts or group stay together"
+        raise DataError(Problem("folds", what, "Write fewer folds, or add rows."))
+    draw = _draw(table, random.Random(seed))
+    strata = _strata(table, target, _labels(table, target, names))
+    sizes, members, lengths = Counter(strata), [Counter[Any]() for _ in range(count)], [0] * count
+    fold_of = [0] * len(table)
+    # Large units first: the small ones even out what they leave.
+    for unit in sorted(units, key=lambda unit: (-len(unit), strata[unit[0]], draw[unit[0]])):
+        own = Counter(strata[row] for row in unit)
+        shares = [sum(n * each[stratum] / sizes[stratum] for stratum, n in own.items()) for each in members]
+        fold = min(range(count), key=lambda fold: (shares[fold], lengths[fold]))
+        members[fold].update(own)
+        lengths[fold] += len(unit)
+        for row in unit:
+            fold_of[row] = fold + 1
+    return fold_of
+
+
 def limit_rows(table: Table, limit: int, seed: int, split: str, target: str | None, names: Names | None) -> Table:
     """`limit` rows in their old order, stratified like a hold-out, with a row of each label while there is room.
 
@@ -89,8 +126,9 @@ def _labels(table: Table, target: str | None, names: Names | None) -> list[Seque
     return [names(value) for value in values] if values is not None and names else [()] * len(table)
 
 
-def _units(table: Table, texts: Sequence[str]) -> list[list[int]]:
-    """The rows, those together that have the same texts or belong to one group, directly or by way of other rows."""
+def _units(table: Table, keys: Sequence[Sequence[str]]) -> list[list[int]]:
+    """The rows, those together that belong to one group or have the same texts in the columns of a key, directly or by
+    way of other rows."""
     parent = list(range(len(table)))
 
     def root(row: int) -> int:
@@ -99,9 +137,10 @@ def _units(table: Table, texts: Sequence[str]) -> list[list[int]]:
             row = parent[row]
         return row
 
-    for keys in (text_keys(*(table.values[name] for name in texts)), table.origin.groups):
+    texts = (text_keys(*(table.values[name] for name in key)) for key in keys)
+    for values in (*texts, table.origin.groups):
         first = dict[int, int]()
-        for row, key in enumerate(keys):
+        for row, key in enumerate(values):
             if key is not None:
                 parent[root(row)] = root(first.setdefault(key, row))
     units: defaultdict[int, list[int]] = defaultdict(list)
@@ -118,11 +157,7 @@ def _stratified(
     rng: random.Random,
 ) -> Iterator[list[int]]:
     """The units in a random order, every beginning of which is stratified by the target of their first rows."""
-    draw = [rng.random() for _ in range(len(table))]  # random() is the part of the module that never changes
-    values = table.values.get(target or "", ())
-    of_row = (
-        _quantiles(values) if values and isinstance(values[0], float) else [next(iter(each), "") for each in labels]
-    )
+    draw, of_row = _draw(table, rng), _strata(table, target, labels)
     strata: defaultdict[Any, list[list[int]]] = defaultdict(list)
     for unit in sorted(units, key=lambda unit: draw[unit[0]]):
         strata[of_row[unit[0]]].append(unit)
@@ -133,6 +168,19 @@ def _stratified(
             placed.append(((before + len(unit) / 2) / size, draw[unit[0]], unit))
             before += len(unit)
     return (unit for _, _, unit in sorted(placed))
+
+
+def _draw(table: Table, rng: random.Random) -> list[float]:
+    """A number for each row; random() is the part of the module that never changes."""
+    return [rng.random() for _ in range(len(table))]
+
+
+def _strata(table: Table, target: str | None, labels: Sequence[Sequence[str]]) -> list[Any]:
+    """What each row is stratified by: the quantile of a number, or the first of its labels."""
+    values = table.values.get(target or "", ())
+    if values and isinstance(values[0], float):
+        return list(_quantiles(values))
+    return [next(iter(each), "") for each in labels]
 
 
 def normal(label: str, how: str | None) -> str:

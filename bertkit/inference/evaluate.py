@@ -16,6 +16,7 @@ from bertkit.data.disk_list import DiskList
 from bertkit.data.forms import temporary_rows
 from bertkit.data.table import column_values
 from bertkit.errors import DataError, Problem, RecipeError
+from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.inference.decisions import with_word_scores, without_word_scores
 from bertkit.inference.predictor import Predictor, load, load_as
@@ -33,14 +34,18 @@ def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> t
     """
     task = with_word_scores(predictor.task)
     answers = DiskList(task.answer(rows, predictor.predict_features))
-    graded = task.grade(answers, rows)
-    scores = all_scores(graded, metrics)
-    found = {"rows": len(rows), "metrics": scores, "intervals": dict(graded.intervals()), **graded.details()}
+    found = scored(task.grade(answers, rows), len(rows), metrics)
     if task is predictor.task:
         return answers, found
     coverage = list(coverage_of_types(answers, column_values(rows, "tags"), task.options))
     plain = answers if predictor.task.options.word_scores else map(without_word_scores, answers)
     return plain, {**found, "coverage": coverage}
+
+
+def scored(graded: Graded, rows: int, metrics: Sequence[Any] = ()) -> dict[str, Any]:
+    """`rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details. metrics: as for `score`."""
+    scores = all_scores(graded, metrics)
+    return {"rows": rows, "metrics": scores, "intervals": dict(graded.intervals()), **graded.details()}
 
 
 def rows_of_split(

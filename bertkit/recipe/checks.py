@@ -134,8 +134,8 @@ def _loss_rules(task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterato
 def _training_rules(
     data: Mapping[str, Any], training: Mapping[str, Any], options: type[TaskOptions] | None
 ) -> tuple[_Rule, ...]:
-    early, peft, freeze, batching = (
-        data.get(key) is not None for key in ("early_stopping", "peft", "freeze", "batching")
+    early, peft, freeze, batching, folds = (
+        data.get(key) is not None for key in ("early_stopping", "peft", "freeze", "batching", "folds")
     )
     compares = options is not None and "mini_batch" in options.model_fields
     return (
@@ -150,6 +150,11 @@ def _training_rules(
         (compares and training.get("auto_find_batch_size"), "training.auto_find_batch_size",
          "would change a loss that compares rows",
          "remove it, and write task.mini_batch: the number of texts that the encoder reads at a time"),
+        (folds and data.get("distillation") is not None, "folds",
+         "the teacher may have learned the rows that a fold holds out, and scores would be too high",
+         "remove `folds` or `distillation`"),
+        (folds and data.get("task", {}).get("name") == "pretraining", "folds",
+         "documents of pretraining have no targets that a fold could be scored by", "remove it"),
         (peft and freeze, "freeze", "`peft` already freezes the whole encoder", "remove `freeze` or `peft`"),
     )  # fmt: skip
 

@@ -56,6 +56,9 @@ class Sections(Section):
         default_factory=dict, validate_default=True, description="TrainingArguments fields of transformers."
     )
     seeds: list[Seed] = Field([42], min_length=1, description="One training each; the best on validation is kept.")
+    folds: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="Cross-validation: the number of parts of train, each answered by a model of the others."
+    )
     early_stopping: sections.EarlyStopping | None = None
     peft: sections.Lora | None = None
     freeze: sections.Freeze | None = None

@@ -14,10 +14,10 @@ from bertkit.report import sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
-from bertkit.report.table import COUNTS, baselines_table, over_seeds, teacher_table
+from bertkit.report.table import COUNTS, baselines_table, over_folds, over_seeds, teacher_table
 from bertkit.report.usage import USAGE, WORD_LABELS
 from bertkit.report.verdict import FEW
-from bertkit.run import Run
+from bertkit.run import OUT_OF_FOLD, Run
 from bertkit.sections import MEMORY
 from bertkit.text import columns
 
@@ -81,6 +81,7 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
         scores="\n\n".join(baselines_table(results, split) for split in results["splits"]),
         units="queries" if is_ranked(facts) else "rows",
         over_seeds=over_seeds(results),
+        over_folds=over_folds(results),
         warnings=[each for each in sections.of_scores(facts) if each.level != "note"],
         teacher=teacher_table(results["distillation"]) if "distillation" in results else "",
         hub_source=_hub_id(facts.recipe.data.source),
@@ -181,7 +182,7 @@ def _calibration(facts: Facts) -> str:
     if facts.options["temperature"] is None:
         return "Its probabilities are not calibrated: there were no validation rows to fit a temperature on."
     values = ", ".join(f"{_inline(name)} {value}" for name, value in sections.fitted_options(facts).items())
-    error = facts.scores["metrics"].get("ece")
+    error = None if facts.split == OUT_OF_FOLD else facts.scores["metrics"].get("ece")  # before calibration
     measured = f"; expected calibration error on {facts.split}: {error:.4f}" if error is not None else ""
     how = sections.fitted_on(facts) or "set by the recipe"
     return f"Its probabilities are calibrated ({how}): {values}{measured}."

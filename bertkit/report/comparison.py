@@ -11,6 +11,7 @@ from bertkit.report.facts import Facts
 from bertkit.report.paired import Pair, compared
 from bertkit.report.pictures import Picture
 from bertkit.report.table import interval, number, overall_metrics
+from bertkit.run import OUT_OF_FOLD
 
 
 def names(facts: Sequence[Facts]) -> list[str]:
@@ -53,7 +54,8 @@ def warnings(facts: Sequence[Facts]) -> list[str]:
     """What makes a comparison of scores invalid: different data."""
     reasons = []
     for split in dict.fromkeys(split for each in facts for split in each.results["splits"]):
-        digests = {each.data["fingerprints"][split] for each in facts if split in each.results["splits"]}
+        name = "train" if split == OUT_OF_FOLD else split
+        digests = {each.data["fingerprints"][name] for each in facts if split in each.results["splits"]}
         if len(digests) > 1:
             reasons.append(f"The rows of {split} differ between the runs: their scores on it cannot be compared.")
     if len({each.data["fingerprints"].get("train") for each in facts}) > 1:

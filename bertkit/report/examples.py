@@ -19,6 +19,7 @@ from bertkit.models.bert.sentences import sentences
 from bertkit.report.facts import Facts, Row, read_facts
 from bertkit.report.mistakes import DISTANCES, mistakes
 from bertkit.report.rankings import is_ranked, queries
+from bertkit.run import OUT_OF_FOLD
 from bertkit.tasks.base import Task
 from bertkit.tasks.vectors import VectorTask
 
@@ -59,6 +60,8 @@ def write_explanations(folder: Path) -> Path:
         found = list(islice(_explained(predictor, _masked(predictor, folder, facts.split), ""), 2 * EXAMPLES))
         for each in found:
             each["kind"] = "hit" if each["answer"]["masks"][0][0]["token"] == each["gold"] else "mistake"
+    elif facts.split == OUT_OF_FOLD:  # answers of models that are gone; the run's own has learned these rows
+        found = []
     else:
         kinds = zip(_wrong_and_right(predictor.task, facts), ("mistake", "hit"), strict=False)
         found = [each for chosen in kinds for each in islice(_explained(predictor, *chosen), EXAMPLES)]

@@ -16,8 +16,9 @@ from bertkit.report import pictures
 from bertkit.report.facts import Facts
 from bertkit.report.mistakes import Part, shortened
 from bertkit.report.pictures import Picture
-from bertkit.report.table import interval, number, over_seeds, overall_metrics
+from bertkit.report.table import interval, mean_of_folds, number, over_seeds, overall_metrics
 from bertkit.report.verdict import FEW, Baseline, Verdict, best_baseline, score_findings, verdict
+from bertkit.run import OUT_OF_FOLD
 from bertkit.sections import MEMORY
 from bertkit.text import counted
 
@@ -152,6 +153,15 @@ def seed_rows(facts: Facts) -> list[list[str]]:
     return [*rows, means] if len(seeds) > 1 else rows
 
 
+def fold_rows(facts: Facts) -> list[list[str]]:
+    """The scores of each fold, and their mean with its standard deviation; the first row is the header."""
+    rows = [["fold", "rows", f"{facts.headline}, {OUT_OF_FOLD}", "seconds"]]
+    for each in facts.results["folds"]["each"]:
+        score = number(each["metrics"].get(facts.headline))
+        rows.append([str(each["fold"]), f"{each['rows']:,}", score, f"{each['seconds']:.0f}"])
+    return [*rows, ["mean ± sd", "", mean_of_folds(facts.results), ""]]
+
+
 def split_rows(facts: Facts) -> list[list[str]]:
     """The number of rows of each split, and their digest; the first row is the header."""
     rows, digests = facts.data["rows"], facts.data["fingerprints"]
@@ -276,12 +286,13 @@ def coverage_rows(facts: Facts) -> list[list[str]]:
 
 
 def fitted_on(facts: Facts) -> str:
-    """On how many decisions of validation the temperature was fitted, and how many were wrong; empty if it was not."""
+    """On how many decisions the temperature was fitted, and how many were wrong; empty if it was not."""
     given = facts.recipe.task.model_dump().get("temperature")
     if given is not None or facts.options.get("temperature") is None:
         return ""
-    found = facts.results["splits"]["validation"]["calibration"]
-    return f"fitted on {counted(found['decisions'], 'decision')} of validation, {found['errors']:,} of them wrong"
+    split = "validation" if "validation" in facts.results["splits"] else OUT_OF_FOLD
+    found = facts.results["splits"][split]["calibration"]
+    return f"fitted on {counted(found['decisions'], 'decision')} of {split}, {found['errors']:,} of them wrong"
 
 
 def explained(explanations: Sequence[Mapping[str, Any]]) -> list[Explained]:

@@ -12,6 +12,7 @@ from bertkit.errors import Problem
 from bertkit.files import read_json
 from bertkit.inference.display import example
 from bertkit.report.verdict import score_findings, verdict
+from bertkit.run import OUT_OF_FOLD
 from bertkit.tasks import get_task
 from bertkit.text import columns
 
@@ -34,6 +35,22 @@ def over_seeds(results: Mapping[str, Any]) -> dict[str, str]:
     means = {split: each.get(results["headline"]) for split, each in results["over_seeds"].items()}
     several = len(results["seeds"]) > 1
     return {split: f"{each['mean']:.4f} ± {each['sd']:.4f}" for split, each in means.items() if each and several}
+
+
+def over_folds(results: Mapping[str, Any]) -> str:
+    """Mean ± standard deviation of the headline over folds, and its pooled score; empty without folds."""
+    name, folds = results["headline"], results.get("folds")
+    if not folds:
+        return ""
+    pooled, bounds = (results["splits"][OUT_OF_FOLD][kind].get(name) for kind in ("metrics", "intervals"))
+    all_rows = f"{number(pooled)} ({interval(bounds)})" if bounds else number(pooled)
+    return f"{name} over {folds['count']} folds (mean ± sd): {mean_of_folds(results)}; of all their rows: {all_rows}"
+
+
+def mean_of_folds(results: Mapping[str, Any]) -> str:
+    """Mean ± standard deviation of the headline over folds, or a dash."""
+    name, folds = results["headline"], results["folds"]
+    return f"{folds['mean'][name]:.4f} ± {folds['sd'][name]:.4f}" if name in folds["mean"] else "–"
 
 
 def number(value: float | None) -> str:
@@ -112,6 +129,7 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
     parts = [baselines_table(results, split) for split in results["splits"]]
     if over := ", ".join(f"{split} {text}" for split, text in over_seeds(results).items()):
         parts.append(f"{results['headline']} over {len(results['seeds'])} seeds (mean ± sd): {over}")
+    parts += filter(None, [over_folds(results)])
     parts += [teacher_table(results["distillation"])] if "distillation" in results else []
     of_data = [Finding(**each) for each in read_json(folder / "data.json")["findings"]]
     parts.append(verdict(results, of_data).text)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from bertkit.data.schema import Finding, note, warn
+from bertkit.run import OUT_OF_FOLD
 
 FEW = 20  # rows: scores from fewer say little
 MAX_ECE = 0.1  # of scores that may be read as probabilities
@@ -88,6 +89,8 @@ def score_findings(results: Mapping[str, Any]) -> Iterator[Finding]:
             what = f"the baseline {baseline} is at least as good on {' and '.join(strong)}"
             yield Finding("severe", what, "Train longer or with a higher learning rate, or look at the data.")
     for split, each in results["splits"].items():
+        if split == OUT_OF_FOLD:  # its answers are not calibrated
+            continue
         errors = (each.get("calibration", {}).get(kind) for kind in ("ece_after", "ece", "ece_entities"))
         if (error := max(filter(None, errors), default=0.0)) > MAX_ECE:
             what = f"the expected calibration error on {split} is {error:.2f}"

@@ -30,7 +30,7 @@ FIXED: Mapping[str, str] = {
     "task.name": "scores of other tasks cannot be compared",
     "training.metric_for_best_model": "scores by other metrics cannot be compared",
     "hub": "a trial is not pushed",
-    **dict.fromkeys(("verify", "explain", "checkpoints", "expected"), "it changes no score"),
+    **dict.fromkeys(("folds", "verify", "explain", "checkpoints", "expected"), "it changes no score on validation"),
 }
 
 

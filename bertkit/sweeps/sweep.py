@@ -29,8 +29,8 @@ from bertkit.validation import KeyProblem
 if TYPE_CHECKING:
     from bertkit.sweeps.search import Search  # it needs optuna, which may not be installed
 
-# none of these changes scores
-WITHOUT_SIDE_EFFECTS = {"hub": None, "expected": None, "verify": False, "explain": False}
+# none of these changes scores on validation
+WITHOUT_SIDE_EFFECTS = {"hub": None, "expected": None, "folds": None, "verify": False, "explain": False}
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _dry_run(base: Recipe, variants: Mapping[KeyPath, Recipe], report: Report) -
         encoder = resolve_encoder(recipe.model)
         task, data = prepare(recipe, encoder)
         if "validation" not in data.rows:
-            what = "no validation split to select by"
+            what = "no validation split to select by; a sweep does not select by `folds`"
             raise DataError(Problem("data", what, "Name one in data.source, or hold one out: data: {validation: 0.1}"))
         features, _ = inspect(task, data)
         dry_run(recipe, encoder, task, data, features)
@@ -164,7 +164,7 @@ def _compare_on_fresh_seeds(recipe: Recipe, search: Search, confirm: int) -> dic
     lines = verdict(search.metric, winner.number, winner.value or 0.0, scores["best"], scores.get("defaults"))
     changed = ", ".join(f"{key}={brief(value)}" for key, value in changes.items()) or "nothing"
     head = "".join(f"# {line}\n" for line in [*lines, f"Changed: {changed}"])
-    write_text(folder / "best.yaml", head + to_yaml(best.model_copy(update={"hub": recipe.hub})))
+    write_text(folder / "best.yaml", head + to_yaml(best.model_copy(update={"hub": recipe.hub, "folds": recipe.folds})))
     return {
         "headline": search.metric,
         "split": "validation",

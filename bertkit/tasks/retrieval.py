@@ -55,7 +55,8 @@ class Retrieval(VectorTask[RetrievalOptions]):
         inputs=(frozenset({"query", "document"}), frozenset({"text"})),
         targets=("grade",),
         context=("query_id", "document_id"),
-        group_columns={"query_id": "a query's documents may be in several splits, or in none"},
+        group_columns=dict.fromkeys(("query", "query_id"), "a query's documents may be in several splits, or in none"),
+        together=True,
     )
     sides = ("text", "query", "document", "negative")
 

@@ -78,7 +78,7 @@ class TextRanking(Task[TextRankingOptions]):
         },
         inputs=(frozenset({"query", "document"}),),
         targets=("label", "score"),
-        group_columns={"query": "queries lose documents, and splits share queries"},
+        group_columns=dict.fromkeys(("query", "group"), "queries lose documents, and splits share queries"),
     )
 
     # --- from a recipe, or from a model not trained by bertkit

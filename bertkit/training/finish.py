@@ -9,23 +9,26 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median, stdev
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset
 
 from bertkit.data import Data
+from bertkit.data.table import Origin
 from bertkit.errors import ModelError, Problem, UserError
+from bertkit.evaluation.graded import Graded
+from bertkit.evaluation.intervals import Scores
 from bertkit.files import write_json, write_text, written_aside
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
-from bertkit.run import Run, environment
+from bertkit.run import OUT_OF_FOLD, Run, environment
 from bertkit.sections import Hub
 from bertkit.training.distillation import Teacher
 from bertkit.training.preflight import Job, scored_splits
@@ -34,6 +37,15 @@ logger = logging.getLogger(__name__)
 
 SINGLE_ROWS, BATCHED_ROWS, REPEATS = 20, 64, 3  # rows timed one by one, and in batches of 32
 MEASURES = ("parameters", "megabytes", "latency_ms", "rows_per_second", "score")
+
+
+class OutOfFold(NamedTuple):
+    """The answers of cross-validation to the training rows, graded; and what results.json has of them."""
+
+    graded: Graded
+    scores: dict[str, Any]  # as those of a split
+    baselines: dict[str, Scores]
+    folds: dict[str, Any]
 
 
 def push_run(run: Run, hub: Hub, repo_id: str) -> None:
@@ -90,10 +102,13 @@ def publish(run: Run, seed: int) -> None:
             source.replace(target)
 
 
-def finish(job: Job, run: Run, outcomes: list[dict[str, Any]], started: float) -> None:
+def finish(
+    job: Job, run: Run, outcomes: list[dict[str, Any]], started: float, held_out: OutOfFold | None = None
+) -> None:
     """Score the saved model, compare it with baselines and with a fresh process; results.json is written last."""
     recipe, data, predictor = job.recipe, job.data, load(run.folder)
-    splits, baselines = score_splits(run, predictor, data, job.metrics)
+    scoring = [split for split in scored_splits(data) if split != "train" or held_out is None]
+    splits, baselines = score_splits(run, predictor, data, scoring, job.metrics)
     if recipe.verify:
         verify(run, predictor, data.rows[list(data.rows)[-1]])
     device = predictor.device.type
@@ -102,6 +117,8 @@ def finish(job: Job, run: Run, outcomes: list[dict[str, Any]], started: float) -
     if len(outcomes) == 1:
         scores = {split: each["metrics"] for split, each in splits.items()}
         outcomes = [outcomes[0] | {"headline": scores.get("validation", {}).get(headline), "metrics": scores}]
+    if held_out:
+        splits[OUT_OF_FOLD], baselines[OUT_OF_FOLD] = held_out.scores, held_out.baselines
     results = {
         "task": {"name": predictor.task.name, "description": predictor.task.describe()},
         "headline": headline,
@@ -109,6 +126,7 @@ def finish(job: Job, run: Run, outcomes: list[dict[str, Any]], started: float) -
         "baselines": baselines,
         "seeds": outcomes,
         "over_seeds": over_seeds(outcomes),
+        **({"folds": held_out.folds} if held_out else {}),
         "seconds": time.monotonic() - started,
         "verified": recipe.verify,
         "expected": recipe.expected,
@@ -123,35 +141,49 @@ def finish(job: Job, run: Run, outcomes: list[dict[str, Any]], started: float) -
 
 
 def score_splits(
-    run: Run, predictor: Predictor, data: Data, metrics: Sequence[Any]
+    run: Run, predictor: Predictor, data: Data, chosen: Collection[str], metrics: Sequence[Any]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Write predictions/SPLIT.jsonl for all rows not trained on; scores and baselines of the splits with targets."""
+    """Write predictions/SPLIT.jsonl for all rows not trained on; scores and baselines of the chosen splits."""
     splits, baselines = {}, {}
     answers: Iterable[Any]
     for split, rows in data.rows.items():
-        if split in scored_splits(data):
+        if split in chosen:
             answers, splits[split] = score(predictor, rows, metrics)
             baselines[split] = predictor.task.baselines(data.rows["train"], rows)
         elif split != "train":
             answers = predictor.task.answer(rows, predictor.predict_features)
         else:
             continue
-        origin = data.origins[split]
-        with written_aside(run.folder / "predictions" / f"{split}.jsonl") as file:
-            for index, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-                line = {**row, "location": origin.public(index), "answer": answer}
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        write_predictions(run, split, rows, data.origins[split], answers)
     return splits, baselines
+
+
+def write_predictions(
+    run: Run,
+    split: str,
+    rows: Dataset,
+    origin: Origin,
+    answers: Iterable[Any],
+    more: Mapping[str, Sequence[Any]] = {},
+) -> None:
+    """Write predictions/SPLIT.jsonl: a line per row with its location and answer. more: further columns."""
+    with written_aside(run.predictions(split)) as file:
+        for index, (row, answer) in enumerate(zip(rows, answers, strict=True)):
+            further = {name: values[index] for name, values in more.items()}
+            line = {**row, "location": origin.public(index), **further, "answer": answer}
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def over_seeds(outcomes: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
     """split -> metric -> mean and sample standard deviation over the seeds, where each seed has the metric."""
-    table: dict[str, dict[str, dict[str, float]]] = {}
-    for split, scores in outcomes[0]["metrics"].items():
-        over = {name: [each["metrics"][split][name] for each in outcomes] for name in scores if "/" not in name}
-        defined = {name: values for name, values in over.items() if None not in values}
-        table[split] = {name: {"mean": fmean(v), "sd": stdev(v) if len(v) > 1 else 0.0} for name, v in defined.items()}
-    return table
+    return {split: over([each["metrics"][split] for each in outcomes]) for split in outcomes[0]["metrics"]}
+
+
+def over(given: Sequence[Scores]) -> dict[str, dict[str, float]]:
+    """Metric -> mean and sample standard deviation, where it is defined each time; without those of single labels."""
+    table = {name: [each.get(name) for each in given] for name in given[0] if "/" not in name}
+    defined = {name: [v for v in values if v is not None] for name, values in table.items() if None not in values}
+    return {name: {"mean": fmean(v), "sd": stdev(v) if len(v) > 1 else 0.0} for name, v in defined.items()}
 
 
 def verify(run: Run, predictor: Predictor, rows: Dataset) -> None:

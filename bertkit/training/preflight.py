@@ -16,6 +16,7 @@ from transformers.integrations import integration_utils
 
 from bertkit import data as sources
 from bertkit.data import Data
+from bertkit.data.folds import fold_rows
 from bertkit.data.memory import keep_rows
 from bertkit.data.schema import Finding
 from bertkit.errors import DataError, Problem, RecipeError, RowsError
@@ -24,7 +25,7 @@ from bertkit.inference.probe import check_token_types, padding_findings
 from bertkit.inference.runner import Runner
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.device import best_device, best_precision, resolve_precision
-from bertkit.models.encoder import Encoder, load_tokenizer, quiet_logger
+from bertkit.models.encoder import Encoder, load_tokenizer, quiet_logger, resolve_encoder
 from bertkit.models.trained_parts import freeze, with_lora
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import ANYWAY, Run, versions
@@ -48,6 +49,7 @@ class Job:
     features: Dataset  # of the training rows
     teacher: Teacher | None = None
     metrics: Sequence[Any] = ()  # the user's own
+    folds: Sequence[int] = ()  # of each training row, from 1; empty without cross-validation
 
 
 def check_hub(recipe: Recipe) -> None:
@@ -60,6 +62,21 @@ def check_hub(recipe: Recipe) -> None:
         problems = [*problems, *license_problems(hub, not hub.private)] or metadata_problems(hub)
         if problems:
             raise RecipeError(each._replace(where="hub") for each in problems)
+
+
+def checked_job(recipe: Recipe, metrics: Sequence[Any] = ()) -> tuple[Job, list[Finding]]:
+    """The job of a recipe, and the findings about its data and model. Raises UserError before anything is written."""
+    encoder = resolve_encoder(recipe.model)
+    logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
+    task, data = prepare(recipe, encoder, metrics)
+    logger.info("task: %s, %s", task.name, task.describe())
+    features, findings = inspect(task, data)
+    folds, divided = list[int](), list[Finding]()
+    if recipe.folds:
+        folds, divided = fold_rows(data, recipe.folds, recipe.data.seed, task.schema.group_columns)
+        _log(divided)
+    teacher, found = dry_run(recipe, encoder, task, data, features, metrics)
+    return Job(recipe, encoder, task, data, features, teacher, metrics, folds), [*findings, *divided, *found]
 
 
 def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tuple[Task, Data]:
@@ -205,8 +222,8 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
         defaults |= {"metric_for_best_model": task.metrics[0], "greater_is_better": True}
     else:
         given["eval_strategy"] = "no"
-    if len(recipe.seeds) > 1 and given.get("run_name"):  # trackers draw runs of one name as one line
-        given["run_name"] += f"-seed-{seed}"
+    if (recipe.folds or len(recipe.seeds) > 1) and given.get("run_name"):  # trackers draw runs of one name as one line
+        given["run_name"] += f"-{folder.name}"
     try:
         made = TrainingArguments(**{**defaults, **given})
     except (ValueError, TypeError, ImportError) as error:

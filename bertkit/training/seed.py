@@ -1,4 +1,4 @@
-"""One seed: train to the best checkpoint, calibrate, save."""
+"""One training: to the best checkpoint. One seed: train, calibrate, save."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -40,6 +40,15 @@ MEMORY_ADVICE = (
 )
 
 
+class Fitted(NamedTuple):
+    """The best checkpoint of a training. settings: what a predictor needs besides the task."""
+
+    runner: Runner
+    headline: str
+    settings: dict[str, Any]
+    facts: dict[str, Any]  # `steps`, `seconds` and `best_step`
+
+
 def train_seed(
     job: Job, seed: int, run: Run, callbacks: Sequence[TrainerCallback] = (), profile: Profile | None = None
 ) -> dict[str, Any]:
@@ -48,11 +57,37 @@ def train_seed(
     done = folder / "done.json"
     if done.is_file() and ((folder / "model").is_dir() or run.model.is_dir()):
         return dict(read_json(done))
+    title = f"seed {seed}" if len(recipe.seeds) > 1 else "training"
+    fitted = fit(job, seed, folder, title, run.folder / "metrics.jsonl", callbacks, profile)
+    if fitted is None:
+        return {}
+    scores = merge_and_calibrate(job, fitted.runner, folder, fitted.settings)
+    headline = scores.get("validation", {}).get(fitted.headline)
+    outcome = {"seed": seed, "headline": headline, "metrics": scores, **fitted.facts}
+    write_json(done, outcome)
+    return outcome
+
+
+def fit(
+    job: Job,
+    seed: int,
+    folder: Path,
+    title: str,
+    log: Path,
+    callbacks: Sequence[TrainerCallback],
+    profile: Profile | None = None,
+) -> Fitted | None:
+    """Train a model on the job's features, in `folder`, a folder of RUN/checkpoints; None in other processes than the
+    first.
+
+    title: of its progress. log: where its metrics are logged. Raises UserError.
+    """
+    recipe = job.recipe
     set_seed(seed)
     model = build(recipe, job.encoder, job.task)
     args = arguments(recipe, job.task, job.data, folder, seed)
     headline = str(args.metric_for_best_model or job.task.metrics[0])
-    settings: dict[str, Any] = {  # what the predictor needs besides the task
+    settings: dict[str, Any] = {
         "version": version("bertkit"),
         "precision": "fp32" if recipe.training.get("bf16") is False else "auto",
         "batch_size": recipe.batching.model_dump() if recipe.batching else args.per_device_eval_batch_size,
@@ -60,29 +95,21 @@ def train_seed(
     }
     batch_size = recipe.batching or args.per_device_eval_batch_size
     runner = Runner(job.task, model, args.device, resolve_precision(settings["precision"], args.device), batch_size)
-    title = f"seed {seed}" if len(recipe.seeds) > 1 else "training"
-    built_in: list[TrainerCallback] = [Progress(title, headline), MetricsLog(run.folder / "metrics.jsonl", seed)]
+    built_in: list[TrainerCallback] = [Progress(title, headline), MetricsLog(log, seed)]
     if stop := recipe.early_stopping:
         built_in.append(EarlyStoppingCallback(stop.patience, stop.threshold))
     trainer = make_trainer(job, runner, args, [*built_in, *callbacks], profile)
     for each in trainer.callback_handler.callbacks:
         if isinstance(each, TensorBoardCallback) and each.logging_dir is None:  # else TENSORBOARD_LOGGING_DIR is set
-            each.logging_dir = str(run.folder / "logs" / f"seed-{seed}")
+            each.logging_dir = str(folder.parent.parent / "logs" / folder.name)
     seconds = run_trainer(trainer, folder)
     model = trainer.gathered_model(partial(build, recipe, job.encoder, job.task))
+    trainer.accelerator.wait_for_everyone()  # all have read the best checkpoint, which may be deleted from here on
     if not args.should_save:
-        return {}
-    scores = merge_and_calibrate(job, replace(runner, model=model), folder, settings)
-    outcome = {
-        "seed": seed,
-        "headline": scores.get("validation", {}).get(headline),
-        "metrics": scores,
-        "steps": trainer.state.global_step,
-        "seconds": seconds,
-        "best_step": trainer.state.best_global_step,
-    }
-    write_json(done, outcome)
-    return outcome
+        return None
+    state = trainer.state
+    facts = {"steps": state.global_step, "seconds": seconds, "best_step": state.best_global_step}
+    return Fitted(replace(runner, model=model), headline, settings, facts)
 
 
 def make_trainer(

@@ -15,13 +15,14 @@ from transformers import TrainerCallback
 from bertkit import processes
 from bertkit.errors import Problem, RecipeError
 from bertkit.files import write_json
-from bertkit.models.encoder import no_bars, quiet_logger, resolve_encoder
+from bertkit.models.encoder import no_bars, quiet_logger
 from bertkit.recipe.recipe import Recipe, adapted
 from bertkit.report.view import Run
 from bertkit.run import check_folder, free, only_writer
 from bertkit.training.callbacks import Profile, profile_lines
 from bertkit.training.finish import finish, publish, push_run, write_reports
-from bertkit.training.preflight import Job, check_hub, dry_run, inspect, prepare, write_run_metadata
+from bertkit.training.folds import calibrated, cross_validated
+from bertkit.training.preflight import check_hub, checked_job, write_run_metadata
 from bertkit.training.seed import train_seed
 
 logger = logging.getLogger(__name__)
@@ -109,16 +110,12 @@ def _train(
         logger.info("%s is finished; there is nothing to resume", run.folder)
         return run
     with nullcontext() if first else quiet_logger("bertkit"):  # one process reports for all
-        encoder = resolve_encoder(recipe.model)
-        logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
-        task, data = prepare(recipe, encoder, metrics)
-        logger.info("task: %s, %s", task.name, task.describe())
-        features, findings = inspect(task, data)
-        teacher, found = dry_run(recipe, encoder, task, data, features, metrics)
-    job = Job(recipe, encoder, task, data, features, teacher, metrics)
+        job, findings = checked_job(recipe, metrics)
     with only_writer(run) if first else nullcontext(), no_bars():
         if first:
-            write_run_metadata(job, run, [*findings, *found], changed)
+            write_run_metadata(job, run, findings, changed)
+        held_out = cross_validated(job, run, callbacks) if job.folds else None
+        job = calibrated(job, held_out) if held_out else job
         stopwatch = Profile() if profile else None
         outcomes = [train_seed(job, seed, run, callbacks, stopwatch) for seed in recipe.seeds]
         if first and stopwatch:
@@ -127,7 +124,7 @@ def _train(
         if first:
             best = max(outcomes, key=lambda o: -math.inf if o["headline"] is None else o["headline"])
             publish(run, best["seed"])
-            finish(job, run, outcomes, started)
+            finish(job, run, outcomes, started, held_out)
             write_reports(run, recipe.explain)
             if freed := free(run, recipe.checkpoints):
                 logger.info("%s bytes of checkpoints were deleted", f"{freed:,}")

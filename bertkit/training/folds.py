@@ -1,0 +1,161 @@
+"""Cross-validation: every training row is answered by a model that was trained on the rows of the other folds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from transformers import TrainerCallback
+
+from bertkit import processes
+from bertkit.data.disk_list import DiskList
+from bertkit.data.schema import Answer
+from bertkit.data.table import numbers
+from bertkit.evaluation.hf_metrics import all_scores
+from bertkit.evaluation.intervals import Scores
+from bertkit.evaluation.labels import GradedLabels
+from bertkit.files import read_json, write_json, written_aside
+from bertkit.inference.evaluate import scored
+from bertkit.models.encoder import no_bars, quiet_logger
+from bertkit.models.trained_parts import merged
+from bertkit.recipe.recipe import Recipe
+from bertkit.run import OUT_OF_FOLD, Run, check_folder, only_writer
+from bertkit.tasks.base import Task, calibrate
+from bertkit.training.checkpoint import checkpoints
+from bertkit.training.finish import OutOfFold, over, write_predictions
+from bertkit.training.preflight import Job, checked_job, write_run_metadata
+from bertkit.training.seed import fit
+
+COUNT = 5  # folds of `cross_validate`, where the recipe names no number
+
+
+def cross_validate(recipe: Recipe, folder: str | Path, *, callbacks: Sequence[TrainerCallback] = ()) -> Path:
+    """Train the models of the folds alone; returns FOLDER/predictions/train-oof.jsonl, the training rows with answers.
+
+    The recipe's number of folds, by default 5. folds.json beside predictions/ has their scores. The same call continues
+    what was interrupted. Raises RecipeError, DataError or ModelError before anything is trained.
+    """
+    recipe = recipe if recipe.folds else recipe.with_(f"folds={COUNT}")
+    run, first = Run(Path(folder)), processes.first()
+    if first:
+        check_folder(run, recipe, resume=True)
+    with nullcontext() if first else quiet_logger("bertkit"):
+        job, findings = checked_job(recipe)
+    with only_writer(run) if first else nullcontext(), no_bars():
+        if first:
+            write_run_metadata(job, run, findings)
+        if found := cross_validated(job, run, callbacks):
+            write_json(run.folder / "folds.json", {OUT_OF_FOLD: found.scores, "folds": found.folds})
+    return run.predictions(OUT_OF_FOLD)
+
+
+def cross_validated(job: Job, run: Run, callbacks: Sequence[TrainerCallback] = ()) -> OutOfFold | None:
+    """Train each fold's model on the other rows, with the recipe's first seed, and write what it answers.
+
+    None in other processes than the first.
+    """
+    count = max(job.folds)
+    outcomes = [_train_fold(job, fold, run, callbacks) for fold in range(1, count + 1)]
+    if not processes.first():
+        return None
+    rows = job.data.rows["train"]
+    with ExitStack() as stack:
+        files = [stack.enter_context(_answers_file(run, n).open(encoding="utf-8")) for n in range(1, count + 1)]
+        answers = DiskList(json.loads(files[fold - 1].readline()) for fold in job.folds)
+    write_predictions(run, OUT_OF_FOLD, rows, job.data.origins["train"], answers, {"fold": job.folds})
+    graded = job.task.grade(answers, rows)
+    means = over([outcome["metrics"] for outcome in outcomes])
+    mean, sd = ({metric: found[name] for metric, found in means.items()} for name in ("mean", "sd"))
+    folds = {"count": count, "each": outcomes, "mean": mean, "sd": sd}
+    return OutOfFold(graded, scored(graded, len(rows), job.metrics), _baselines(job), folds)
+
+
+def calibrated(job: Job, found: OutOfFold) -> Job:
+    """The job, whose model will have the temperature and thresholds of the out-of-fold answers, if there are no
+    validation rows to fit them on.
+
+    What sets with a coverage are taken from is not fitted: its guarantee holds for rows that one model has answered.
+    """
+    if "validation" in job.data.rows or not isinstance(found.graded, GradedLabels):
+        return job
+    options = {name: value for name, value in found.graded.calibrated().items() if name != "conformal"}
+    return replace(job, task=replace(job.task, options=job.task.options.model_copy(update=options)))
+
+
+def _answers_file(run: Run, fold: int) -> Path:
+    return run.checkpoints / f"fold-{fold}" / "answers.jsonl"
+
+
+def _train_fold(job: Job, fold: int, run: Run, callbacks: Sequence[TrainerCallback]) -> dict[str, Any]:
+    """Train on the rows of other folds, and answer those of this one; returns the content of its done.json."""
+    file, held = _answers_file(run, fold), np.flatnonzero(np.equal(job.folds, fold))
+    done = file.with_name("done.json")
+    if done.is_file():
+        return dict(read_json(done))
+    learned = np.flatnonzero(~np.isin(numbers(job.features, "row"), held))
+    part = replace(job, features=job.features.select(learned))
+    title, log = f"fold {fold} of {max(job.folds)}", file.with_name("metrics.jsonl")
+    fitted = fit(part, job.recipe.seeds[0], file.parent, title, log, callbacks)
+    if fitted is None:
+        return {}
+    runner, task, rows = fitted.runner, job.task, job.data.rows["train"]
+    if job.recipe.peft:
+        runner = replace(runner, model=merged(runner.model))
+    if "validation" in job.data.rows:
+        task = calibrate(task, job.data.rows["validation"], runner)
+    answers = _held_out_answers(_with_word_scores(task), rows, held, runner)
+    with written_aside(file) as opened:
+        opened.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+    metrics = all_scores(task.grade(answers, rows.select(held)), job.metrics)
+    outcome = {"fold": fold, "rows": len(held), "metrics": metrics, **fitted.facts}
+    write_json(done, outcome)
+    for checkpoint in checkpoints(file.parent):  # no later step needs them
+        shutil.rmtree(checkpoint)
+    return outcome
+
+
+def _held_out_answers(task: Task, rows: Dataset, held: np.ndarray, runner: Any) -> Sequence[Answer]:
+    """The answers to these rows; to queries, from the documents of all rows."""
+    if not task.schema.together:
+        return DiskList(task.answer(rows.select(held), runner))
+    chosen = set(held.tolist())
+    return DiskList(answer for row, answer in enumerate(task.answer(rows, runner)) if row in chosen)
+
+
+def _with_word_scores(task: Task) -> Task:
+    """The task, whose words have the probabilities of all types."""
+    if "word_scores" not in type(task.options).model_fields:
+        return task
+    return replace(task, options=task.options.model_copy(update={"word_scores": True}))
+
+
+def _baselines(job: Job) -> dict[str, Scores]:
+    """Each baseline's scores: the mean over the folds, weighted by their rows, of what it learned on the others."""
+    task, rows, fold_of = job.task, job.data.rows["train"], np.asarray(job.folds)
+    if task.schema.together:  # they learn from the rows that they answer
+        return task.baselines(rows, rows)
+    parts = []
+    for fold in range(1, max(job.folds) + 1):
+        learned, held = (np.flatnonzero(chosen) for chosen in (fold_of != fold, fold_of == fold))
+        parts.append((len(held), task.baselines(rows.select(learned), rows.select(held))))
+    means = dict[str, Scores]()
+    for baseline in parts[0][1]:
+        if all(baseline in scores for _, scores in parts):
+            given = [(weight, scores[baseline]) for weight, scores in parts]
+            means[baseline] = {name: _mean([(w, each.get(name)) for w, each in given]) for name in given[0][1]}
+    return means
+
+
+def _mean(given: Sequence[tuple[int, float | None]]) -> float | None:
+    """The weighted mean; None where a value is undefined."""
+    values = [(weight, value) for weight, value in given if value is not None]
+    return (
+        float(np.average([v for _, v in values], weights=[w for w, _ in values])) if len(values) == len(given) else None
+    )

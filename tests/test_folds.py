@@ -1,0 +1,298 @@
+"""Cross-validation: a row is answered by a model that has never seen it."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small
+from cases import CASES, Case
+from hypothesis import given
+from hypothesis import strategies as st
+from test_resume import Killed, timeless
+
+from bertkit.data.schema import Column
+from bertkit.data.splits import folds, names_of
+from bertkit.data.table import Origin, Table
+from bertkit.errors import DataError, RecipeError
+from bertkit.files import read_json, sha256
+from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.report import sections
+from bertkit.report.card import card
+from bertkit.report.html import report
+from bertkit.report.table import after_training
+from bertkit.run import Run, free
+from bertkit.training.folds import cross_validate
+from bertkit.training.train import train
+from bertkit.training.trainer import TaskTrainer
+
+LABEL = names_of(Column("label", ""))
+
+
+def table(labels: list[Any], texts: list[str] | None = None, groups: list[int] | None = None) -> Table:
+    origin = Origin(["f:"], array("H", [0] * len(labels)), array("q", range(len(labels))), array("q", groups or []))
+    return Table({"label": labels, "text": texts or [f"text {n}" for n in range(len(labels))]}, origin)
+
+
+@given(st.lists(st.sampled_from("aab"), min_size=4, max_size=60), st.integers(2, 4), st.integers(0, 9))
+def test_folds_of_single_rows_have_nearly_equal_sizes_and_shares_of_labels(
+    labels: list[str], count: int, seed: int
+) -> None:
+    of = folds(table(labels), count, seed, "label", LABEL, ["text"])
+    assert len(of) == len(labels)
+    sizes = Counter(of)
+    assert sizes.keys() == set(range(1, count + 1))
+    assert max(sizes.values()) - min(sizes.values()) <= 1
+    by_label = Counter(zip(of, labels, strict=True))
+    for label in set(labels):
+        shares = [by_label[fold, label] for fold in range(1, count + 1)]
+        assert max(shares) - min(shares) <= 1
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(0, 12)), min_size=6, max_size=50))
+def test_rows_of_one_text_or_group_are_in_one_fold(rows: list[tuple[str, int, int]]) -> None:
+    rows = [*rows, ("a", 10, 13), ("b", 11, 14)]  # at least two groups
+    labels, texts, groups = ([*column] for column in zip(*rows, strict=True))
+    given_rows = table(labels, [f"Text  {n}" if place % 2 else f"text {n}" for place, n in enumerate(texts)], groups)
+    of = folds(given_rows, 2, 1, "label", LABEL, ["text"])
+    assert set(of) == {1, 2}
+    for keys in (texts, groups):
+        for key in set(keys):
+            assert len({fold for fold, own in zip(of, keys, strict=True) if own == key}) == 1
+
+
+def test_groups_of_different_sizes_make_folds_of_about_the_same_size() -> None:
+    groups = [group for group in range(40) for _ in range(1 + group % 7)]
+    of = folds(table(["ab"[group % 2] for group in groups], groups=groups), 5, 3, "label", LABEL)
+    sizes = Counter(of).values()
+    assert max(sizes) - min(sizes) <= 2
+    shares = Counter(zip(of, (group % 2 for group in groups), strict=True))
+    assert max(shares.values()) - min(shares.values()) <= 4
+
+
+def test_folds_of_numbers_have_numbers_of_every_size() -> None:
+    numbers = [float(n) for n in range(100)]
+    of = folds(table(numbers), 5, 7, "label")
+    for fold in range(1, 6):
+        own = [number for number, each in zip(numbers, of, strict=True) if each == fold]
+        assert [sum(low <= n < low + 10 for n in own) for low in range(0, 100, 10)] == [2] * 10
+
+
+def test_folds_are_the_same_on_every_platform_and_others_with_another_seed() -> None:
+    labels = list("aabbbabcab")
+    assert folds(table(labels), 3, 42, "label", LABEL) == EXPECTED
+    assert folds(table(labels), 3, 43, "label", LABEL) != EXPECTED
+
+
+EXPECTED = [3, 1, 1, 3, 2, 1, 3, 1, 2, 2]
+
+
+def test_fewer_rows_or_groups_than_folds_are_refused() -> None:
+    with pytest.raises(DataError, match="2 folds of 3 rows of train, which make 1 group: rows of the same texts"):
+        folds(table(["a", "b", "a"], groups=[5, 5, 5]), 2, 0, "label", LABEL)
+    with pytest.raises(DataError, match=r"folds: 4 folds of 3 rows of train\n"):
+        folds(table(["a", "b", "a"]), 4, 0, "label", LABEL)
+
+
+# --- training
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("folds")
+
+
+@pytest.fixture(scope="module")
+def recipe(tiny_encoder_with_dropout: Path, room: Path) -> Recipe:
+    """Without a validation split."""
+    settings = ("folds=3", "task.labels=[good, bad]", "training.save_strategy=epoch")
+    return small.recipe(room, tiny_encoder_with_dropout, *settings, splits=("train",))
+
+
+@pytest.fixture(scope="module")
+def run(recipe: Recipe, room: Path) -> Run:
+    return train(recipe, room / "run")
+
+
+def out_of_fold(folder: Path) -> list[dict[str, Any]]:
+    return small.read_rows(folder / "predictions" / "train-oof.jsonl")
+
+
+def test_answers_are_those_of_a_model_trained_on_the_other_rows(recipe: Recipe, run: Run, tmp_path: Path) -> None:
+    lines = out_of_fold(run.folder)
+    rows = small.rows("single-label", small.SIZES["train"])
+    assert [line["text"] for line in lines] == [row["text"] for row in rows]
+    assert [line["location"] for line in lines] == [f"train.jsonl:{n}" for n in range(1, len(rows) + 1)]
+    for fold in (1, 2, 3):
+        others = [row for row, line in zip(rows, lines, strict=True) if line["fold"] != fold]
+        held = [row for row, line in zip(rows, lines, strict=True) if line["fold"] == fold]
+        assert held
+        source = small.write_rows(tmp_path / f"{fold}.jsonl", others)
+        alone = train(recipe.with_("folds=null", f"data.source.train={source}"), tmp_path / f"fold-{fold}")
+        texts = [{"text": row["text"]} for row in held]
+        assert [line["answer"] for line in lines if line["fold"] == fold] == alone.load()(texts)
+
+
+def test_without_held_out_rows_the_out_of_fold_score_is_the_one_reported(run: Run) -> None:
+    results, lines = run.results, out_of_fold(run.folder)
+    assert list(results["splits"]) == ["train-oof"]
+    right = sum(line["answer"]["label"] == line["label"] for line in lines)
+    pooled = results["splits"]["train-oof"]
+    assert pooled["metrics"]["accuracy"] == right / len(lines)
+    low, high = pooled["intervals"]["accuracy"]
+    assert low <= right / len(lines) <= high
+    found = results["folds"]
+    assert found["count"] == 3
+    assert [each["fold"] for each in found["each"]] == [1, 2, 3]
+    assert sum(each["rows"] for each in found["each"]) == len(lines)
+    each = [fold["metrics"]["accuracy"] for fold in found["each"]]
+    assert found["mean"]["accuracy"] == pytest.approx(sum(each) / 3)
+    assert found["sd"]["accuracy"] == pytest.approx((sum((x - sum(each) / 3) ** 2 for x in each) / 2) ** 0.5)
+    assert results["baselines"]["train-oof"]["majority"]["accuracy"] <= 0.5  # of a fold's own rows the other label
+    assert not (run.folder / "predictions" / "train.jsonl").exists()
+
+
+def test_the_model_of_all_rows_has_the_temperature_of_the_out_of_fold_answers(run: Run) -> None:
+    options = run.load().task.options
+    assert options.temperature not in (None, 1.0)
+    assert options.conformal is None
+
+
+def test_report_card_and_summary_show_the_folds(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    from bertkit.report.facts import read_facts
+
+    facts = read_facts(run.folder)
+    assert facts.split == "train-oof"
+    rows = sections.fold_rows(facts)
+    assert len(rows) == 5
+    assert rows[-1][2] in report(facts)
+    said = after_training(run.folder, run.results)
+    assert f"over 3 folds (mean ± sd): {rows[-1][2]}" in said
+    assert "training rows: this says nothing" not in said
+    text = card(facts)
+    assert f"over 3 folds (mean ± sd): {rows[-1][2]}" in text
+    assert "of train-oof, " in text
+    assert (run.folder / "mistakes.csv").is_file()
+
+
+def test_a_fold_keeps_no_checkpoints_and_a_finished_run_needs_none_of_its_files(run: Run) -> None:
+    kept = sorted(path.name for path in (run.checkpoints / "fold-2").iterdir())
+    assert kept == ["answers.jsonl", "done.json", "metrics.jsonl"]
+    assert free(run, "best", dry_run=True) > 0
+
+
+def test_resumed_in_the_second_fold_it_is_the_run_that_was_never_stopped(
+    recipe: Recipe, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, steps = TaskTrainer.training_step, iter(range(1, 10_000))
+
+    def training_step(self: TaskTrainer, *given: Any) -> Any:
+        if "fold-2" in str(self.args.output_dir) and next(steps) == 5:  # after the checkpoint of the first epoch
+            raise Killed
+        return real(self, *given)
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskTrainer, "training_step", training_step)
+        with pytest.raises(Killed):
+            train(recipe, folder)
+    first = sha256(folder / "checkpoints" / "fold-1" / "answers.jsonl")
+    assert [path.name for path in (folder / "checkpoints" / "fold-2").glob("checkpoint-*")] == ["checkpoint-3"]
+    resumed = train(recipe, folder, resume=True)
+    assert sha256(folder / "checkpoints" / "fold-1" / "answers.jsonl") == first
+    assert timeless(resumed.results) == timeless(run.results)
+    for name in ("predictions/train-oof.jsonl", "model/model.safetensors", "model/config.json"):
+        assert sha256(folder / name) == sha256(run.folder / name)
+
+
+def test_cross_validation_alone_writes_the_same_answers_and_continues(recipe: Recipe, run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "folds"
+    file = cross_validate(recipe, folder)
+    assert file == folder / "predictions" / "train-oof.jsonl"
+    assert sha256(file) == sha256(run.predictions("train-oof"))
+    found, results = read_json(folder / "folds.json"), run.results
+    assert timeless(found["folds"]) == timeless(results["folds"])
+    assert found["train-oof"] == results["splits"]["train-oof"]
+    assert not (folder / "model").exists()
+    assert (folder / "recipe.yaml").is_file()
+    assert (folder / "data.json").is_file()
+    before = (folder / "checkpoints" / "fold-3" / "done.json").stat().st_mtime_ns
+    assert cross_validate(recipe, folder) == file
+    assert (folder / "checkpoints" / "fold-3" / "done.json").stat().st_mtime_ns == before
+
+
+def test_with_a_validation_split_folds_are_selected_and_calibrated_on_it(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, "folds=2", "seeds=[1, 2]", *small.LEARN)
+    run = train(recipe, tmp_path / "run")
+    assert list(run.results["splits"]) == ["validation", "test", "train-oof"]
+    assert all(each["best_step"] for each in run.results["folds"]["each"])
+    assert run.results["folds"]["mean"]["accuracy"] > 0.8
+    assert "train-oof" not in run.results["over_seeds"]
+    (steps,) = {each["steps"] for each in run.results["folds"]["each"]}
+    assert steps == 50  # 25 epochs of 8 rows, 4 at a time
+
+
+def test_lora_and_class_weights_work(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, "folds=2", "peft.r=2", "task.class_weights=auto", splits=("train",))
+    assert {line["fold"] for line in out_of_fold(train(recipe, tmp_path / "run").folder)} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["distillation.teacher=t"], "the teacher may have learned the rows that a fold holds out"),
+        (["task.name=pretraining"], "documents of pretraining have no targets"),
+        (["folds=1"], "folds"),
+    ],
+)
+def test_what_folds_cannot_do_is_refused(overrides: list[str], told: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=told):
+        load_recipe(small.write_recipe(tmp_path, tiny_encoder), ["folds=2", *overrides])
+
+
+def test_early_stopping_still_needs_validation_rows_and_a_lonely_label_is_told(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no validation split, which early_stopping"):
+        cross_validate(recipe.with_("early_stopping.patience=2"), tmp_path / "run")
+    with pytest.raises(DataError, match="folds: 17 folds of 16 rows of train"):
+        cross_validate(recipe.with_("folds=17"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    rows = [*small.rows("single-label", 8), {"text": "a cat", "label": "rare"}]
+    source = small.write_rows(tmp_path / "train.jsonl", rows)
+    cross_validate(
+        recipe.with_("~task.labels", f"data.source.train={source}", "training.max_steps=1"), tmp_path / "run"
+    )
+    findings = [each["what"] for each in read_json(tmp_path / "run" / "data.json")["findings"]]
+    assert "train: all rows with rare are in one fold, whose model has no such row to learn from" in findings
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+def test_every_task_answers_its_training_rows_out_of_fold(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    rows = case.rows().to_list()
+    if "group" in case.columns:  # here a query has several, which would join all of them
+        rows = [{**row, "query": f"the {row['group']}"} for row in rows]
+    small.write_rows(tmp_path / "train.jsonl", rows)
+    recipe = {
+        "task": case.options,
+        "model": {"name": str(tiny_encoder), "max_length": case.max_length},
+        "data": {"source": {"train": str(tmp_path / "train.jsonl")}},
+        "training": {"max_steps": 2},
+        "folds": 2,
+    }
+    file = cross_validate(load_recipe(recipe), tmp_path / "run")
+    lines = small.read_rows(file)
+    assert len(lines) == len(rows)
+    assert {line["fold"] for line in lines} == {1, 2}
+    found = read_json(tmp_path / "run" / "folds.json")
+    assert found["train-oof"]["rows"] == len(rows)
+    assert len(found["folds"]["each"]) == 2
+    if "query" in case.columns and "group" not in case.columns:
+        for query in {line["query"] for line in lines}:
+            assert len({line["fold"] for line in lines if line["query"] == query}) == 1
+    if case.options["name"] == "token-classification":
+        for line in lines:
+            assert all(sum(word["scores"].values()) == pytest.approx(1) for word in line["answer"]["words"])
+    if case.options["name"] == "retrieval":  # a query is searched in the documents of all rows
+        assert all(len(line["answer"]["found"]) == len(rows) for line in lines)
