@@ -98,6 +98,12 @@ class DataSpec(Section):
     limit: Annotated[int, Field(ge=1)] | dict[Split, Annotated[int, Field(ge=1)]] | None = Field(
         None, description="Maximum number of rows per split, sampled by label with `seed`, for quick runs."
     )
+    exclude: Text | Texts | None = Field(
+        None, description="Lists (jsonl, csv, tsv, xlsx) of rows to leave out, by `location` or `id`."
+    )
+    relabel: Text | Texts | None = Field(
+        None, description="Lists of rows whose target is replaced by the one in the list."
+    )
     labels_separator: Text = Field("|", description="Between the labels of a row, where `labels` is text.")
     normalize_labels: Literal["strip", "casefold"] | None = Field(
         None, description="Labels that differ only in space at their ends (strip), or also in case (casefold), are one."

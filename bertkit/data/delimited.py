@@ -35,9 +35,9 @@ def delimited_rows(
     if delimiter in '"\r\n':
         raise DataError(Problem("data.delimiter", f"{delimiter!r} cannot separate fields"))
     number, first = next(lines, (0, ""))
-    fields, other = _fields(first, delimiter), max(_DELIMITERS, key=lambda each: _fields(first, each))
+    fields, other = fields_of(first, delimiter), max(_DELIMITERS, key=lambda each: fields_of(first, each))
     stop: Callable[[], None] | None = None
-    if (more := _fields(first, other)) > fields:
+    if (more := fields_of(first, other)) > fields:
         begins = first.strip()[:60]
         what = f"the first line has {counted(fields, 'field')}, but {more} where {other!r} separates them: {begins}"
         advice = Problem(f"{problems.name}:{number}", what, setting("delimiter", json.dumps(other)))
@@ -84,7 +84,7 @@ def _stop(advice: Problem, lines: Lines, problems: Problems) -> None:
     problems.raise_if_any()
 
 
-def _fields(line: str, delimiter: str) -> int:
+def fields_of(line: str, delimiter: str) -> int:
     """How many fields this delimiter makes of a line."""
     return len(next(csv.reader([re.split("[\r\n]", line[:10_000])[0]], delimiter=delimiter), ()))
 

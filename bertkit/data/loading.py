@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from sys import intern
 from typing import Any, TypeAlias
 
 from bertkit.data.columns import choose_columns
+from bertkit.data.corrections import Refine, corrected
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import ID, Column, Finding, Schema, cell, columns_of, note, warn
 from bertkit.data.sources import Part, open_source
@@ -20,7 +21,6 @@ from bertkit.sections import DataSpec
 from bertkit.text import counted, listed
 from bertkit.validation import did_you_mean
 
-Refine: TypeAlias = Callable[[Table, str], tuple[Table, list[Finding]]]
 Parts: TypeAlias = Mapping[str, Sequence[Part]]  # by split
 ANSWER = "answer"  # Prodigy's column: whether the annotator accepted the row
 LEFT_OUT = ("reject", "ignore")  # what it holds besides accept
@@ -51,6 +51,9 @@ def load(
     opened = splits if splits is None or share is None else {*splits, "train"} - {"validation"}
     if schema.corpus and spec.group_by:
         raise DataError(Problem("data.group_by", "documents of a corpus have no groups; equal texts stay together"))
+    if schema.corpus and (spec.exclude or spec.relabel):
+        raise DataError(Problem("data", "`exclude` and `relabel` are not for a corpus", "Correct its files."))
+    complete = splits is None or (isinstance(spec.source, dict) and {*splits} >= spec.source.keys())
     if not schema.corpus:
         schema = replace(schema, columns={**schema.columns, "id": schema.columns.get("id", ID)})
     sources = [spec.columns.get(name, name) for name in (*schema.columns, *filter(None, [spec.group_by]))]
@@ -66,7 +69,7 @@ def load(
         documents, notes = read_corpus(parts, spec, share)
         loaded = {split: documents[split] for split in wanted if split in documents}
     else:
-        tables, target, notes = _read_tables(parts, spec, schema, refine, share, known_labels)
+        tables, target, notes = _read_tables(parts, spec, schema, refine, share, known_labels, complete)
         loaded = {split: _loaded(tables.pop(split), schema) for split in wanted if split in tables}
     findings = dict.fromkeys(finding for each in parts.values() for part in each for finding in part.findings)
     present = {name for each in loaded.values() for name in each.rows.column_names}
@@ -132,18 +135,20 @@ def _read_tables(
     refine: Refine,
     share: float | None,
     known_labels: Collection[str] | None,
+    complete: bool,
 ) -> tuple[dict[str, Table], str | None, list[Finding]]:
     """The rows of all splits that were opened or held out, their target, and what was noticed."""
     tables, findings = dict[str, Table](), list[Finding]()
     for split in parts:
         table, judged = _read(parts[split], schema.columns, spec, grouped=split == "train")
-        table, left_out = _accepted(table, judged, split)
-        tables[split], notes = refine(table, split)
-        findings += left_out + notes
+        tables[split], left_out = _accepted(table, judged, split)
+        findings += left_out
+    refine = corrected(refine, tables, spec, schema, complete=complete)
     for split, table in tables.items():
+        table, changes = refine(table, split)
         table, notes = _drop_unlabelled(table, split, schema.targets, spec.missing_labels)
         tables[split], merged = normalize_labels(table, split, schema.columns, spec.normalize_labels)
-        findings += notes + merged
+        findings += changes + notes + merged
     target = next((name for name in schema.targets if any(name in t.values for t in tables.values())), None)
     names = names_of(schema.columns[target]) if target else None
     if share is not None:

@@ -84,21 +84,25 @@ def row_prefix(name: str, file_format: str) -> str:
     return f"{name}, row " if file_format in ("json", "xlsx", *TABLES) else f"{name}:"
 
 
-def read_rows(path: Path, spec: DataSpec, problems: Problems | None = None) -> Iterator[NumberedRow]:
+def read_rows(
+    path: Path, spec: DataSpec, problems: Problems | None = None, *, exports: bool = True
+) -> Iterator[NumberedRow]:
     """Stream the rows of a file as (number, {column: value}).
 
+    exports: whether objects of jsonl may be those of an annotation tool.
     problems: gets findings while they are read, and before the first row what a tool's export is and class names.
     The number is the line on which the row begins; in json, parquet and arrow, the number of the row; both from 1.
     Nothing is yielded after the first bad row, but reading continues to gather more of them.
     Raises DataError: no such file, a folder, an unknown format, a broken archive, bad rows, no rows.
     """
     file_format = format_of(path, spec)
-    with _opened(path) as stream:
-        yield from _rows(stream, Problems(str(path)) if problems is None else problems, spec, file_format)
+    with opened(path) as stream:
+        problems = Problems(str(path)) if problems is None else problems
+        yield from _rows(stream, problems, spec, file_format, exports)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def opened(path: Path) -> Iterator[IO[bytes]]:
     """The content of a file, and for the block DataErrors in place of the errors of reading it."""
     try:
         with _open(path) as stream:
@@ -149,7 +153,9 @@ def read_stream(stream: IO[bytes], name: str, spec: DataSpec) -> Iterator[Number
     return _rows(stream, Problems(name), spec, spec.format or "jsonl")
 
 
-def _rows(stream: IO[bytes], problems: Problems, spec: DataSpec, file_format: str) -> Iterator[NumberedRow]:
+def _rows(
+    stream: IO[bytes], problems: Problems, spec: DataSpec, file_format: str, exports: bool = True
+) -> Iterator[NumberedRow]:
     if file_format in TABLES:
         rows = table_rows(stream, problems, file_format)
     elif file_format == "json":
@@ -160,7 +166,7 @@ def _rows(stream: IO[bytes], problems: Problems, spec: DataSpec, file_format: st
         rows = named_records(records, spec, problems, row_prefix(problems.name, file_format))
     else:
         rows = _LINE_FORMATS[file_format](text_lines(stream, spec.encoding, problems), spec, problems)
-    if file_format == "jsonl":
+    if file_format == "jsonl" and exports:
         rows = exported(rows, row_prefix(problems.name, file_format), spec, problems)
     number = 0
     for number, row in rows:
@@ -175,7 +181,7 @@ def written_like(path: Path, spec: DataSpec) -> tuple[str, str]:
     """Delimiter and encoding of a csv file, for another that opens in the same program; otherwise a comma and UTF-8."""
     if format_of(path, spec) != "csv":
         return ",", "utf-8"
-    with _opened(path) as stream:
+    with opened(path) as stream:
         marked = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
     return spec.delimiter or ",", "utf-8-sig" if marked else spec.encoding
 

@@ -25,6 +25,8 @@ from bertkit.inference.two_stage import evaluate_two_stages
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.tasks.type_sets import coverage_of_types
 
+OF_SOURCE = ("validation", "limit", "splits", "exclude", "relabel")  # of `data:`; not for a file given in its place
+
 
 def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> tuple[Iterable[Any], dict[str, Any]]:
     """The answers for these rows, and `rows`, `metrics`, `intervals` (95 %, bootstrap) and the task's details.
@@ -77,7 +79,8 @@ def rows_of_split(
         spec = parse_data_spec({**given, "columns": dict(predictor.columns)}, overrides)
     task, splits, known_labels = predictor.task, None, None
     if given is not None:
-        spec = spec.model_copy(update={"validation": None, "limit": None, "splits": None, **given})
+        own = [key for key in OF_SOURCE if not any(text.startswith(f"data.{key}") for text in overrides)]
+        spec = spec.model_copy(update={**dict.fromkeys(own), **given})
         split = split or "test"
         splits, known_labels = {split}, task.known_labels
     refine = partial(task.refine, task.options)

@@ -29,6 +29,8 @@ ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
 _PATHS = (
     ("data", "source"),
     ("data", "folder"),
+    ("data", "exclude"),
+    ("data", "relabel"),
     ("model", "name"),
     ("model", "tokenizer"),
     ("distillation", "teacher"),
@@ -192,15 +194,14 @@ def resolve_paths(
     """
     root: Any = data
     given = [(key, (data.get(key[0]) or {}).get(key[1])) for key in _PATHS]
-    by_split = isinstance(dict(given)["data", "source"], dict)
     for path, text in chain.from_iterable(_texts(value, key) for key, value in given):
-        is_data = path[0] == "data"
-        if is_data and not by_split and (text == MEMORY or text.startswith("sample:")):
+        is_data, is_file = path[0] == "data", len(path) > 2 or path[1] in ("exclude", "relabel")
+        if path == ("data", "source") and (text == MEMORY or text.startswith("sample:")):
             continue
         absolute = os.path.abspath(os.path.join(folder(path), os.path.expanduser(text)))
         exists = os.path.exists(absolute) if is_data else os.path.isdir(absolute)
         is_path = text in (".", "..") or text.startswith(("./", "../", "/", "~"))
-        is_path |= is_data and (by_split or suffix_of(text) in FORMATS)
+        is_path |= is_data and (is_file or suffix_of(text) in FORMATS)
         if exists or (is_path and not must_exist):
             reduce(getitem, path[:-1], root)[path[-1]] = absolute
         elif is_path:

@@ -1,0 +1,304 @@
+"""Corrections listed in files: `data.exclude`, rows that are left out, and `data.relabel`, rows with other targets."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import chain
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple, TypeAlias
+
+from bertkit.data.delimited import fields_of
+from bertkit.data.disk_list import DiskList
+from bertkit.data.readers import format_of, opened, read_rows, row_prefix
+from bertkit.data.schema import ID, Column, Finding, Schema, note
+from bertkit.data.splits import names_of, normal
+from bertkit.data.table import Origin, Problems, Table
+from bertkit.data.tagged import tag_words
+from bertkit.data.values import convert, folded, split_labels
+from bertkit.errors import DataError, Problem
+from bertkit.sections import DataSpec
+from bertkit.text import counted, listed, short_repr
+from bertkit.validation import did_you_mean
+
+Refine: TypeAlias = Callable[[Table, str], tuple[Table, list[Finding]]]
+Place: TypeAlias = tuple[str, int]  # split, row
+FORMATS = ("jsonl", "csv", "tsv", "xlsx")
+TAGS = ("tags", "word_labels")  # what a column of tags holds
+_LOCATION = re.compile(r"(.*?\D)(\d+)(?:, id .*)?", re.DOTALL)  # prefix and number, as `Origin` writes them
+
+
+class _Record(NamedTuple):
+    """A row of a list of corrections."""
+
+    file: Path
+    prefix: str  # of its location in the file
+    number: int
+    values: dict[str, Any]  # those that it has of `location`, `id`, the inputs and the targets
+
+    @property
+    def where(self) -> str:
+        return f"{self.prefix}{self.number}"
+
+    @property
+    def row(self) -> str:
+        """How it names the row that it corrects."""
+        return self.values["location"] if "location" in self.values else f"id {self.values['id']}"
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The prefix and the number of that row's location."""
+        found = _LOCATION.fullmatch(self.row)
+        return (found[1], int(found[2])) if found else ("", 0)
+
+
+def corrected(refine: Refine, tables: Mapping[str, Table], spec: DataSpec, schema: Schema, *, complete: bool) -> Refine:
+    """`refine`, of these tables without the rows of `data.exclude` and with the targets of `data.relabel`.
+
+    tables: the rows as they were read, by split.  complete: whether these are all splits of the source, so that a
+    record that matches none of them is an error.
+    Raises DataError with all that is wrong in the lists: a record without a row, with several, with one whose inputs
+    differ, or without a target; rows in both lists. The function that is returned raises it where a target does not fit
+    its row, or no row remains.
+    """
+    if not spec.exclude and not spec.relabel:
+        return refine
+    present = [name for name in schema.targets if any(name in table.values for table in tables.values())]
+    tagged = any(schema.columns[name].holds in TAGS for name in schema.targets)
+    targets = schema.targets if tagged else (present or schema.targets)[:1]  # tags, or the spans that they are made of
+    problems, inputs = Problems(), {"id", *chain.from_iterable(schema.inputs)}
+    columns = {"location": ID, **{name: schema.columns[name] for name in schema.columns if name in inputs}}
+    excluded = list(_read(spec.exclude, spec, columns, problems))
+    columns |= {name: schema.columns[name] for name in targets}
+    relabelled = list(_read(spec.relabel, spec, columns, problems))
+    expected = " or ".join(f"`{name}`" for name in targets)
+    for record in relabelled:
+        if len(record.values.keys() & targets) != 1:
+            what = f"a new value for {expected} is expected"
+            problems.add(record.where, what, "To leave the row out, list it in data.exclude.")
+    match = partial(_match, tables=tables, compared=inputs, problems=problems, complete=complete)
+    out = {place: record for place, record in match(excluded)}
+    new = dict[Place, _Record]()
+    for place, record in match(relabelled):
+        first = new.setdefault(place, record)
+        if place in out:
+            problems.add(record.where, f"{record.row} is excluded by {out[place].where}")
+        elif [record.values.get(name) for name in targets] != [first.values.get(name) for name in targets]:
+            problems.add(record.where, f"{record.row} has another {expected} in {first.where}")
+    problems.raise_if_any()
+    return partial(_refined, refine, spec, schema, out, new)
+
+
+# --- the lists
+
+
+def _read(
+    given: str | list[str] | None, spec: DataSpec, columns: Mapping[str, Column], problems: Problems
+) -> Iterator[_Record]:
+    """The records of these files, with their values of these columns; what cannot be read goes into `problems`."""
+    for file in map(Path, [given] if isinstance(given, str) else given or ()):
+        try:
+            yield from _read_file(file, spec, columns, problems)
+        except DataError as error:
+            problems.take(error)
+
+
+def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], problems: Problems) -> Iterator[_Record]:
+    layout = _layout(file, spec)
+    rows, origin = [], Origin([row_prefix(str(file), format_of(file, layout))])
+    for number, row in read_rows(file, layout, exports=False):
+        origin.add(0, number)
+        rows.append(row)
+    values: list[dict[str, Any]] = [{} for _ in rows]
+    for name, column in columns.items():
+        given = {index: cell for index, row in enumerate(rows) if (cell := _cell(row, name, column, spec)) is not None}
+        read = convert(list(given.values()), name, column, origin.select(list(given)), _decimal(given.values(), layout))
+        for index, value in zip(given, read, strict=True):
+            if value is not None and (value != "" or column.holds != "name"):
+                values[index][name] = value
+    for index, own in enumerate(values):
+        if "location" in own or "id" in own:
+            yield _Record(file, origin.files[0], origin.number[index], own)
+        else:
+            problems.add(origin[index], "names no row", "Give its `location`, such as train.csv:17, or its `id`.")
+
+
+def _layout(file: Path, spec: DataSpec) -> DataSpec:
+    """How the file is written: csv and tsv by their first line, since a spreadsheet may have saved them."""
+    layout = DataSpec(source=str(file))
+    kind = format_of(file, layout)
+    if kind not in FORMATS:
+        raise DataError(Problem(str(file), f"a list of rows is expected as .{', .'.join(FORMATS)}"))
+    if kind not in ("csv", "tsv"):
+        return layout
+    with opened(file) as stream:
+        raw = stream.read()
+    for encoding in dict.fromkeys(("utf-8", spec.encoding)):
+        with suppress(UnicodeError):
+            first = raw.decode(encoding).partition("\n")[0]
+            delimiter = max(",;\t", key=partial(fields_of, first))
+            return layout.model_copy(update={"encoding": encoding, "delimiter": delimiter, "quoting": True})
+    raise DataError(Problem(str(file), "is not UTF-8", "Save it as UTF-8; in Excel's list of formats, CSV UTF-8."))
+
+
+def _cell(row: Mapping[str, Any], name: str, column: Column, spec: DataSpec) -> Any:
+    """A value of the row as the readers of this column take it; lists in csv are JSON, as `predict` writes them."""
+    value = row.get("entities", row.get(name)) if column.holds == "spans" else row.get(name)
+    if isinstance(value, str) and value[:1] in ("[", "{") and column.holds not in ("text", "label", "name"):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    if value == "" and column.holds in ("spans", *TAGS):
+        return None
+    return split_labels(value, spec.labels_separator) if column.holds == "labels" else value
+
+
+def _decimal(values: Iterable[Any], layout: DataSpec) -> str:
+    """Where `;` separates the fields, a comma may be that of a decimal."""
+    return "," if layout.delimiter == ";" and any("," in value for value in values if isinstance(value, str)) else "."
+
+
+# --- their rows
+
+
+def _match(
+    records: Sequence[_Record],
+    tables: Mapping[str, Table],
+    compared: Iterable[str],
+    problems: Problems,
+    complete: bool,
+) -> Iterator[tuple[Place, _Record]]:
+    """The row of each record that has exactly one. compared: columns by which a record and its row must be the same."""
+    by_location: dict[tuple[str, int], list[Place]] = {r.place: [] for r in records if "location" in r.values}
+    by_id: dict[str, list[Place]] = {r.values["id"]: [] for r in records if "location" not in r.values}
+    numbers = {number for _, number in by_location}
+    for split, table in tables.items():
+        origin = table.origin
+        for row, (file, number) in enumerate(zip(origin.file, origin.number, strict=True)):
+            if number in numbers:
+                prefix = origin.files[file]
+                for name in {prefix, PurePath(prefix).name}:
+                    by_location.get((name, number), []).append((split, row))
+        for row, name in enumerate(table.values.get("id", ()) if by_id else ()):
+            by_id.get(name, []).append((split, row))
+    fix = "Make the list again from these data, or remove the record."
+    for record in records:
+        found = by_location[record.place] if "location" in record.values else by_id[record.values["id"]]
+        differences = {place: _difference(record, tables[place[0]], place[1], compared) for place in found}
+        same = [place for place, difference in differences.items() if not difference]
+        if len(same) == 1:
+            yield same[0], record
+        elif same:
+            places = listed([tables[split].origin[row] for split, row in same], most=5)
+            what = f"{record.row} may be one of several rows: {places}"
+            problems.add(record.where, what, "Write its full `location`, or add the columns of its texts.")
+        elif found:
+            problems.add(record.where, f"{record.row} holds another row now: {next(iter(differences.values()))}", fix)
+        elif complete:
+            problems.add(record.where, f"there is no row {record.row}", fix)
+
+
+def _difference(record: _Record, table: Table, row: int, names: Iterable[str]) -> str:
+    """In which of these columns the row differs from the record by more than case and whitespace; "" where in none."""
+    for name in names:
+        if name in record.values and name in table.values:
+            there, here = table.values[name][row], record.values[name]
+            texts = (value if isinstance(value, str) else " ".join(value or ()) for value in (there, here))
+            if len(set(map(folded, texts))) > 1:
+                return f"its `{name}` is {short_repr(there)}, and here {short_repr(here)}"
+    return ""
+
+
+# --- their application
+
+
+def _refined(
+    refine: Refine,
+    spec: DataSpec,
+    schema: Schema,
+    out: Mapping[Place, _Record],
+    new: Mapping[Place, _Record],
+    table: Table,
+    split: str,
+) -> tuple[Table, list[Finding]]:
+    """What `refine` makes of a split whose rows were corrected, and what was corrected."""
+    findings, gone = list[Finding](), {row: record for (own, row), record in out.items() if own == split}
+    kept = [row for row in range(len(table)) if row not in gone]
+    if gone:
+        if not kept:
+            raise DataError(Problem("data.exclude", f"no row of {split} remains"))
+        table = table.select(kept)
+        findings.append(note(f"{split}: {counted(len(gone), 'row')} excluded by {_files(gone.values())}"))
+    records = {place: new[split, row] for place, row in enumerate(kept) if (split, row) in new}
+    if not records:
+        table, notes = refine(table, split)
+        return table, [*findings, *notes]
+    name, values, notes = _targets(records, table, split, refine, schema)
+    column, by = schema.columns[name], _files(records.values())
+    if column.holds == "number":  # `refine` may leave rows out by it
+        table, changes = _replaced(table, split, name, column, values, by, spec)
+        table, more = refine(table, split)
+    else:
+        table, more = refine(table, split)
+        table, changes = _replaced(table, split, name, column, values, by, spec)
+    return table, [*findings, *changes, *notes, *more]
+
+
+def _targets(
+    records: Mapping[int, _Record], table: Table, split: str, refine: Refine, schema: Schema
+) -> tuple[str, dict[int, Any], list[Finding]]:
+    """The target's column, row -> its new value as `refine` leaves it, and warnings of `refine`."""
+    values, findings, final = dict[int, Any](), list[Finding](), ""
+    for name in schema.targets:
+        rows = [row for row, record in records.items() if name in record.values]
+        if not rows:
+            continue
+        given = [records[row] for row in rows]
+        origin = Origin(list(dict.fromkeys(record.prefix for record in given)))
+        for record in given:
+            origin.add(origin.files.index(record.prefix), record.number)
+        others = {other: column for other, column in table.select(rows).values.items() if other not in schema.targets}
+        some, column = Table({**others, name: [record.values[name] for record in given]}, origin), schema.columns[name]
+        notes: list[Finding] = []
+        if column.holds in TAGS:
+            some, notes = tag_words(some, split, "BIO" if column.holds == "tags" else "none")
+        elif column.holds != "number":
+            some, notes = refine(some, f"{split}, relabelled")
+        final = "tags" if column.holds == "spans" else name
+        values |= zip(rows, some.values[final], strict=True)
+        findings += [each for each in notes if each.level != "note"]
+    return final, values, findings
+
+
+def _replaced(
+    table: Table, split: str, name: str, column: Column, values: Mapping[int, Any], by: str, spec: DataSpec
+) -> tuple[Table, list[Finding]]:
+    """The table with these values of a column, by row, and how many of them are new."""
+    old: Sequence[Any] = table.values.get(name, [None] * len(table))
+    names, plain = names_of(column), column.holds in ("label", "labels")
+
+    def labels(value: Any) -> Sequence[str]:
+        if not plain:
+            return names(value) if names else ()
+        given = (normal(each, spec.normalize_labels) for each in ([value] if isinstance(value, str) else value or ()))
+        return sorted(column.names.get(label, label) for label in given)
+
+    def key(value: Any) -> Any:
+        return labels(value) if plain and value is not None else value
+
+    changed = {row: value for row, value in values.items() if key(value) != key(old[row])}
+    same = f"; {len(values) - len(changed):,} more with the same target as before" if len(changed) < len(values) else ""
+    findings = [note(f"{split}: {counted(len(changed), 'row')} relabelled by {by}{same}")]
+    if split == "train" and changed:
+        known = {label for value in old for label in labels(value)}
+        for label in sorted({label for value in changed.values() for label in labels(value)} - known):
+            findings.append(note(f"{split}: the label {label!r} is new, from {by}{did_you_mean(label, known)}"))
+    kind = DiskList if isinstance(old, DiskList) else list
+    replaced = kind(changed.get(row, value) for row, value in enumerate(old))
+    return Table({**table.values, name: replaced}, table.origin), findings
+
+
+def _files(records: Iterable[_Record]) -> str:
+    return " and ".join(dict.fromkeys(record.file.name for record in records))

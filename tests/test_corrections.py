@@ -1,0 +1,376 @@
+"""`data.exclude` and `data.relabel`: the same rows as a file that was corrected by hand, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from functools import partial
+
+import pandas
+import pytest
+import small
+
+from bertkit.cli.main import main
+from bertkit.data import check
+from bertkit.errors import DataError, RecipeError
+from bertkit.inference.evaluate import rows_of_split
+from bertkit.inference.predictor import load as load_model
+from bertkit.recipe.recipe import load_recipe
+from bertkit.sections import DataSpec
+from bertkit.tasks import get_task
+from bertkit.training.train import train
+
+TEXTS = ["the cat sat", "a dog ran", "the mat was red", "it was awful", "one good cat", "two bad dogs"]
+LABELS = ["good", "bad", "good", "bad", "good", "bad"]
+ROWS = [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)]
+PLAIN = {"name": "text-classification"}
+NER = {"name": "token-classification"}
+
+
+def read(source, task=PLAIN, splits=None, **data):
+    kind = get_task(task["name"])
+    spec = DataSpec.model_validate({"source": str(source) if not isinstance(source, dict) else source, **data})
+    return small.read_data(spec, kind, kind.Options.model_validate(task), splits=splits)
+
+
+def write(path, rows):
+    """jsonl, or text as it is; returns the path as text."""
+    path.parent.mkdir(exist_ok=True)
+    if isinstance(rows, str):
+        path.write_text(rows, encoding="utf-8", newline="")
+    else:
+        small.write_rows(path, rows)
+    return str(path)
+
+
+def fails(*arguments, **settings):
+    with pytest.raises(DataError) as caught:
+        read(*arguments, **settings)
+    return str(caught.value)
+
+
+def notes(data):
+    return [finding.what for finding in data.findings]
+
+
+TAGGED = [
+    {"tokens": ["the", "cat", "sat"], "tags": ["O", "S-ANIMAL", "O"]},
+    {"tokens": ["a", "red", "dog"], "tags": ["O", "B-ANIMAL", "E-ANIMAL"]},
+    {"tokens": ["yes"], "tags": ["O"]},
+]
+SPANS = [
+    {"text": "the cat sat", "spans": [[4, 7, "ANIMAL"]]},
+    {"text": "a red dog", "spans": []},
+    {"text": "yes, no", "spans": []},
+]
+ASKED = [
+    {"id": f"q{n}", "question": "who ?", "context": f"the {who} sat on the {what}", "answers": who}
+    for n, (who, what) in enumerate([("cat", "mat"), ("dog", "cat"), ("mat", "dog")])
+]
+PAIRS = [{"text_a": text, "text_b": f"{text} up", "score": n / 2} for n, text in enumerate(TEXTS)]
+NAMED = {**PLAIN, "labels": {"0": "bad", "1": "good"}}
+TOPICS = [{"text": text, "labels": [label, "all"]} for text, label in zip(TEXTS, LABELS, strict=True)]
+RANKED = [{"query": "a cat", "document": text, "label": n % 2} for n, text in enumerate(TEXTS)]
+JUDGED = [{"query": f"{text} ?", "document": text, "grade": 1 + n % 2} for n, text in enumerate(TEXTS)]
+CASES = {  # task, rows, what relabel lists for row 2 besides its location, what row 2 then holds in a corrected file
+    "label": (PLAIN, ROWS, {"text": "a dog ran", "label": "good"}, {"label": "good"}),
+    "a name of a label": (
+        NAMED,
+        [{**row, "label": str(int(row["label"] == "good"))} for row in ROWS],
+        {"label": "1"},
+        {"label": "1"},
+    ),
+    "labels": (PLAIN, TOPICS, {"labels": ["good", "all"]}, {"labels": ["good", "all"]}),
+    "no labels": (PLAIN, TOPICS, {"labels": []}, {"labels": []}),
+    "labels as text": (PLAIN, TOPICS, {"labels": "good|all"}, {"labels": ["good", "all"]}),
+    "score": (PLAIN, [{"text": row["text_a"], "score": row["score"]} for row in PAIRS], {"score": 7}, {"score": 7.0}),
+    "pair": ({"name": "sentence-similarity"}, PAIRS, {"text_b": "a dog ran up", "score": "7.5"}, {"score": 7.5}),
+    "relevance": ({"name": "text-ranking"}, RANKED, {"label": 0}, {"label": 0}),
+    "grade that teaches nothing": ({"name": "retrieval"}, JUDGED, {"grade": 0}, {"grade": 0}),
+    "tags of a model, where the data are BIOES": (
+        NER,
+        TAGGED,
+        {"tokens": ["a", "red", "dog"], "tags": ["B-COLOUR", "B-ANIMAL", "I-ANIMAL"]},
+        {"tags": ["S-COLOUR", "B-ANIMAL", "E-ANIMAL"]},
+    ),
+    "labels of words": (
+        {**NER, "scheme": "none"},
+        [{"tokens": row["tokens"], "tags": [word.upper() for word in row["tokens"]]} for row in TAGGED],
+        {"tags": ["A", "YES", "DOG"]},
+        {"tags": ["A", "YES", "DOG"]},
+    ),
+    "spans": (NER, SPANS, {"spans": [[6, 9, "ANIMAL"]]}, {"spans": [[6, 9, "ANIMAL"]]}),
+    "entities of an answer": (
+        NER,
+        SPANS,
+        {"text": "a red dog", "entities": [{"label": "ANIMAL", "text": "dog", "start": 6, "end": 9, "score": 0.9}]},
+        {"spans": [[6, 9, "ANIMAL"]]},
+    ),
+    "tags, where the data have spans": (NER, SPANS, {"tags": ["O", "O", "B-ANIMAL"]}, {"spans": [[6, 9, "ANIMAL"]]}),
+    "answers": (
+        {"name": "question-answering"},
+        ASKED,
+        {"context": "the dog sat on the cat", "answers": {"text": ["cat"], "answer_start": [19]}},
+        {"answers": "cat"},
+    ),
+    "no answer": ({"name": "question-answering"}, ASKED, {"answers": ""}, {"answers": ""}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_rows_are_those_of_a_corrected_file(name, tmp_path):
+    task, rows, new, corrected = CASES[name]
+    source = write(tmp_path / "train.jsonl", rows)
+    by_hand = [{**rows[0]}, {**rows[1], **corrected}, *rows[3:]]
+    expected = read(write(tmp_path / "by-hand" / "train.jsonl", by_hand), task)
+    exclude = write(tmp_path / "out.jsonl", [{"location": "train.jsonl:3"}])
+    relabel = write(tmp_path / "new.jsonl", [{"location": "train.jsonl:2", **new}])
+    data = read(source, task, exclude=exclude, relabel=relabel)
+    assert data.fingerprints == expected.fingerprints != read(source, task).fingerprints
+    assert "train: 1 row excluded by out.jsonl" in notes(data)
+    assert "train: 1 row relabelled by new.jsonl" in notes(data)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_csv_with_the_lists_that_predict_writes(name, tmp_path):
+    task, rows, new, corrected = CASES[name]
+    source = write(tmp_path / "train.jsonl", rows)
+    expected = read(write(tmp_path / "by-hand" / "train.jsonl", [rows[0], {**rows[1], **corrected}, *rows[2:]]), task)
+    cells = {
+        name: json.dumps(value) if isinstance(value, list | dict) else value
+        for name, value in {"location": "train.jsonl:2", **new}.items()
+    }
+    with (tmp_path / "new.csv").open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, cells, delimiter=";")
+        writer.writeheader()
+        writer.writerow(cells)
+    assert read(source, task, relabel=str(tmp_path / "new.csv")).fingerprints == expected.fingerprints
+
+
+FORMATS = {
+    "train.csv": ("text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in ROWS), "train.csv:3"),
+    "train.csv.gz": ("text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in ROWS), "train.csv.gz:3"),
+    "train.json": (json.dumps(ROWS), "train.json, row 2"),
+    "train.parquet": ("", "train.parquet, row 2"),
+    "train.xlsx": ("", "train.xlsx, row 3"),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_reader_has_locations(name, tmp_path):
+    content, location = FORMATS[name]
+    path, frame = tmp_path / name, pandas.DataFrame(ROWS)
+    if name.endswith(".gz"):
+        path.write_bytes(gzip.compress(content.encode()))
+    elif content:
+        path.write_text(content)
+    else:
+        frame.to_parquet(path) if name.endswith("parquet") else frame.to_excel(path, index=False)
+    data = read(path, exclude=write(tmp_path / "out.jsonl", [{"location": location, "text": "a dog ran"}]))
+    assert data.rows["train"]["text"][:] == [TEXTS[0], *TEXTS[2:]]
+
+
+def test_other_layouts(tmp_path):
+    source = write(tmp_path / "train.conll", "the O\ncat B-X\n\na O\ndog B-X\n\nyes O\n")
+    data = read(source, NER, exclude=write(tmp_path / "out.csv", "location\ntrain.conll:4\n"))
+    assert data.rows["train"]["tokens"][:] == [["the", "cat"], ["yes"]]
+    asked = [{"id": row["id"], "question": "who ?", "answers": [{"text": "cat", "answer_start": 4}]} for row in ASKED]
+    nested = {"data": [{"title": "", "paragraphs": [{"context": "the cat sat", "qas": asked}]}]}
+    source, task = write(tmp_path / "train.json", json.dumps(nested)), {"name": "question-answering"}
+    listed = [{"location": "train.json, row 2, id q1"}, {"id": "q2"}]
+    assert read(source, task, exclude=write(tmp_path / "out.jsonl", listed)).rows["train"]["id"][:] == ["q0"]
+    exported = [
+        {"id": n, "text": text, "label": [[2, 5, "X"]] if text[0] == "a" else [[0, 3, "X"]]}
+        for n, text in enumerate(TEXTS)
+    ]
+    source, listed = write(tmp_path / "doccano.jsonl", exported), [{"id": 3, "text": TEXTS[3], "entities": []}]
+    data = read(source, NER, relabel=write(tmp_path / "new.jsonl", listed))
+    assert [any(tag != "O" for tag in tags) for tags in data.rows["train"]["tags"]] == [True] * 3 + [False] + [True] * 2
+
+
+def test_rows_from_python(tmp_path, tiny_encoder):
+    frame = pandas.DataFrame({**pandas.DataFrame(ROWS), "id": [f"r{n}" for n in range(6)]})
+    exclude = write(tmp_path / "out.jsonl", [{"location": "train, row 2"}, {"id": "r2"}])
+    recipe = load_recipe({"task": PLAIN, "model": str(tiny_encoder), "data": {"train": frame}})
+    recipe = recipe.with_(exclude=tmp_path / "out.jsonl")
+    assert recipe.data.exclude == exclude
+    kind = get_task("text-classification")
+    data = small.read_data(recipe.data, kind, kind.Options.model_validate(PLAIN))
+    assert data.rows["train"]["id"][:] == ["r0", "r3", "r4", "r5"]
+
+
+def test_recipes_have_absolute_paths(tmp_path):
+    write(tmp_path / "train.jsonl", ROWS)
+    write(tmp_path / "lists" / "out.csv", "location\n")
+    small.write_rows(
+        tmp_path / "my.yaml",
+        [{"task": PLAIN, "model": {"name": "x/y"}, "data": {"source": "train.jsonl", "exclude": ["lists/out.csv"]}}],
+    )
+    assert load_recipe(tmp_path / "my.yaml").data.exclude == [str(tmp_path / "lists" / "out.csv")]
+    with pytest.raises(
+        RecipeError, match=r"data.relabel: no file or folder '.*/lists/outt.csv'; did you mean 'out.csv'"
+    ):
+        load_recipe(tmp_path / "my.yaml", [f"data.relabel={tmp_path}/lists/outt.csv"])
+
+
+def test_splits_are_corrected_before_anything_is_derived(tmp_path):
+    """Validation by its own file name; the hold-out, its groups and the limit as of a corrected file."""
+    rows = [{"text": f"{text} {n}", "label": LABELS[n % 6], "owner": n // 3} for n in range(30) for text in TEXTS[:1]]
+    source = write(tmp_path / "train.jsonl", rows)
+    by_hand = [{**row, "label": "new" if n in (4, 5, 6, 7) else row["label"]} for n, row in enumerate(rows) if n > 2]
+    exclude = write(tmp_path / "out.jsonl", [{"location": f"train.jsonl:{n + 1}"} for n in range(3)])
+    new = [{"location": f"train.jsonl:{n + 1}", "label": "new"} for n in (4, 5, 6, 7, 6)]
+    relabel = write(tmp_path / "new.jsonl", [*new, {"location": "train.jsonl:9", "label": "good"}])
+    for settings in ({"validation": 0.3}, {"validation": 0.3, "group_by": "owner"}, {"limit": 10}):
+        expected = read(write(tmp_path / "by-hand" / "train.jsonl", by_hand), **settings)
+        data = read(source, exclude=exclude, relabel=relabel, **settings)
+        assert data.fingerprints == expected.fingerprints
+        assert "train: 4 rows relabelled by new.jsonl; 1 more with the same target as before" in notes(data)
+        assert "train: the label 'new' is new, from new.jsonl" in notes(data)
+    both = {"train": source, "validation": write(tmp_path / "dev.jsonl", rows[:4])}
+    data = read(both, exclude=write(tmp_path / "dev.csv", "location\ndev.jsonl:1\ndev.jsonl:2\n"))
+    assert (len(data.rows["train"]), len(data.rows["validation"])) == (30, 2)
+    assert "validation: 2 rows excluded by dev.csv" in [finding.what for finding in check(data)]
+
+
+def test_a_file_name_in_two_folders_is_decided_by_the_inputs(tmp_path):
+    source = {
+        "train": [write(tmp_path / "a" / "x.jsonl", ROWS[:3]), write(tmp_path / "b" / "x.jsonl", [*ROWS[3:], ROWS[0]])],
+        "test": write(tmp_path / "t.jsonl", ROWS[3:4]),
+    }
+    listed = [{"location": "x.jsonl:1", "text": "It  was awful"}, {"location": f"{tmp_path}/a/x.jsonl:2"}]
+    data = read(source, exclude=write(tmp_path / "out.jsonl", listed))
+    assert data.rows["train"]["text"][:] == [TEXTS[0], TEXTS[2], TEXTS[4], TEXTS[5], TEXTS[0]]
+    said = fails(source, exclude=write(tmp_path / "out.jsonl", [{"location": "x.jsonl:1"}]))
+    assert f"out.jsonl:1: x.jsonl:1 may be one of several rows: {tmp_path}/a/x.jsonl:1, {tmp_path}/b/x.jsonl:1" in said
+    assert "Write its full `location`, or add the columns of its texts." in said
+
+
+def test_what_a_spreadsheet_saved(tmp_path):
+    """A byte order mark, another delimiter, line ends in cells, a decimal comma, another encoding."""
+    rows = [{"text": "the mat\nwas red", "score": 1.5}, {"text": "größe", "score": 2}, {"text": "yes", "score": 3}]
+    source = write(tmp_path / "train.jsonl", rows)
+    expected = read(write(tmp_path / "by-hand" / "train.jsonl", [{**rows[0], "score": 3.5}, *rows[1:]])).fingerprints
+    table = '\ufefflocation;text;score;why\r\ntrain.jsonl:1;"the mat\r\nwas red";3,5;too low\r\n'
+    assert read(source, relabel=write(tmp_path / "new.csv", table)).fingerprints == expected
+    assert read(source, relabel=write(tmp_path / "new.csv", table.replace("3,5", "3.5"))).fingerprints == expected
+    tabs = table.replace(";", "\t").replace("3,5", "3.5")
+    assert read(source, relabel=write(tmp_path / "new.tsv", tabs)).fingerprints == expected
+    pandas.DataFrame([{"location": "train.jsonl:1", "score": 3.5}]).to_excel(tmp_path / "new.xlsx", index=False)
+    assert read(source, relabel=str(tmp_path / "new.xlsx")).fingerprints == expected
+    (tmp_path / "new.csv").write_bytes("location;text\ntrain.jsonl:2;größe\n".encode("cp1252"))
+    assert "new.csv: is not UTF-8" in fails(source, exclude=str(tmp_path / "new.csv"))
+    assert len(read(source, exclude=str(tmp_path / "new.csv"), encoding="cp1252").rows["train"]) == 2
+
+
+BAD = {  # exclude, relabel -> what is said
+    "no row": ([{"location": "train.jsonl:9"}, {"id": "x"}], [], ["out.jsonl:1: there is no row train.jsonl:9",
+        "out.jsonl:2: there is no row id x"]),
+    "no location": ([{"text": "yes"}, {"location": ""}], [], [
+        "out.jsonl:1: names no row", "out.jsonl:2: names no row"]),
+    "another row": ([{"location": "train.jsonl:1", "text": "a dog ran"}], [], [
+        "out.jsonl:1: train.jsonl:1 holds another row now: its `text` is 'the cat sat', and here 'a dog ran'"]),
+    "another id": ([{"location": "train.jsonl:1", "id": "r1"}], [], ["its `id` is 'r0', and here 'r1'"]),
+    "both": ([{"location": "train.jsonl:1"}], [{"id": "r0", "label": "bad"}], [
+        "new.jsonl:1: id r0 is excluded by ", "out.jsonl:1"]),
+    "two targets": ([], [{"location": "train.jsonl:1", "label": "bad"}, {"id": "r0", "label": "good"}], [
+        "new.jsonl:2: id r0 has another `label` in ", "new.jsonl:1"]),
+    "no target": ([], [{"location": "train.jsonl:1"}, {"location": "train.jsonl:2", "label": ""}], [
+        "new.jsonl:1: a new value for `label` is expected", "To leave the row out, list it in data.exclude.",
+        "new.jsonl:2: a new value"]),
+    "several problems": ([{"location": "train.jsonl:9"}], [{"location": "train.jsonl:8", "label": "x"}], [
+        "out.jsonl:1", "new.jsonl:1"]),
+    "a wrong value": ([{"location": ["x"]}], [{"location": "train.jsonl:2", "label": ["a", "b"]}], [
+        "out.jsonl:1: `location` holds ['x']", "new.jsonl:1: `label` holds several labels"]),
+    "nothing left": ([{"location": f"train.jsonl:{n}"} for n in range(1, 7)], [], ["no row of train remains"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_lists(name, tmp_path):
+    exclude, relabel, said = BAD[name]
+    source = write(tmp_path / "train.jsonl", [{**row, "id": f"r{n}"} for n, row in enumerate(ROWS)])
+    given = {"exclude": exclude, "relabel": relabel}
+    files = {"exclude": tmp_path / "out.jsonl", "relabel": tmp_path / "new.jsonl"}
+    text = fails(source, **{key: write(files[key], rows) for key, rows in given.items() if rows})
+    assert all(part in text for part in said), text
+
+
+def test_targets_that_do_not_fit_their_row(tmp_path):
+    source = write(tmp_path / "train.jsonl", TAGGED)
+    listed = [{"location": "train.jsonl:1", "tags": ["O"]}, {"location": "train.jsonl:2", "tags": ["O", "O", "S-X"]}]
+    said = fails(source, NER, relabel=write(tmp_path / "new.jsonl", listed))
+    assert f"{tmp_path}/new.jsonl:1: 3 words, but 1 tags" in said
+    assert "new.jsonl:2: tag 3, 'S-X'" in said
+    source, task = write(tmp_path / "train.jsonl", ASKED), {"name": "question-answering"}
+    said = fails(source, task, relabel=write(tmp_path / "new.jsonl", [{"id": "q0", "answers": "bird"}]))
+    assert "new.jsonl:1: answer 1, 'bird', does not stand in the context" in said
+    twice = {"location": "train.jsonl:1", "tags": ["O", "O", "O"], "entities": []}
+    source = write(tmp_path / "train.jsonl", SPANS)
+    said = fails(source, NER, relabel=write(tmp_path / "new.jsonl", [twice]))
+    assert "new.jsonl:1: a new value for `tags` or `spans` is expected" in said
+
+
+def test_lists_are_not_for_a_corpus_nor_in_any_format(tmp_path):
+    out = write(tmp_path / "out.jsonl", [{"location": "train.txt:1"}])
+    said = fails(write(tmp_path / "train.txt", "one\n\ntwo\n"), {"name": "pretraining"}, exclude=out)
+    assert "`exclude` and `relabel` are not for a corpus" in said
+    said = fails(write(tmp_path / "train.jsonl", ROWS), exclude=write(tmp_path / "out.json", "[]"))
+    assert "out.json: a list of rows is expected as .jsonl, .csv, .tsv, .xlsx" in said
+
+
+def test_a_label_that_resembles_another(tmp_path):
+    source = write(tmp_path / "train.jsonl", ROWS)
+    data = read(source, relabel=write(tmp_path / "new.csv", "location,label\ntrain.jsonl:1,goood\n"))
+    assert "train: the label 'goood' is new, from new.csv; did you mean 'good'?" in notes(data)
+    spelled = {
+        "normalize_labels": "casefold",
+        "relabel": write(tmp_path / "new.csv", "location,label\ntrain.jsonl:1,Good\n"),
+    }
+    data = read(source, **spelled)
+    assert data.fingerprints == read(source).fingerprints
+    assert "train: 0 rows relabelled by new.csv; 1 more with the same target as before" in notes(data)
+
+
+def test_rows_without_a_target_get_one(tmp_path):
+    rows = [TOPICS[0], {**TOPICS[1], "labels": None}, *TOPICS[2:]]
+    source = write(tmp_path / "train.jsonl", rows)
+    expected = read(write(tmp_path / "by-hand" / "train.jsonl", [rows[0], {**rows[1], "labels": []}, *rows[2:]]))
+    listed = [{"location": "train.jsonl:2", "labels": []}]
+    assert read(source, relabel=write(tmp_path / "new.jsonl", listed)).fingerprints == expected.fingerprints
+    source = {"train": write(tmp_path / "train.jsonl", SPANS), "test": write(tmp_path / "t.jsonl", [{"text": "a dog"}])}
+    listed = [{"location": "t.jsonl:1", "tags": ["O", "B-ANIMAL"]}]
+    data = read(source, NER, relabel=write(tmp_path / "new.jsonl", listed))
+    assert data.rows["test"]["tags"][:] == [["O", "B-ANIMAL"]]
+
+
+def test_a_split_by_itself_ignores_records_of_others(tmp_path):
+    source = {"train": write(tmp_path / "train.jsonl", ROWS), "test": write(tmp_path / "test.jsonl", ROWS[:3])}
+    out = write(tmp_path / "out.jsonl", [{"location": "train.jsonl:1"}, {"location": "test.jsonl:2"}])
+    assert read(source, splits={"test"}, exclude=out).rows["test"]["text"][:] == [TEXTS[0], TEXTS[2]]
+
+
+def test_a_corrected_training_is_one_command(tmp_path, tiny_encoder):
+    """Its findings are in the report; report and card name no folder; `--resume` notices that the list has changed."""
+    recipe = small.write_recipe(tmp_path, tiny_encoder)
+    out = write(tmp_path / "out.csv", "location\ntrain.jsonl:1\ntest.jsonl:2\n")
+    command = ["train", str(recipe), "--output-dir", str(tmp_path / "run")]
+    assert main([*command, f"data.exclude={out}", "training.num_train_epochs=0.2"]) == 0
+    run = tmp_path / "run"
+    assert json.loads((run / "data.json").read_text())["rows"] == {"train": 15, "validation": 10, "test": 6}
+    assert len(small.read_rows(run / "predictions" / "test.jsonl")) == 6
+    for page in (run / "model" / "README.md", run / "report.html"):
+        assert str(tmp_path) not in page.read_text()
+    report = (run / "report.html").read_text()
+    assert "train: 1 row excluded by out.csv" in report
+    assert "exclude: out.csv" in report
+    given = partial(rows_of_split, run, load_model(str(run)), preferred=("test",))
+    assert len(given(None, None)[1]) == 6
+    assert len(given(tmp_path / "test.jsonl", None)[1]) == 7  # not the rows that the run's lists are about
+    only = write(tmp_path / "only.csv", "location\ntest.jsonl:2\n")
+    assert len(given(tmp_path / "test.jsonl", None, overrides=[f"data.exclude={only}"])[1]) == 6
+    (run / "results.json").unlink()
+    write(tmp_path / "out.csv", "location\ntrain.jsonl:1\n")
+    with pytest.raises(DataError, match="the data differ"):
+        train(load_recipe(run / "recipe.yaml"), run, resume=True)
