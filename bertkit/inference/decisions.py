@@ -8,12 +8,10 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from bertkit.data.schema import Answer
-from bertkit.data.tagging import Learned
 from bertkit.errors import Problem, UserError
 from bertkit.evaluation import squad
-from bertkit.evaluation.conformal import Conformal, least_by_label, least_probability
+from bertkit.evaluation.conformal import Conformal, Sample, least_by_label, least_probability
 from bertkit.tasks.base import Task
-from bertkit.tasks.labels import names_of
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.tasks.token_classification import TokenClassification
 from bertkit.tasks.type_sets import type_of
@@ -54,28 +52,19 @@ def _sets(task: Task, about: str, coverage: float, class_conditional: bool) -> t
     """The task, and what adds sets or intervals with this coverage to its answers. Raises UserError."""
     options: Any = task.options
     kind = task.kind if isinstance(task, TextClassification) else task.name
-    if kind == "sentence-similarity" and options.loss == "softmax":
-        kind = "single-label"
-    if kind not in ("single-label", "multi-label", "regression", "token-classification", "question-answering"):
+    kind = "single-label" if kind == "sentence-similarity" and options.loss == "softmax" else kind
+    if kind not in _SETS:
         raise UserError(Problem("coverage", f"{about} does not support prediction sets"))
-    if class_conditional and kind not in ("single-label", "token-classification"):
+    revise, least, by_label = _SETS[kind]
+    if class_conditional and not by_label:
         raise UserError(Problem("class-conditional", f"{about} does not choose between labels"))
     known: Conformal | None = options.conformal
-    by_label = class_conditional or kind in ("multi-label", "token-classification")
-    if known is None or (by_label and not known.get("labels")):
+    least = None if class_conditional else least
+    if known is None or (least is None and not known.get("labels")):
         what = "the model has no calibration rows" + (" of each label" if known else "")
         raise UserError(Problem("coverage", what, "Add them: bertkit calibrate RUN --data FILE"))
-    if kind == "question-answering":
-        return task, partial(_with_answers, squad.least_probability(known, coverage))
-    if not by_label:
-        least = least_probability(known, coverage)
-        if kind == "regression":
-            return task, partial(_with_interval, -least)
-        return task, partial(_with_set, dict.fromkeys(names_of(options.labels), least))
-    limits = least_by_label(known["labels"], coverage)
-    if kind == "token-classification":
-        return with_word_scores(task), partial(_with_types, limits, options.scheme)
-    return task, partial(_with_unsure if kind == "multi-label" else _with_set, limits)
+    limit = least(known, coverage) if least else least_by_label(known["labels"], coverage)
+    return with_word_scores(task), partial(revise, limit)
 
 
 def with_word_scores(task: Task) -> Task:
@@ -109,8 +98,8 @@ def _option(task: Task, threshold: float, about: str) -> dict[str, Any]:
     raise UserError(Problem("threshold", f"{about} has no decision threshold"))
 
 
-def _with_set(least: Mapping[str, float], answer: Answer) -> Answer:
-    """least: label -> the probability from which it is in the set. The vector of a text stays as it is."""
+def _with_set(least: Mapping[str, float] | float, answer: Answer) -> Answer:
+    """least: the probability from which a label is in the set, or that of each. The vector of a text stays as it is."""
     if "scores" not in answer:
         return answer
     found = _at_least(least, answer["scores"])
@@ -130,18 +119,19 @@ def _with_unsure(least: Mapping[str, float], answer: Answer) -> Answer:
     return {**answer, "labels": labels, "unsure": unsure}
 
 
-def _with_interval(margin: float, answer: Answer) -> Answer:
-    return {**answer, "interval": [answer["score"] - margin, answer["score"] + margin]}
+def _with_interval(least: float, answer: Answer) -> Answer:
+    """least: minus the largest distance to the score."""
+    return {**answer, "interval": [answer["score"] + least, answer["score"] - least]}
 
 
-def _with_types(least: Mapping[str, float], scheme: Learned, answer: Answer) -> Answer:
+def _with_types(least: Mapping[str, float], answer: Answer) -> Answer:
     """Each word with the `set` of its types, each entity with the types in the sets of all its words; and whether
     that is `unsure`: anything but the type that it has."""
-    words = []
+    words, typed = [], "entities" in answer
     for word, scored in zip(without_word_scores(answer)["words"], answer["words"], strict=True):
         found = _at_least(least, scored["scores"])
-        words.append({**word, "set": found, "unsure": found != [type_of(word["tag"], scheme)]})
-    if "entities" not in answer:
+        words.append({**word, "set": found, "unsure": found != [type_of(word["tag"]) if typed else word["tag"]]})
+    if not typed:
         return {**answer, "words": words}
     entities = []
     for entity in answer["entities"]:
@@ -163,11 +153,22 @@ def _best(top_k: int, revise: Revise, answer: Answer) -> Answer:
     return {**answer, "scores": dict(_ranked(answer["scores"])[:top_k])}
 
 
-def _at_least(least: Mapping[str, float], scores: Mapping[str, float]) -> list[str]:
-    """The labels whose probability is high enough, best first."""
-    return [name for name, probability in _ranked(scores) if probability >= least[name]]
+def _at_least(least: Mapping[str, float] | float, scores: Mapping[str, float]) -> list[str]:
+    """The labels whose probability is high enough, best first. least: the limit of each, or of all."""
+    limits = least if isinstance(least, Mapping) else dict.fromkeys(scores, least)
+    return [name for name, probability in _ranked(scores) if probability >= limits[name]]
 
 
 def _ranked(scores: Mapping[str, float]) -> list[tuple[str, float]]:
     """Labels and their probabilities, best first."""
     return sorted(scores.items(), key=lambda pair: -pair[1])
+
+
+# what adds sets to an answer, the limit (None: each label has its own), whether it may be that of each label
+_SETS: dict[str, tuple[Callable[[Any, Answer], Answer], Callable[[Sample, float], float] | None, bool]] = {
+    "single-label": (_with_set, least_probability, True),
+    "multi-label": (_with_unsure, None, False),
+    "regression": (_with_interval, least_probability, False),
+    "token-classification": (_with_types, None, True),
+    "question-answering": (_with_answers, squad.least_probability, False),
+}
