@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from array import array
 from collections import Counter
 from pathlib import Path
@@ -18,12 +21,13 @@ from bertkit.data.schema import Column
 from bertkit.data.splits import folds, names_of
 from bertkit.data.table import Origin, Table
 from bertkit.errors import DataError, RecipeError
-from bertkit.files import read_json, sha256
-from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.files import read_json, sha256, write_text
+from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 from bertkit.report import sections
 from bertkit.report.card import card
 from bertkit.report.html import report
 from bertkit.report.table import after_training
+from bertkit.report.verdict import score_findings, verdict
 from bertkit.run import Run, free
 from bertkit.training.folds import cross_validate
 from bertkit.training.train import train
@@ -151,7 +155,6 @@ def test_without_held_out_rows_the_out_of_fold_score_is_the_one_reported(run: Ru
     each = [fold["metrics"]["accuracy"] for fold in found["each"]]
     assert found["mean"]["accuracy"] == pytest.approx(sum(each) / 3)
     assert found["sd"]["accuracy"] == pytest.approx((sum((x - sum(each) / 3) ** 2 for x in each) / 2) ** 0.5)
-    assert results["baselines"]["train-oof"]["majority"]["accuracy"] <= 0.5  # of a fold's own rows the other label
     assert not (run.folder / "predictions" / "train.jsonl").exists()
 
 
@@ -176,6 +179,23 @@ def test_report_card_and_summary_show_the_folds(run: Run, capsys: pytest.Capture
     assert f"over 3 folds (mean ± sd): {rows[-1][2]}" in text
     assert "of train-oof, " in text
     assert (run.folder / "mistakes.csv").is_file()
+
+
+def test_baselines_learn_from_the_other_folds_and_are_compared_over_folds(run: Run) -> None:
+    results, lines = run.results, out_of_fold(run.folder)
+    scores = []
+    for fold in (1, 2, 3):
+        counts = Counter(line["label"] for line in lines if line["fold"] != fold)
+        majority = max(("good", "bad"), key=counts.__getitem__)  # of equal ones, the first in the order of the ids
+        own = [line["label"] for line in lines if line["fold"] == fold]
+        scores.append(own.count(majority) / len(own))
+    assert results["baselines"]["train-oof"]["majority"]["accuracy"] == pytest.approx(sum(scores) / 3)
+    low = {**results["folds"], "mean": {"accuracy": 0.1}}
+    assert verdict({**results, "folds": low}, []).text.startswith(("No better than", "Clearly worse than"))
+    assert any("at least as good" in each.what for each in score_findings({**results, "folds": low}))
+    high = {**results["folds"], "mean": {"accuracy": 1.1}}
+    assert verdict({**results, "folds": high}, []).text.startswith("Better than")
+    assert not any("at least as good" in each.what for each in score_findings({**results, "folds": high}))
 
 
 def test_a_fold_keeps_no_checkpoints_and_a_finished_run_needs_none_of_its_files(run: Run) -> None:
@@ -233,6 +253,23 @@ def test_with_a_validation_split_folds_are_selected_and_calibrated_on_it(tiny_en
     assert "train-oof" not in run.results["over_seeds"]
     (steps,) = {each["steps"] for each in run.results["folds"]["each"]}
     assert steps == 50  # 25 epochs of 8 rows, 4 at a time
+
+
+def test_two_processes_train_folds(recipe: Recipe, tmp_path: Path) -> None:
+    write_text(tmp_path / "recipe.yaml", to_yaml(recipe.with_("folds=2")))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", "-m", "bertkit"]
+    done = subprocess.run(
+        [*command, "train", str(tmp_path / "recipe.yaml"), "--output-dir", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    run = Run(tmp_path / "run")
+    assert {line["fold"] for line in out_of_fold(run.folder)} == {1, 2}
+    assert {each["steps"] for each in run.results["folds"]["each"]} == {2}  # two epochs of 8 rows, 4 in each process
+    assert "train-oof (16 rows)" in done.stdout
 
 
 def test_lora_and_class_weights_work(tiny_encoder: Path, tmp_path: Path) -> None:

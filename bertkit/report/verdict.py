@@ -58,6 +58,7 @@ def verdict(results: Mapping[str, Any], findings: Sequence[Finding]) -> Verdict:
     split, name = reported_split(results), results["headline"]
     scores, best = results["splits"][split], best_baseline(results, split)
     score, bounds = scores["metrics"][name], scores["intervals"].get(name)
+    ours = _compared(results, split)
     if split == "train":
         return Verdict("bad", "Scored on its own training rows: this says nothing about new texts.")
     if score is None:
@@ -66,14 +67,20 @@ def verdict(results: Mapping[str, Any], findings: Sequence[Finding]) -> Verdict:
         return Verdict("bad", "Some of these rows are in train too: expect a lower score on new texts.")
     if best is None:
         return Verdict("unclear", "There is no baseline to compare it with.")
-    if score <= best.score:
-        worse = bounds and best.score - score > math.sqrt(2) * (bounds[1] - score)
+    if ours <= best.score:
+        worse = bounds and best.score - ours > math.sqrt(2) * (bounds[1] - score)
         return Verdict("bad", f"{'Clearly worse' if worse else 'No better'} than {best.does}.")
     if scores["rows"] < FEW:
         return Verdict("unclear", f"Better than the best baseline, but on too few rows to be sure ({scores['rows']}).")
-    if not bounds or score - best.score <= math.sqrt(2) * (score - bounds[0]):
+    if not bounds or ours - best.score <= math.sqrt(2) * (score - bounds[0]):
         return Verdict("unclear", "Better than the best baseline, but this difference may be chance.")
     return Verdict("good", "Clearly better than the best baseline.")
+
+
+def _compared(results: Mapping[str, Any], split: str) -> Any:
+    """The selection metric, as the baselines of the split have it: over folds, the mean."""
+    name, score = results["headline"], results["splits"][split]["metrics"][results["headline"]]
+    return results["folds"]["mean"].get(name, score) if split == OUT_OF_FOLD else score
 
 
 def score_findings(results: Mapping[str, Any]) -> Iterator[Finding]:
@@ -83,7 +90,7 @@ def score_findings(results: Mapping[str, Any]) -> Iterator[Finding]:
         fix = "Hold rows out, for example with data.validation=0.1."
         yield Finding("severe", "these scores are on training rows", fix)
     for baseline in dict.fromkeys(baseline for each in baselines.values() for baseline in each):
-        scores = {split: (results["splits"][split]["metrics"][name], each) for split, each in baselines.items()}
+        scores = {split: (_compared(results, split), each) for split, each in baselines.items()}
         strong = [split for split, (ours, each) in scores.items() if _at_least(each.get(baseline, {}).get(name), ours)]
         if strong:
             what = f"the baseline {baseline} is at least as good on {' and '.join(strong)}"

@@ -137,25 +137,14 @@ def _with_word_scores(task: Task) -> Task:
 
 
 def _baselines(job: Job) -> dict[str, Scores]:
-    """Each baseline's scores: the mean over the folds, weighted by their rows, of what it learned on the others."""
+    """Each baseline's scores: the mean over the folds of what it learned on the others."""
     task, rows, fold_of = job.task, job.data.rows["train"], np.asarray(job.folds)
     if task.schema.together:  # they learn from the rows that they answer
         return task.baselines(rows, rows)
     parts = []
     for fold in range(1, max(job.folds) + 1):
         learned, held = (np.flatnonzero(chosen) for chosen in (fold_of != fold, fold_of == fold))
-        parts.append((len(held), task.baselines(rows.select(learned), rows.select(held))))
-    means = dict[str, Scores]()
-    for baseline in parts[0][1]:
-        if all(baseline in scores for _, scores in parts):
-            given = [(weight, scores[baseline]) for weight, scores in parts]
-            means[baseline] = {name: _mean([(w, each.get(name)) for w, each in given]) for name in given[0][1]}
-    return means
-
-
-def _mean(given: Sequence[tuple[int, float | None]]) -> float | None:
-    """The weighted mean; None where a value is undefined."""
-    values = [(weight, value) for weight, value in given if value is not None]
-    return (
-        float(np.average([v for _, v in values], weights=[w for w, _ in values])) if len(values) == len(given) else None
-    )
+        parts.append(task.baselines(rows.select(learned), rows.select(held)))
+    shared = [name for name in parts[0] if all(name in each for each in parts)]
+    means = {name: over([each[name] for each in parts]) for name in shared}
+    return {name: {metric: found["mean"] for metric, found in scores.items()} for name, scores in means.items()}
