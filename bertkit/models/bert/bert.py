@@ -52,17 +52,18 @@ class BertEmbeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        length = input_ids.shape[1]
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None, start: int = 0) -> Tensor:
+        """start: the position of the first token."""
+        end = start + input_ids.shape[1]
         positions = self.position_embeddings.weight  # (max_position_embeddings, hidden)
-        if length > len(positions):
-            what = f"{length} tokens, but the model has {len(positions)} positions"
+        if end > len(positions):
+            what = f"{end} tokens, but the model has {len(positions)} positions"
             raise ModelError(Problem("input_ids", what, "Cut the texts, or make the model with more positions."))
         if token_type_ids is None:
             segments = self.token_type_embeddings.weight[0]  # (hidden,)
         else:
             segments = self.token_type_embeddings(token_type_ids)  # (batch, length, hidden)
-        x = self.word_embeddings(input_ids) + segments + positions[:length]  # (batch, length, hidden)
+        x = self.word_embeddings(input_ids) + segments + positions[start:end]  # (batch, length, hidden)
         return cast(Tensor, self.dropout(self.LayerNorm(x)))
 
 
@@ -120,7 +121,7 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor
 
 
 class BertSelfAttention(nn.Module):
-    """Every token attends to all tokens, in several heads at once (Vaswani et al., section 3.2.2)."""
+    """Each token attends to all, or to those of another text, in several heads (Vaswani et al., section 3.2.2)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -130,8 +131,16 @@ class BertSelfAttention(nn.Module):
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
         self.probability = float(config.attention_probs_dropout_prob)
 
-    def forward(self, x: Tensor, mask: Tensor | None, with_weights: bool) -> tuple[Tensor, Tensor | None]:
-        query, key, value = self._split(self.query(x)), self._split(self.key(x)), self._split(self.value(x))
+    def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """K and V of section 3.2.1, each `(batch, heads, length, size)`."""
+        return self._split(self.key(x)), self._split(self.value(x))
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None, with_weights: bool, keys_and_values: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """keys_and_values: of the tokens that are attended to. None: of x itself."""
+        query = self._split(self.query(x))  # (batch, heads, length, size)
+        key, value = keys_and_values or self.keys_and_values(x)
         if with_weights:
             weights = attention_weights(query, key, mask)  # (batch, heads, length, length)
             context = F.dropout(weights, self.probability, self.training) @ value
@@ -179,8 +188,10 @@ class BertAttention(nn.Module):
         self.self = BertSelfAttention(config)
         self.output = BertOutput(config.hidden_size, config)
 
-    def forward(self, x: Tensor, mask: Tensor | None, with_weights: bool) -> tuple[Tensor, Tensor | None]:
-        context, weights = self.self(self.output.before(x), mask, with_weights)
+    def forward(
+        self, x: Tensor, mask: Tensor | None, with_weights: bool, keys_and_values: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        context, weights = self.self(self.output.before(x), mask, with_weights, keys_and_values)
         return self.output(context, x), weights
 
 
@@ -297,7 +308,8 @@ class BertPreTrainedModel(transformers.PreTrainedModel):  # type: ignore[no-unty
 
     def __init__(self, config: transformers.BertConfig) -> None:
         # AutoConfig gives transformers' own class, which does not check our options.
-        super().__init__(config if isinstance(config, BertConfig) else BertConfig.from_dict(config.to_dict()))
+        kind = self.config_class
+        super().__init__(config if isinstance(config, kind) else kind.from_dict(config.to_dict()))
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -326,12 +338,13 @@ class BertModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         token_type_ids: Tensor | None = None,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
+        return_dict: bool = True,
     ) -> BaseModelOutputWithPooling:
         """Ids, mask (1 where there is text; None: everywhere) and segments (None: all 0), each `(batch, length)`.
 
         A mask by pairs of tokens, `(batch, 1 or heads, length, length)`, integer or bool, has a 1 where a token (third
         axis) may attend to another (last axis). A float mask of this shape, which transformers adds to the scores, is
-        refused.
+        refused. return_dict: what `generate` of transformers passes, always true.
 
         Returns `last_hidden_state` `(batch, length, hidden)`, `pooler_output` `(batch, hidden)`, on request
         `hidden_states`, layers + 1 of `(batch, length, hidden)`, the embeddings first, and `attentions`, layers of
@@ -405,7 +418,7 @@ class BertForPreTraining(BertPreTrainedModel):  # type: ignore[no-untyped-call]
             labels = None if labels is None else labels.flatten()[flat]  # (chosen,)
         words = self.cls.predictions(x)  # (chosen, vocab)
         follows = self.cls.seq_relationship(made.pooler_output) if self.pairs else None  # (batch, 2)
-        losses = [_mean_loss(words, labels), _mean_loss(follows, next_sentence_label)]
+        losses = [mean_loss(words, labels), mean_loss(follows, next_sentence_label)]
         known = [loss for loss in losses if loss is not None]
         return BertForPreTrainingOutput(
             loss=torch.stack(known).sum() if known else None,
@@ -422,10 +435,12 @@ class BertForMaskedLM(BertForPreTraining):  # type: ignore[no-untyped-call]
     pairs = False
 
 
-def _mean_loss(logits: Tensor | None, labels: Tensor | None) -> Tensor | None:
+def mean_loss(logits: Tensor | None, labels: Tensor | None, label_smoothing: float = 0.0) -> Tensor | None:
+    """Mean cross-entropy of `(…, classes)` where the labels `(…)` are not -100; None without logits or labels."""
     if logits is None or labels is None:
         return None
-    total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
+    rows = logits.float().flatten(0, -2), labels.flatten()
+    total = F.cross_entropy(*rows, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing)
     return total / (labels != IGNORED).sum().clamp(min=1)  # 0, not nan, where nothing was masked
 
 

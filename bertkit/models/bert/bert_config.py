@@ -99,10 +99,21 @@ class BertConfig(transformers.BertConfig):  # type: ignore[no-untyped-call]
             problems.append(Problem("config.json", f"norm is {self.norm!r}, and {type(self).__name__} is {own!r}", fix))
         if self.positions not in ("learned", "sinusoidal"):
             problems.append(Problem("config.json", f"positions {self.positions!r}", "Write learned or sinusoidal."))
-        if self.is_decoder:
+        decoder = isinstance(self, BertDecoderConfig)
+        if self.is_decoder and not decoder:
             problems.append(Problem("config.json", "is_decoder is true, and this BERT reads both ways"))
+        if decoder and not (self.is_decoder and self.add_cross_attention):
+            problems.append(Problem("config.json", "is_decoder and add_cross_attention must be true in a decoder"))
         if problems:
             raise ModelError(problems)
+
+
+@strict
+class BertDecoderConfig(BertConfig):  # type: ignore[no-untyped-call]
+    """The config of the decoder of an encoder–decoder Transformer."""
+
+    is_decoder: bool = True
+    add_cross_attention: bool = True
 
 
 @strict

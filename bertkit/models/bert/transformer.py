@@ -1,0 +1,243 @@
+"""The encoder–decoder Transformer, written to be read beside `bert.py`, whose parts it shares.
+
+Vaswani et al. 2017, "Attention is all you need" (arXiv 1706.03762), whose sections the comments name. The encoder is
+BERT, and the decoder a BERT that also attends to the source (Rothe et al. 2020, arXiv 1907.12461). The tensors have
+the names of transformers' EncoderDecoderModel of two BERTs, so that weights go both ways. Sizes are called as in
+`bert.py`, and:
+
+    source    tokens per source text, padded
+    target    tokens per target text in this call, padded at the end
+    past      target tokens of earlier calls, whose keys and values are in the cache
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+from transformers import EncoderDecoderCache, EncoderDecoderConfig
+from transformers.generation.utils import GenerationMixin
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from bertkit.errors import ModelError, Problem
+from bertkit.models.bert.bert import (
+    IGNORED,
+    BertAttention,
+    BertEmbeddings,
+    BertHeads,
+    BertIntermediate,
+    BertModel,
+    BertOutput,
+    BertPreTrainedModel,
+    mean_loss,
+)
+from bertkit.models.bert.bert_config import BertConfig, BertDecoderConfig
+
+__all__ = ["BertLMHeadModel", "EncoderDecoderModel", "config"]
+
+
+def config(encoder: BertConfig, *, decoder_start_token_id: int, eos_token_id: int) -> EncoderDecoderConfig:
+    """The config of an encoder–decoder of two BERTs of one architecture, that of `encoder`.
+
+    decoder_start_token_id: of the token before the first one of a target, BERT's [CLS]. eos_token_id: of the token
+    after the last one, BERT's [SEP]. Raises ModelError on `norm: pre`, with which transformers cannot generate.
+    """
+    if encoder.norm != "post":
+        what = f"norm is {encoder.norm!r}, and the layers of a decoder are 'post'"
+        raise ModelError(Problem("model.config.norm", what, "Remove it, or write post."))
+    fields = encoder.to_dict()
+    return EncoderDecoderConfig.from_dict(
+        {
+            "encoder": fields,
+            "decoder": {**fields, "is_decoder": True, "add_cross_attention": True},
+            "pad_token_id": encoder.pad_token_id,
+            "decoder_start_token_id": decoder_start_token_id,
+            "eos_token_id": eos_token_id,
+        }
+    )
+
+
+# --- the decoder
+
+
+def causal_mask(target: int, past: int, device: torch.device) -> Tensor:
+    """Each token attends to itself and those before it (section 3.2.3): `(target, past + target)`, true or false.
+
+    Nothing else hides the padding of a target: it comes after all tokens.
+    """
+    return torch.ones(target, past + target, dtype=torch.bool, device=device).tril(diagonal=past)
+
+
+class BertDecoderLayer(GradientCheckpointingLayer):  # type: ignore[no-untyped-call]
+    """Attention to the target so far, attention to the source, the feed-forward network (sections 3.1, 3.2.3)."""
+
+    def __init__(self, config: BertConfig, index: int) -> None:
+        super().__init__()
+        self.index = index  # its place in the cache
+        self.attention = BertAttention(config)
+        self.crossattention = BertAttention(config)
+        self.intermediate = BertIntermediate(config)
+        self.output = BertOutput(config.intermediate_size, config)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor,
+        source: Tensor,
+        source_mask: Tensor | None,
+        past_key_values: EncoderDecoderCache | None = None,
+    ) -> Tensor:
+        """x: `(batch, target, hidden)`, and so is what it returns. source: `(batch, source, hidden)`."""
+        own = self.attention.self.keys_and_values(x)  # twice (batch, heads, target, size)
+        if past_key_values is not None:
+            own = past_key_values.self_attention_cache.update(*own, self.index)  # (batch, heads, past + target, size)
+        x, _ = self.attention(x, mask, False, own)
+        # Queries are of the target, keys and values of the source.
+        x, _ = self.crossattention(x, source_mask, False, self._source(source, past_key_values))
+        return cast(Tensor, self.output(self.intermediate(x), x))
+
+    def _source(self, source: Tensor, cache: EncoderDecoderCache | None) -> tuple[Tensor, Tensor]:
+        """Keys and values of the source, each `(batch, heads, source, size)`, computed once where there is a cache."""
+        if cache is None:
+            return self.crossattention.self.keys_and_values(source)
+        if not cache.is_updated.get(self.index):
+            cache.cross_attention_cache.update(*self.crossattention.self.keys_and_values(source), self.index)
+            cache.is_updated[self.index] = True
+        layer: Any = cache.cross_attention_cache.layers[self.index]
+        return layer.keys, layer.values
+
+
+class BertDecoder(BertPreTrainedModel):  # type: ignore[no-untyped-call]
+    """Embeddings and layers of the decoder."""
+
+    config_class = BertDecoderConfig
+
+    def __init__(self, config: transformers.BertConfig) -> None:
+        super().__init__(config)
+        self.embeddings = BertEmbeddings(self.config)
+        layers = (BertDecoderLayer(self.config, index) for index in range(self.config.num_hidden_layers))
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})  # transformers' name of any stack of layers
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def forward(
+        self, input_ids: Tensor, source: Tensor, source_mask: Tensor | None, cache: EncoderDecoderCache | None
+    ) -> Tensor:
+        """As `BertLMHeadModel`; returns `(batch, target, hidden)`."""
+        past = 0 if cache is None else cache.get_seq_length()
+        x = self.embeddings(input_ids, None, past)  # (batch, target, hidden)
+        mask = causal_mask(input_ids.shape[1], past, x.device)
+        seen = None if source_mask is None else source_mask[:, None, None].bool()  # (batch, 1, 1, source)
+        for layer in cast(nn.ModuleList, self.encoder["layer"]):
+            x = layer(x, mask, source, seen, past_key_values=cache)
+        return cast(Tensor, x)
+
+
+class BertLMHeadModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
+    """The decoder and its projection to the vocabulary, which is tied to its embeddings (section 3.4)."""
+
+    config_class = BertDecoderConfig
+    _tied_weights_keys = {  # noqa: RUF012  # transformers declares it so
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
+
+    def __init__(self, config: transformers.BertConfig) -> None:
+        super().__init__(config)
+        self.bert = BertDecoder(self.config)
+        self.cls = BertHeads(self.config, pairs=False)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The projection to the vocabulary."""
+        return self.cls.predictions.decoder
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        source: Tensor,
+        source_mask: Tensor | None = None,
+        cache: EncoderDecoderCache | None = None,
+    ) -> Tensor:
+        """The logits of each next token, `(batch, target, vocab)`.
+
+        input_ids: `(batch, target)`. source: the encoder's last states, `(batch, source, hidden)`. source_mask: 1 where
+        there is text, `(batch, source)`. cache: of the tokens before these; these are added to it.
+        """
+        return cast(Tensor, self.cls.predictions(self.bert(input_ids, source, source_mask, cache)))
+
+
+# --- both
+
+
+class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
+    """Encoder and decoder: the weights, names and numbers of `transformers.EncoderDecoderModel` of two BERTs."""
+
+    config: EncoderDecoderConfig
+    config_class = EncoderDecoderConfig
+    base_model_prefix = "encoder_decoder"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+
+    def __init__(self, config: EncoderDecoderConfig) -> None:
+        encoder, decoder = (cast(transformers.BertConfig, half) for half in (config.encoder, config.decoder))
+        if encoder.hidden_size != decoder.hidden_size:
+            what = f"hidden_size is {encoder.hidden_size} in the encoder, {decoder.hidden_size} in the decoder"
+            raise ModelError(Problem("config.json", what))
+        super().__init__(config)
+        self.encoder = BertModel(encoder)
+        self.encoder.get_submodule("pooler").requires_grad_(False)  # saved for transformers; nothing reads it
+        self.decoder = BertLMHeadModel(decoder)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The projection to the vocabulary."""
+        return self.decoder.get_output_embeddings()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        labels: Tensor | None = None,
+        label_smoothing: float = 0.0,
+        use_cache: bool | None = None,
+        return_dict: bool = True,
+    ) -> Seq2SeqLMOutput:
+        """Source texts, and target texts from their start token on; or their labels, from which these follow.
+
+        input_ids and attention_mask: `(batch, source)`. decoder_input_ids: `(batch, target)`; None: made of the labels.
+        encoder_outputs: of the source, computed before. labels: the ids to be predicted, `(batch, target)`, -100 for
+        padding. label_smoothing: ε of section 5.4. past_key_values: the cache, to which this call's tokens are added.
+        use_cache and return_dict: what `generate` of transformers passes; they change nothing.
+
+        Returns `logits`, `(batch, target, vocab)`, and with labels `loss`, the mean cross-entropy per target token.
+        Raises ModelError on more tokens than positions, ValueError without a target.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask)
+        if decoder_input_ids is None:
+            if labels is None:
+                raise ValueError("decoder_input_ids or labels are needed")
+            decoder_input_ids = shift_right(labels, self.config)
+        source = encoder_outputs.last_hidden_state  # (batch, source, hidden)
+        logits = self.decoder(decoder_input_ids, source, attention_mask, past_key_values)
+        return Seq2SeqLMOutput(
+            loss=mean_loss(logits, labels, label_smoothing),
+            logits=logits,
+            past_key_values=past_key_values,
+            encoder_last_hidden_state=source,
+        )
+
+
+def shift_right(labels: Tensor, config: EncoderDecoderConfig) -> Tensor:
+    """What the decoder reads to predict the labels: the start token, then all labels but the last (section 3.1)."""
+    start, pad = cast(int, config.decoder_start_token_id), cast(int, config.pad_token_id)
+    ids = F.pad(labels[:, :-1], (1, 0), value=start)  # (batch, target)
+    return ids.masked_fill(ids == IGNORED, pad)

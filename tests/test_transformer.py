@@ -1,0 +1,378 @@
+"""The encoder–decoder of our own against transformers', which it must equal in weights, names and numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache, EncoderDecoderConfig
+
+from bertkit.errors import ModelError
+from bertkit.models.bert import bert, transformer
+from bertkit.models.bert.bert_config import BertConfig, BertDecoderConfig
+
+VOCAB, PAD, START, END = 45, 0, 2, 3
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+    "max_position_embeddings": 20,
+}
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+LENGTHS = [6, 1, 8, 3]  # of the target texts
+# transformers warns of a change in its release 4.12 wherever it computes this loss.
+THEIR_LOSS = pytest.mark.filterwarnings("ignore:Version v4.12.0:FutureWarning")
+
+
+def ours(**options: Any) -> transformer.EncoderDecoderModel:
+    """A small encoder–decoder with large random weights, biases and layer norms, so that no term of it is near 0."""
+    one = bert.config({**SIZES, **options}, vocab_size=VOCAB)
+    model = transformer.EncoderDecoderModel(transformer.config(one, decoder_start_token_id=START, eos_token_id=END))
+    seeded = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=seeded), alpha=0.3)
+    return model.eval()
+
+
+def theirs(model: transformer.EncoderDecoderModel, attention: str = "eager") -> transformers.EncoderDecoderModel:
+    """transformers' own with the same weights, strictly; `eager` computes attention by the formula."""
+    config = EncoderDecoderConfig.from_dict(model.config.to_dict(), attn_implementation=attention)
+    other = transformers.EncoderDecoderModel(config).eval()
+    other.load_state_dict(model.state_dict(), strict=True)
+    return other
+
+
+def texts(lengths: list[int], seed: int) -> tuple[Tensor, Tensor]:
+    """Random ids, padded, and where there is text."""
+    here = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ids = torch.randint(5, VOCAB, here.shape, generator=torch.Generator().manual_seed(seed))
+    return ids * here, here
+
+
+def batch() -> dict[str, Tensor]:
+    """Four sources of up to 9 tokens and the labels of targets of up to 8."""
+    source, text = texts([5, 9, 2, 7], seed=1)
+    target, known = texts(LENGTHS, seed=2)
+    target[range(4), [length - 1 for length in LENGTHS]] = END
+    return {"input_ids": source, "attention_mask": text.long(), "labels": target.masked_fill(~known, -100)}
+
+
+def source_and_target() -> dict[str, Tensor]:
+    """The batch with targets of 8 tokens each, none of them padding."""
+    given = batch()
+    given["decoder_input_ids"] = texts([8] * 4, seed=3)[0]
+    del given["labels"]
+    return given
+
+
+def new_cache() -> EncoderDecoderCache:
+    return EncoderDecoderCache(DynamicCache(), DynamicCache())
+
+
+def gradients(model: Any) -> dict[str, Tensor]:
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+# --- the oracle
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@THEIR_LOSS
+def test_logits_loss_and_gradient_are_theirs(attention: str, positions: str) -> None:
+    model = ours(positions=positions)
+    other = theirs(model, attention)
+    made, wanted = model(**batch()), other(**batch())
+    known = batch()["labels"] != -100
+    torch.testing.assert_close(made.logits[known], wanted.logits[known], **CLOSE)
+    torch.testing.assert_close(made.encoder_last_hidden_state, wanted.encoder_last_hidden_state, **CLOSE)
+    torch.testing.assert_close(made.loss, wanted.loss, **CLOSE)
+    made.loss.backward()
+    wanted.loss.backward()
+    wanted_gradients = gradients(other)
+    if positions == "sinusoidal":  # which transformers trains
+        for half in ("encoder", "decoder.bert"):
+            del wanted_gradients[f"{half}.embeddings.position_embeddings.weight"]
+    torch.testing.assert_close(gradients(model), wanted_gradients, **CLOSE)
+
+
+def test_a_target_without_labels_is_theirs() -> None:
+    model = ours()
+    made = model(**source_and_target())
+    torch.testing.assert_close(made.logits, theirs(model)(**source_and_target()).logits, **CLOSE)
+    assert made.logits.shape == (4, 8, VOCAB)
+    assert made.loss is None
+
+
+def test_one_seed_draws_the_weights_that_theirs_draws() -> None:
+    config = ours().config
+    torch.manual_seed(3)
+    found = transformer.EncoderDecoderModel(config).state_dict()
+    torch.manual_seed(3)
+    wanted = transformers.EncoderDecoderModel(EncoderDecoderConfig.from_dict(config.to_dict())).state_dict()
+    assert found.keys() == wanted.keys()
+    assert [name for name in found if not torch.equal(found[name], wanted[name])] == []
+
+
+def test_one_seed_drops_what_theirs_drops() -> None:
+    model = ours(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2).train()
+    other = theirs(model, "sdpa").train()
+    made = []
+    for each in (model, other):
+        torch.manual_seed(4)
+        made.append(each(**source_and_target()).logits)
+    torch.testing.assert_close(*made, **CLOSE)
+    assert not torch.allclose(made[0], model(**source_and_target()).logits)
+
+
+@pytest.fixture(scope="module")
+def learned() -> transformer.EncoderDecoderModel:
+    """A model that has learned the batch by heart."""
+    config = ours(hidden_dropout_prob=0.0).config
+    torch.manual_seed(0)
+    model = transformer.EncoderDecoderModel(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model(**batch()).loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+def test_every_parameter_but_the_poolers_learns(learned: transformer.EncoderDecoderModel) -> None:
+    assert learned(**batch()).loss < 0.2
+    torch.manual_seed(0)
+    first = dict(transformer.EncoderDecoderModel(learned.config).named_parameters())
+    still = [name for name, p in learned.named_parameters() if torch.equal(p, first[name])]
+    assert still == ["encoder.pooler.dense.weight", "encoder.pooler.dense.bias"]
+
+
+def test_checkpointing_keeps_the_gradient() -> None:
+    model = ours(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train()
+    model(**batch()).loss.backward()
+    wanted = gradients(model)
+    model.zero_grad()
+    model.activation_checkpointing_enable()
+    calls = []
+    for layer in [*model.encoder.encoder.layer, *model.decoder.bert.encoder["layer"]]:
+        layer.intermediate.register_forward_hook(lambda *_: calls.append(1))
+    model(**batch()).loss.backward()
+    assert len(calls) == 2 * 6, "each layer is computed again"
+    torch.testing.assert_close(gradients(model), wanted, **CLOSE)
+
+
+# --- what a token can see
+
+
+@pytest.mark.parametrize("place", range(8))
+def test_a_token_changes_no_logit_before_it_and_all_from_it_on(place: int) -> None:
+    model, given = ours(), source_and_target()
+    before = model(**given).logits
+    given["decoder_input_ids"][:, place] = (given["decoder_input_ids"][:, place] + 1) % VOCAB
+    after = model(**given).logits
+    assert torch.equal(after[:, :place], before[:, :place])
+    assert ((after - before).abs().amax(-1)[:, place:] > 1e-4).all()
+
+
+def test_padding_of_the_source_and_neighbours_change_nothing() -> None:
+    model, given = ours(), source_and_target()
+    wanted = model(**given).logits
+    text = given["attention_mask"].bool()
+    other = {**given, "input_ids": torch.where(text, given["input_ids"], 7)}
+    assert torch.equal(model(**other).logits, wanted)
+    for row, length in enumerate(text.sum(1).tolist()):
+        alone = {name: value[row : row + 1] for name, value in given.items()}
+        alone |= {name: alone[name][:, :length] for name in ("input_ids", "attention_mask")}
+        torch.testing.assert_close(model(**alone).logits[0], wanted[row], **CLOSE)
+
+
+def test_padding_of_the_target_changes_nothing() -> None:
+    model, given = ours(), batch()
+    whole = model(**given)
+    losses = []
+    for row, length in enumerate(LENGTHS):
+        alone = {name: value[row : row + 1] for name, value in given.items()}
+        made = model(**{**alone, "labels": alone["labels"][:, :length]})
+        torch.testing.assert_close(made.logits[0], whole.logits[row, :length], **CLOSE)
+        losses.append(made.loss * length)
+    torch.testing.assert_close(torch.stack(losses).sum() / sum(LENGTHS), whole.loss, **CLOSE)
+
+
+# --- one token after another
+
+
+@pytest.mark.parametrize("steps", [[1] * 8, [3, 1, 4], [8]], ids=str)
+def test_with_a_cache_the_logits_are_those_of_the_whole_target(steps: list[int]) -> None:
+    model, given = ours(), source_and_target()
+    target = given.pop("decoder_input_ids")
+    wanted = model(**given, decoder_input_ids=target).logits
+    encoded, cache, made = model.encoder(given["input_ids"], given["attention_mask"]), new_cache(), []
+    for part in target.split(steps, dim=1):
+        mask = given["attention_mask"]
+        step = model(attention_mask=mask, encoder_outputs=encoded, decoder_input_ids=part, past_key_values=cache)
+        made.append(step.logits)
+    torch.testing.assert_close(torch.cat(made, dim=1), wanted, **CLOSE)
+
+
+def test_the_keys_of_the_source_are_computed_once() -> None:
+    model, given, calls = ours(), source_and_target(), []
+    for layer in model.decoder.bert.encoder["layer"]:
+        layer.crossattention.self.key.register_forward_hook(lambda *_: calls.append(1))
+    cache, target = new_cache(), given.pop("decoder_input_ids")
+    for part in target.split(2, dim=1):
+        model(**given, decoder_input_ids=part, past_key_values=cache)
+    assert len(calls) == 3
+
+
+def test_more_tokens_than_positions_are_refused_with_a_cache_too() -> None:
+    model, given, cache = ours(), source_and_target(), new_cache()
+    target = given.pop("decoder_input_ids")
+    for _ in range(2):
+        model(**given, decoder_input_ids=target, past_key_values=cache)
+    with pytest.raises(ModelError, match="24 tokens, but the model has 20 positions"):
+        model(**given, decoder_input_ids=target, past_key_values=cache)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 4}, {"num_beams": 3, "length_penalty": 2.0}], ids=str)
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_generate_gives_what_theirs_gives_and_what_was_learned(
+    options: dict[str, Any], use_cache: bool, learned: transformer.EncoderDecoderModel
+) -> None:
+    given = batch()
+    labels = given.pop("labels")
+    asked = {**given, **options, "max_new_tokens": 12, "use_cache": use_cache}
+    found = learned.generate(**asked)
+    assert torch.equal(found, theirs(learned).generate(**asked))
+    answers = [row[1 : row.index(END) + 1] for row in found.tolist()]
+    assert answers == [row[:length] for row, length in zip(labels.tolist(), LENGTHS, strict=True)]
+
+
+def test_greedy_generation_is_the_most_likely_next_token_each_time(learned: transformer.EncoderDecoderModel) -> None:
+    given = batch()
+    del given["labels"]
+    target = torch.full((4, 1), START)
+    for _ in range(8):
+        logits = learned(**given, decoder_input_ids=target).logits[:, -1]
+        target = torch.cat([target, logits.argmax(-1, keepdim=True)], dim=1)
+    assert torch.equal(learned.generate(**given, max_new_tokens=8, eos_token_id=[]), target)
+
+
+# --- loss
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_the_smoothed_loss_is_the_cross_entropy_with_smoothed_labels(smoothing: float) -> None:
+    model, given = ours(), batch()
+    made = model(**given, label_smoothing=smoothing)
+    total, labels = 0.0, given["labels"]
+    for row, column in (labels != -100).nonzero().tolist():
+        wanted = torch.full((VOCAB,), smoothing / VOCAB)
+        wanted[labels[row, column]] += 1 - smoothing
+        total -= (wanted * made.logits[row, column].log_softmax(-1)).sum().item()
+    assert made.loss.item() == pytest.approx(total / sum(LENGTHS), rel=1e-5)
+
+
+@THEIR_LOSS
+def test_the_smoothed_loss_is_that_of_transformers_trainer() -> None:
+    model, given = ours(), batch()
+    wanted = transformers.trainer_pt_utils.LabelSmoother(epsilon=0.1)(theirs(model)(**given), given["labels"])
+    torch.testing.assert_close(model(**given, label_smoothing=0.1).loss, wanted, **CLOSE)
+
+
+def test_the_decoder_reads_the_labels_shifted_by_one() -> None:
+    labels = torch.tensor([[7, 8, 3], [9, 3, -100], [3, -100, -100]])
+    shifted = transformer.shift_right(labels, ours().config)
+    assert shifted.tolist() == [[START, 7, 8], [START, 9, 3], [START, 3, PAD]]
+
+
+def test_a_call_without_target_is_refused() -> None:
+    with pytest.raises(ValueError, match="decoder_input_ids or labels"):
+        ours()(batch()["input_ids"])
+
+
+# --- saved and opened
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+@pytest.mark.parametrize("kind", [transformers.EncoderDecoderModel, transformers.AutoModelForSeq2SeqLM])
+def test_what_is_saved_opens_and_generates_without_us(kind: Any, positions: str, tmp_path: Path) -> None:
+    model, given = ours(positions=positions), batch()
+    model.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert (saved["model_type"], saved["architectures"]) == ("encoder-decoder", ["EncoderDecoderModel"])
+    other, report = kind.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values()), report
+    del given["labels"]
+    for options in ({}, {"num_beams": 4}):
+        found = other.generate(**given, max_new_tokens=8, **options)
+        assert torch.equal(found, model.generate(**given, max_new_tokens=8, **options))
+    wanted = model(**source_and_target()).logits
+    torch.testing.assert_close(other(**source_and_target()).logits, wanted, **CLOSE)
+    back, report = transformer.EncoderDecoderModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values()), report
+    assert torch.equal(back(**source_and_target()).logits, wanted)
+
+
+def test_theirs_opens_here(tmp_path: Path) -> None:
+    config = EncoderDecoderConfig.from_encoder_decoder_configs(
+        transformers.BertConfig(vocab_size=VOCAB, **SIZES),
+        transformers.BertConfig(vocab_size=VOCAB, **{**SIZES, "num_hidden_layers": 1}),
+        decoder_start_token_id=START,
+        pad_token_id=PAD,
+    )
+    other = transformers.EncoderDecoderModel(config).eval()
+    other.save_pretrained(tmp_path)
+    model = transformer.EncoderDecoderModel.from_pretrained(tmp_path)
+    assert len(model.decoder.bert.encoder["layer"]) == 1
+    torch.testing.assert_close(model(**source_and_target()).logits, other(**source_and_target()).logits, **CLOSE)
+
+
+def test_the_projection_is_tied_to_the_embeddings_of_the_decoder(tmp_path: Path) -> None:
+    ours().save_pretrained(tmp_path)
+    for model in (ours(), transformer.EncoderDecoderModel.from_pretrained(tmp_path)):
+        words = model.decoder.bert.embeddings.word_embeddings.weight
+        assert model.get_output_embeddings().weight is words
+        assert words is not model.encoder.embeddings.word_embeddings.weight
+
+
+def test_the_table_of_sinusoids_is_the_papers_and_both_halves_have_it() -> None:
+    model = transformer.EncoderDecoderModel(ours(positions="sinusoidal").config)
+    for half in (model.encoder, model.decoder.bert):
+        table = half.embeddings.position_embeddings.weight / 0.02
+        assert table[3, 4].item() == pytest.approx(torch.tensor(3 / 10_000 ** (4 / 16)).sin().item(), abs=1e-6)
+        assert table[3, 5].item() == pytest.approx(torch.tensor(3 / 10_000 ** (4 / 16)).cos().item(), abs=1e-6)
+
+
+# --- what is refused
+
+
+def test_pre_norm_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"model.config.norm: norm is 'pre'"):
+        ours(norm="pre")
+
+
+def test_halves_of_different_widths_are_refused() -> None:
+    config = ours().config
+    config.decoder.hidden_size = 32
+    with pytest.raises(ModelError, match="hidden_size is 16 in the encoder, 32 in the decoder"):
+        transformer.EncoderDecoderModel(config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (BertDecoderConfig, {"is_decoder": False}),
+        (BertDecoderConfig, {"add_cross_attention": False}),
+        (BertConfig, {"is_decoder": True}),
+    ],
+)
+def test_a_config_of_the_other_half_is_refused(kind: Any, fields: dict[str, bool]) -> None:
+    with pytest.raises(ModelError, match="is_decoder"):
+        kind(**fields)
