@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from bertkit.audits.audit import audit
     from bertkit.errors import DataError, ModelError, RecipeError, UserError
     from bertkit.evaluation.hf_metrics import as_evaluate_metric
     from bertkit.inference.evaluate import evaluate
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataError", "Features", "ModelError", "Predictor", "Recipe", "RecipeError", "Run", "UserError",
-    "as_evaluate_metric", "calibrate", "evaluate", "load", "load_recipe", "train",
+    "as_evaluate_metric", "audit", "calibrate", "evaluate", "load", "load_recipe", "train",
 ]  # fmt: skip
 
 _MODULES = {
+    "audits.audit": "audit",
     "errors": "DataError ModelError RecipeError UserError",
     "evaluation.hf_metrics": "as_evaluate_metric",
     "inference.evaluate": "evaluate",

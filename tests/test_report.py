@@ -103,8 +103,8 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def well_formed(html: str) -> Page:
-    """The page, after what holds for every report."""
+def well_formed(html: str, beside: str = r"[\w-]*mistakes\.csv") -> Page:
+    """The page, after what holds for every report. beside: files that it may link to."""
     page = Page(html)
     assert not page.open
     assert not page.wrong
@@ -112,7 +112,7 @@ def well_formed(html: str) -> Page:
     assert not [attrs for tag, attrs in page.elements if {"src", "onerror", "onload"} & set(attrs) or tag == "link"]
     links = {value for _, attrs in page.elements for key, value in attrs.items() if key.endswith("href")}
     inside = {str(link) for link in links if not str(link).startswith("data:image/png;base64,")}  # attention maps
-    inside -= {link for link in inside if re.fullmatch(r"[\w-]*mistakes\.csv", link)}  # a file beside the page
+    inside -= {link for link in inside if re.fullmatch(beside, link)}
     assert all(link.startswith("#") for link in inside)
     assert "url(" not in re.sub(r"url\(#\w+\)", "", html)
     for tag, attrs in page.elements:

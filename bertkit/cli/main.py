@@ -19,7 +19,7 @@ COMMANDS = (
     *(models.evaluate, models.predict, shell.shell, models.calibrate),
     *(vectors.embed, vectors.duplicates, vectors.mine, vectors.cache, vectors.index, vectors.search),
     *(models.push, models.report, models.clean, models.explain, models.export, serving.serve),
-    *(recipes.sweep, recipes.tokenizer_train, doctor.doctor),
+    *(recipes.sweep, recipes.audit, recipes.tokenizer_train, doctor.doctor),
 )
 QUIET = {  # environment variables that turn off the progress bars and notices of libraries which are not imported yet
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",

@@ -1,4 +1,4 @@
-"""The commands about recipes: recipes, show, copy, check, train, sweep; and tokenizer train."""
+"""The commands about recipes: recipes, show, copy, check, train, sweep, audit; and tokenizer train."""
 
 from __future__ import annotations
 
@@ -120,6 +120,30 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
     done = sweep(loaded, space, output_dir, **limits)
     print("\n".join(done.results["verdict"]))
     print(f"\nrecipe: {done.folder}/best.yaml\nrun: {done.folder}/best\nall trials: {done.folder}/sweep.html")
+
+
+@command(
+    "list the training rows whose labels are likely wrong, by cross-validation",
+    argument("source", "a shipped recipe's name, a file, or a run whose recipe has folds", metavar="RECIPE"),
+    OVERRIDES,
+    path("--output-dir", "a new folder, or an audit to continue", "DIR", required=True),
+    interrupted="the same command continues from here",
+)
+def audit(source: str, rest: list[str], output_dir: Path) -> None:
+    from bertkit.recipe.recipe import load_recipe
+    from bertkit.run import Run
+
+    run = Run(Path(source))
+    is_run = (run.folder / "recipe.yaml").is_file()
+    given: Any = source
+    if rest or not is_run:
+        given = load_recipe(run.folder / "recipe.yaml" if is_run else source, rest, own_metrics=False)
+    from bertkit.audits.audit import audit
+
+    done = audit(given, output_dir)
+    if processes.first():
+        print("\n".join(part.summary for part in done.parts))
+        print(f"\nall parts: {done.folder}/audit.html")
 
 
 @command(

@@ -1,0 +1,136 @@
+"""`audit`: cross-validate a recipe, and list the training rows that are worth a second look."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit import processes
+from bertkit.audits.entities import sentences
+from bertkit.audits.labels import label_sets, numbers, single_labels
+from bertkit.audits.page import page
+from bertkit.audits.parts import Evidence, Part
+from bertkit.audits.questions import questions
+from bertkit.data.memory import keep_rows
+from bertkit.errors import Problem, RecipeError, UserError
+from bertkit.files import write_text, written_aside
+from bertkit.recipe.recipe import Recipe, adapted, to_yaml
+from bertkit.report.facts import damage_as_error, lines_of
+from bertkit.run import OUT_OF_FOLD, Run, only_writer
+from bertkit.tasks import get_task
+from bertkit.training.folds import COUNT, cross_validate
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+LABELS: Mapping[tuple[str, str], Callable[[Evidence], Part]] = {  # by task and target
+    ("text-classification", "label"): single_labels,
+    ("text-classification", "labels"): label_sets,
+    ("text-classification", "score"): numbers,
+    ("token-classification", "tags"): sentences,
+    ("question-answering", "answers"): questions,
+    ("sentence-similarity", "label"): single_labels,
+    ("sentence-similarity", "score"): numbers,
+}
+
+
+@dataclass(frozen=True)
+class Audit:
+    """An audit's folder: audit.html, and the rows of each part as NAME.jsonl and NAME.csv."""
+
+    folder: Path
+    parts: Sequence[Part] = field(repr=False)
+
+    def frame(self, name: str = "labels") -> DataFrame:
+        """The rows of a part, the first to look at first. Raises KeyError: there is no part of this name."""
+        import pandas as pd
+
+        return pd.DataFrame([*{part.name: part.rows for part in self.parts}[name]])
+
+
+def audit(source: Any, output_dir: str | Path, *, data: Any = None, **overrides: Any) -> Audit:
+    """Answer each training row with a model that was not trained on it, and list the rows that may be wrong.
+
+    source: a recipe, a shipped recipe's name, a recipe file or the name of a task; or a run folder, whose out-of-fold
+        answers are used if it has them and nothing is overridden.
+    output_dir: a new or empty folder; the same call continues what was interrupted. data, overrides: as for `train`.
+    Raises UserError, RecipeError, DataError or ModelError before anything is trained; ModelError on damaged answers.
+    """
+    run = Run(Path(source)) if isinstance(source, str | Path) else None
+    if run is None or not (run.folder / "recipe.yaml").is_file():
+        return _audit(adapted(source, data, overrides), Path(output_dir))
+    answers = run.predictions(OUT_OF_FOLD)
+    if data is None and not overrides and answers.is_file():
+        return _audit(run.recipe, Path(output_dir), answers)
+    return _audit(adapted(run.folder / "recipe.yaml", data, overrides), Path(output_dir))
+
+
+def _audit(recipe: Recipe, folder: Path, answers: Path | None = None) -> Audit:
+    """The program. answers: the training rows with out-of-fold answers; None: to be made."""
+    if get_task(recipe.task.name).schema.corpus:
+        what = f"{recipe.task.name} learns from texts alone: there are no labels to audit"
+        raise RecipeError(Problem("task.name", what, "Audit the data of a task with labels."))
+    if not recipe.folds:
+        recipe = recipe.with_(f"folds={COUNT}")
+    _check_folder(folder, recipe)
+    answers = answers or cross_validate(recipe, folder)
+    with damage_as_error(answers):
+        evidence = Evidence(recipe, [*lines_of(answers)])
+        parts = [labels(evidence)]
+        html = page(parts, folder, recipe)
+    if processes.first():
+        with only_writer(Run(folder)):
+            keep_rows(recipe.data, folder / "data")
+            write_text(folder / "recipe.yaml", to_yaml(recipe))
+            for part in parts:
+                write_lists(part, folder)
+            write_text(folder / "audit.html", html)
+    return Audit(folder, parts)
+
+
+def labels(evidence: Evidence) -> Part:
+    """The rows whose targets are likely wrong; none where a target says nothing about a row by itself."""
+    options, row = evidence.recipe.task, evidence.rows[0]
+    targets = get_task(options.name).schema_of(options).targets
+    find = LABELS.get((options.name, next((name for name in targets if name in row), "")))
+    cosines = options.name == "sentence-similarity" and "label" in row and "scores" not in row["answer"]
+    if find is None or cosines:
+        what = (
+            f"There is no audit of labels for {options.name} with these targets: no answer is a probability of a label."
+        )
+        return Part("labels", "Labels", what)
+    return find(evidence)
+
+
+def _check_folder(folder: Path, recipe: Recipe) -> None:
+    """Raises UserError unless the folder is new or empty, or holds an audit of this recipe."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(Problem(str(folder), "is not a folder", "Name a folder with --output-dir."))
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} <= {".lock"}:
+        return
+    stored = folder / "recipe.yaml"
+    if not stored.is_file() or Run(folder).finished:
+        raise UserError(Problem(str(folder), "is neither empty nor an audit", "Name another --output-dir."))
+    if stored.read_text(encoding="utf-8", errors="replace") != to_yaml(recipe):
+        fix = "Give the same recipe and overrides, or name another --output-dir."
+        raise RecipeError(Problem(str(stored), "the audit was started with another recipe", fix))
+
+
+def write_lists(part: Part, folder: Path) -> None:
+    """The rows as NAME.jsonl and NAME.csv, with lists as JSON, if there are any."""
+    if not part.rows:
+        return
+    with written_aside(folder / f"{part.name}.jsonl") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in part.rows)
+    with written_aside(folder / f"{part.name}.csv", "utf-8-sig") as file:
+        writer = csv.DictWriter(file, dict.fromkeys(name for row in part.rows for name in row))
+        writer.writeheader()
+        for row in part.rows:
+            cells = {
+                name: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for name, v in row.items()
+            }
+            writer.writerow(cells)

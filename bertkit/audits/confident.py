@@ -1,0 +1,77 @@
+"""Confident learning (Northcutt et al. 2021): which given labels are likely wrong, from out-of-fold probabilities.
+
+cleanlab, by the same authors, is the oracle of the tests. bertkit does not depend on it, because its licence, the AGPL,
+would reach the programs of those who use bertkit.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bertkit.evaluation.intervals import Bools, Floats, Interval, Ints, bootstrap, ratio, summed_by
+
+ROUNDING = 1e-6  # by which a probability may be below a threshold, as in cleanlab
+
+
+class Share(NamedTuple):
+    """A share, with its 95 % interval if it has one."""
+
+    value: float
+    interval: Interval | None
+
+
+def likely_wrong(table: Floats, given: Ints) -> Bools:
+    """`(rows,)`: another label is more probable, and another is as probable as it is on average where it is given.
+
+    table: probabilities `(rows, labels)`. given: label ids `(rows,)`. These are the off-diagonal rows of the confident
+    joint, cleanlab's `filter_by="confident_learning"`.
+    """
+    rows = np.arange(len(given))
+    other = table >= _averages(table, given) - ROUNDING
+    other[rows, given] = False
+    return np.asarray(other.any(axis=1) & (table[rows, given] < table.max(axis=1)))
+
+
+def margins(table: Floats, given: Ints) -> Floats:
+    """`(rows,)`: the probability of the given label minus that of the most probable other one."""
+    rows, others = np.arange(len(given)), table.copy()
+    others[rows, given] = -np.inf
+    return np.asarray(table[rows, given] - others.max(axis=1))
+
+
+def guesses(table: Floats, given: Ints) -> Ints:
+    """`(rows,)`: the label that a row is counted for in the confident joint, -1 where no label reaches its average."""
+    reached = table >= _averages(table, given) - ROUNDING
+    several = reached.sum(axis=1) > 1
+    return np.where(reached.any(axis=1), np.where(several, table.argmax(axis=1), reached.argmax(axis=1)), -1)
+
+
+def wrong_share(given: Ints, guess: Ints, unit: Ints) -> Share:
+    """The share of given labels outside the diagonal of the joint, whose rows sum to how often each label is given.
+
+    given, guess: label ids `(decisions,)`, -1 for no guess. unit: the row or sentence of each decision, by which the
+    bootstrap resamples; the averages that labels must reach stay as they are.
+    """
+    labels, by_unit = int(given.max()) + 1, summed_by(unit, int(unit.max()) + 1).T
+    counted, confident, right = (
+        summed_by(given, labels, chosen.astype(np.float64)) @ by_unit
+        for chosen in (np.ones(len(given)), guess >= 0, guess == given)
+    )
+
+    def weighted(weights: Floats) -> dict[str, Floats]:
+        counts, hits = counted @ weights, right @ weights
+        wrong = confident @ weights - hits
+        # A label without a confident row counts as right once, as in cleanlab.
+        return {"wrong": (counts * ratio(wrong, wrong + np.maximum(hits, 1))).sum(axis=0) / counts.sum(axis=0)}
+
+    value = weighted(np.ones((counted.shape[1], 1)))["wrong"]
+    return Share(float(value[0]), bootstrap(weighted, counted.shape[1])["wrong"])
+
+
+def _averages(table: Floats, given: Ints) -> Floats:
+    """`(labels,)`: the mean probability of each label in the rows where it is given; infinite where there is none."""
+    labels, own = table.shape[1], table[np.arange(len(given)), given]
+    sums, counts = (np.bincount(given, values, labels).astype(np.float64) for values in (own, np.ones(len(given))))
+    return ratio(sums, counts, undefined=np.inf)

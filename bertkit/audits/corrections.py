@@ -1,0 +1,46 @@
+"""Rows whose targets are likely wrong, as a part of the audit that `data.relabel` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bertkit.audits.confident import Share
+from bertkit.audits.parts import Part, Row
+from bertkit.text import part_of
+
+NONE = "(none)"
+METHOD = (
+    "A row is answered by the model of the fold that was not trained on it. A {0} is likely wrong where it finds "
+    "another more probable, and gives another at least the probability that it has on average where it is given "
+    "(confident learning, Northcutt et al. 2021)."
+)
+ESTIMATE = (
+    "The estimated share also counts what the models confidently mistake: the first rows of the list show how far to "
+    "believe it. Its interval is a bootstrap over rows, with the same models."
+)
+
+
+def corrected(row: Row, target: str, value: Any, given: str, suggested: str, **found: float) -> Row:
+    """A row as `data.relabel` reads it, with this value of the target; and what was given, suggested and found."""
+    first = {name: row[name] for name in ("location", "id") if row.get(name) is not None}
+    rest = {name: row[name] for name in row if name not in ("location", "id", "answer", "fold")}
+    numbers = {name: round(float(number), 4) for name, number in found.items()}
+    return {**first, **rest, target: value, "given": given or NONE, "suggested": suggested or NONE, **numbers}
+
+
+def to_check(
+    found: Sequence[Row], rows: int, target: str, notes: Sequence[str], wrong: Share | None = None, of: str = "labels"
+) -> Part:
+    """The part of these rows, the first to look at first.
+
+    rows: how many were audited. target: what a row has, such as a label. wrong: the estimated share of wrong `of`.
+    """
+    figures = {"training rows": f"{rows:,}", "rows to check": f"{len(found):,}"}
+    if wrong:
+        bounds = f" ({wrong.interval[0]:.1%} to {wrong.interval[1]:.1%})" if wrong.interval else ""
+        figures[f"wrong {of}, estimated"] = f"{wrong.value:.1%}{bounds}"
+        notes = [*notes, ESTIMATE]
+    columns = [name for name in ("given", "suggested", "probability", "deviations") if found and name in found[0]]
+    summary = f"{part_of(len(found), rows, 'row')} likely to have a wrong {target}."
+    return Part("labels", f"{target.capitalize()}s to check", summary, found, columns, figures, notes)

@@ -1,0 +1,102 @@
+"""Sentences with entities, or labels of words, that are likely wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bertkit.audits.confident import Share, guesses, likely_wrong, wrong_share
+from bertkit.audits.corrections import METHOD, corrected, to_check
+from bertkit.audits.parts import Evidence, Part, Row
+from bertkit.data.tagging import Entity, Learned, labelled, tags_of
+from bertkit.tasks.type_sets import type_of
+
+WHOLE = (
+    " Where a word is doubtful, the model's entities that cover it are suggested; the rest of the sentence keeps its "
+    "tags. Entities that differ only in where one ends and the next of the same type begins are not judged."
+)
+
+
+class Change(NamedTuple):
+    """Overlapping entities as they are given, and as the model finds them; one of these may be none.
+
+    probability: that of the least probable entity, or word outside of entities, that the model finds.
+    """
+
+    given: list[Entity]
+    found: list[Entity]
+    probability: float
+
+
+def sentences(evidence: Evidence) -> Part:
+    """Sentences with an entity, or a label of a word, that is likely wrong, the most probable change first.
+
+    Words are judged by their types; what is suggested are the whole entities of the model where a word is doubtful.
+    """
+    rows, scheme = evidence.rows, evidence.recipe.task.scheme  # type: ignore[attr-defined]
+    doubtful, share = _doubtful_words(rows, scheme)
+    chosen = [
+        (row, [each for each in _changes(row, scheme) if not words.isdisjoint(_words(each.given + each.found))])
+        for row, words in zip(rows, doubtful, strict=True)
+    ]
+    found = [_correction(row, changes, scheme) for row, changes in chosen if changes]
+    found.sort(key=lambda each: -each["probability"])
+    notes = [METHOD.format("type of a word") + WHOLE]
+    return to_check(found, len(rows), "tag", notes, share, "types of words")
+
+
+def _doubtful_words(rows: Sequence[Row], scheme: Learned) -> tuple[list[set[int]], Share]:
+    """The words of each sentence whose type is likely wrong, and the estimated share of these."""
+    words = [
+        (sentence, place, word)
+        for sentence, row in enumerate(rows)
+        for place, word in enumerate(row["answer"]["words"])
+    ]
+    names: list[str] = max(([*word["scores"]] for _, _, word in words), key=len)
+    read = [each for each in words if len(each[2]["scores"]) == len(names)]  # not those without a token
+    table = np.array([[word["scores"][name] for name in names] for _, _, word in read])
+    given = np.array([names.index(type_of(rows[sentence]["tags"][place], scheme)) for sentence, place, _ in read])
+    unit = np.array([sentence for sentence, _, _ in read])
+    doubtful: list[set[int]] = [set() for _ in rows]
+    for index in np.flatnonzero(likely_wrong(table, given)):
+        sentence, place, _ = read[index]
+        doubtful[sentence].add(place)
+    return doubtful, wrong_share(given, guesses(table, given), unit)
+
+
+def _changes(row: Row, scheme: Learned) -> Iterator[Change]:
+    """The groups of overlapping entities in which data and model differ."""
+    answer = row["answer"]
+    given, found = (labelled(tags, scheme) for tags in (row["tags"], [word["tag"] for word in answer["words"]]))
+    scores = dict(zip(found, [each["score"] for each in answer.get("entities", answer["words"])], strict=True))
+    groups, end = list[list[Entity]](), 0
+    for entity in sorted({*given} ^ {*found}, key=lambda entity: entity[1:]):
+        if entity[1] >= end:
+            groups.append([])
+        groups[-1].append(entity)
+        end = max(end, entity[2])
+    for group in groups:
+        ours, theirs = ([entity for entity in group if (entity in scores) is known] for known in (True, False))
+        outside = _words(theirs).difference(_words(ours))
+        probabilities = [*(scores[entity] for entity in ours), *(answer["words"][word]["score"] for word in outside)]
+        yield Change(theirs, ours, min(probabilities))
+
+
+def _words(entities: Iterable[Entity]) -> set[int]:
+    """The words that these entities cover."""
+    return {word for _, first, end in entities for word in range(first, end)}
+
+
+def _correction(row: Row, changes: Sequence[Change], scheme: Learned) -> Row:
+    """The sentence with these changes."""
+    words = [word["word"] for word in row["answer"]["words"]]
+    old = [entity for each in changes for entity in each.given]
+    new = [entity for each in changes for entity in each.found]
+    texts = ("; ".join(f"{kind}: {' '.join(words[first:end])}" for kind, first, end in side) for side in (old, new))
+    kept = [entity for entity in labelled(row["tags"], scheme) if entity not in old]
+    entities = sorted([*kept, *new], key=lambda entity: entity[1])
+    plain = scheme == "none"
+    tags = [kind for kind, _, _ in entities] if plain else tags_of(entities, len(words), "BIO")
+    return corrected(row, "tags", tags, *texts, probability=max(each.probability for each in changes))

@@ -1,0 +1,88 @@
+"""Labels and numbers of texts that are likely wrong, from the answers of models that were not trained on the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+import numpy as np
+
+from bertkit.audits.confident import guesses, likely_wrong, margins, wrong_share
+from bertkit.audits.corrections import METHOD, corrected, to_check
+from bertkit.audits.parts import Evidence, Part, Row
+from bertkit.tasks.labels import settle_labels
+
+FAR_OFF = 3.0  # standard deviations of the error
+
+
+def single_labels(evidence: Evidence) -> Part:
+    """Rows whose `label` is likely wrong, the lowest margin over the most probable other label first."""
+    rows, (name_of, value_of) = evidence.rows, _names(evidence, (row["label"] for row in evidence.rows))
+    names = list(rows[0]["answer"]["scores"])
+    table = np.array([[row["answer"]["scores"][name] for name in names] for row in rows])
+    given = np.array([names.index(name_of[row["label"]]) for row in rows])
+    found = np.flatnonzero(likely_wrong(table, given))
+    best = table.argmax(axis=1)
+
+    def correction(row: int) -> Row:
+        new = names[best[row]]
+        return corrected(rows[row], "label", value_of[new], names[given[row]], new, probability=table[row].max())
+
+    ranked = found[np.argsort(margins(table, given)[found], kind="stable")]
+    wrong = wrong_share(given, guesses(table, given), np.arange(len(rows)))
+    return to_check([*map(correction, ranked)], len(rows), "label", [METHOD.format("label")], wrong)
+
+
+def label_sets(evidence: Evidence) -> Part:
+    """Rows with a label that is likely wrong, or that lack one, the most probable of these mistakes first."""
+    rows = evidence.rows
+    name_of, value_of = _names(evidence, chain.from_iterable(row["labels"] for row in rows))
+    names = list(rows[0]["answer"]["scores"])
+    table = np.array([[row["answer"]["scores"][name] for name in names] for row in rows])
+    sets = [{name_of[value] for value in row["labels"]} for row in rows]
+    given = np.array([[int(name in own) for name in names] for own in sets])
+    wrong, guess = np.zeros(table.shape, dtype=bool), np.empty(table.shape, dtype=np.int64)
+    for label, (has, probability) in enumerate(zip(given.T, table.T, strict=True)):  # a row has it, or does not
+        two = np.stack([1 - probability, probability], axis=1)
+        found = guesses(two, has)
+        wrong[:, label], guess[:, label] = likely_wrong(two, has), np.where(found < 0, -1, 2 * label + found)
+    doubt = np.where(wrong, np.where(given, 1 - table, table), 0.0).max(axis=1)
+
+    def correction(row: int) -> Row:
+        old, new = ([names[label] for label in np.flatnonzero(of)] for of in (given[row], given[row] ^ wrong[row]))
+        values = [value_of[name] for name in new]
+        return corrected(rows[row], "labels", values, ", ".join(old), ", ".join(new), probability=doubt[row])
+
+    ranked = (row for row in np.argsort(-doubt, kind="stable") if doubt[row])
+    decisions, unit = given + 2 * np.arange(len(names)), np.repeat(np.arange(len(rows)), len(names))
+    share = wrong_share(decisions.ravel(), guess.ravel(), unit)
+    notes = [METHOD.format("label") + " Each label is judged by itself: a row has it, or does not."]
+    return to_check([*map(correction, ranked)], len(rows), "label", notes, share, "decisions about labels")
+
+
+def numbers(evidence: Evidence) -> Part:
+    """Rows whose `score` is far from the answer, the farthest first."""
+    rows = evidence.rows
+    given, answers = np.array([[row["score"], row["answer"]["score"]] for row in rows]).T
+    # A cosine is learned from numbers of any scale.
+    slope = np.cov(answers, given, bias=True)[0, 1] / answers.var() if answers.var() else 0.0
+    expected = given.mean() + slope * (answers - answers.mean())
+    deviations = np.abs(given - expected) / ((given - expected).std() or 1.0)
+
+    def correction(row: int) -> Row:
+        new = round(float(expected[row]), 4)
+        return corrected(rows[row], "score", new, f"{given[row]:g}", f"{new:g}", deviations=deviations[row])
+
+    ranked = (row for row in np.argsort(-deviations, kind="stable") if deviations[row] > FAR_OFF)
+    note = (
+        "A number is listed where it is more than three standard deviations of the error away from what the model that "
+        "was not trained on its row makes of it, by a straight line through all answers."
+    )
+    return to_check([*map(correction, ranked)], len(rows), "number", [note])
+
+
+def _names(evidence: Evidence, values: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Value in the data -> label name, and a value for each name."""
+    wanted = getattr(evidence.recipe.task, "labels", None)
+    name_of = settle_labels(wanted, list(dict.fromkeys(values)))
+    return name_of, {name: value for value, name in reversed(name_of.items())}

@@ -1,0 +1,454 @@
+"""Likely wrong labels: confident learning compared with cleanlab, then the lists, the page and the command."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from html import unescape
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import small
+from test_report import EVIL, well_formed
+
+import bertkit
+from bertkit.audits.audit import labels, write_lists
+from bertkit.audits.confident import guesses, likely_wrong, margins, wrong_share
+from bertkit.audits.entities import sentences
+from bertkit.audits.labels import label_sets, numbers, single_labels
+from bertkit.audits.page import page
+from bertkit.audits.parts import Evidence, Part
+from bertkit.audits.questions import questions
+from bertkit.cli.main import main
+from bertkit.data import Data, tagging
+from bertkit.recipe.recipe import load_recipe, to_yaml
+from bertkit.sections import DataSpec
+from bertkit.tasks import get_task
+
+
+def noisy(seed: int, rows: int = 400, labels: int = 4, absent: bool = False):
+    """Probabilities that follow the true labels loosely, and labels of which a third are drawn anew."""
+    rng = np.random.default_rng(seed)
+    true = rng.integers(0, labels - absent, rows)
+    logits = rng.normal(size=(rows, labels)) + 2 * np.eye(labels)[true]
+    table = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    given = np.where(rng.random(rows) < 0.3, rng.integers(0, labels - absent, rows), true)
+    return table, given
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("labels", [2, 4])
+@pytest.mark.parametrize("absent", [False, True])
+def test_wrong_labels_are_those_of_cleanlab_in_its_order(seed: int, labels: int, absent: bool) -> None:
+    find_label_issues = pytest.importorskip("cleanlab.filter").find_label_issues
+
+    table, given = noisy(seed, labels=labels + absent, absent=absent)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a label that no row has
+        expected = find_label_issues(
+            given, table, filter_by="confident_learning", return_indices_ranked_by="normalized_margin", n_jobs=1
+        )
+    found = np.flatnonzero(likely_wrong(table, given))
+    assert len(found) > 20
+    assert found[np.argsort(margins(table, given)[found], kind="stable")].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_the_share_of_wrong_labels_is_that_of_cleanlabs_joint(absent: bool) -> None:
+    compute_confident_joint = pytest.importorskip("cleanlab.count").compute_confident_joint
+
+    table, given = noisy(7, absent=absent)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        joint = compute_confident_joint(given, table, calibrate=False)
+    counts = np.bincount(given, minlength=4)
+    expected = 1 - (np.diag(joint) / joint.sum(axis=1) * counts).sum() / len(given)
+    found = wrong_share(given, guesses(table, given), np.arange(len(given)))
+    assert found.value == pytest.approx(expected, abs=1e-12)
+    assert found.interval is not None
+    assert found.interval[0] < found.value < found.interval[1]
+
+
+def evidence(rows: list[dict[str, Any]], **task: Any) -> Evidence:
+    recipe = SimpleNamespace(task=SimpleNamespace(**{"labels": None, "scheme": "BIO", **task}))
+    placed = [{"location": f"train.csv:{number}", "fold": 1, **row} for number, row in enumerate(rows, 2)]
+    return Evidence(recipe, placed)  # type: ignore[arg-type]
+
+
+def test_a_wrong_label_is_listed_with_the_value_of_the_data_for_the_suggested_name() -> None:
+    table, given = noisy(1, labels=3)
+    names = ["red", "green", "blue"]
+    rows = [
+        {
+            "text": f"row {row}",
+            "id": str(row),
+            "label": str(label),
+            "answer": {"scores": dict(zip(names, scores, strict=True))},
+        }
+        for row, (label, scores) in enumerate(zip(given.tolist(), table.tolist(), strict=True))
+    ]
+    part = single_labels(evidence(rows, labels={"0": "red", "1": "green", "2": "blue"}))
+    expected = np.flatnonzero(likely_wrong(table, given))
+    assert sorted(int(row["id"]) for row in part.rows) == expected.tolist()
+    first = min(expected, key=lambda row: table[row, given[row]] - np.delete(table[row], given[row]).max())
+    best = int(table[first].argmax())
+    assert part.rows[0] == {
+        "location": f"train.csv:{first + 2}",
+        "id": str(first),
+        "text": f"row {first}",
+        "label": str(best),
+        "given": names[given[first]],
+        "suggested": names[best],
+        "probability": round(table[first].max(), 4),
+    }
+    assert part.summary == f"{len(expected)} of 400 rows ({len(expected) / 400:.1%}) are likely to have a wrong label."
+    assert part.figures["rows to check"] == str(len(expected))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_wrong_sets_of_labels_are_those_of_cleanlab(seed: int) -> None:
+    cleanlab = pytest.importorskip("cleanlab.multilabel_classification.filter")
+
+    rng, names = np.random.default_rng(seed), ["a", "b", "c"]
+    true = rng.random((300, 3)) < 0.4
+    table = 1 / (1 + np.exp(-(rng.normal(size=true.shape) + 4 * true - 2)))
+    given = true ^ (rng.random(true.shape) < 0.15)
+    lists = [np.flatnonzero(row).tolist() for row in given]
+    how = {"filter_by": "confident_learning", "n_jobs": 1}
+    wrong = cleanlab.find_multilabel_issues_per_class(lists, table, **how)
+    rows = [
+        {
+            "text": str(row),
+            "labels": [names[label] for label in own],
+            "answer": {"scores": dict(zip(names, scores, strict=True))},
+        }
+        for row, (own, scores) in enumerate(zip(lists, table.tolist(), strict=True))
+    ]
+    part = label_sets(evidence(rows))
+    assert (
+        sorted(int(row["text"]) for row in part.rows)
+        == np.flatnonzero(cleanlab.find_label_issues(lists, table, **how)).tolist()
+    )
+    for row in part.rows:
+        index = int(row["text"])
+        assert row["labels"] == [names[label] for label in np.flatnonzero(given[index] ^ wrong[index])]
+        doubts = np.where(given[index], 1 - table[index], table[index])[wrong[index]]
+        assert row["probability"] == pytest.approx(doubts.max(), abs=1e-4)
+    found = [row["probability"] for row in part.rows]
+    assert found == sorted(found, reverse=True)
+    flipped = float((given != true).mean())
+    estimate = float(part.figures["wrong decisions about labels, estimated"].split("%")[0]) / 100
+    assert estimate == pytest.approx(flipped, abs=0.06)
+
+
+def test_numbers_far_from_the_answers_are_listed_whatever_the_scale_of_these() -> None:
+    rng = np.random.default_rng(0)
+    cosines = rng.uniform(-1, 1, 200)
+    scores = 2.5 + 2.5 * cosines + rng.normal(0, 0.1, 200)
+    scores[17] += 3
+    scores[40] -= 2
+    rows = [
+        {"text_a": str(row), "text_b": "", "score": score, "answer": {"score": cosine}}
+        for row, (score, cosine) in enumerate(zip(scores.tolist(), cosines.tolist(), strict=True))
+    ]
+    part = numbers(evidence(rows))
+    assert [row["text_a"] for row in part.rows] == ["17", "40"]
+    assert part.rows[0]["score"] == pytest.approx(2.5 + 2.5 * cosines[17], abs=0.2)
+    line = np.polyfit(cosines, scores, 1)
+    error = scores - np.polyval(line, cosines)
+    assert part.rows[0]["deviations"] == pytest.approx(error[17] / error.std(), abs=1e-3)
+    assert not numbers(evidence([{**row, "answer": {"score": 0.5}, "score": 1.0} for row in rows])).rows
+
+
+def sentence(text: str, gold: str, found: str, sure: float = 0.9) -> dict[str, Any]:
+    """A row and its answer, whose tags all have this probability; tags are such as `O B-PER I-PER`."""
+    words, tags = text.split(), found.split()
+    types = [tag.partition("-")[2] or tag for tag in tags]
+    rest = {name: (1 - sure) / 2 for name in ("O", "PER", "LOC")}
+    answer = [
+        {"word": word, "tag": tag, "score": sure, "scores": {**rest, kind: sure}}
+        for word, tag, kind in zip(words, tags, types, strict=True)
+    ]
+    entities = [{"label": kind, "score": sure - 0.1} for kind, _, _ in tagging.entities(tags)]
+    return {"tokens": words, "tags": gold.split(), "answer": {"words": answer, "entities": entities}}
+
+
+RIGHT = [sentence("Ann Lee met Bob in Rome", *["B-PER I-PER O B-PER O B-LOC"] * 2, 0.8) for _ in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("gold", "found", "given", "suggested"),
+    [
+        ("O O O O O B-LOC", "B-PER I-PER O O O B-LOC", "(none)", "PER: Ann Lee"),
+        ("B-PER I-PER O B-PER O B-LOC", "O O O B-PER O B-LOC", "PER: Ann Lee", "(none)"),
+        ("B-PER I-PER O B-PER O B-LOC", "B-LOC I-LOC O B-PER O B-LOC", "PER: Ann Lee", "LOC: Ann Lee"),
+        ("O B-PER O O O O", "B-PER I-PER O O O O", "PER: Lee", "PER: Ann Lee"),
+        ("B-PER O O O O B-PER", "B-PER I-PER O O O B-LOC", "PER: Ann; PER: Rome", "PER: Ann Lee; LOC: Rome"),
+    ],
+)
+def test_a_wrong_entity_is_suggested_with_the_tags_of_its_sentence(
+    gold: str, found: str, given: str, suggested: str
+) -> None:
+    part = sentences(evidence([*RIGHT, sentence("Ann Lee met Bob in Rome", gold, found)]))
+    (row,) = part.rows
+    assert (row["given"], row["suggested"], row["tags"]) == (given, suggested, found.split())
+    assert row["location"] == "train.csv:7"
+    assert row["probability"] == pytest.approx(0.9 if suggested == "(none)" else 0.8)
+    assert set(row) == {"location", "tokens", "tags", "given", "suggested", "probability"}
+
+
+def test_an_entity_that_the_model_doubts_stays_and_so_does_the_rest_of_its_sentence() -> None:
+    both = sentence("Ann Lee met Bob in Rome", "O O O O O B-LOC", "B-PER I-PER O B-PER O B-LOC")
+    for scores in (both["answer"]["words"][0]["scores"], both["answer"]["words"][1]["scores"]):
+        scores.update(O=0.3, PER=0.4)  # less than PER has on average
+    (row,) = sentences(evidence([*RIGHT, both])).rows
+    assert (row["suggested"], row["tags"]) == ("PER: Bob", "O O O B-PER O B-LOC".split())
+
+
+def test_a_word_without_a_token_is_not_judged() -> None:
+    row = sentence("Ann Lee met Bob in Rome", "B-PER I-PER O B-PER O B-LOC", "O I-PER O B-PER O B-LOC")
+    row["answer"]["words"][0] |= {"score": 1.0, "scores": {"O": 1.0}}
+    assert not sentences(evidence([*RIGHT, row])).rows
+
+
+def test_labels_of_words_are_judged_one_by_one() -> None:
+    def words(gold: str, found: str) -> dict[str, Any]:
+        row = sentence("a b c", gold, found)
+        del row["answer"]["entities"]
+        return row
+
+    rows = [*(words("O PER LOC", "O PER LOC") for _ in range(5)), words("O LOC LOC", "O PER LOC")]
+    (row,) = sentences(evidence(rows, scheme="none")).rows
+    assert (row["given"], row["suggested"], row["tags"]) == ("LOC: b", "PER: b", ["O", "PER", "LOC"])
+
+
+def question(gold: str, answer: str, score: float, null: float = 0.0) -> dict[str, Any]:
+    answers = {"text": [gold], "answer_start": [0]} if gold else {"text": [], "answer_start": []}
+    said = {"answer": answer, "start": 4 if answer else 0, "score": score, "null_score": null}
+    return {"question": "who?", "context": "a long text", "answers": answers, "answer": said}
+
+
+def sure(tags: list[str]) -> dict[str, Any]:
+    """An answer with these tags, in BIO."""
+    types = [tag.partition("-")[2] or "O" for tag in tags]
+    words = [
+        {"word": "w", "tag": tag, "score": 0.9, "scores": {**dict.fromkeys(("O", "PER", "LOC"), 0.05), kind: 0.9}}
+        for tag, kind in zip(tags, types, strict=True)
+    ]
+    return {"words": words, "entities": [{"score": 0.9}] * len(tagging.entities(tags))}
+
+
+PEOPLE = [["B-PER", "O", "B-LOC"]] * 4
+CORRECTED = {  # task -> the file, the columns of its rows, the answers to them, and the target of the first after that
+    "label": (
+        {"name": "text-classification", "labels": {"0": "bad", "1": "good"}},
+        [{"text": f"row {row}", "label": str(int(row in (0, 2)))} for row in range(4)],
+        [{"scores": {"bad": 0.9, "good": 0.1}}, *[{"scores": {"bad": 1 - p, "good": p}} for p in (0.1, 0.9, 0.2)]],
+        "0",
+    ),
+    "labels": (
+        {"name": "text-classification"},
+        [{"text": f"row {row}", "labels": each} for row, each in enumerate((["a"], ["a", "b"], ["b"], ["a", "b"]))],
+        [{"scores": {"a": a, "b": b}} for a, b in ((0.8, 0.9), (0.8, 0.8), (0.1, 0.8), (0.8, 0.8))],
+        ["a", "b"],
+    ),
+    "tags": (
+        {"name": "token-classification"},
+        [{"tokens": ["Ann", "in", "Rome"], "tags": tags} for tags in (["O", "O", "B-LOC"], *PEOPLE)],
+        [sure(tags) for tags in (PEOPLE[0], *PEOPLE)],
+        PEOPLE[0],
+    ),
+    "spans": (
+        {"name": "token-classification"},
+        [
+            {"text": "Ann in Rome", "spans": [{"start": a, "end": b, "label": kind} for a, b, kind in spans]}
+            for spans in ([(7, 11, "LOC")], *[[(0, 3, "PER"), (7, 11, "LOC")]] * 4)
+        ],
+        [sure(tags) for tags in (PEOPLE[0], *PEOPLE)],
+        PEOPLE[0],
+    ),
+    "answers": (
+        {"name": "question-answering"},
+        [
+            {"question": f"what sat {row}?", "context": "the cat sat on the mat", "answers": ["mat", "cat"][row > 0]}
+            for row in range(3)
+        ],
+        [{"answer": "cat", "start": 4, "score": 0.9, "null_score": 0.0}] * 3,
+        {"text": ["cat"], "answer_start": [4]},
+    ),
+    "score": (
+        {"name": "text-classification", "kind": "regression"},
+        [{"text": f"row {row}", "score": row + 9.0 * (row == 0)} for row in range(30)],
+        [{"score": float(row)} for row in range(30)],
+        0.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("target", CORRECTED)
+def test_the_list_corrects_the_rows_that_it_was_made_from(target: str, tmp_path: Path) -> None:
+    task, given, answers, expected = CORRECTED[target]
+    file = small.write_rows(tmp_path / "train.jsonl", given)
+    kind = get_task(task["name"])
+    options = kind.Options.model_validate(task)
+
+    def read(**data: Any) -> Data:
+        return small.read_data(DataSpec.model_validate({"source": {"train": str(file)}, **data}), kind, options)
+
+    before = read()
+    places = [before.origins["train"].public(row) for row in range(len(given))]
+    rows = [
+        {**row, "location": place, "fold": 1, "answer": answer}
+        for row, place, answer in zip(before.rows["train"], places, answers, strict=True)
+    ]
+    part = labels(Evidence(SimpleNamespace(task=options), rows))  # type: ignore[arg-type]
+    assert [row["location"] for row in part.rows] == ["train.jsonl:1"]
+    write_lists(part, tmp_path)
+    column = "tags" if target == "spans" else target
+    for name in ("labels.jsonl", "labels.csv"):
+        after = read(relabel=str(tmp_path / name)).rows["train"]
+        changed = after[column][0]
+        assert changed == (pytest.approx(expected, abs=2) if target == "score" else expected)
+        assert changed == part.rows[0][column]
+        assert list(after)[1:] == list(before.rows["train"])[1:]
+
+
+def test_wrong_answers_are_those_without_a_shared_word_that_are_as_probable_as_right_ones() -> None:
+    right = [question("the red cat", "red cat", 0.6), question("a dog", "dog", 0.8), question("", "", 0.5, 0.5)]
+    wrong = [
+        question("a dog", "green mat", 0.71),
+        question("", "blue mat", 0.75, 0.25),
+        question("a dog", "", 0.9, 0.9),
+    ]
+    unsure = [
+        question("a dog", "green mat", 0.65),
+        question("a dog", "", 0.37, 0.37),
+        question("a dog", "dog house", 0.7),
+    ]
+    part = questions(evidence([*right, *wrong, *unsure]))
+    shown = [(row["given"], row["suggested"], row["probability"]) for row in part.rows]
+    assert shown == [("a dog", "(no answer)", 0.9), ("(no answer)", "blue mat", 0.75), ("a dog", "green mat", 0.71)]
+    assert part.rows[0]["answers"] == {"text": [], "answer_start": []}
+    assert part.rows[1]["answers"] == {"text": ["blue mat"], "answer_start": [4]}
+
+
+# --- the command
+
+
+def run_with_answers(folder: Path, encoder: Path) -> Path:
+    """A run's recipe, data and out-of-fold answers: its models are sure of the true label of each row but one."""
+    small.write_recipe(folder, encoder, splits=("train",))
+    rows = small.read_rows(folder / "train.jsonl")
+    for index in (4, 9):
+        rows[index]["label"] = "good" if rows[index]["label"] == "bad" else "bad"
+    rows[9]["text"] = EVIL
+    small.write_rows(folder / "train.jsonl", rows)
+    lines = []
+    for index, row in enumerate(rows):
+        true = ("good", "bad")[index % 2]
+        score = 0.6 if index == 7 else 0.85 + index / 100
+        scores = {"bad": score, "good": 1 - score} if true == "bad" else {"bad": 1 - score, "good": score}
+        answer = {"label": true, "score": score, "scores": scores}
+        lines.append({**row, "location": f"train.jsonl:{index + 1}", "fold": 1 + index % 2, "answer": answer})
+    run = folder / "run"
+    small.write_rows(run / "predictions" / "train-oof.jsonl", lines)
+    (run / "recipe.yaml").write_text(to_yaml(load_recipe(folder / "small.yaml", ["folds=2"])), encoding="utf-8")
+    return run
+
+
+def test_the_audit_of_a_run_lists_its_flipped_labels_first(
+    tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_with_answers(tmp_path, tiny_encoder)
+    assert main(["audit", str(run), "--output-dir", str(tmp_path / "a b")]) == 0
+    assert capsys.readouterr().out == (
+        f"2 of 16 rows (12.5%) are likely to have a wrong label.\n\nall parts: {tmp_path}/a b/audit.html\n"
+    )
+    rows = small.read_rows(tmp_path / "a b" / "labels.jsonl")
+    assert [(row["location"], row["given"], row["label"]) for row in rows] == [
+        ("train.jsonl:10", "good", "bad"),
+        ("train.jsonl:5", "bad", "good"),
+    ]
+    assert rows[0]["probability"] == 0.94
+    with (tmp_path / "a b" / "labels.csv").open(encoding="utf-8-sig", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert table == [{name: str(value) for name, value in row.items()} for row in rows]
+    page = (tmp_path / "a b" / "audit.html").read_text(encoding="utf-8")
+    assert f"data.relabel={tmp_path}/a b/labels.jsonl&#39;" in page
+    again = bertkit.audit(run, tmp_path / "a b")
+    assert again.frame()["location"].tolist() == ["train.jsonl:10", "train.jsonl:5"]
+    assert callable(bertkit.audit)  # still, after its modules were imported
+
+
+def test_the_page_is_self_contained_and_escapes_texts(tiny_encoder: Path, tmp_path: Path) -> None:
+    run = run_with_answers(tmp_path, tiny_encoder)
+    bertkit.audit(run, tmp_path / "audit")
+    text = (tmp_path / "audit" / "audit.html").read_text(encoding="utf-8")
+    page = well_formed(text, beside=r"labels\.(jsonl|csv)")
+    assert EVIL in page.text
+    assert "<script>alert" not in text
+    assert "train.jsonl:10" in page.text
+
+
+def test_a_long_list_is_whole_in_its_files_and_shortened_on_the_page() -> None:
+    rows = [{"location": f"train.csv:{number}", "text": "x", "given": "a"} for number in range(250)]
+    recipe = SimpleNamespace(data=SimpleNamespace(relabel="first.jsonl"))
+    html = page([Part("labels", "Labels to check", "Many.", rows, ["given"])], Path("audit"), recipe)  # type: ignore[arg-type]
+    assert well_formed(html, beside=r"labels\.(jsonl|csv)").text.count("train.csv:") == 100
+    assert "The first 100 are listed here" in html
+    assert 'data.relabel=["first.jsonl", "audit/labels.jsonl"]' in unescape(html)
+
+
+def test_an_audit_of_a_recipe_trains_the_folds_and_continues_where_it_was_stopped(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.write_recipe(tmp_path, tiny_encoder, splits=("train",))
+    words = ["audit", str(tmp_path / "small.yaml"), "folds=2", "--output-dir", str(tmp_path / "audit")]
+    assert main(words) == 0
+    answers = (tmp_path / "audit" / "predictions" / "train-oof.jsonl").read_bytes()
+    (tmp_path / "audit" / "audit.html").unlink()
+    assert main(words) == 0
+    assert (tmp_path / "audit" / "audit.html").is_file()
+    assert (tmp_path / "audit" / "predictions" / "train-oof.jsonl").read_bytes() == answers
+
+
+def test_what_cannot_be_audited_is_said_before_anything_is_written(
+    tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_with_answers(tmp_path, tiny_encoder)
+    other, audited = tmp_path / "other", tmp_path / "audited"
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    bertkit.audit(run, audited)
+    answers = run / "predictions" / "train-oof.jsonl"
+    lines = answers.read_text(encoding="utf-8").splitlines()
+    small_recipe = str(tmp_path / "small.yaml")
+    for words, what in (
+        ([str(run), "--output-dir", str(other)], "is neither empty nor an audit"),
+        ([str(run), "--output-dir", str(other / "notes.txt")], "is not a folder"),
+        ([small_recipe, "folds=3", "--output-dir", str(audited)], "was started with another recipe"),
+        ([str(tmp_path / "none.yaml"), "--output-dir", str(tmp_path / "new")], "none.yaml"),
+        ([str(other), "--output-dir", str(tmp_path / "new")], str(other)),
+        ([small_recipe, "task.name=pretraining", "--output-dir", str(tmp_path / "new")], "no labels to audit"),
+    ):
+        assert main(["audit", *words]) == 2, words
+        assert what in capsys.readouterr().err
+    for damage, what in (
+        ([*lines[:3], lines[3][:-20]], "train-oof.jsonl:4: is damaged"),
+        ([], "train-oof.jsonl"),
+        ([line.replace('"scores"', '"other"') for line in lines], "train-oof.jsonl"),
+    ):
+        answers.write_text("\n".join(damage), encoding="utf-8")
+        assert main(["audit", str(run), "--output-dir", str(tmp_path / "new")]) == 2
+        assert what in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_rankings_have_no_audit_of_labels() -> None:
+    rows = [{"query": "q", "document": "d", "label": 1.0, "answer": {"score": 0.5}}]
+    part = labels(evidence(rows, name="text-ranking"))
+    assert not part.rows
+    assert part.summary.startswith("There is no audit of labels for text-ranking")
