@@ -25,6 +25,11 @@ from bertkit.validation import KeyProblem, did_you_mean
 _HEADED = ("csv", "tsv", "xlsx", "conll")  # formats whose columns `data.header` can name
 PAIR_LOSSES = ("cosent", "cosine-mse", "multiple-negatives-ranking")  # losses of sentence-similarity without labels
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
+WITHOUT_TRAINER = ("head", "contrastive")  # methods of text-classification that transformers' Trainer does not run
+STILL_READ = (  # of `training`, by these methods
+    *("per_device_eval_batch_size", "bf16", "metric_for_best_model", "greater_is_better"),
+    *("eval_strategy", "save_strategy"),  # which every written recipe has
+)
 # keys whose texts may be paths
 _PATHS = (
     ("data", "source"),
@@ -46,7 +51,12 @@ def check_settings(
     options: the type of the task's options, or None where the task is not known. own_metrics: as for `load_recipe`.
     """
     task, training = data.get("task", {}), data.get("training", {})
-    rules = (*_section_rules(data, task), *_loss_rules(task, training), *_training_rules(data, training, options))
+    rules = (
+        *_section_rules(data, task),
+        *_loss_rules(task, training),
+        *_training_rules(data, training, options),
+        *_method_rules(data, task, training),
+    )
     for applies, key, what, fix in rules:
         if applies:
             yield KeyProblem(tuple(key.split(".")), what, fix)
@@ -159,6 +169,31 @@ def _training_rules(
          "documents of pretraining have no targets that a fold could be scored by", "remove it"),
         (peft and freeze, "freeze", "`peft` already freezes the whole encoder", "remove `freeze` or `peft`"),
     )  # fmt: skip
+
+
+def _method_rules(data: Mapping[str, Any], task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterator[_Rule]:
+    method = task.get("method")
+    if method in (None, "full"):
+        return
+    without = method in WITHOUT_TRAINER
+    what, fix = f"has no effect with task.method {method}", "remove it, or write method: full"
+    for section in ("distillation", *(("early_stopping", "peft", "freeze") if without else ())):
+        yield data.get(section) is not None, section, what, fix
+    for key in training if without else ():
+        fix = f"remove it (~training.{key} on the command line), or write method: full"
+        yield key not in STILL_READ, f"training.{key}", what, fix
+    yield (
+        data.get("model", {}).get("config") is not None,
+        "model.config",
+        f"a new encoder has learned nothing, and task.method {method} needs the vectors of a pretrained one",
+        "name a pretrained encoder in model.name, or write method: full",
+    )
+    yield (
+        method == "contrastive" and task.get("kind") == "regression",
+        "task.method",
+        "contrastive fine-tuning needs labels, not numbers",
+        "write method: head",
+    )
 
 
 def _check_labels(task: Mapping[str, Any]) -> Iterator[KeyProblem]:

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from bertkit import sections
 from bertkit.data.memory import store_rows
 from bertkit.errors import Problem, RecipeError
-from bertkit.recipe.checks import ROWS, check_settings, resolve_paths, without
+from bertkit.recipe.checks import ROWS, STILL_READ, WITHOUT_TRAINER, check_settings, resolve_paths, without
 from bertkit.recipe.errors import Report
 from bertkit.recipe.given import RENAMED, SECTIONS, place, plain_sections
 from bertkit.recipe.overrides import apply_overrides
@@ -43,6 +43,7 @@ TRAINING_DEFAULTS = {
     "logging_steps": 50,
     "save_total_limit": 2,  # the best and the newest
 }
+FEW_ROWS = {"learning_rate": 2e-4, "num_train_epochs": 20, "per_device_train_batch_size": 16}  # of `method: full`
 
 
 class Sections(Section):
@@ -84,7 +85,8 @@ class Sections(Section):
     def _complete(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         """The values that are not given."""
         by_tokens = info.data.get("batching") is not None
-        defaults = {name: value for name, value in TRAINING_DEFAULTS.items() if not by_tokens or name not in ROWS}
+        known = _training_defaults(info.data.get("task"))
+        defaults = {name: value for name, value in known.items() if not by_tokens or name not in ROWS}
         return {**defaults, **_saving(given), **given}
 
 
@@ -111,7 +113,7 @@ class Recipe(Sections):
         """The sections, without those values of `training` that follow from others."""
         given = self.model_dump()
         training = given["training"]
-        follows = {**TRAINING_DEFAULTS, **_saving(training), "eval_strategy": None}
+        follows = {**_training_defaults(self.task), **_saving(training), "eval_strategy": None}
         given["training"] = {key: value for key, value in training.items() if follows.get(key) != value}
         return given
 
@@ -257,6 +259,14 @@ def _complete(data: dict[str, Any], report: Report, check_files: bool, own_metri
 def _valid(clean: Mapping[str, Any]) -> Recipe:
     """The recipe of data that are checked already."""
     return Recipe.model_construct(**dict(Sections.model_validate(clean)))
+
+
+def _training_defaults(task: TaskOptions | None) -> dict[str, Any]:
+    """TRAINING_DEFAULTS, as the task's method changes them."""
+    method = dict(task or ()).get("method")
+    if method in WITHOUT_TRAINER:
+        return {name: value for name, value in TRAINING_DEFAULTS.items() if name in STILL_READ}
+    return {**TRAINING_DEFAULTS, **(FEW_ROWS if method else {})}
 
 
 def _saving(training: Mapping[str, Any]) -> dict[str, Any]:

@@ -242,6 +242,14 @@ def assigned_labels(names: Sequence[str], probabilities: list[float], thresholds
     return {"labels": labels, "scores": dict(zip(names, probabilities, strict=True))}
 
 
+def label_answers(logits: Floats, options: Any, names: Sequence[str], *, exclusive: bool) -> Iterator[Answer]:
+    """The answers to logits `(rows, labels)`: with one label where they are exclusive, else with any number."""
+    table, thresholds = probabilities(logits, options, names, exclusive=exclusive), limits(options, names)
+    if exclusive:
+        return single_labels(names, table, thresholds, options.costs)
+    return (assigned_labels(names, row, thresholds) for row in table.tolist())
+
+
 def is_pair(options: Any, rows: Dataset) -> bool:
     """Whether the rows are pairs of texts. Raises DataError where the options say otherwise."""
     pair = "text_b" in rows.column_names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
@@ -30,9 +30,11 @@ from bertkit.tasks.labels import Cost, Labels, Probability, Weights
 if TYPE_CHECKING:
     from datasets import Dataset
     from torch import Tensor
+    from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel
 
 TARGETS: dict[Kind, str] = {"single-label": "label", "multi-label": "labels", "regression": "score"}
+ON_VECTORS = ("auto", "head", "contrastive")  # methods whose model is linear in the vectors of its encoder
 PROBLEMS = {kind: f"{kind.replace('-', '_')}_classification" for kind in TARGETS} | {"regression": "regression"}
 
 
@@ -46,6 +48,11 @@ class TextClassificationOptions(TaskOptions):
     )
     pair: bool | None = Field(None, description="null: by the columns, `text` or `text_a` and `text_b`.")
     labels: Labels = Field(None, description="Label names in order, or {value in the data: name}. null: from train.")
+    method: Literal["auto", "head", "contrastive", "full"] | None = Field(
+        None,
+        description="For few rows: a linear model on the frozen encoder, after contrastive fine-tuning or without it; "
+        "fine-tuning with settings for few rows; or the best of these. null: fine-tuning.",
+    )
     overflow: Literal["truncate", "window", "error"] = Field(
         "truncate", description="Texts longer than max_length: truncated and counted, pooled over windows, or refused."
     )
@@ -75,8 +82,8 @@ class TextClassificationOptions(TaskOptions):
 class TextClassification(own.Labelled, Task[TextClassificationOptions]):
     """Labels for texts, from the pooled first token (Devlin et al. 2019, section 4.1).
 
-    The model is transformers' own `…ForSequenceClassification`. Under `overflow: window` a row's logits are
-    the mean of its windows' logits, in training as in prediction.
+    The model is transformers' own `…ForSequenceClassification`; by a method of `ON_VECTORS`, an encoder with a linear
+    head. Under `overflow: window` a row's logits are the mean of its windows' logits, in training as in prediction.
     """
 
     Options = TextClassificationOptions
@@ -173,7 +180,21 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
         from transformers import AutoModelForSequenceClassification
 
         settings = classifier(self.names or ["score"]) | {"problem_type": PROBLEMS[self.kind]}
+        if self.options.method in ON_VECTORS and (new_head or (encoder.folder / "modules.json").is_file()):
+            from bertkit.models.heads.vectors import linear_classifier
+
+            return linear_classifier(encoder, settings, new_head=new_head)
         return load_model(encoder, AutoModelForSequenceClassification, settings, new_head=new_head)
+
+    def extra_modules(self, model: Any) -> Mapping[str, Module]:
+        from bertkit.models.heads.vectors import linear_modules
+
+        return linear_modules(model)
+
+    def extra_files(self, model: Any) -> Mapping[str, Any]:
+        from bertkit.models.heads.vectors import linear_files
+
+        return linear_files(model, self.max_length)
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy, binary cross-entropy over all labels, or squared error; `logits` are `(windows, labels)`."""
@@ -211,14 +232,7 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
         marks = [{"truncated": cut} for cut in (numbers(features, "lost")[starts] > 0).tolist()]
         if self.kind == "regression":
             return [{"score": score} | marked for score, marked in zip(logits[:, 0].tolist(), marks, strict=True)]
-        single = self.kind == "single-label"
-        table = own.probabilities(logits, self.options, self.names, exclusive=single)
-        thresholds = own.limits(self.options, self.names)
-        answers = (
-            own.single_labels(self.names, table, thresholds, self.options.costs)
-            if single
-            else (own.assigned_labels(self.names, row, thresholds) for row in table.tolist())
-        )
+        answers = own.label_answers(logits, self.options, self.names, exclusive=self.kind == "single-label")
         return [answer | marked for answer, marked in zip(answers, marks, strict=True)]
 
     # --- answers -> scores

@@ -16,7 +16,7 @@ from bertkit.data.table import numbers
 from bertkit.encoding.padding import Arrays
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, Problem, require_finite
-from bertkit.models.encoder import Encoder, load_extra_module, load_model
+from bertkit.models.encoder import Encoder
 from bertkit.models.untrusted import read_object
 from bertkit.tasks.base import Batch, Task, TaskOptions
 
@@ -164,17 +164,9 @@ class VectorTask(Task[V]):
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         """AutoModel with the layout behind it."""
-        from transformers import AutoModel
+        from bertkit.models.heads.vectors import load_with_layout
 
-        from bertkit.models.heads.vectors import DENSE, attach
-
-        model: Any = load_model(encoder, AutoModel, {}, new_head=new_head)
-        if "pooler" in dict(model.named_children()):
-            model.pooler.requires_grad_(False)  # nothing reads it
-        attach(model, self.options.layout)
-        if self.options.dense and (not new_head or (encoder.folder / DENSE).is_dir()):
-            load_extra_module(encoder, f"{DENSE}/model", model.dense)
-        return model  # type: ignore[no-any-return]
+        return load_with_layout(encoder, {}, self.options.layout, new_head=new_head)
 
     def extra_modules(self, model: Any) -> Mapping[str, Module]:
         """The dense layer and the classifier, where the model has them."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import read_json
-from bertkit.models.encoder import Encoder, load_extra_module
+from bertkit.models.encoder import Encoder, load_extra_module, load_model
 from bertkit.models.untrusted import read_object
 
 if TYPE_CHECKING:
@@ -52,6 +54,24 @@ class Dense(nn.Module):
         return activated
 
 
+class LinearHead(Dense):
+    """A linear function of vectors `(texts, size)` -> logits `(texts, labels)`; layout: what the vectors come from."""
+
+    def __init__(self, size: int, labels: int, layout: Layout) -> None:
+        super().__init__(size, Layout(dense=labels))
+        self.layout = layout
+        nn.init.normal_(self.linear.weight, std=0.02)
+        nn.init.zeros_(self.linear.bias)
+
+
+@dataclass
+class VectorLogits(ModelOutput):
+    """Outputs of an encoder with a LinearHead, in fp32."""
+
+    logits: Tensor | None = None  # (texts, labels)
+    vectors: Tensor | None = None  # (texts, size)
+
+
 def pool(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
     """`(texts, tokens, size)` and `(texts, tokens)` of 0 and 1 -> `(texts, size)`, fp32; special tokens count."""
     hidden = hidden.float()
@@ -82,6 +102,58 @@ def attach(model: PreTrainedModel, layout: Layout) -> None:
     model.register_forward_hook(vectors, with_kwargs=True)
 
 
+def load_with_layout(encoder: Encoder, settings: dict[str, Any], layout: Layout, *, new_head: bool) -> PreTrainedModel:
+    """AutoModel with the layout behind it; `settings` and `new_head` are those of `load_model`."""
+    from transformers import AutoModel
+
+    model: Any = load_model(encoder, AutoModel, settings, new_head=new_head)
+    if "pooler" in dict(model.named_children()):
+        model.pooler.requires_grad_(False)  # nothing reads it
+    attach(model, layout)
+    if layout.dense and (not new_head or (encoder.folder / DENSE).is_dir()):
+        load_extra_module(encoder, f"{DENSE}/model", model.dense)
+    return model  # type: ignore[no-any-return]
+
+
+def linear_classifier(encoder: Encoder, settings: dict[str, Any], *, new_head: bool) -> PreTrainedModel:
+    """The encoder with the layout of its folder (a plain encoder's: mean, unit length), and a LinearHead behind it."""
+    layout = read_layout(encoder.folder, head=not new_head)[0]
+    if not (encoder.folder / "modules.json").is_file():
+        layout = layout._replace(normalize=True)
+    model: Any = load_with_layout(encoder, settings, layout, new_head=new_head)
+    model.classifier = LinearHead(layout.dense or model.config.hidden_size, model.config.num_labels, layout)
+    if not new_head:
+        load_extra_module(encoder, f"{head_folder(layout)}/model", model.classifier)
+    model.register_forward_hook(_with_logits)
+    return model  # type: ignore[no-any-return]
+
+
+def _with_logits(model: Any, inputs: Any, outputs: Mapping[str, Tensor]) -> VectorLogits:
+    vectors = outputs["vectors"]
+    with torch.autocast(vectors.device.type, enabled=False):
+        return VectorLogits(logits=model.classifier(vectors), vectors=vectors)
+
+
+def linear_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Place in a model folder -> module, for those that a model of `linear_classifier` has behind its encoder."""
+    parts = dict(model.named_children())
+    if not isinstance(head := parts.get("classifier"), LinearHead):
+        return {}
+    dense = {f"{DENSE}/model": parts["dense"]} if head.layout.dense else {}
+    return {**dense, f"{head_folder(head.layout)}/model": head}
+
+
+def linear_files(model: Any, longest: int) -> dict[str, Any]:
+    """`files` of a model of `linear_classifier`; none of another model."""
+    heads = [each for each in linear_modules(model).values() if isinstance(each, LinearHead)]
+    return files(heads[0].layout, model.config.hidden_size, longest, model.config.num_labels) if heads else {}
+
+
+def head_folder(layout: Layout) -> str:
+    """The folder of a LinearHead: the last of the modules."""
+    return f"{2 + (layout.dense > 0) + layout.normalize}_Dense"
+
+
 def attach_classifier(model: Any, size: int, classes: int, encoder: Encoder | None) -> None:
     """A linear classifier over (u, v, |u - v|), for vectors u and v of `size` numbers.
 
@@ -101,14 +173,15 @@ def _with_classifier(model: Any, inputs: Any, outputs: Any) -> Any:
     return {**outputs, "weight": model.classifier.weight.clone(), "bias": model.classifier.bias.clone()}
 
 
-def read_layout(folder: Path) -> tuple[Layout, int | None, bool]:
+def read_layout(folder: Path, *, head: bool = False) -> tuple[Layout, int | None, bool]:
     """The layout of a model folder, its limit in tokens where it states one, and whether its texts are lowercased.
 
-    Mean pooling for a plain encoder. Raises ModelError on modules that bertkit does not know.
+    Mean pooling for a plain encoder. head: whether the last module is a LinearHead, which is no part of the layout.
+    Raises ModelError on modules that bertkit does not know.
     """
     if not (folder / "modules.json").is_file():
         return Layout(), None, False
-    modules = _modules(folder)
+    modules = _modules(folder, head)
     if not _KNOWN.fullmatch(" ".join(modules)):
         what = f"its modules are {', '.join(modules) or 'none'}"
         fix = "bertkit reads Transformer, Pooling and optionally Dense and Normalize, in this order."
@@ -139,14 +212,14 @@ def _is_integer(value: Any, least: int, most: float = float("inf")) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def _modules(folder: Path) -> dict[str, Path]:
-    """Kind -> folder, in order; a module of another library by its full name. Raises ModelError."""
+def _modules(folder: Path, head: bool) -> dict[str, Path]:
+    """Kind -> folder, in order, without a head; a module of another library by its full name. Raises ModelError."""
     file = folder / "modules.json"
     listed = read_json(file)
     if not isinstance(listed, list) or not all(isinstance(module, dict) for module in listed):
         raise ModelError(Problem(str(file), "not a list of modules"))
     folders: dict[str, Path] = {}
-    for module in listed:
+    for module in listed[: len(listed) - head]:
         name, inside = str(module.get("type", "")), folder / str(module.get("path", ""))
         if not inside.resolve().is_relative_to(folder.resolve()):
             raise ModelError(Problem(str(file), f"names {inside}, which is outside of the model"))
@@ -189,12 +262,16 @@ def _pooling(file: Path) -> Pooling:
     return only
 
 
-def files(layout: Layout, size: int, longest: int) -> dict[str, Any]:
-    """File name -> JSON with which sentence-transformers (2 to 6) opens the folder; `size`: of the hidden states."""
+def files(layout: Layout, size: int, longest: int, labels: int = 0) -> dict[str, Any]:
+    """File name -> JSON with which sentence-transformers (2 to 6) opens the folder.
+
+    size: of the hidden states. labels: outputs of a LinearHead; 0: none.
+    """
     at = "sentence_transformers.models"
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
     kinds += [(DENSE, "Dense")] if layout.dense else []
     kinds += [(f"{len(kinds)}_Normalize", "Normalize")] if layout.normalize else []
+    kinds += [(head_folder(layout), "Dense")] if labels else []
     contents: dict[str, Any] = {
         "modules.json": [
             {"idx": index, "name": str(index), "path": path, "type": f"{at}.{kind}"}
@@ -209,11 +286,17 @@ def files(layout: Layout, size: int, longest: int) -> dict[str, Any]:
         },
     }
     if layout.dense:
-        home = "linear" if layout.activation == "Identity" else "activation"
-        contents[f"{DENSE}/config.json"] = {
-            "in_features": size,
-            "out_features": layout.dense,
-            "bias": layout.bias,
-            "activation_function": f"torch.nn.modules.{home}.{layout.activation}",
-        }
+        contents[f"{DENSE}/config.json"] = _dense_config(size, layout)
+    if labels:
+        contents[f"{head_folder(layout)}/config.json"] = _dense_config(layout.dense or size, Layout(dense=labels))
     return contents
+
+
+def _dense_config(size: int, layout: Layout) -> dict[str, Any]:
+    home = "linear" if layout.activation == "Identity" else "activation"
+    return {
+        "in_features": size,
+        "out_features": layout.dense,
+        "bias": layout.bias,
+        "activation_function": f"torch.nn.modules.{home}.{layout.activation}",
+    }

@@ -1,0 +1,177 @@
+"""A regularised linear model on the vectors of texts, by scikit-learn; its strength is chosen by cross-validation."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from scipy.special import log_expit, logit, logsumexp
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.model_selection import KFold, StratifiedKFold
+
+from bertkit.evaluation.intervals import Floats
+from bertkit.evaluation.metrics import Kind
+
+STRENGTHS = (1.0, 4.0, 16.0, 64.0, 256.0)  # C of LogisticRegression, for vectors of length 1
+ALPHAS = tuple(1 / C for C in STRENGTHS)  # of Ridge
+FOLDS = 5  # at most
+UNCHECKED = 16.0  # C where no label has two rows, so that nothing can be held out
+ITERATIONS = 1000
+ABSENT = 20.0  # how far the logit of a label without rows is below the lowest bias
+
+Weights: TypeAlias = Mapping[int, float] | None  # label id -> weight of its rows
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Vectors `(rows, size)` and their targets: label ids, 0/1 `(rows, labels)`, or numbers `(rows,)`."""
+
+    vectors: Floats
+    targets: np.ndarray[Any, Any]
+
+    def __getitem__(self, rows: Any) -> Examples:
+        return Examples(self.vectors[rows], self.targets[rows])
+
+    def __add__(self, other: Examples) -> Examples:
+        return Examples(np.concatenate([self.vectors, other.vectors]), np.concatenate([self.targets, other.targets]))
+
+
+@dataclass(frozen=True)
+class Linear:
+    """logits = vectors @ weight.T + bias: `(labels, size)` and `(labels,)`."""
+
+    weight: Floats
+    bias: Floats
+    strength: float  # C; of a regression 1 / alpha
+    with_names: bool = False  # whether the names of the labels were rows too
+
+    def logits(self, vectors: Floats) -> Floats:
+        """`(rows, labels)`."""
+        return vectors @ self.weight.T + self.bias
+
+
+def words_of(names: Sequence[str]) -> list[str]:
+    """Label names as texts, `card_arrival` as "card arrival"; none where a name has no letter."""
+    spaced = [" ".join(re.sub(r"[\W_]+|(?<=[a-z])(?=[A-Z])", " ", name).split()) for name in names]
+    return spaced if all(re.search(r"[^\W\d]", name) for name in spaced) else []
+
+
+def fit_linear(
+    kind: Kind,
+    rows: Examples,
+    labels: int,
+    *,
+    names: Examples | None = None,
+    weights: Weights = None,
+    seed: int = 0,
+) -> Linear:
+    """Fit on all rows, with the strength of least log loss in stratified cross-validation; of a regression, by
+    generalised cross-validation of the squared error.
+
+    names: vectors of the labels' names; they are rows too where that lowers the log loss of the real ones. weights: of
+    multi-label those of positive rows.
+    """
+    if kind == "regression":
+        ridge = RidgeCV(ALPHAS).fit(rows.vectors, rows.targets)
+        return Linear(ridge.coef_[None], np.array([ridge.intercept_]), 1 / ridge.alpha_)
+    choices = [None, names] if names else [None]
+    losses = {
+        (C, added is not None): loss
+        for added in choices
+        for C, loss in held_out_losses(kind, rows, labels, added, weights, seed).items()
+    }
+    strength, with_names = min(losses, key=lambda choice: losses[choice]) if losses else (UNCHECKED, names is not None)
+    more = names if with_names else None
+    (model,) = _path(kind, rows + more if more else rows, labels, [strength], weights)
+    return replace(model, with_names=with_names)
+
+
+def held_out_losses(
+    kind: Kind,
+    rows: Examples,
+    labels: int,
+    names: Examples | None,
+    weights: Weights,
+    seed: int,
+) -> dict[float, float]:
+    """C -> log loss of held-out rows, a mean over rows (multi-label: and labels) in nats.
+
+    Rows whose label is not in the other folds are left out. Empty where no label has two rows.
+    """
+    exclusive = kind == "single-label"
+    most = int(np.bincount(rows.targets).max()) if exclusive else len(rows.targets)
+    if most < 2:
+        return {}
+    splitter = (StratifiedKFold if exclusive else KFold)(min(FOLDS, most), shuffle=True, random_state=seed)
+    totals, count = dict.fromkeys(STRENGTHS, 0.0), 0
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+        parts = list(splitter.split(rows.vectors, rows.targets if exclusive else None))
+    for learned, held in parts:
+        known = np.isin(rows.targets[held], rows.targets[learned]) if exclusive else np.full(len(held), True)
+        part, test = rows[learned], rows[held[known]]
+        for model in _path(kind, part + names if names else part, labels, STRENGTHS, weights):
+            totals[model.strength] += float(losses_of(kind, model.logits(test.vectors), test.targets).sum())
+        count += int(known.sum())
+    return {C: total / count for C, total in totals.items()} if count else {}
+
+
+def _path(kind: Kind, rows: Examples, labels: int, strengths: Sequence[float], weights: Weights) -> list[Linear]:
+    """A model for each strength, each begun with the one before."""
+    if kind == "multi-label":
+        each = [
+            _binary(rows.vectors, rows.targets[:, label], strengths, (weights or {}).get(label, 1.0))
+            for label in range(labels)
+        ]
+        return [
+            Linear(np.stack([of[at][0] for of in each]), np.array([of[at][1] for of in each]), C)
+            for at, C in enumerate(strengths)
+        ]
+    present = np.unique(rows.targets)
+    given = {label: weights[label] for label in present.tolist()} if weights else None
+    models = []
+    for C, coefficients, intercepts in _regressions(rows.vectors, rows.targets, strengths, given):
+        if len(present) == 2:  # softmax of (-z / 2, z / 2) is the sigmoid of z
+            coefficients, intercepts = (np.concatenate([-each, each]) / 2 for each in (coefficients, intercepts))
+        weight, bias = np.zeros((labels, rows.vectors.shape[1])), np.full(labels, intercepts.min() - ABSENT)
+        weight[present], bias[present] = coefficients, intercepts
+        models.append(Linear(weight, bias, C))
+    return models
+
+
+def _binary(vectors: Floats, targets: Floats, strengths: Sequence[float], weight: float) -> list[tuple[Floats, float]]:
+    """Weight `(size,)` and bias of one label for each strength; its odds alone where all rows agree."""
+    if len(np.unique(targets)) == 1:
+        odds = float(logit((targets.sum() + 0.5) / (len(targets) + 1)))
+        return [(np.zeros(vectors.shape[1]), odds)] * len(strengths)
+    found = _regressions(vectors, targets, strengths, {0: 1.0, 1: weight})
+    return [(coefficients[0], float(intercepts[0])) for _, coefficients, intercepts in found]
+
+
+def _regressions(
+    vectors: Floats, targets: np.ndarray[Any, Any], strengths: Sequence[float], weights: Weights
+) -> Iterator[tuple[float, Floats, Floats]]:
+    """C, coefficients and intercepts for each strength."""
+    if len(present := np.unique(targets)) == 1:
+        yield from ((C, np.zeros((len(present), vectors.shape[1])), np.zeros(1)) for C in strengths)
+        return
+    model = LogisticRegression(max_iter=ITERATIONS, warm_start=True, class_weight=weights)
+    for C in strengths:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.set_params(C=C).fit(vectors, targets)
+        yield C, model.coef_, model.intercept_
+
+
+def losses_of(kind: Kind, logits: Floats, targets: np.ndarray[Any, Any]) -> Floats:
+    """The log loss of each row `(rows,)`, in nats; multi-label: the mean over its labels."""
+    if kind == "single-label":
+        chosen: Floats = logsumexp(logits, axis=1) - np.take_along_axis(logits, targets[:, None], 1)[:, 0]
+        return chosen
+    each: Floats = -(targets * log_expit(logits) + (1 - targets) * log_expit(-logits))
+    return each.mean(1)

@@ -1,0 +1,216 @@
+"""task.method: a linear head, contrastive fine-tuning before it, and the choice of a method."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cases import GRADES, LABELS, LONG, NAME, SIDES, TEXTS, Case, encoder
+from safetensors.torch import save_file
+from scipy.special import expit, softmax
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.metrics import log_loss
+from sklearn.model_selection import StratifiedKFold
+
+from bertkit.inference.predictor import load
+from bertkit.inference.runner import Runner
+from bertkit.models.heads.vectors import Dense, Layout, files
+from bertkit.tasks.base import Task
+from bertkit.training import few_shot, linear
+from bertkit.training.linear import STRENGTHS, Examples, fit_linear
+from bertkit.training.seed import save
+
+CPU = torch.device("cpu")
+HEAD = {**NAME, "method": "head"}
+SETTINGS: dict[str, Any] = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}
+MULTI = {"text": TEXTS, "labels": [["good"] if s == 0 else ["bad", "long"] for s in SIDES]}
+PAIR = {"text_a": TEXTS, "text_b": TEXTS[::-1], "label": LABELS}
+KINDS = [
+    Case("single-label", HEAD, {"text": TEXTS, "label": LABELS}),
+    Case("three-labels", HEAD, {"text": TEXTS * 2, "label": [*LABELS[:-2], "odd", "odd"] * 2}),
+    Case("class-weights", {**HEAD, "class_weights": {"good": 3.0}}, {"text": TEXTS, "label": LABELS}),
+    Case("multi-label", HEAD, MULTI),
+    Case("pos-weight", {**HEAD, "pos_weight": "auto"}, MULTI),
+    Case("regression", HEAD, {"text": TEXTS, "score": GRADES}),
+    Case("pair", HEAD, PAIR),
+    Case("windows", {**HEAD, "overflow": "window", "stride": 4}, {"text": LONG, "label": LABELS}, max_length=16),
+]
+every_kind = pytest.mark.parametrize("case", KINDS, ids=[case.id for case in KINDS])
+
+
+def learned(case: Case, folder: Path) -> tuple[Any, Runner, Examples]:
+    """The task, the model fitted on the case's rows, and their vectors."""
+    task: Any = case.task(folder)
+    runner = Runner(task, task.model(encoder(folder)), CPU, "fp32", 4)
+    features = task.features(case.rows())
+    few_shot.learn(runner, features, seed=0)
+    return task, runner, few_shot.examples_of(runner, features)
+
+
+def answers(task: Task, runner: Runner, case: Case) -> list[dict[str, Any]]:
+    return list(task.answer(case.rows(), runner))
+
+
+@every_kind
+def test_a_head_answers_as_scikit_learn(case: Case, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few_shot, "words_of", lambda names: [])
+    task, runner, examples = learned(case, tiny_encoder)
+    x, y = examples.vectors, examples.targets
+    found = answers(task, runner, case)
+    C = few_shot.fit_head(task, examples, None, seed=0).strength
+    if task.kind == "regression":
+        expected = RidgeCV([1 / each for each in STRENGTHS]).fit(x, y).predict(x)
+        assert [each["score"] for each in found] == pytest.approx(expected, abs=1e-5)
+        return
+    table = np.array([list(each["scores"].values()) for each in found])
+    if task.kind == "single-label":
+        weights = {task.names.index(name): w for name, w in (task.options.class_weights or {}).items()}
+        model = LogisticRegression(C=C, max_iter=1000, class_weight=weights or None).fit(x, y)
+        np.testing.assert_allclose(table, model.predict_proba(x), atol=1e-5)
+        return
+    for label, name in enumerate(task.names):
+        weight = (task.options.pos_weight or {}).get(name, 1.0)
+        model = LogisticRegression(C=C, max_iter=1000, class_weight={0: 1.0, 1: weight}).fit(x, y[:, label])
+        odds = model.decision_function(x) - np.log(weight)
+        np.testing.assert_allclose(table[:, label], expit(odds), atol=1e-5)
+
+
+def clusters(labels: int, each: int, noise: float) -> Examples:
+    """Vectors of length 1 around a centre for each label."""
+    draw = np.random.default_rng(0)
+    targets = np.repeat(np.arange(labels), each)
+    vectors = draw.normal(size=(labels, 12))[targets] + noise * draw.normal(size=(len(targets), 12))
+    return Examples(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), targets)
+
+
+def by_hand(rows: Examples, names: Examples | None) -> dict[float, float]:
+    """C -> log loss of the held-out rows."""
+    losses = dict.fromkeys(STRENGTHS, 0.0)
+    for learned, held in StratifiedKFold(5, shuffle=True, random_state=3).split(rows.vectors, rows.targets):
+        part = rows[learned] + names if names else rows[learned]
+        for C in STRENGTHS:
+            model = LogisticRegression(C=C, max_iter=1000).fit(part.vectors, part.targets)
+            losses[C] += log_loss(rows.targets[held], model.predict_proba(rows.vectors[held])) * len(held)
+    return {C: loss / len(rows.targets) for C, loss in losses.items()}
+
+
+@pytest.mark.parametrize("noise", [0.3, 2.5])
+def test_the_strength_is_that_of_least_held_out_log_loss(noise: float) -> None:
+    rows = clusters(4, 6, noise)
+    losses = by_hand(rows, None)
+    found = linear.held_out_losses("single-label", rows, 4, None, None, seed=3)
+    assert found == pytest.approx(losses, rel=1e-2)
+    assert fit_linear("single-label", rows, 4, seed=3).strength == min(losses, key=losses.__getitem__)
+
+
+def test_noise_asks_for_more_regularisation() -> None:
+    assert fit_linear("single-label", clusters(4, 6, 0.3), 4).strength == STRENGTHS[-1]
+    assert fit_linear("single-label", clusters(4, 6, 2.5), 4).strength == STRENGTHS[0]
+
+
+def test_names_are_rows_only_where_held_out_rows_gain_from_them() -> None:
+    rows, centres = clusters(4, 5, 1.0), clusters(4, 1, 0.0)
+    good = fit_linear("single-label", rows, 4, names=centres, seed=3)
+    assert good.with_names
+    assert by_hand(rows, centres)[good.strength] < min(by_hand(rows, None).values())
+    misleading = Examples(centres.vectors, centres.targets[[1, 2, 3, 0]])
+    bad = fit_linear("single-label", rows, 4, names=misleading, seed=3)
+    assert not bad.with_names
+    np.testing.assert_allclose(bad.weight, fit_linear("single-label", rows, 4, seed=3).weight)
+
+
+def test_a_label_of_one_row_does_not_decide_the_strength() -> None:
+    rows = clusters(4, 6, 1.0)
+    single = Examples(-rows.vectors[:1], np.array([4]))
+    known = linear.held_out_losses("single-label", rows + single, 5, None, None, seed=3)
+    assert all(np.isfinite(loss) and loss < 5 for loss in known.values())
+
+
+def test_one_row_of_each_label_is_enough() -> None:
+    rows = clusters(3, 1, 0.0)
+    model = fit_linear("single-label", rows, 3)
+    assert model.strength == linear.UNCHECKED
+    assert model.logits(rows.vectors).argmax(1).tolist() == [0, 1, 2]
+
+
+def test_a_label_without_rows_is_never_the_likeliest_but_for_its_name() -> None:
+    rows = clusters(3, 4, 0.5)
+    model = fit_linear("single-label", rows, 4)
+    assert (softmax(model.logits(rows.vectors), 1)[:, 3] < 1e-6).all()
+    of_three = fit_linear("single-label", rows, 3)
+    np.testing.assert_allclose(model.logits(rows.vectors)[:, :3], of_three.logits(rows.vectors))
+    column = np.eye(2)[rows.targets % 2] * [1, 0]
+    multi = fit_linear("multi-label", Examples(rows.vectors, column), 2)
+    np.testing.assert_allclose(expit(multi.logits(rows.vectors))[:, 1], 0.5 / 13)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["card_arrival", "Refund_not_showing_up"], ["card arrival", "Refund not showing up"]),
+        (["sci.space", "CamelCase"], ["sci space", "Camel Case"]),
+        (["über/größe", "日本"], ["über größe", "日本"]),
+        (["0", "1"], []),
+        (["4.5", "good"], []),
+    ],
+)
+def test_names_as_words(names: list[str], words: list[str]) -> None:
+    assert linear.words_of(names) == words
+
+
+LAYOUTS = [
+    None,
+    Layout("cls"),
+    Layout("max", normalize=True),
+    Layout("mean", dense=6, activation="Tanh"),
+    Layout("cls", dense=6, bias=False, normalize=True),
+]
+
+
+def with_layout(tiny_encoder: Path, folder: Path, layout: Layout | None) -> Path:
+    """The encoder in a folder of sentence-transformers; None: as it is."""
+    if layout is None:
+        return tiny_encoder
+    shutil.copytree(tiny_encoder, folder)
+    for name, content in files(layout, 16, 32).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+    if layout.dense:
+        torch.manual_seed(4)
+        save_file(Dense(16, layout).state_dict(), folder / "2_Dense" / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sentence_transformers_gives_the_logits_of_a_saved_head(
+    layout: Layout | None, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+
+    task, runner, examples = learned(KINDS[1], with_layout(tiny_encoder, tmp_path / "encoder", layout))
+    save(runner.model, task, tmp_path / "model", SETTINGS)
+    theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(TEXTS)
+    linear = few_shot.fit_head(task, examples, few_shot.names_of(runner), seed=0)
+    np.testing.assert_allclose(theirs, linear.logits(examples.vectors)[:8], atol=1e-4)
+    found = [list(each["scores"].values()) for each in load(tmp_path / "model")(TEXTS)]
+    np.testing.assert_allclose(found, softmax(theirs, 1), atol=1e-5)
+    assert not list((tmp_path / "model").rglob("*.bin"))
+
+
+@pytest.mark.parametrize("layout", [None, Layout("cls"), Layout("max", normalize=True)])
+def test_the_vectors_are_those_of_sentence_transformers(
+    layout: Layout | None, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+
+    folder = with_layout(tiny_encoder, tmp_path / "encoder", layout)
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, normalize_embeddings=layout is None)
+    _, _, examples = learned(KINDS[0], folder)
+    np.testing.assert_allclose(examples.vectors, theirs, atol=1e-6)
