@@ -99,6 +99,8 @@ CASES = [
         {**NAME, "pos_weight": "auto"},
         {"text": TEXTS, "labels": [["good"] if s == 0 else ["bad", "long"] for s in SIDES]},
     ),
+    Case("linear-head", {**NAME, "method": "head"}, {"text": TEXTS, "label": LABELS}),
+    Case("linear-head-of-pairs", {**NAME, "method": "head"}, {**PAIRS, "labels": [[label] for label in LABELS]}),
     Case("regression", NAME, {"text": TEXTS, "score": [2.5 - 5 * s + i / 2 for i, s in enumerate(SIDES)]}),
     Case("qa", QA, {"question": QUESTIONS, "context": CONTEXTS, "answers": ANSWERS}),
     Case(

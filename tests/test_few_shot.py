@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import small
 import torch
 from cases import GRADES, LABELS, LONG, NAME, SIDES, TEXTS, Case, encoder
 from safetensors.torch import save_file
@@ -17,9 +20,12 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold
 
+import bertkit
 from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
 from bertkit.models.heads.vectors import Dense, Layout, files
+from bertkit.report.facts import modules_of
+from bertkit.report.usage import linear_head
 from bertkit.tasks.base import Task
 from bertkit.training import few_shot, linear
 from bertkit.training.linear import STRENGTHS, Examples, fit_linear
@@ -214,3 +220,38 @@ def test_the_vectors_are_those_of_sentence_transformers(
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, normalize_embeddings=layout is None)
     _, _, examples = learned(KINDS[0], folder)
     np.testing.assert_allclose(examples.vectors, theirs, atol=1e-6)
+
+
+def test_a_training_of_a_head(tiny_encoder: Path, tmp_path: Path) -> None:
+    given = small.recipe(tmp_path, tiny_encoder, "task.method=head", "~training", "verify=true", "explain=true")
+    run = bertkit.train(given, tmp_path / "run")
+    (seed,) = run.results["seeds"]
+    assert (seed["steps"], seed["best_step"]) == (0, None)
+    assert run.results["splits"]["test"]["metrics"]["accuracy"] is not None
+    assert load(run.folder).task.options.temperature is not None
+    assert (run.folder / "report.html").is_file()
+    card = (run.model / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(import torch.*?)```", card, re.DOTALL)
+    assert "bertkit\n" not in code
+    found: dict[str, Any] = {}
+    exec(code.replace("PATH_OR_HUB_ID", str(run.model)), found)
+    answers = bertkit.load(run.folder, precision="fp32")(["your text", "another"])
+    ours = [list(each["scores"].values()) for each in answers]
+    np.testing.assert_allclose(found["probabilities"], ours, atol=1e-6)
+    assert "with a linear head for text-classification" in card
+    assert " steps" not in card
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", [KINDS[1], KINDS[3], KINDS[5], KINDS[6]], ids=lambda case: case.id)
+def test_the_cards_code_gives_the_same(case: Case, layout: Layout | None, tiny_encoder: Path, tmp_path: Path) -> None:
+    task, runner, _ = learned(case, with_layout(tiny_encoder, tmp_path / "encoder", layout))
+    task = replace(task, options=task.options.model_copy(update={"temperature": 1.5}))
+    save(runner.model, task, tmp_path / "model", SETTINGS)
+    code = linear_head(list(modules_of(tmp_path / "model")), dict(task.options), task.max_length)
+    found: dict[str, Any] = {}
+    exec(code.replace("PATH_OR_HUB_ID", str(tmp_path / "model")), found)
+    pair = [{"text_a": "your text", "text_b": "another"}]
+    answers = load(tmp_path / "model", precision="fp32")(pair if task.options.pair else ["your text", "another"])
+    ours = [list(each["scores"].values()) if task.names else each["score"] for each in answers]
+    np.testing.assert_allclose(found["probabilities" if task.names else "scores"], ours, atol=1e-5)

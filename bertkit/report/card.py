@@ -15,10 +15,11 @@ from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
 from bertkit.report.table import COUNTS, baselines_table, over_folds, over_seeds, teacher_table
-from bertkit.report.usage import USAGE, WORD_LABELS
+from bertkit.report.usage import USAGE, WORD_LABELS, linear_head
 from bertkit.report.verdict import FEW
 from bertkit.run import OUT_OF_FOLD, Run
 from bertkit.sections import MEMORY
+from bertkit.tasks.text_classification import ON_VECTORS
 from bertkit.text import columns
 
 BEGIN, END = "<!-- bertkit: yours -->", "<!-- bertkit: end -->"
@@ -146,6 +147,8 @@ def _usage(facts: Facts, name: str) -> dict[str, str]:
     if facts.options.get("pair"):
         plain = plain.replace('"your text"', '{"text": "your text", "text_pair": "another"}')
         arguments = '{"text_a": "your text", "text_b": "another"}'
+    if facts.options.get("method") in ON_VECTORS and facts.modules:
+        plain = linear_head(facts.modules, facts.options, facts.max_length)
     ours = f'import bertkit\n\nbertkit.load("{name}")({arguments})'
     return {"plain": plain.replace(PLACEHOLDER, name), "ours": ours, "adds": adds}
 

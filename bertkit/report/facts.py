@@ -53,6 +53,7 @@ class Facts:
     max_length: int  # tokens of a window
     lengths: tuple[int, ...]  # tokens of the first 2,000 rows' texts, special ones included; empty if not known
     transitions: Any  # of a CRF, `(tags, tags)` fp64, from row to column; else None
+    modules: tuple[tuple[str, Row], ...]  # behind the encoder, in sentence-transformers' layout: folder, config
     parameters: int  # of the saved model
     megabytes: float  # of its safetensors
     explanations: Mapping[str, Any] = field(default_factory=dict, repr=False)  # explanations.json, if it exists
@@ -111,7 +112,7 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
     data = dict(_mapping(run.folder / "data.json", DATA))
     data["findings"] = [{**each, "what": public(each["what"]), "fix": public(each["fix"])} for each in data["findings"]]
     explanations, crf = run.folder / "explanations.json", run.model / "crf.safetensors"
-    weights = sorted(run.model.glob("*.safetensors"))
+    weights = sorted([*run.model.glob("*.safetensors"), *run.model.glob("[0-9]_*/*.safetensors")])
     return Facts(
         name=run.folder.resolve().name,
         recipe=recipe,
@@ -127,6 +128,7 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
         max_length=settings["max_length"],
         lengths=_lengths(run.model / "tokenizer.json", rows, issubclass(task, VectorTask)),
         transitions=load_file(crf)["transitions"].astype(float) if crf.is_file() else None,
+        modules=tuple(modules_of(run.model)),
         parameters=sum(map(_parameters, weights)),
         megabytes=sum(file.stat().st_size for file in weights) / 1e6,
         explanations=_mapping(explanations, ("examples", "neighbours")) if explanations.is_file() else {},
@@ -200,6 +202,15 @@ def _parameters(weights: Path) -> int:
             return sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ModelError(Problem(str(weights), f"is damaged, or not safetensors: {error}")) from error
+
+
+def modules_of(folder: Path) -> Iterator[tuple[str, Row]]:
+    """The modules behind the encoder of a model folder, each with its folder and config."""
+    file = folder / "modules.json"
+    for module in read_json(file) if file.is_file() else ():
+        if path := module["path"]:
+            config = folder / path / "config.json"
+            yield path, read_json(config) if config.is_file() else {}
 
 
 def _lengths(file: Path, rows: tuple[Row, ...], separate: bool) -> tuple[int, ...]:

@@ -25,6 +25,10 @@ from bertkit.text import counted
 MIN_SHARE = 0.04  # of the largest attribution: smaller ones are not coloured
 MAX_WORDS = 12  # in a table of attributions
 MAX_NEIGHBOUR = 300  # characters
+LEARNED = {  # by `task.method`
+    "head": "frozen, with a linear head",
+    "contrastive": "fine-tuned with a contrastive loss, then with a linear head",
+}
 KINDS = {"mistake": "Mistake", "hit": "Right answer"}
 
 
@@ -68,13 +72,16 @@ def published(name: object) -> str:
 
 def trained(facts: Facts) -> str:
     """What was trained on what, in one line."""
-    verb = "pretrained" if facts.corpus else f"fine-tuned for {facts.task}"
+    method = str(facts.options.get("method"))
+    verb = "pretrained" if facts.corpus else f"{LEARNED.get(method, 'fine-tuned')} for {facts.task}"
     model, data = published(facts.recipe.model.title), published(facts.recipe.data.source)
     outcomes, rows = facts.results["seeds"], facts.data["rows"].get("train")
     on = f"{data} ({rows:,} training rows)" if rows else data
-    steps = counted(max(each["steps"] for each in outcomes), "step")
-    seeds = f"{counted(len(outcomes), 'seed')} of up to {steps}" if len(outcomes) > 1 else steps
-    return f"{model}, {verb} ({facts.results['task']['description']}) on {on}; {seeds}."
+    most = max(each["steps"] for each in outcomes)
+    steps = f"; {counted(most, 'step')}" if most else ""
+    if len(outcomes) > 1:
+        steps = f"; {counted(len(outcomes), 'seed')}" + (f" of up to {counted(most, 'step')}" if most else "")
+    return f"{model}, {verb} ({facts.results['task']['description']}) on {on}{steps}."
 
 
 def headline(facts: Facts) -> Headline:

@@ -15,14 +15,20 @@ from bertkit.data.rows import Columns
 from bertkit.data.table import numbers
 from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner
-from bertkit.tasks.text_classification import TextClassification
+from bertkit.tasks.base import Task
+from bertkit.tasks.text_classification import ON_VECTORS, TextClassification
 from bertkit.training.linear import Examples, Linear, fit_linear, words_of
 
 logger = logging.getLogger(__name__)
 
 
-def learn(runner: Runner, features: Dataset, seed: int) -> dict[str, Any]:
-    """Fit the head of the runner's model on these features; returns the facts of this training."""
+def applies(task: Task) -> bool:
+    """Whether the task's model is trained by `learn`."""
+    return isinstance(task, TextClassification) and task.options.method in ON_VECTORS
+
+
+def learn(runner: Runner, features: Dataset, seed: int) -> tuple[Any, dict[str, Any]]:
+    """The runner's model, its head fitted on these features, and the facts of this training."""
     started = time.monotonic()
     examples = examples_of(runner, features)
     linear = fit_head(runner.task, examples, names_of(runner), seed)
@@ -33,7 +39,7 @@ def learn(runner: Runner, features: Dataset, seed: int) -> dict[str, Any]:
     names = ", with the labels' names as further rows" if linear.with_names else ""
     logger.info("head: fitted on %d rows, C = %g%s", len(examples.targets), linear.strength, names)
     facts = {"steps": 0, "seconds": time.monotonic() - started, "best_step": None}
-    return facts | {"C": linear.strength, "with_names": linear.with_names}
+    return runner.model, facts | {"C": linear.strength, "with_names": linear.with_names}
 
 
 def fit_head(task: Any, examples: Examples, names: Examples | None, seed: int) -> Linear:
@@ -58,7 +64,7 @@ def names_of(runner: Runner) -> Examples | None:
         return None
     ids = np.arange(len(words))
     targets = np.eye(len(words)) if task.kind == "multi-label" else ids
-    return Examples(_vectors(runner, task.encode(Columns({"text": words}))), targets)  # type: ignore[arg-type]
+    return Examples(_vectors(runner, task.encode(Columns({"text": words}))), targets)
 
 
 def _vectors(runner: Runner, features: Any) -> Floats:

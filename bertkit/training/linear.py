@@ -171,7 +171,7 @@ def _regressions(
 def losses_of(kind: Kind, logits: Floats, targets: np.ndarray[Any, Any]) -> Floats:
     """The log loss of each row `(rows,)`, in nats; multi-label: the mean over its labels."""
     if kind == "single-label":
-        chosen: Floats = logsumexp(logits, axis=1) - np.take_along_axis(logits, targets[:, None], 1)[:, 0]
+        chosen: Floats = logsumexp(logits, axis=1) - logits[np.arange(len(targets)), targets]
         return chosen
     each: Floats = -(targets * log_expit(logits) + (1 - targets) * log_expit(-logits))
-    return each.mean(1)
+    return np.asarray(each.mean(1))

@@ -25,6 +25,7 @@ from bertkit.models.encoder import save_tokenizer
 from bertkit.models.trained_parts import merged
 from bertkit.run import Run
 from bertkit.tasks.base import Task, calibrate, evaluate
+from bertkit.training import few_shot
 from bertkit.training.callbacks import MetricsLog, Profile, Progress, Shutdown
 from bertkit.training.checkpoint import latest_intact
 from bertkit.training.distillation import Distiller, is_online, with_soft_targets
@@ -95,6 +96,11 @@ def fit(
     }
     batch_size = recipe.batching or args.per_device_eval_batch_size
     runner = Runner(job.task, model, args.device, resolve_precision(settings["precision"], args.device), batch_size)
+    if few_shot.applies(job.task):
+        if not args.should_save:
+            return None
+        model, facts = few_shot.learn(replace(runner, model=model.to(args.device)), job.features, seed)
+        return Fitted(replace(runner, model=model), headline, settings, facts)
     built_in: list[TrainerCallback] = [Progress(title, headline), MetricsLog(log, seed)]
     if stop := recipe.early_stopping:
         built_in.append(EarlyStoppingCallback(stop.patience, stop.threshold))

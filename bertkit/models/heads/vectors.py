@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import read_json
