@@ -21,9 +21,11 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold
 
 import bertkit
+from bertkit.errors import RecipeError
 from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
 from bertkit.models.heads.vectors import Dense, Layout, files
+from bertkit.recipe.recipe import FEW_ROWS, TRAINING_DEFAULTS, load_recipe, to_yaml
 from bertkit.report.facts import modules_of
 from bertkit.report.usage import linear_head
 from bertkit.tasks.base import Task
@@ -255,3 +257,34 @@ def test_the_cards_code_gives_the_same(case: Case, layout: Layout | None, tiny_e
     answers = load(tmp_path / "model", precision="fp32")(pair if task.options.pair else ["your text", "another"])
     ours = [list(each["scores"].values()) if task.names else each["score"] for each in answers]
     np.testing.assert_allclose(found["probabilities" if task.names else "scores"], ours, atol=1e-5)
+
+
+def test_what_has_no_effect_on_a_head_is_refused_at_once(tiny_encoder: Path, tmp_path: Path) -> None:
+    file = small.write_recipe(tmp_path, tiny_encoder)
+    with pytest.raises(RecipeError) as error:
+        load_recipe(file, ["task.method=head", "peft.r=4", "early_stopping.patience=2"])
+    said = str(error.value)
+    for key in ("training.learning_rate", "training.num_train_epochs", "peft", "early_stopping"):
+        assert f"{key}: has no effect with task.method head" in said
+    assert "training.per_device_eval_batch_size" not in said
+    new = ["task.method=head", "~training", "model.config={hidden_size: 16}", "~model.name"]
+    with pytest.raises(RecipeError, match="a new encoder has learned nothing"):
+        load_recipe(file, [*new, f"model.tokenizer={tiny_encoder}"])
+
+
+@pytest.mark.parametrize("method", ["head", "full", "null"])
+def test_a_written_recipe_is_the_same_recipe(method: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    given = load_recipe(small.write_recipe(tmp_path, tiny_encoder), [f"task.method={method}", "~training"])
+    (tmp_path / "again.yaml").write_text(to_yaml(given))
+    assert load_recipe(tmp_path / "again.yaml") == given
+    for other in ("head", "full", "null"):
+        assert given.with_(f"task.method={other}").with_(f"task.method={method}") == given
+    rate = given.training.get("learning_rate")
+    assert rate == {"head": None, "full": FEW_ROWS["learning_rate"], "null": TRAINING_DEFAULTS["learning_rate"]}[method]
+
+
+def test_only_what_is_not_given_has_the_defaults_for_few_rows(tiny_encoder: Path, tmp_path: Path) -> None:
+    given = load_recipe(small.write_recipe(tmp_path, tiny_encoder), ["task.method=full"])
+    assert given.training["learning_rate"] == 3e-3
+    assert given.training["num_train_epochs"] == 2
+    assert given.training["warmup_steps"] == TRAINING_DEFAULTS["warmup_steps"]

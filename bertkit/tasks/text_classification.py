@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 TARGETS: dict[Kind, str] = {"single-label": "label", "multi-label": "labels", "regression": "score"}
-ON_VECTORS = ("auto", "head", "contrastive")  # methods whose model is linear in the vectors of its encoder
+ON_VECTORS = ("head",)  # methods whose model is linear in the vectors of its encoder
 PROBLEMS = {kind: f"{kind.replace('-', '_')}_classification" for kind in TARGETS} | {"regression": "regression"}
 
 
@@ -48,10 +48,10 @@ class TextClassificationOptions(TaskOptions):
     )
     pair: bool | None = Field(None, description="null: by the columns, `text` or `text_a` and `text_b`.")
     labels: Labels = Field(None, description="Label names in order, or {value in the data: name}. null: from train.")
-    method: Literal["auto", "head", "contrastive", "full"] | None = Field(
+    method: Literal["head", "full"] | None = Field(
         None,
-        description="For few rows: a linear model on the frozen encoder, after contrastive fine-tuning or without it; "
-        "fine-tuning with settings for few rows; or the best of these. null: fine-tuning.",
+        description="For few rows. head: a linear model on the frozen encoder. full: fine-tuning, with settings of "
+        "`training` for few rows. null: fine-tuning.",
     )
     overflow: Literal["truncate", "window", "error"] = Field(
         "truncate", description="Texts longer than max_length: truncated and counted, pooled over windows, or refused."
