@@ -108,8 +108,8 @@ def free(run: Run, keep: Checkpoints, *, dry_run: bool = False) -> int:
     seeds = [path for path in found if path.name.startswith("seed-")]
     folds = [path for path in found if path.name.startswith("fold-")]  # predictions/ has their answers
     inside = [path for seed in seeds for path in seed.iterdir() if path.is_dir()]
-    unneeded = seeds if keep == "none" else [path for path in inside if path.name not in ("model", "adapter")]
-    unneeded += folds
+    of_seeds = seeds if keep == "none" else [path for path in inside if path.name not in ("model", "adapter")]
+    unneeded = [*of_seeds, *folds]
     freed = sum(file.lstat().st_size for folder in unneeded for file in folder.rglob("*") if not file.is_dir())
     for folder in unneeded if not dry_run else ():
         shutil.rmtree(folder)

@@ -228,6 +228,16 @@ def test_resumed_in_the_second_fold_it_is_the_run_that_was_never_stopped(
         assert sha256(folder / name) == sha256(run.folder / name)
 
 
+def test_a_fold_is_never_continued_with_other_rows(recipe: Recipe, tmp_path: Path) -> None:
+    folder, quick = tmp_path / "run", recipe.with_("training.max_steps=1")
+    cross_validate(quick, folder)
+    write_text(folder / "recipe.yaml", to_yaml(other := quick.with_("data.seed=1")))
+    with pytest.raises(DataError, match="the folds differ from those this run was started with"):
+        train(other, folder, resume=True, changed=True)
+    assert Run(folder).recipe == other  # and nothing is written
+    assert train(quick, folder, resume=True, changed=True).finished
+
+
 def test_cross_validation_alone_writes_the_same_answers_and_continues(recipe: Recipe, run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "folds"
     file = cross_validate(recipe, folder)

@@ -19,7 +19,7 @@ from bertkit.models.bert.sentences import sentences
 from bertkit.report.facts import Facts, Row, read_facts
 from bertkit.report.mistakes import DISTANCES, mistakes
 from bertkit.report.rankings import is_ranked, queries
-from bertkit.run import OUT_OF_FOLD
+from bertkit.run import OUT_OF_FOLD, Run
 from bertkit.tasks.base import Task
 from bertkit.tasks.vectors import VectorTask
 
@@ -57,7 +57,9 @@ def write_explanations(folder: Path) -> Path:
     """
     facts, predictor = read_facts(folder), require_torch_model(load(folder), folder)
     if facts.corpus:
-        found = list(islice(_explained(predictor, _masked(predictor, folder, facts.split), ""), 2 * EXAMPLES))
+        found = list(
+            islice(_explained(predictor, _masked(predictor, Run(folder).predictions(facts.split)), ""), 2 * EXAMPLES)
+        )
         for each in found:
             each["kind"] = "hit" if each["answer"]["masks"][0][0]["token"] == each["gold"] else "mistake"
     elif facts.split == OUT_OF_FOLD:  # answers of models that are gone; the run's own has learned these rows
@@ -141,11 +143,11 @@ def _with_context(task: Task, rows: Sequence[Row], place: int) -> tuple[list[dic
     return [{name: each[name] for name in names} for each in rows[low : place + around + 1]], place - low
 
 
-def _masked(predictor: Predictor, folder: Path, split: str) -> Iterator[Example]:
+def _masked(predictor: Predictor, file: Path) -> Iterator[Example]:
     """The first sentence of each document that has a word of one token to mask; the gold answer is that token."""
     tokenizer = predictor.task.tokenizer
-    with (folder / "predictions" / f"{split}.jsonl").open(encoding="utf-8") as file:
-        for number, line in enumerate(islice(file, MAX_SEARCHED), 1):
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(islice(lines, MAX_SEARCHED), 1):
             for sentence in sentences(str(json.loads(line)["text"])):
                 words = sentence.split()
                 long = [word for word in words if word.isalpha() and len(word) >= MIN_LETTERS]

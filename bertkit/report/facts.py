@@ -103,7 +103,7 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
         raise damaged_settings(run.model, error, "bertkit.task") from error
     split = split or reported_split(results)
     # Answers for a corpus are counts, which the results already sum up.
-    rows = () if task.schema.corpus else tuple(lines_of(run.folder / "predictions" / f"{split}.jsonl"))
+    rows = () if task.schema.corpus else tuple(lines_of(run.predictions(split)))
     paths = local_paths(recipe)
 
     def public(text: str) -> str:

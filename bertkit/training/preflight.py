@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -166,10 +168,18 @@ def dry_run(
 def write_run_metadata(job: Job, run: Run, findings: Sequence[Finding], changed: bool = False) -> None:
     """Write recipe.yaml, data.json and versions, and keep rows that were given from Python.
 
-    Raises DataError on a resume with other data or libraries.
+    Raises DataError on a resume with other data or libraries; with other folds even if `changed`.
     """
     data, known, environment = job.data, run.folder / "data.json", run.folder / "environment.json"
     problems, now = [], versions()
+    digest = hashlib.sha256(json.dumps([data.fingerprints["train"], *job.folds]).encode()).hexdigest()
+    folds = {"count": max(job.folds), "sha256": digest} if job.folds else {}
+    mixed = known.is_file() and _section(known, "folds") not in ({}, folds)
+    if mixed:
+        what = (
+            "the folds differ from those this run was started with: a model may have learned rows that it would answer"
+        )
+        problems.append(Problem(str(known), what, "Start a new run."))
     if known.is_file() and _section(known, "fingerprints") != data.fingerprints:
         what = "the data differ from those this run was started with (their sha256 differs)"
         problems.append(Problem(str(known), what, f"Restore the data, start a new run, or {ANYWAY}."))
@@ -178,10 +188,11 @@ def write_run_metadata(job: Job, run: Run, findings: Sequence[Finding], changed:
     if other:
         what = f"the libraries differ from those this run was started with: {'; '.join(other)}"
         problems.append(Problem(str(environment), what, f"Install those versions, start a new run, or {ANYWAY}."))
-    if problems and not changed:
+    if problems and (mixed or not changed):
         raise DataError(problems)
     write_json(environment, {"versions": now})
     facts = {"fingerprints": data.fingerprints, "rows": {split: len(rows) for split, rows in data.rows.items()}}
+    facts |= {"folds": folds} if folds else {}
     if files := keep_rows(job.recipe.data, run.folder / "data"):
         facts["files"] = files
     write_text(run.folder / "recipe.yaml", to_yaml(job.recipe))
