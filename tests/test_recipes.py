@@ -95,7 +95,8 @@ def write(folder: Path, recipe: Recipe, canonical: list[str]) -> list[str]:
     names = spec.header if isinstance(spec.header, list) else ["line", *source]
     tabs = spec.format == "tsv" or "tsv" in str(spec.source)
     overrides = []
-    for split, count in (("train", 16), ("validation", 8)):
+    for split in spec.source if isinstance(spec.source, dict) else ("train", "validation"):
+        count = 16 if split == "train" else 8
         lines = [names] if spec.header is True else []
         lines += [[values(source[n], i) if n in source else f"{n} {i}" for n in names] for i in range(count)]
         path = folder / f"{split}.{'tsv' if tabs else 'csv'}"
@@ -158,7 +159,8 @@ def test_it_trains(file: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     else:
         canonical = [name for name in COLUMNS if name in mapped]
         if isinstance(shipped.data.source, str):
-            swapped += ["~data.source", "~data.revision", *(["~data.subset"] if shipped.data.subset else [])]
+            named = ("source", "revision", "subset", "splits")
+            swapped += [f"~data.{key}" for key in named if getattr(shipped.data, key)]
         swapped += write(tmp_path, shipped, canonical)
     if shipped.distillation:  # from the recipe of its teacher, made as short
         teacher = train(load_recipe(Path(shipped.distillation.teacher).name, [*swapped, *short]), tmp_path / "teacher")

@@ -12,6 +12,7 @@ from itertools import chain
 
 from bertkit.data.conll import Lines
 from bertkit.data.decoding import MAX_LINE
+from bertkit.data.schema import warn
 from bertkit.data.table import NumberedRow, Problems, setting
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
@@ -58,10 +59,11 @@ def named_records(
 ) -> Iterator[NumberedRow]:
     """Rows as (number, {column: text}), from numbered records; the first has the names, if `spec.header` has not.
 
-    problems: gets records with too few or too many fields. prefix: of their numbers in messages. stop: raises
-    another error in place of these, if there is one.
+    problems: gets records with too few or too many fields; its findings name those that are left out. prefix: of
+    their numbers in messages. stop: raises another error in place of these, if there is one.
     """
     names = spec.header if isinstance(spec.header, list) else _header(records, spec, problems, prefix)
+    short = list[int]()
     for number, fields in records:
         if fields == [""] and len(names) > 1:  # a blank line; with one column it is a row
             continue
@@ -69,12 +71,21 @@ def named_records(
             if stop:
                 stop()
             few = len(fields) < len(names)
-            fix = "" if few else f"quote fields that contain the delimiter, or {setting('extra_fields', 'ignore')}"
+            if few and spec.missing_fields == "ignore":
+                short.append(number)
+                continue
+            advice = (
+                "complete these rows; to train without them," if few else "quote fields that contain the delimiter, or"
+            )
+            fix = f"{advice} {setting('missing_fields' if few else 'extra_fields', 'ignore')}"
             problems.add(f"{prefix}{number}", f"{counted(len(fields), 'field')} where {len(names)} are expected", fix)
         elif fields == names and number == 1:
             what = "the first row repeats the names of `header:`"
             problems.add(f"{prefix}1", what, "remove `header:`: the file has one")
         yield number, dict(zip(names, fields, strict=False))
+    if short:
+        what = f"{problems.name}: {counted(len(short), 'row')} with too few fields left out"
+        problems.findings.append(warn(f"{what}: {listed([f'{prefix}{number}' for number in short], most=5)}"))
 
 
 def _stop(advice: Problem, lines: Lines, problems: Problems) -> None:

@@ -1,4 +1,4 @@
-"""Entities in the formats of other tools: jsonl without the words, CoNLL, and predictions for Label Studio."""
+"""Answers in the formats of others: entities as jsonl, as CoNLL and for Label Studio; submissions to GLUE."""
 
 from __future__ import annotations
 
@@ -13,17 +13,35 @@ from bertkit.data.values import given_cell
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix
 from bertkit.inference.predictor import Predictor
+from bertkit.tasks.labels import names_of
 
 Pairs: TypeAlias = Iterable[tuple[Answer, Mapping[str, Any]]]  # answers and their rows
 Writer: TypeAlias = Callable[[IO[str], Pairs], None]
 
+_NUMBERS = {"0": "0", "1": "1"}  # labels as most of GLUE's files have them
+_NLI = {name: name for name in ("entailment", "neutral", "contradiction")}
+_TWO = {name: name for name in ("entailment", "not_entailment")}
+# File of a submission, without .tsv -> {label: prediction}; None: a score from 0 to 5. https://gluebenchmark.com/faq
+GLUE: Mapping[str, Mapping[str, str] | None] = {
+    "CoLA": {"unacceptable": "0", "acceptable": "1"} | _NUMBERS,
+    "SST-2": {"negative": "0", "positive": "1"} | _NUMBERS,
+    "MRPC": {"not_equivalent": "0", "equivalent": "1"} | _NUMBERS,
+    "STS-B": None,
+    "QQP": {"not_duplicate": "0", "duplicate": "1"} | _NUMBERS,
+    **dict.fromkeys(("MNLI-m", "MNLI-mm", "AX"), _NLI),
+    **dict.fromkeys(("QNLI", "RTE"), _TWO),
+    "WNLI": {"not_entailment": "0", "entailment": "1"} | _NUMBERS,
+}
+
 
 def writer_of(name: str, output: Path | None, predictor: Predictor, columns: Mapping[str, str]) -> Writer:
-    """What writes the answers of this predictor. name: one of OUTPUT_FORMATS; output: None for stdout.
+    """What writes the answers of this predictor. name: glue, or one of OUTPUT_FORMATS; output: None for stdout.
     columns: canonical column -> column of the rows, in addition to the predictor's.
 
-    Raises DataError where the model finds no entities, or the name of the file ends otherwise.
+    Raises DataError where the model gives other answers, or the file has another name.
     """
+    if name == "glue":
+        return _glue_writer(output, predictor)
     suffixes, write = OUTPUT_FORMATS[name]
     if predictor.task.name != "token-classification" or predictor.task.options.scheme == "none":
         raise DataError(Problem(f"--format {name}", "is for models that find entities", "Leave it out."))
@@ -75,6 +93,32 @@ def _write_label_studio(columns: Mapping[str, Any], file: IO[str], pairs: Pairs)
         }
         file.write(("[\n" if number == 0 else ",\n") + json.dumps(task, ensure_ascii=False, default=str))
     file.write("\n]\n")
+
+
+def _glue_writer(output: Path | None, predictor: Predictor) -> Writer:
+    """What writes the submission that the file's name stands for."""
+    if output is None or output.suffix != ".tsv" or output.stem not in GLUE:
+        what = "GLUE names the file of a submission after its task"
+        raise DataError(Problem("--format glue", what, f"Give --output one of {', '.join(f'{n}.tsv' for n in GLUE)}."))
+    labels, task = GLUE[output.stem], predictor.task
+    kind = "single-label" if labels else "regression"
+    fits = task.name == "text-classification" and task.options.kind == kind
+    if not fits or (labels and {labels.get(name) for name in names_of(task.options.labels)} != set(labels.values())):
+        takes = f"the labels {', '.join(labels)}" if labels else "a regression"
+        raise DataError(Problem(output.name, f"takes {takes}, but the model is for {task.name}: {task.describe()}"))
+    return partial(_write_glue, labels)
+
+
+def _write_glue(labels: Mapping[str, str] | None, file: IO[str], pairs: Pairs) -> None:
+    """`index` and `prediction`. index: the row's own `index` or `idx`, else its place, from 0."""
+    file.write("index\tprediction\n")
+    for place, (answer, row) in enumerate(pairs):
+        index = row.get("index", row.get("idx", place))
+        if labels is None:
+            prediction = f"{min(max(0.0, answer['score']), 5.0):.3f}"
+        else:  # each row needs a label, also where the model is not sure
+            prediction = labels[answer["label"] or max(answer["scores"], key=answer["scores"].__getitem__)]
+        file.write(f"{index}\t{prediction}\n")
 
 
 OUTPUT_FORMATS: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any], IO[str], Pairs], None]]] = {

@@ -112,6 +112,7 @@ def layout_of(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
     different = kind and spec.format and (kind in tables) != (spec.format in tables)
     if file == "-" or kind in ("jsonl", "json", "xlsx", *TABLES) or different:  # the run's layout does not apply
         spec = spec.model_copy(update={name: DataSpec.model_fields[name].default for name in LAYOUT})
+    spec = spec.model_copy(update={"missing_fields": "error"})  # every row gets an answer
     return spec.model_copy(update={name: getattr(given, name) for name in given.model_fields_set - {"source"}})
 
 

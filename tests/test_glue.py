@@ -1,0 +1,389 @@
+"""GLUE: every layout of its files, the suite in benchmarks/glue.py, and the files of a submission."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import small
+from cases import CASES
+from datasets import ClassLabel, Dataset, Features, Value
+from finished import finished
+
+from bertkit.cli.main import main
+from bertkit.data.readers import read_rows
+from bertkit.errors import DataError
+from bertkit.recipe.recipe import load_recipe
+from bertkit.run import Run
+from bertkit.sections import DataSpec
+from bertkit.tasks.text_classification import TextClassification
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs" / "glue.md").read_text(encoding="utf-8")
+SIZES = {"train": 8, "dev": 6, "test": 3}
+FILES = re.findall(r"^\| `(\w+)` \| `(data=\{.*\})` \|", PAGE, re.M)
+SUBMISSIONS = re.findall(r"^\| `(\S+\.tsv)` \| `(\w+)` \| `(.*?)` \| `(.*?)` \|$", PAGE, re.M)
+NLI = ("entailment", "neutral", "contradiction")
+TWO = ("entailment", "not_entailment")
+MNLI = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse"
+MNLI = f"{MNLI} sentence1 sentence2"
+STSB = "index genre filename year old_index source1 source2 sentence1 sentence2"
+PAIRS = "#1_ID #2_ID #1_String #2_String"  # in the files with spaces, as all others here have tabs
+
+
+@dataclass(frozen=True)
+class Layout:
+    """GLUE's files of one task: the names of their columns, and what the task reads."""
+
+    train: str
+    test: str
+    inputs: tuple[str, ...]
+    target: str
+    labels: tuple[str, ...]  # as the files have them; none: scores
+    dev: str = ""  # if it is not as train
+    header: bool = True  # of train and dev; test has one
+    splits: tuple[str, ...] = ("",)  # of dev and test
+
+
+LAYOUTS = {
+    "CoLA": Layout("source label star text", "index sentence", ("text",), "label", ("0", "1"), header=False),
+    "SST-2": Layout("sentence label", "index sentence", ("sentence",), "label", ("0", "1")),
+    "MRPC": Layout(f"Quality {PAIRS}", f"index {PAIRS}", ("#1_String", "#2_String"), "Quality", ("0", "1")),
+    "STS-B": Layout(f"{STSB} score", STSB, ("sentence1", "sentence2"), "score", ()),
+    "QQP": Layout(
+        "id qid1 qid2 question1 question2 is_duplicate",
+        "id question1 question2",
+        ("question1", "question2"),
+        "is_duplicate",
+        ("0", "1"),
+    ),
+    "MNLI": Layout(
+        f"{MNLI} label1 gold_label",
+        MNLI,
+        ("sentence1", "sentence2"),
+        "gold_label",
+        NLI,
+        dev=f"{MNLI} label1 label2 label3 label4 label5 gold_label",
+        splits=("_matched", "_mismatched"),
+    ),
+    "QNLI": Layout(
+        "index question sentence label",
+        "index question sentence",
+        ("question", "sentence"),
+        "label",
+        TWO,
+    ),
+    "RTE": Layout(
+        "index sentence1 sentence2 label",
+        "index sentence1 sentence2",
+        ("sentence1", "sentence2"),
+        "label",
+        TWO,
+    ),
+    "WNLI": Layout(
+        "index sentence1 sentence2 label", "index sentence1 sentence2", ("sentence1", "sentence2"), "label", ("0", "1")
+    ),
+    "diagnostic": Layout("", "index sentence1 sentence2", ("sentence1", "sentence2"), "", NLI),
+}
+
+
+def text(split: str, number: int, side: int) -> str:
+    """A sentence that no other place has; one has a quote that is never closed."""
+    start = {"train": 0, "dev": 20, "dev_matched": 20, "dev_mismatched": 40}.get(split, 60)
+    return (
+        ('"' if number == 2 else "") + small.text(start + number + 8 * side, number % 2) + f". {start} {number} {side}"
+    )
+
+
+def answer(layout: Layout, number: int) -> str:
+    return layout.labels[number % len(layout.labels)] if layout.labels else f"{number % 6}.{number % 4 * 2}00"
+
+
+def rows(task: str, split: str) -> list[dict[str, Any]]:
+    """What is to be read of a file, in canonical columns: the oracle of the layouts."""
+    layout, found = LAYOUTS[task], []
+    names = ("text",) if len(layout.inputs) == 1 else ("text_a", "text_b")
+    for number in range(SIZES[split.partition("_")[0]]):
+        row: dict[str, Any] = {name: text(split, number, side) for side, name in enumerate(names)}
+        value = answer(layout, number)
+        found.append(row | ({"label": value} if layout.labels else {"score": float(value)}))
+    return found
+
+
+def lines(layout: Layout, split: str, columns: str, header: bool) -> Iterator[str]:
+    """The lines of a file."""
+    names = columns.split()
+    if header:
+        yield "\t".join(name.replace("_ID", " ID").replace("_String", " String") for name in names)
+    for number in range(SIZES[split.partition("_")[0]]):
+        values = {name: f"{name} {number}" for name in names} | {"index": str(number), "id": str(number), "star": ""}
+        values |= {name: text(split, number, side) for side, name in enumerate(layout.inputs)}
+        yield "\t".join({**values, layout.target: answer(layout, number)}[name] for name in names)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of GLUE's files, and the Hub's parquet files of the test splits."""
+    home = tmp_path_factory.mktemp("GLUE_data")
+
+    def write(path: str, made: Iterator[str], mark: str = "") -> None:
+        (home / path).parent.mkdir(exist_ok=True)
+        (home / path).write_text(mark + "".join(f"{line}\n" for line in made), encoding="utf-8")
+
+    for task, layout in LAYOUTS.items():
+        mark = "\ufeff" if task == "MRPC" else ""
+        for end in layout.splits if layout.train else ():
+            write(f"{task}/dev{end}.tsv", lines(layout, f"dev{end}", layout.dev or layout.train, layout.header), mark)
+            write(f"{task}/test{end}.tsv", lines(layout, f"test{end}", layout.test, True))
+        if layout.train:
+            write(f"{task}/train.tsv", lines(layout, "train", layout.train, layout.header), mark)
+    diagnostic, pairs = LAYOUTS["diagnostic"], LAYOUTS["MRPC"]
+    write("diagnostic/diagnostic.tsv", lines(diagnostic, "test", diagnostic.test, True))
+    for split in ("train", "test"):
+        write(f"MRPC/msr_paraphrase_{split}.txt", lines(pairs, split, pairs.train, True), "\ufeff")
+    with (home / "QQP" / "train.tsv").open("a") as file:  # a row in two lines, one without its end, and a whole one
+        file.write('8\t1\t2\tthe "cat\n was good ?\tthe dog ?\t1\n9\t1\t2\tthe cat\n10\t3\t4\tlast\trow\t0\n')
+    for path in {hub for *_, hub in SUBMISSIONS}:
+        name = re.split(r"[/-]", path)[0]
+        recipe = load_recipe("mnli" if name == "ax" else name, check_files=False)
+        made = {source: [text("hub", n, 0) for n in range(3)] for source in recipe.data.columns.values()}
+        names = {"stsb": None, "mnli": NLI, "ax": NLI}.get(name, ("no", "yes"))
+        made |= {"label": [-1] * 3, "idx": [0, 1, 2]}
+        label = ClassLabel(names=list(names)) if names else Value("float32")
+        kinds = {source: Value("string") for source in made} | {"label": label, "idx": Value("int32")}
+        (home / path).parent.mkdir(exist_ok=True)
+        Dataset.from_dict(made, Features(kinds)).to_parquet(home / path)
+    return home
+
+
+@pytest.fixture(scope="module")
+def glue() -> ModuleType:
+    """benchmarks/glue.py, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location("glue", ROOT / "benchmarks" / "glue.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What benchmarks/glue.py was called with, and has left."""
+
+    arguments: list[str]
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def suite(glue: ModuleType, data: Path, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Suite:
+    """All nine tasks, trained on the files for one step and with two seeds."""
+    folder = tmp_path_factory.mktemp("suite")
+    short = ["training.max_steps=1", "model.max_length=32", "verify=false", "explain=false", "~model.revision"]
+    arguments = ["--data", str(data), "--seeds", "1", "2", "--output-dir", str(folder)]
+    arguments += ["--overrides", f"model.name={tiny_encoder}", *short]
+    glue.main(arguments)
+    return Suite(arguments, folder / "bert-base")
+
+
+# --- layouts
+
+
+@pytest.mark.parametrize(("name", "word"), FILES)
+def test_each_line_of_the_table_reads_its_files(name, word, data, monkeypatch):
+    monkeypatch.chdir(data)
+    recipe = load_recipe(name, [word])
+    read = small.read_data(recipe.data, TextClassification, recipe.task)
+    train = recipe.data.source["train"]
+    task = Path(train).parent.name
+    found = {split: list(part) for split, part in read.rows.items()}
+    found = {split: [{k: v for k, v in row.items() if k != "id"} for row in part] for split, part in found.items()}
+    last = {"text_a": "last", "text_b": "row", "label": "0"}
+    if recipe.data.validation:
+        kept = sorted([*found["train"], *found["validation"]], key=str)
+        assert (kept, found["test"]) == (sorted(rows(task, "train"), key=str), rows(task, "test"))
+    else:
+        assert found["train"] == rows(task, "train") + ([last] if task == "QQP" else [])
+        dev = [f"dev{end}" for end in LAYOUTS[task].splits]
+        assert [found[split] for split in list(found)[1:]] == [rows(task, split) for split in dev]
+    noted = [finding.what for finding in read.findings if "too few fields" in finding.what]
+    assert noted == (
+        [f"{train}: 3 rows with too few fields left out: " + ", ".join(f"{train}:{n}" for n in (10, 11, 12))]
+        if task == "QQP"
+        else []
+    )
+
+
+def test_the_table_has_all_recipes_and_says_what_they_say():
+    assert {name for name, _ in FILES} == {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"}
+    for name, word in FILES:
+        recipe = load_recipe(name, check_files=False)
+        assert recipe.data.source == "nyu-mll/glue"
+        if name != "stsb" and "msr_" not in word:
+            assert (
+                load_recipe(f"{name}-minilm", check_files=False).data
+                == load_recipe(name, [word], check_files=False).data
+            )
+        labels = load_recipe(f"{name}-minilm", check_files=False).task.labels
+        numbered = LAYOUTS[re.search(r"train: ([\w-]+)/", word)[1]].labels == ("0", "1")
+        assert list(labels or ()) == ["0", "1"] * numbered
+
+
+def test_rows_that_lack_fields_are_an_error_unless_they_are_left_out(tmp_path):
+    (tmp_path / "t.tsv").write_text("a\tb\nx\n1\t2\ny\n")
+    with pytest.raises(
+        DataError, match=r"t.tsv:2: 1 field where 2 (?s:.*)data.missing_fields=ignore(?s:.*)t.tsv:4: 1 field"
+    ):
+        list(read_rows(tmp_path / "t.tsv", DataSpec(source="-")))
+    left = list(read_rows(tmp_path / "t.tsv", DataSpec(source="-", missing_fields="ignore")))
+    assert left == [(3, {"a": "1", "b": "2"})]
+
+
+# --- the suite
+
+
+def test_the_suite_prints_the_scores_of_all_seeds_and_skips_finished_runs(glue, suite, capsys, monkeypatch):
+    monkeypatch.setattr("bertkit.training.train.train_seed", lambda *_: pytest.fail("a finished run is trained again"))
+    glue.main(suite.arguments)
+    printed = capsys.readouterr().out
+    found = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines()[2:] if line[:1] == "|"]
+    assert [(line[0], line[1]) for line in found] == [(figure.title, figure.metric) for figure in glue.FIGURES]
+    assert {figure.task for figure in glue.FIGURES} == {name for name, _ in FILES}
+    for line, figure in zip(found, glue.FIGURES, strict=True):
+        results = Run(suite.folder / figure.task).results
+        assert [seed["seed"] for seed in results["seeds"]] == [1, 2]
+        a, b = (seed["metrics"][figure.split][figure.metric] for seed in results["seeds"])
+        shown = "–" if a is None or b is None else f"{50 * (a + b):.2f} ± {100 * abs(a - b) / 2**0.5:.2f}"
+        assert line[2] == shown
+    assert json.loads((suite.folder / "mnli" / "results.json").read_text())["splits"].keys() == {"validation", "test"}
+
+
+def test_the_suite_reads_the_hub_unless_there_are_files(glue, data, tmp_path):
+    hub = glue.recipe_of("mnli", "minilm", None, [7], [])
+    assert (hub.data, hub.seeds) == (load_recipe("mnli", check_files=False).data, [7])
+    assert hub.model == load_recipe("mnli-minilm", check_files=False).model
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some" / "CoLA").symlink_to(data / "CoLA")
+    with pytest.raises(SystemExit, match=r"some/RTE/train\.tsv"):  # before anything is trained
+        glue.main(["--tasks", "cola", "rte", "--data", str(tmp_path / "some"), "--output-dir", str(tmp_path / "runs")])
+    assert not (tmp_path / "runs").exists()
+
+
+# --- submissions
+
+
+@pytest.mark.parametrize("source", [2, 3], ids=["files", "hub"])
+def test_a_submission_has_all_files_as_the_leaderboard_reads_them(source, suite, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(data)
+    assert len(SUBMISSIONS) == 11
+    for line in SUBMISSIONS:
+        given = line[source].split()
+        if source == 3:  # the columns of the Hub, where the run has those of the files
+            columns = load_recipe(line[1], check_files=False).data.columns
+            given += [
+                word
+                for name, column in columns.items()
+                if name[:4] == "text"
+                for word in ("--column", f"{name}={column}")
+            ]
+        output = tmp_path / "glue" / line[0]
+        arguments = ["predict", str(suite.folder / line[1]), "--format", "glue", "--output", str(output)]
+        assert main([*arguments, "--input", *given]) == 0
+    assert {path.name for path in (tmp_path / "glue").iterdir()} == {
+        *("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "MNLI-m.tsv", "MNLI-mm.tsv"),
+        *("QNLI.tsv", "QQP.tsv", "RTE.tsv", "WNLI.tsv", "AX.tsv"),
+    }
+    two, three = r"(entailment|not_entailment)", r"(entailment|neutral|contradiction)"
+    texts = {"QNLI": two, "RTE": two, "MNLI-m": three, "MNLI-mm": three, "AX": three, "STS-B": r"[0-5]\.\d{3}"}
+    for path in (tmp_path / "glue").iterdir():
+        header, *written = path.read_text(encoding="utf-8").splitlines()
+        assert header == "index\tprediction"
+        assert len(written) == 3
+        for place, line in enumerate(written):
+            assert re.fullmatch(rf"{place}\t{texts.get(path.stem, '[01]')}", line), (path.name, line)
+
+
+def rows_and_answers(
+    run: Path, given: list[dict[str, Any]], output: Path, *words: str
+) -> list[tuple[str, str, dict[str, Any]]]:
+    """Index and prediction of each line of the submission, and the answer as jsonl has it."""
+    file = small.write_rows(output.with_name("rows.jsonl"), given)
+    arguments = ["predict", str(run), "--input", str(file), *words, "--output"]
+    assert main([*arguments, str(output), "--format", "glue"]) == 0
+    assert main([*arguments, str(output.with_suffix(".jsonl"))]) == 0
+    answers = [json.loads(line)["answer"] for line in output.with_suffix(".jsonl").read_text().splitlines()]
+    lines = [line.split("\t") for line in output.read_text().splitlines()[1:]]
+    return [(index, prediction, found) for (index, prediction), found in zip(lines, answers, strict=True)]
+
+
+def test_scores_are_clipped_and_an_index_of_the_row_is_kept(tiny_encoder, tmp_path):
+    case = next(case for case in CASES if case.id == "regression")
+    run = finished(case, tiny_encoder, tmp_path / "run").folder
+    path = next((run / "model").glob("*.safetensors"))
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(path)
+    weights["classifier.weight"] *= 1000  # scores far outside of 0 to 5
+    save_file(weights, path, {"format": "pt"})
+    given = [{"text": text("dev", n, 0), "index": 7 * n} for n in range(12)]
+    given += [{"text": "one", "idx": 5}, {"text": "two"}]
+    found = rows_and_answers(run, given, tmp_path / "STS-B.tsv")
+    assert [index for index, *_ in found] == [str(7 * n) for n in range(12)] + ["5", "13"]
+    scores = [found["score"] for *_, found in found]
+    assert [prediction for _, prediction, _ in found] == [f"{sorted((0, score, 5))[1]:.3f}" for score in scores]
+    assert min(scores) < 0 or max(scores) > 5
+
+
+@pytest.mark.parametrize(
+    "labels", [["acceptable", "unacceptable"], {"1": "acceptable", "0": "unacceptable"}, ["1", "0"]], ids=str
+)
+def test_labels_become_glues_numbers_in_whatever_order_the_model_has_them(labels, tiny_encoder, tmp_path):
+    case = next(case for case in CASES if case.id == "single-label")
+    values = list(labels)
+    case = type(case)("own", {**case.options, "labels": labels}, {**case.columns, "label": values * 4})
+    run = finished(case, tiny_encoder, tmp_path / "run", seed=1).folder
+    given = [{"text": text("dev", n, 0)} for n in range(12)]
+    number = {"acceptable": "1", "unacceptable": "0", "1": "1", "0": "0"}
+    for threshold in ("0", "1"):  # with 1, no label is sure enough
+        found = rows_and_answers(run, given, tmp_path / "CoLA.tsv", "--threshold", threshold)
+        for _, prediction, answered in found:
+            assert (answered["label"] is None) == (threshold == "1")
+            assert prediction == number[max(answered["scores"], key=answered["scores"].get)]
+
+
+def test_other_models_and_names_are_refused(suite, data, tmp_path, capsys):
+    given = ["--format", "glue", "--input", str(data / "RTE" / "test.tsv"), "--output"]
+    for task, name, parts in (
+        ("rte", "results.tsv", ["GLUE names the file of a submission after its task", "CoLA.tsv, ", "AX.tsv"]),
+        ("rte", "RTE.csv", ["after its task"]),
+        (
+            "rte",
+            "AX.tsv",
+            ["takes the labels entailment, neutral, contradiction", "2 labels: entailment, not_entailment"],
+        ),
+        ("mnli", "RTE.tsv", ["takes the labels entailment, not_entailment", "3 labels"]),
+        ("rte", "STS-B.tsv", ["takes a regression", "single-label"]),
+        ("stsb", "RTE.tsv", ["takes the labels", "regression"]),
+    ):
+        assert main(["predict", str(suite.folder / task), *given, str(tmp_path / name)]) == 2
+        error = capsys.readouterr().err
+        assert all(part in error for part in parts), error
+    assert main(["predict", str(suite.folder / "rte"), *given[:-1]]) == 2  # to stdout
+    assert "after its task" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_row_of_a_submission_gets_an_answer(suite, data, tmp_path, capsys):
+    (tmp_path / "test.tsv").write_text("id\tquestion1\tquestion2\n0\tthe cat\n1\tthe cat\tthe dog\n")
+    output = tmp_path / "QQP.tsv"
+    arguments = ["predict", str(suite.folder / "qqp"), "--format", "glue", "--input", str(tmp_path / "test.tsv")]
+    assert main([*arguments, "--output", str(output)]) == 2
+    assert "test.tsv:2: 2 fields where 3 are expected" in capsys.readouterr().err
+    assert not output.exists()
