@@ -15,6 +15,7 @@ import small
 from test_report import EVIL, well_formed
 
 import bertkit
+from bertkit import processes
 from bertkit.audits.audit import labels, write_lists
 from bertkit.audits.confident import guesses, likely_wrong, margins, wrong_share
 from bertkit.audits.entities import sentences
@@ -381,6 +382,15 @@ def test_the_audit_of_a_run_lists_its_flipped_labels_first(
     again = bertkit.audit(run, tmp_path / "a b")
     assert again.frame()["location"].tolist() == ["train.jsonl:10", "train.jsonl:5"]
     assert callable(bertkit.audit)  # still, after its modules were imported
+
+
+def test_of_several_processes_the_first_alone_writes(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_with_answers(tmp_path, tiny_encoder)
+    monkeypatch.setattr(processes, "first", lambda: False)
+    assert not bertkit.audit(run, tmp_path / "audit").parts
+    assert not (tmp_path / "audit").exists()
 
 
 def test_the_page_is_self_contained_and_escapes_texts(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -40,7 +40,10 @@ LABELS: Mapping[tuple[str, str], Callable[[Evidence], Part]] = {  # by task and 
 
 @dataclass(frozen=True)
 class Audit:
-    """An audit's folder: audit.html, and the rows of each part as NAME.jsonl and NAME.csv."""
+    """An audit's folder: audit.html, and the rows of each part as NAME.jsonl and NAME.csv.
+
+    parts: none in other processes than the first.
+    """
 
     folder: Path
     parts: Sequence[Part] = field(repr=False)
@@ -78,17 +81,18 @@ def _audit(recipe: Recipe, folder: Path, answers: Path | None = None) -> Audit:
         recipe = recipe.with_(f"folds={COUNT}")
     _check_folder(folder, recipe)
     answers = answers or cross_validate(recipe, folder)
+    if not processes.first():
+        return Audit(folder, ())
     with damage_as_error(answers):
         evidence = Evidence(recipe, [*lines_of(answers)])
         parts = [labels(evidence)]
         html = page(parts, folder, recipe)
-    if processes.first():
-        with only_writer(Run(folder)):
-            keep_rows(recipe.data, folder / "data")
-            write_text(folder / "recipe.yaml", to_yaml(recipe))
-            for part in parts:
-                write_lists(part, folder)
-            write_text(folder / "audit.html", html)
+    with only_writer(Run(folder)):
+        keep_rows(recipe.data, folder / "data")
+        write_text(folder / "recipe.yaml", to_yaml(recipe))
+        for part in parts:
+            write_lists(part, folder)
+        write_text(folder / "audit.html", html)
     return Audit(folder, parts)
 
 

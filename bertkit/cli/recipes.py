@@ -131,16 +131,12 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
 )
 def audit(source: str, rest: list[str], output_dir: Path) -> None:
     from bertkit.recipe.recipe import load_recipe
-    from bertkit.run import Run
 
-    run = Run(Path(source))
-    is_run = (run.folder / "recipe.yaml").is_file()
-    given: Any = source
-    if rest or not is_run:
-        given = load_recipe(run.folder / "recipe.yaml" if is_run else source, rest, own_metrics=False)
+    of_run = Path(source, "recipe.yaml")
+    recipe = load_recipe(of_run if of_run.is_file() else source, rest, own_metrics=False) if rest else source
     from bertkit.audits.audit import audit
 
-    done = audit(given, output_dir)
+    done = audit(recipe, output_dir)
     if processes.first():
         print("\n".join(part.summary for part in done.parts))
         print(f"\nall parts: {done.folder}/audit.html")
