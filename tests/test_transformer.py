@@ -152,6 +152,7 @@ def test_every_parameter_but_the_poolers_learns(learned: transformer.EncoderDeco
     first = dict(transformer.EncoderDecoderModel(learned.config).named_parameters())
     still = [name for name, p in learned.named_parameters() if torch.equal(p, first[name])]
     assert still == ["encoder.pooler.dense.weight", "encoder.pooler.dense.bias"]
+    assert still == [name for name, p in learned.named_parameters() if not p.requires_grad]
 
 
 def test_checkpointing_keeps_the_gradient() -> None:
@@ -218,6 +219,7 @@ def test_with_a_cache_the_logits_are_those_of_the_whole_target(steps: list[int])
         mask = given["attention_mask"]
         step = model(attention_mask=mask, encoder_outputs=encoded, decoder_input_ids=part, past_key_values=cache)
         made.append(step.logits)
+        assert step.past_key_values is cache
     torch.testing.assert_close(torch.cat(made, dim=1), wanted, **CLOSE)
 
 

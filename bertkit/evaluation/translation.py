@@ -1,0 +1,83 @@
+"""Generated texts against one reference each: BLEU and chrF by sacrebleu, exact matches, and baselines to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import extras_required
+from bertkit.evaluation.baselines import tfidf_vectors
+from bertkit.evaluation.graded import Graded, Scored
+from bertkit.evaluation.intervals import Floats, Scores
+
+METRICS = ("bleu", "chrf", "exact_match")
+CHUNK = 256  # rows compared with all of train at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Translations(Graded):
+    """Generated texts and their references, one per row, compared.
+
+    `bleu` (Papineni et al. 2002) and `chrf` (Popović 2015) of the corpus, from 0 to 100, as sacrebleu computes them by
+    default (Post 2018); `exact_match`, the share of rows that differ in whitespace at most. Raises UserError where
+    sacrebleu is not installed.
+    """
+
+    texts: Sequence[str]
+    references: Sequence[str]
+
+    @cached_property
+    def _counted(self) -> dict[str, tuple[Any, Floats]]:
+        """sacrebleu's metrics by name, each with its counts of n-grams, matches and lengths, `(rows, counts)`."""
+        with extras_required():
+            from sacrebleu.metrics.bleu import BLEU
+            from sacrebleu.metrics.chrf import CHRF
+
+        metrics = {"bleu": BLEU(force=True), "chrf": CHRF()}  # force: no warnings about tokenized texts
+        return {
+            name: (metric, np.array(metric._extract_corpus_statistics(self.texts, [self.references]), dtype=np.float64))
+            for name, metric in metrics.items()
+        }
+
+    @cached_property
+    def scored(self) -> Scored:
+        """The corpus metrics, computed by sacrebleu from sums of the rows' counts."""
+        same = [text.split() == other.split() for text, other in zip(self.texts, self.references, strict=True)]
+        exact = np.array(same, dtype=np.float64)
+
+        def weighted(weights: Floats) -> dict[str, Floats]:
+            values = {}
+            for name, (metric, counts) in self._counted.items():
+                scores = [metric._compute_score_from_stats(sums).score for sums in (weights.T @ counts).tolist()]
+                values[name] = np.array(scores)
+            return {**values, "exact_match": exact @ weights / weights.sum(axis=0)}
+
+        return Scored(weighted, len(exact))
+
+    def details(self) -> dict[str, Any]:
+        """`signatures`: sacrebleu's own, with which others can compute the same numbers."""
+        return {"signatures": {name: str(metric.get_signature()) for name, (metric, _) in self._counted.items()}}
+
+    def pairs(self) -> tuple[Sequence[str], Sequence[str]]:
+        return self.texts, self.references
+
+
+def baselines(
+    train_sources: Sequence[str], train_targets: Sequence[str], sources: Sequence[str], references: Sequence[str]
+) -> dict[str, Scores]:
+    """Scores of baselines on these rows, by name.
+
+    copy: the source itself. nearest: the target of the training source with the highest cosine of TF-IDF vectors, the
+    first of equals; left out where no training source has a word.
+    """
+    answers = {"copy": sources}
+    if sides := tfidf_vectors(train_sources, [train_sources, sources]):
+        train, given = sides
+        parts = [given[start : start + CHUNK] for start in range(0, len(sources), CHUNK)]
+        nearest = [np.asarray((part @ train.T).argmax(axis=1)).ravel() for part in parts]
+        answers["nearest"] = [train_targets[row] for row in np.concatenate(nearest).tolist()]
+    return {name: Translations(texts, references).scores for name, texts in answers.items()}
