@@ -67,6 +67,10 @@ class DataError(UserError):
     """Rows that cannot be read, or that lack what the task needs."""
 
 
+class StoreError(DataError):
+    """A store cannot be searched or written, whatever the request."""
+
+
 class RowsError(DataError):
     """Rows that a model cannot read. by_row: (row counted from 0, what is wrong, what to do) of each."""
 

@@ -328,6 +328,19 @@ print("torch" in sys.modules)
     assert done.stdout.splitlines()[-1] == "False"
 
 
+def test_serving_without_a_store_imports_no_pyarrow(exported: Path) -> None:
+    code = """
+import sys
+from bertkit.cli.main import main
+import bertkit.serve.server
+bertkit.serve.server.serve = lambda models, **_: print(*(each.predictor.task.name for each in models.values()))
+assert main(["serve", sys.argv[1]]) == 0
+print({"pyarrow", "bertkit.retrieval.store"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(exported)], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["text-classification", "set()"], done.stderr
+
+
 def test_what_needs_torch_says_so(run: Path, tmp_path: Path) -> None:
     texts, space, new = tmp_path / "texts.jsonl", tmp_path / "space.yaml", str(tmp_path / "new")
     texts.write_text('{"text": "cat"}\n')

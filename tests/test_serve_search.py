@@ -166,7 +166,7 @@ def test_a_search_that_fails(
         raise BaseException(SECRET)  # as a panic in Rust
 
     with monkeypatch.context() as patched:
-        patched.setattr("bertkit.serve.search.search", fails)
+        patched.setattr("bertkit.retrieval.search.search", fails)
         assert "the search failed" in said(client, "/search", status=500, query="the cat")["error"]
     assert "in fails" in caplog.text
     assert SECRET not in caplog.text
@@ -175,7 +175,7 @@ def test_a_search_that_fails(
 
 def test_a_search_that_takes_too_long(served: tuple[Predictor, Store], monkeypatch: pytest.MonkeyPatch) -> None:
     may = threading.Event()
-    monkeypatch.setattr("bertkit.serve.search.search", lambda *_, **__: may.wait(30))
+    monkeypatch.setattr("bertkit.retrieval.search.search", lambda *_, **__: may.wait(30))
     with TestClient(make_app(served[0], "small", Limits(timeout=1), store=served[1])) as client:
         error = said(client, "/search", status=504, query="the cat")["error"]
         may.set()

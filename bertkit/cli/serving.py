@@ -69,8 +69,6 @@ def serve(
         fix = "Write NAME=STORE with the name of a model; for a model without a name, STORE alone."
         raise UserError(Problem("--store", f"no model is named {', '.join(sorted(map(repr, unknown)))}", fix))
     from bertkit.inference.predictor import load
-    from bertkit.retrieval.models import model_identity
-    from bertkit.retrieval.store import Store
     from bertkit.serve.logs import log_as_json
     from bertkit.serve.server import Served, read_api_key, serve
 
@@ -80,7 +78,12 @@ def serve(
     for name, model in models.items():
         try:
             predictor = load(model, revision=revision, task=task)
-            opened = Store.open(stores[name], model_identity(predictor, model, revision)) if name in stores else None
+            opened = None
+            if name in stores:  # which imports pyarrow
+                from bertkit.retrieval.models import model_identity
+                from bertkit.retrieval.store import Store
+
+                opened = Store.open(stores[name], model_identity(predictor, model, revision))
             served[name] = Served(predictor, model, opened)
         except UserError as error:
             problems += error.problems

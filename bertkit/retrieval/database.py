@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bertkit.errors import DataError, Problem, extras_required
+from bertkit.errors import Problem, StoreError, extras_required
 
 _SCALARS: dict[type | GenericAlias, pa.DataType] = {
     bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()
@@ -36,10 +36,6 @@ def connect(uri: str) -> Any:
     with extras_required():
         import lancedb
     return lancedb.connect(uri, read_consistency_interval=_CONSISTENCY)
-
-
-class StoreError(DataError):
-    """A store cannot be searched or written, whatever the request."""
 
 
 @contextmanager

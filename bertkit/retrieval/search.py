@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bertkit.data.values import replace_surrogates
-from bertkit.errors import DataError, ModelError, Problem
-from bertkit.retrieval.database import StoreError, database_errors
+from bertkit.errors import DataError, ModelError, Problem, StoreError
+from bertkit.retrieval.database import database_errors
 from bertkit.retrieval.documents import RESERVED, TYPE_NAMES, Kind, Value
 from bertkit.retrieval.passages import joined
 from bertkit.retrieval.store import Store

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -18,10 +18,8 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from bertkit.errors import DataError, UserError
+from bertkit.errors import DataError, StoreError, UserError
 from bertkit.inference.predictor import Predictor
-from bertkit.retrieval.database import StoreError
-from bertkit.retrieval.store import Store
 from bertkit.serve import tei
 from bertkit.serve.answers import list_of, schema
 from bertkit.serve.limits import Limits, Refused
@@ -31,6 +29,9 @@ from bertkit.serve.search import SearchRequest, SearchResponse
 from bertkit.serve.service import Service
 from bertkit.serve.shapes import SHAPES
 from bertkit.tasks.vectors import VectorTask
+
+if TYPE_CHECKING:
+    from bertkit.retrieval.store import Store  # which imports pyarrow
 
 Handler = Callable[[Any], Awaitable[Callable[[], Any]]]  # body -> a function that builds the response
 

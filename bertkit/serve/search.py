@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
 
 from bertkit.data.schema import Answer
-from bertkit.retrieval.search import search
-from bertkit.retrieval.store import Store
 from bertkit.serve.answers import described, list_of, schema
 from bertkit.serve.limits import Refused
 from bertkit.serve.pipelines import Request
 from bertkit.serve.tei import Strings
+
+if TYPE_CHECKING:
+    from bertkit.retrieval.store import Store  # which imports pyarrow
 
 MAX_HITS = 10_000  # documents in a response: they are in memory at once
 MAX_FILTER = 10_000  # characters: LanceDB spends long on reading a long condition
@@ -60,6 +61,8 @@ SearchResponse = schema("SearchResponse", "Documents.", hits=_hits)
 
 def search_all(store: Store, body: SearchRequest, answers: Sequence[Answer]) -> dict[str, Any]:
     """The response. answers: the vectors of the queries. Raises as `search`."""
+    from bertkit.retrieval.search import search
+
     options: dict[str, Any] = body.model_dump(include={"top_k", "filter", "hybrid", "exact"})
     hits = [search(store, text, answer["vector"], **options) for text, answer in zip(body.texts, answers, strict=True)]
     return {"hits": hits if body.query is None else hits[0]}

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h11
 import uvicorn
@@ -22,11 +22,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bertkit.errors import Problem, UserError
 from bertkit.inference.predictor import Predictor
-from bertkit.retrieval.store import Store
 from bertkit.serve.app import model_app
 from bertkit.serve.limits import Limits
 from bertkit.serve.models import make_models_app
 from bertkit.serve.service import Service
+
+if TYPE_CHECKING:
+    from bertkit.retrieval.store import Store  # which imports pyarrow
 
 logger = logging.getLogger(__name__)
 

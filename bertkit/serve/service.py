@@ -9,14 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Discriminator, Tag
 
 from bertkit.data.schema import Answer
 from bertkit.inference.predictor import Predictor
 from bertkit.inference.token_states import token_states
-from bertkit.retrieval.store import Store
 from bertkit.serve import tei
 from bertkit.serve.answers import ANSWERS, described, list_of, schema
 from bertkit.serve.batcher import Batcher, estimated_tokens, guarded
@@ -26,6 +25,9 @@ from bertkit.serve.pipelines import Request
 from bertkit.serve.rows import Row, RowReader
 from bertkit.serve.search import SearchRequest, search_all
 from bertkit.serve.shapes import CLASSIFY, Shape
+
+if TYPE_CHECKING:
+    from bertkit.retrieval.store import Store  # which imports pyarrow
 
 Build = Callable[[], Any]  # builds the response; may be slow
 
