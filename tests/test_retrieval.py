@@ -350,8 +350,10 @@ def test_embed_index_and_search(
     for wrong in (["search", store, "good", "cat"], [*words, "good cat"]):
         assert main(wrong) == 2
         assert "search needs one query, in quotes, or --input FILE" in capsys.readouterr().err
-    assert main(["search", store, "good cat", "--output", str(out)]) == 2
-    assert "--output works only with --input FILE" in capsys.readouterr().err
+    assert main(["search", store, "good cat", "--output", str(out), "--column", "text"]) == 2
+    told = capsys.readouterr().err
+    assert "--output works only with --input FILE" in told
+    assert "--column works only with --input FILE" in told
     assert (
         main(
             [

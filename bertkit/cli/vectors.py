@@ -23,7 +23,7 @@ from bertkit.cli.shared import (
     path,
 )
 from bertkit.cli.shell import converse
-from bertkit.errors import UserError
+from bertkit.errors import Problem, UserError
 from bertkit.text import counted, part_of
 
 
@@ -142,7 +142,7 @@ def index(source: str, rest: list[str], store: str, column: list[str], **options
     argument("rest", "a text; none: each line of stdin; with --input data.KEY=VALUE", nargs="*", metavar="QUERY"),
     path("--input", f"queries: {ROWS}"),
     path("--output", ".jsonl, for --input; default: stdout"),
-    COLUMN,
+    argument("--column", "the column of queries in --input; default: text", metavar="NAME"),
     argument("--top-k", "number of documents", default=10),
     argument("--rerank", "a cross-encoder that reranks the documents found", metavar="MODEL"),
     argument("--filter", "such as \"year >= 2020 and town = 'Ulm'\"", metavar="SQL"),
@@ -152,13 +152,13 @@ def index(source: str, rest: list[str], store: str, column: list[str], **options
     JSON,
 )
 def search(
-    store: str, rest: list[str], input: Path | None, output: Path | None, column: str, rerank: str | None,
+    store: str, rest: list[str], input: Path | None, output: Path | None, column: str | None, rerank: str | None,
     as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     if len(rest) > 1 if not input else any(not word.startswith("data.") for word in rest):
         raise UserError("search needs one query, in quotes, or --input FILE", "bertkit search STORE 'some words'")
-    if output and not input:
-        raise UserError("--output works only with --input FILE")
+    if not input and (given := [name for name, value in {"output": output, "column": column}.items() if value]):
+        raise UserError([Problem("", f"--{name} works only with --input FILE") for name in given])
     from dataclasses import asdict
 
     from bertkit.retrieval.commands import hits_text, search_file, searcher
@@ -166,7 +166,7 @@ def search(
 
     options["rerank"] = reranker(rerank) if rerank else None
     if input:
-        count = search_file(store, input, output, column=column, overrides=rest, **options)
+        count = search_file(store, input, output, column=column or "text", overrides=rest, **options)
         print(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
         return
     find = searcher(store, **options)
