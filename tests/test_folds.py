@@ -178,6 +178,9 @@ def test_report_card_and_summary_show_the_folds(run: Run, capsys: pytest.Capture
     text = card(facts)
     assert f"over 3 folds (mean ± sd): {rows[-1][2]}" in text
     assert "of train-oof, " in text
+    assert "scored above" not in text
+    assert "models of folds  95 % interval" in text
+    assert "this model  95 %" not in text
     assert (run.folder / "mistakes.csv").is_file()
 
 

@@ -64,9 +64,10 @@ def interval(bounds: Sequence[float] | None) -> str:
 
 
 def baselines_table(results: Mapping[str, Any], split: str) -> str:
-    """The model's first four overall metrics on a split, with intervals, next to those of the baselines."""
+    """The first four overall metrics on a split, with intervals, next to those of the baselines."""
     scores, baselines = results["splits"][split], results["baselines"].get(split, {})
-    rows = [[f"{split} ({scores['rows']:,} rows)", "this model", "95 % interval", *baselines]]
+    own = "models of folds" if split == OUT_OF_FOLD else "this model"
+    rows = [[f"{split} ({scores['rows']:,} rows)", own, "95 % interval", *baselines]]
     for name in overall_metrics(scores["metrics"], results["headline"])[:4]:
         cells = [number(scores["metrics"][name]), interval(scores["intervals"].get(name))]
         rows.append([name, *cells, *(number(each.get(name)) for each in baselines.values())])
