@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_resume import Killed, timeless
 
+from bertkit.data.folds import fold_rows
 from bertkit.data.schema import Column
 from bertkit.data.splits import folds, names_of
 from bertkit.data.table import Origin, Table
@@ -29,6 +30,8 @@ from bertkit.report.html import report
 from bertkit.report.table import after_training
 from bertkit.report.verdict import score_findings, verdict
 from bertkit.run import Run, free
+from bertkit.sections import DataSpec
+from bertkit.tasks import get_task
 from bertkit.training.folds import cross_validate
 from bertkit.training.train import train
 from bertkit.training.trainer import TaskTrainer
@@ -99,6 +102,25 @@ def test_fewer_rows_or_groups_than_folds_are_refused() -> None:
         folds(table(["a", "b", "a"], groups=[5, 5, 5]), 2, 0, "label", LABEL)
     with pytest.raises(DataError, match=r"folds: 4 folds of 3 rows of train\n"):
         folds(table(["a", "b", "a"]), 4, 0, "label", LABEL)
+
+
+def test_rows_that_a_task_or_the_recipe_groups_are_in_one_fold(tmp_path: Path) -> None:
+    asked = [
+        (f"the {a} ?", f"it was {b} and red") for b in ("good", "bad", "fine", "blue") for a in ("cat", "dog", "mat")
+    ]
+    rows = [{"question": q, "context": c, "answers": ["red"], "customer": n % 5} for n, (q, c) in enumerate(asked)]
+    source = small.write_rows(tmp_path / "train.jsonl", rows)
+    kind = get_task("question-answering")
+    options = kind.Options(name="question-answering")
+    data = small.read_data(DataSpec(source={"train": str(source)}), kind, options)
+    of, findings = fold_rows(data, 2, 42, kind.schema.group_columns)
+    assert not findings
+    assert Counter(of) == {1: 6, 2: 6}
+    assert len(set(zip(of, (row["context"] for row in rows), strict=True))) == 4
+    grouped = small.read_data(DataSpec(source={"train": str(source)}, group_by="customer", limit=11), kind, options)
+    of, _ = fold_rows(grouped, 2, 42, ())
+    kept = [rows[int(grouped.origins["train"].public(place).rpartition(":")[2]) - 1]["customer"] for place in range(11)]
+    assert len(set(zip(of, kept, strict=True))) == len(set(kept))
 
 
 # --- training
