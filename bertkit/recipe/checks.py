@@ -25,7 +25,7 @@ from bertkit.validation import KeyProblem, did_you_mean
 _HEADED = ("csv", "tsv", "xlsx", "conll")  # formats whose columns `data.header` can name
 PAIR_LOSSES = ("cosent", "cosine-mse", "multiple-negatives-ranking")  # losses of sentence-similarity without labels
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
-WITHOUT_TRAINER = ("head",)  # methods of text-classification that transformers' Trainer does not run
+WITHOUT_TRAINER = ("head", "contrastive")  # methods of text-classification that transformers' Trainer does not run
 STILL_READ = (  # of `training`, by these methods
     *("per_device_eval_batch_size", "bf16", "metric_for_best_model", "greater_is_better"),
     *("eval_strategy", "save_strategy"),  # which every written recipe has

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 TARGETS: dict[Kind, str] = {"single-label": "label", "multi-label": "labels", "regression": "score"}
-ON_VECTORS = ("head",)  # methods whose model is linear in the vectors of its encoder
+ON_VECTORS = ("head", "contrastive")  # methods whose model is linear in the vectors of its encoder
 PROBLEMS = {kind: f"{kind.replace('-', '_')}_classification" for kind in TARGETS} | {"regression": "regression"}
 
 
@@ -48,10 +48,10 @@ class TextClassificationOptions(TaskOptions):
     )
     pair: bool | None = Field(None, description="null: by the columns, `text` or `text_a` and `text_b`.")
     labels: Labels = Field(None, description="Label names in order, or {value in the data: name}. null: from train.")
-    method: Literal["head", "full"] | None = Field(
+    method: Literal["head", "contrastive", "full"] | None = Field(
         None,
-        description="For few rows. head: a linear model on the frozen encoder. full: fine-tuning, with settings of "
-        "`training` for few rows. null: fine-tuning.",
+        description="For few rows. head: a linear model on the frozen encoder. contrastive: contrastive fine-tuning of "
+        "the encoder, then head. full: fine-tuning, with defaults for few rows. null: fine-tuning.",
     )
     overflow: Literal["truncate", "window", "error"] = Field(
         "truncate", description="Texts longer than max_length: truncated and counted, pooled over windows, or refused."
@@ -117,6 +117,8 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
         if kind not in kinds:
             what = f"{kind} learns from a column `{TARGETS[kind]}`, but the rows have {', '.join(rows.column_names)}"
             raise DataError(Problem("task.kind", what, f"Map it, e.g.  data: {{columns: {{{TARGETS[kind]}: …}}}}"))
+        if kind == "regression" and options.method == "contrastive":
+            raise DataError(Problem("task.method", "contrastive fine-tuning learns from labels, not from numbers"))
         classes = {} if kind == "regression" else own.settle_classes(options, rows, TARGETS[kind], class_names)
         return {"kind": kind, "pair": pair, **classes}
 

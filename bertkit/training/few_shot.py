@@ -17,6 +17,7 @@ from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner
 from bertkit.tasks.base import Task
 from bertkit.tasks.text_classification import ON_VECTORS, TextClassification
+from bertkit.training.contrastive import STRENGTH, pull_together
 from bertkit.training.linear import Examples, Linear, fit_linear, words_of
 
 logger = logging.getLogger(__name__)
@@ -29,24 +30,25 @@ def applies(task: Task) -> bool:
 
 def learn(runner: Runner, features: Dataset, seed: int) -> tuple[Any, dict[str, Any]]:
     """The runner's model, its head fitted on these features, and the facts of this training."""
-    started = time.monotonic()
+    started, task = time.monotonic(), runner.task
+    steps = pull_together(runner, features, seed) if task.options.method == "contrastive" else 0
     examples = examples_of(runner, features)
-    linear = fit_head(runner.task, examples, names_of(runner), seed)
+    linear = fit_head(task, examples, names_of(runner), seed, STRENGTH if steps else None)
     head: Any = runner.model.classifier.linear
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(linear.weight))
         head.bias.copy_(torch.from_numpy(linear.bias))
     names = ", with the labels' names as further rows" if linear.with_names else ""
     logger.info("head: fitted on %d rows, C = %g%s", len(examples.targets), linear.strength, names)
-    facts = {"steps": 0, "seconds": time.monotonic() - started, "best_step": None}
+    facts = {"steps": steps, "seconds": time.monotonic() - started, "best_step": None}
     return runner.model, facts | {"C": linear.strength, "with_names": linear.with_names}
 
 
-def fit_head(task: Any, examples: Examples, names: Examples | None, seed: int) -> Linear:
+def fit_head(task: Any, examples: Examples, names: Examples | None, seed: int, strength: float | None = None) -> Linear:
     """`fit_linear` as the task's options have it."""
     by_name = task.options.class_weights or task.options.pos_weight or {}
     weights = {label: by_name[name] for label, name in enumerate(task.names)} if by_name else None
-    return fit_linear(task.kind, examples, len(task.names), names=names, weights=weights, seed=seed)
+    return fit_linear(task.kind, examples, len(task.names), names=names, weights=weights, seed=seed, strength=strength)
 
 
 def examples_of(runner: Runner, features: Dataset) -> Examples:

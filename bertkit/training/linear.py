@@ -69,26 +69,32 @@ def fit_linear(
     names: Examples | None = None,
     weights: Weights = None,
     seed: int = 0,
+    strength: float | None = None,
 ) -> Linear:
     """Fit on all rows, with the strength of least log loss in stratified cross-validation; of a regression, by
     generalised cross-validation of the squared error.
 
     names: vectors of the labels' names; they are rows too where that lowers the log loss of the real ones. weights: of
-    multi-label those of positive rows.
+    multi-label those of positive rows. strength: without cross-validation this one, and names are rows.
     """
     if kind == "regression":
         ridge = RidgeCV(ALPHAS).fit(rows.vectors, rows.targets)
         return Linear(ridge.coef_[None], np.array([ridge.intercept_]), 1 / ridge.alpha_)
-    choices = [None, names] if names else [None]
+    C, with_names = (strength, names is not None) if strength else _best(kind, rows, labels, names, weights, seed)
+    (model,) = _path(kind, rows + names if names and with_names else rows, labels, [C], weights)
+    return replace(model, with_names=with_names)
+
+
+def _best(
+    kind: Kind, rows: Examples, labels: int, names: Examples | None, weights: Weights, seed: int
+) -> tuple[float, bool]:
+    """C, and whether names are rows too, of least log loss."""
     losses = {
         (C, added is not None): loss
-        for added in choices
+        for added in ([None, names] if names else [None])
         for C, loss in held_out_losses(kind, rows, labels, added, weights, seed).items()
     }
-    strength, with_names = min(losses, key=lambda choice: losses[choice]) if losses else (UNCHECKED, names is not None)
-    more = names if with_names else None
-    (model,) = _path(kind, rows + more if more else rows, labels, [strength], weights)
-    return replace(model, with_names=with_names)
+    return min(losses, key=losses.__getitem__) if losses else (UNCHECKED, names is not None)
 
 
 def held_out_losses(
