@@ -910,6 +910,15 @@ def test_rows_of_groups_say_what_sampling_loses_and_what_helps(tmp_path):
         assert [each.fix for each in found if "rows are sampled individually" in each.what] == fixes
 
 
+def test_columns_of_the_same_groups_are_warned_of_once(tmp_path):
+    schema = replace(SCHEMA, group_columns=dict.fromkeys(("text_a", "text_b"), "splits share them"))
+    rows = [{"text_a": f"text {n // 2}", "text_b": f"{n // 2}", "label": "ab"[n % 2]} for n in range(20)]
+    path = write(tmp_path / "t.jsonl", rows)
+    for settings, fixes in [({}, ["data.group_by=text_b holds out whole groups"]), ({"group_by": "text_a"}, [])]:
+        found = load(DataSpec.model_validate({"source": str(path), "validation": 0.2, **settings}), schema).findings
+        assert [each.fix for each in found if "rows are sampled individually" in each.what] == fixes
+
+
 SPELLED = ["Billing", "billing", "Billing ", "Billing", "other"]
 
 
