@@ -362,7 +362,7 @@ def test_a_header_that_lies_is_refused(length: int, name: str, model: Path) -> N
     content = (model / "model.safetensors").read_bytes()
     (model / name).parent.mkdir(exist_ok=True)
     (model / name).write_bytes(length.to_bytes(8, "little") + content[8:])
-    with pytest.raises(ModelError, match=r"is damaged|not a valid safetensors file"):
+    with pytest.raises(ModelError, match="is damaged"):
         load(model)
 
 
