@@ -131,7 +131,8 @@ def fit_thresholds(probabilities: ArrayLike, references: ArrayLike) -> list[floa
     given, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(references, dtype=np.float64)
     if given.ndim != 2 or not given.size or given.shape != truth.shape:
         raise ValueError(f"expected probabilities and references (rows, labels), not {given.shape} and {truth.shape}")
-    return [_best_threshold(given[:, label], truth[:, label]) for label in range(given.shape[1])]
+    labels = [thresholds_of(*label) for label in zip(given.T, truth.T, strict=True)]
+    return [_nearest(each.values, each.f1, 0.5) if each.positives else 0.5 for each in labels]
 
 
 def label_thresholds(
@@ -210,11 +211,6 @@ def thresholds_of(scores: ArrayLike, truth: ArrayLike) -> Thresholds:
     given = np.cumsum(np.bincount(group)[::-1])[::-1]  # rows at or above each threshold
     hits = np.cumsum(np.bincount(group, weights=right)[::-1])[::-1]
     return Thresholds(values, given.astype(float), hits.astype(float), float(right.sum()), len(right))
-
-
-def _best_threshold(scores: Floats, truth: Floats) -> float:
-    found = thresholds_of(scores, truth)
-    return _nearest(found.values, found.f1, 0.5) if truth.any() else 0.5
 
 
 def least_cost_threshold(scores: ArrayLike, truth: ArrayLike, costs: ArrayLike, prefer: float) -> float:

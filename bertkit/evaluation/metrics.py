@@ -17,7 +17,6 @@ from bertkit.errors import ModelError, Problem
 from bertkit.evaluation.calibration import BINS, bin_of, expected_calibration_error
 from bertkit.evaluation.graded import Scored
 from bertkit.evaluation.intervals import (
-    CONSTANT,
     Bools,
     Floats,
     Ints,
@@ -168,11 +167,10 @@ def regression(references: ArrayLike, predictions: ArrayLike) -> Scored:
             "neg_mean_absolute_error": -(distances @ weights) / total,
         }
 
-    ranked = len(truth) > 1 and bool(np.ptp(truth) > 0) and bool(np.ptp(given) > 0)
-    linear = ranked and _varies(truth) and _varies(given)
+    defined = Scored(weighted, len(truth)).scores
+    correlations = {"pearson": pearsonr, "spearman": spearmanr}
     exact = {
-        "pearson": float(pearsonr(truth, given).statistic) if linear else None,
-        "spearman": float(spearmanr(truth, given).statistic) if ranked else None,
+        **{n: float(of(truth, given).statistic) for n, of in correlations.items() if defined[n] is not None},
         "neg_mean_squared_error": -float(squares.mean()),
         "neg_mean_absolute_error": -float(distances.mean()),
     }
@@ -213,8 +211,3 @@ def _finite(values: Floats, what: str) -> Floats:
         fix = "Training has diverged: lower learning_rate, or use bf16 or fp32 instead of fp16."
         raise ModelError(Problem("", place, fix))
     return values
-
-
-def _varies(values: Floats) -> bool:
-    mean = values.mean()
-    return bool(np.linalg.norm(values - mean) > CONSTANT * abs(mean))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from bertkit.errors import ModelError, Problem, UserError, extras_required
 from bertkit.export.extra_outputs import EXTRA_OUTPUTS
 from bertkit.export.viterbi import append, viterbi
 from bertkit.inference.predictor import Predictor
+from bertkit.models.encoder import quiet_logger
 from bertkit.tasks.base import Task
 from bertkit.text import first_line
 
@@ -119,7 +119,9 @@ def _exported(module: nn.Module, batch: Mapping[str, Tensor], opset: int) -> Mod
         import onnxscript  # noqa: F401
     shapes = {name: dict.fromkeys(range(x.ndim), torch.export.Dim.DYNAMIC) for name, x in batch.items()}
     try:
-        with _silence(), torch.inference_mode():
+        with ExitStack() as quiet, warnings.catch_warnings(action="ignore"), torch.inference_mode():
+            for package in ("torch.onnx", "onnxscript", "onnx_ir"):  # whose notices and warnings are about themselves
+                quiet.enter_context(quiet_logger(package))
             program = torch.onnx.export(
                 module,
                 kwargs={"batch": dict(batch)},
@@ -140,22 +142,6 @@ def _exported(module: nn.Module, batch: Mapping[str, Tensor], opset: int) -> Mod
     assert program is not None  # with dynamo
     proto: ModelProto = program.model_proto
     return proto
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Without the exporter's notices, and without warnings about deprecated functions that it uses itself."""
-    noisy = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [each.level for each in noisy]
-    try:
-        for each in noisy:
-            each.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for each, level in zip(noisy, levels, strict=True):
-            each.setLevel(level)
 
 
 def _translations() -> dict[Any, Any]:
