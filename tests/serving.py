@@ -16,13 +16,22 @@ from starlette.testclient import TestClient
 
 from bertkit.errors import DataError, Problem
 from bertkit.inference.predictor import Predictor
-from bertkit.serve.app import make_app
+from bertkit.retrieval.store import Store
+from bertkit.serve.app import model_app
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits
 from bertkit.serve.server import listen, make_server
+from bertkit.serve.service import Service
 
 SECRET = "the-cat-is-a-secret"
 KEPT = {case.id: case for case in [*CASES, *DRAWN]}
+
+
+def make_app(
+    predictor: Predictor, name: str, limits: Limits, api_key: str | None = None, store: Store | None = None
+) -> FastAPI:
+    """The application of one model. name: of the model, in /info. api_key and store: as for `model_app` and Service."""
+    return model_app(Service(predictor, name, limits, store), api_key)
 
 
 def predictor_of(case: Case, folder: Path, **columns: str) -> Predictor:

@@ -21,6 +21,7 @@ from conftest import build_encoder
 from datasets import Dataset
 from onnx import TensorProto, helper
 from safetensors.torch import load_file, save_file
+from serving import make_app
 from small import LEARN, largest_file, read_rows, recipe
 from starlette.testclient import TestClient
 
@@ -37,7 +38,6 @@ from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
 from bertkit.models.heads import crf
 from bertkit.models.heads.crf import Chain
-from bertkit.serve.app import make_app
 from bertkit.serve.limits import Limits
 from bertkit.text import first_line
 from bertkit.training.train import train

@@ -16,11 +16,10 @@ import small
 import torch
 import transformers
 from cases import TEXTS, Case
-from serving import KEPT, SECRET, alike, predictor_of, rows_of, said
+from serving import KEPT, SECRET, alike, make_app, predictor_of, rows_of, said
 from starlette.testclient import TestClient
 
 from bertkit.inference.onnx_session import OnnxModel
-from bertkit.serve.app import make_app
 from bertkit.serve.limits import Limits
 from bertkit.serve.rows import RowReader
 

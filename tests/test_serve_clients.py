@@ -17,13 +17,12 @@ import transformers
 from cases import CONTEXTS, QUESTIONS, TEXTS
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
-from serving import KEPT, alike, predictor_of, running, said
+from serving import KEPT, alike, make_app, predictor_of, running, said
 from starlette.testclient import TestClient
 
 from bertkit.cli.main import main
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor
-from bertkit.serve.app import make_app
 from bertkit.serve.limits import Limits
 from bertkit.serve.server import read_api_key
 

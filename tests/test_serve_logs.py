@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 import transformers
-from serving import KEPT, SECRET, predictor_of, said
+from serving import KEPT, SECRET, make_app, predictor_of, said
 from starlette.testclient import TestClient
 
-from bertkit.serve.app import make_app
 from bertkit.serve.limits import Limits
 from bertkit.serve.logs import REQUESTS, JsonFormatter
 from bertkit.serve.models import make_models_app

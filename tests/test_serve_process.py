@@ -25,12 +25,11 @@ import pytest
 import torch
 import transformers
 from cases import TEXTS
-from serving import KEPT, SECRET, Model, alike, bug, predictor_of
+from serving import KEPT, SECRET, Model, alike, bug, make_app, predictor_of
 
 from bertkit.cli.main import main
 from bertkit.errors import UserError
 from bertkit.inference.predictor import Predictor, load
-from bertkit.serve.app import make_app
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits
 from bertkit.serve.metrics import Metrics

@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 import transformers
-from serving import KEPT, SECRET, alike, predictor_of, said
+from serving import KEPT, SECRET, alike, make_app, predictor_of, said
 from starlette.testclient import TestClient
 
 from bertkit.cli.main import main
@@ -22,7 +22,6 @@ from bertkit.inference.predictor import Predictor, load
 from bertkit.retrieval.commands import index_file, search_store
 from bertkit.retrieval.models import model_identity
 from bertkit.retrieval.store import Store
-from bertkit.serve.app import make_app
 from bertkit.serve.limits import Limits
 
 DOCUMENTS = [

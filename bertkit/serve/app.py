@@ -19,7 +19,6 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from bertkit.errors import DataError, StoreError, UserError
-from bertkit.inference.predictor import Predictor
 from bertkit.serve import tei
 from bertkit.serve.answers import list_of, schema
 from bertkit.serve.limits import Limits, Refused
@@ -46,13 +45,6 @@ def _errors(model: Any) -> dict[int | str, dict[str, Any]]:
 Error = schema("Error", "An error response.", error=str, error_type=str)
 ErrorObject = schema("ErrorObject", "What is wrong, and the kind of error.", message=str, type=str)
 OpenAIError = schema("OpenAIError", "An error response for OpenAI clients.", error=ErrorObject)
-
-
-def make_app(
-    predictor: Predictor, name: str, limits: Limits, api_key: str | None = None, store: Store | None = None
-) -> FastAPI:
-    """The application of one model. name: of the model, in /info. api_key and store: as for `model_app` and Service."""
-    return model_app(Service(predictor, name, limits, store), api_key)
 
 
 def model_app(service: Service, api_key: str | None = None) -> FastAPI:
