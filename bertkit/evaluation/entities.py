@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from bertkit.data.tagging import Entity, Learned, entities, from_bio, invalid, strict_entities, tag_names
+from bertkit.data.tagging import Entity, Learned, entities, invalid, strict_entities, tag_names
 from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.graded import Graded, Scored
 from bertkit.evaluation.intervals import Floats, ratio
@@ -88,21 +88,6 @@ class GradedEntities(Graded):
     scheme: Learned = "BIO"
     confidences: Sequence[float] = ()
     temperature: float = 1.0
-
-    @classmethod
-    def of(
-        cls,
-        gold: Iterable[Sequence[str]],
-        answers: Sequence[Mapping[str, Any]],
-        types: Sequence[str],
-        scheme: Learned,
-        temperature: float,
-    ) -> GradedEntities:
-        """From gold tags in BIO, and from answers as they are written: `words` with their `tag`, and `entities`."""
-        predicted, confidences = predictions(answers, "entities")
-        return cls(
-            PackedTags(from_bio(tags, scheme) for tags in gold), predicted, types, scheme, confidences, temperature
-        )
 
     def __post_init__(self) -> None:
         if not len(self.gold) or len(self.gold) != len(self.predicted):

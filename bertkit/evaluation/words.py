@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.tagging import Learned
+from bertkit.data.tagging import Learned, from_bio
 from bertkit.evaluation import entities
 from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.entities import (
@@ -47,10 +47,16 @@ def graded(
     scheme: Learned,
     temperature: float,
 ) -> Graded:
-    """Answers as they are written, compared with gold tags in BIO, or in the scheme `none` with gold labels."""
+    """Answers as they are written, compared with gold tags in BIO, or in the scheme `none` with gold labels.
+
+    answers: `words`, each with its `tag`, and its `score` in the scheme `none`; `entities` with theirs in others.
+    """
     if scheme == "none":
-        return GradedWords.of(gold, answers, labels, temperature)
-    return GradedEntities.of(gold, answers, labels, scheme, temperature)
+        predicted, confidences = predictions(answers, "words")
+        return GradedWords(PackedTags(gold), predicted, labels, confidences, temperature)
+    predicted, confidences = predictions(answers, "entities")
+    spelled = PackedTags(from_bio(tags, scheme) for tags in gold)
+    return GradedEntities(spelled, predicted, labels, scheme, confidences, temperature)
 
 
 def lookup(
@@ -80,18 +86,6 @@ class GradedWords(Graded):
     labels: Sequence[str]
     confidences: Sequence[float] = ()
     temperature: float = 1.0
-
-    @classmethod
-    def of(
-        cls,
-        gold: Iterable[Sequence[str]],
-        answers: Sequence[Mapping[str, Any]],
-        labels: Sequence[str],
-        temperature: float,
-    ) -> GradedWords:
-        """From gold labels, and from answers as they are written: `words`, each with its `tag` and `score`."""
-        predicted, confidences = predictions(answers, "words")
-        return cls(PackedTags(gold), predicted, labels, confidences, temperature)
 
     def __post_init__(self) -> None:
         if not len(self.gold) or [*map(len, self.gold)] != [*map(len, self.predicted)]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.special_tokens import keep_out
-from bertkit.models.untrusted import bounded, read_object, vet, vet_tokenizer
+from bertkit.models.untrusted import bounded, read_object, vet
 from bertkit.text import first_line
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def load_tokenizer(
     """
     from transformers import PreTrainedTokenizerFast
 
-    vet_tokenizer(folder)
+    vet(folder, tokenizer=True)
     fix = "The folder needs tokenizer.json and tokenizer_config.json."
     with _one_problem("model.name", f"no tokenizer could be loaded from {folder}", fix):
         tokenizer: PreTrainedTokenizerBase = _tokenizer_class(folder, exported).from_pretrained(

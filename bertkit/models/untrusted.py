@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -34,18 +34,13 @@ CRAFTED = "The file is damaged, or was made to exhaust memory."
 REMOVE = "Give the files their usual names, and remove the key."
 
 
-def vet(folder: Path) -> None:
-    """Raises ModelError with everything that is wrong: files of other folders, sizes that no weights explain, code."""
-    _vet(folder, _irregular, _unsuitable, _implausible)
+def vet(folder: Path, *, tokenizer: bool = False) -> None:
+    """Raises ModelError with everything that is wrong: files of other folders, sizes that no weights explain, code.
 
-
-def vet_tokenizer(folder: Path) -> None:
-    """`vet`, and the tokenizer's settings, which may ask for tokens or characters without end. Raises ModelError."""
-    _vet(folder, _irregular, _unsuitable, _implausible, _exploding)
-
-
-def _vet(folder: Path, *checks: Callable[[Path], Iterator[Problem]]) -> None:
-    for check in checks:  # each opens only what passed the ones before
+    tokenizer: check its settings too, which may ask for tokens or characters without end.
+    """
+    # Each opens only what passed the ones before.
+    for check in (_irregular, _unsuitable, _implausible, *([_exploding] if tokenizer else [])):
         if problems := list(check(folder)):
             raise ModelError(problems)
 

@@ -98,7 +98,7 @@ def decode_tags(
     for rows, emissions, lengths, joint in _blocks(scores, chain, tags, temperature, plain):
         best = posteriors.decode(emissions, lengths, joint)
         posterior = posteriors.posterior(emissions, lengths, joint)
-        chosen = _at(posterior.marginals, best.clip(min=0))
+        chosen = np.take_along_axis(posterior.marginals, best.clip(min=0)[..., None], 2)[..., 0]
         named = [[tags[i] for i in row[:n]] for row, n in zip(best.tolist(), lengths.tolist(), strict=True)]
         spans = [(place, *e) for place, sentence in enumerate(named) for e in find(sentence)]
         where = np.array([(place, first, end - 1) for place, _, first, end in spans], dtype=np.int64).reshape(-1, 3)
@@ -177,11 +177,6 @@ def gold_posteriors(
         words = np.arange(emissions.shape[1]) < lengths[:, None]
         golden = np.asarray([tag for row in rows for tag in gold[row]], dtype=np.int64)
         yield posteriors.posterior(emissions, lengths, joint).marginals[words], golden
-
-
-def _at(table: np.ndarray, tags: np.ndarray) -> np.ndarray:
-    """The values of `(batch, words, tags)` at these tags, `(batch, words)`."""
-    return np.take_along_axis(table, tags[..., None], 2)[..., 0]
 
 
 def _continues(tag: str, following: str) -> bool:
