@@ -87,8 +87,8 @@ def _pictures(study: Study, results: Mapping[str, Any], keys: Sequence[str], noi
     complete = [t for t in scored if t.state == TrialState.COMPLETE and {*keys} <= {*t.params}]
     varied = [key for key in keys if len({t.params[key] for t in complete}) > 1]
     if varied and len({t.value for t in complete}) > 1:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of optuna: the evaluator is experimental, and there are few trials
+        # optuna warns that the evaluator is experimental, and of few trials.
+        with warnings.catch_warnings(action="ignore"):
             shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=varied)
         percent = {key.rpartition(".")[2]: round(100 * share) for key, share in shares.items()}
         title = f"Importance: percent of the variation in {results['headline']} that each setting explains"
