@@ -20,7 +20,7 @@ from bertkit.cli.main import main
 from bertkit.data import Data
 from bertkit.data.tagging import find_scheme, restrict, to_bio, without_prefixes
 from bertkit.errors import DataError, UserError
-from bertkit.evaluation.words import GradedWords, lookup
+from bertkit.evaluation.words import GradedWords, graded, lookup
 from bertkit.files import read_json
 from bertkit.inference.display import answer_line
 from bertkit.models.encoder import load_tokenizer
@@ -106,11 +106,11 @@ def test_a_weight_is_a_repeated_sentence(graded: GradedWords, data: st.DataObjec
 
 def test_confidences_are_graded_by_word() -> None:
     words = [{"word": "a", "tag": "NOUN", "score": 0.9}, {"word": "b", "tag": "", "score": 0.0}]
-    graded = GradedWords.of([["NOUN", "ADJ"]], [{"words": words}], LABELS, 1.5)
-    assert graded.scores["accuracy"] == 0.5
-    calibration = graded.details()["calibration"]
+    found = graded([["NOUN", "ADJ"]], [{"words": words}], LABELS, "none", 1.5)
+    assert found.scores["accuracy"] == 0.5
+    calibration = found.details()["calibration"]
     assert calibration == {"temperature": 1.5, "decisions": 2, "errors": 1, "ece": pytest.approx(0.05)}
-    assert graded.pairs() == ([["NOUN", ""]], [["NOUN", "ADJ"]])
+    assert found.pairs() == ([["NOUN", ""]], [["NOUN", "ADJ"]])
 
 
 def test_sentences_without_words_have_no_scores() -> None:
