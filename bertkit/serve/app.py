@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -28,9 +28,6 @@ from bertkit.serve.search import SearchRequest, SearchResponse
 from bertkit.serve.service import Service
 from bertkit.serve.shapes import SHAPES
 from bertkit.tasks.vectors import VectorTask
-
-if TYPE_CHECKING:
-    from bertkit.retrieval.store import Store  # which imports pyarrow
 
 Handler = Callable[[Any], Awaitable[Callable[[], Any]]]  # body -> a function that builds the response
 
