@@ -23,7 +23,7 @@ from bertkit.cache import cache_root
 from bertkit.cli.main import main
 from bertkit.data import read_rows
 from bertkit.data.forms import data_section
-from bertkit.data.memory import store_rows
+from bertkit.data.memory import column_names, store_rows
 from bertkit.data.sources import samples_folder
 from bertkit.files import read_json, sha256
 from bertkit.recipe.recipe import adapted, to_yaml
@@ -411,6 +411,8 @@ def test_a_frame_is_answered_by_a_frame_of_its_library(run: bertkit.Run) -> None
     with pytest.raises(bertkit.DataError, match=r"row 1: `text` holds \['a cat', 'a dog'\], where text is expected"):
         predictor.frame({"text": ["a cat", "a dog"]})
     assert isinstance(predictor.frame(polars.Series(frame["text"].tolist())), polars.DataFrame)
+    for empty in (frame[:0], polars.DataFrame(frame)[:0], pa.Table.from_pandas(frame)[:0], []):
+        assert column_names(predictor.frame(empty)) == list(table)
     assert len(predictor.frame(frame[:0])) == 0
 
 

@@ -150,6 +150,12 @@ def test_padding_and_company_change_nothing(case: Case, begun: Begun) -> None:
 
 
 @every_case_of_rows_that_stand_alone
+def test_a_frame_without_rows_has_the_columns_of_an_answer(case: Case, begun: Begun) -> None:
+    predictor, rows = ask(*begun(case)), case.rows().select_columns([n for n in case.columns if n in INPUTS])
+    assert list(predictor.frame(rows.to_pandas()[:0])) == list(predictor.frame(rows.to_pandas()[:1]))
+
+
+@every_case_of_rows_that_stand_alone
 def test_answers_are_in_the_rows_order(case: Case, begun: Begun) -> None:
     task, model = begun(case)
     rows = [{k: v for k, v in row.items() if k in INPUTS} for row in case.rows()]

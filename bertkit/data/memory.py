@@ -37,16 +37,24 @@ def frame_rows(frame: Any, names: Collection[str]) -> Iterator[dict[str, Any]]:
 
     Missing values are None. Raises DataError where a column holds values of several types.
     """
-    columns = frame.column_names if is_a(frame, "datasets.Dataset", "pyarrow.Table") else list(frame.columns)
+    columns = column_names(frame)
     for table in _tables(frame, "data", names if {*names} & {*columns} else None):
         for batch in table.to_batches(AT_A_TIME):
             yield from batch.to_pylist()
 
 
-def frame_like(given: Any, rows: Iterable[Mapping[str, Any]]) -> Any:
-    """The rows as a frame of the library that `given` is of, with its index; of pandas for a list."""
+def column_names(frame: Any) -> list[str]:
+    """The names of a frame's columns."""
+    return list(frame.column_names if is_a(frame, "datasets.Dataset", "pyarrow.Table") else frame.columns)
+
+
+def frame_like(given: Any, rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> Any:
+    """The rows as a frame of the library that `given` is of, with its index; of pandas for a list.
+
+    names: of columns that it has in any case.
+    """
     rows = list(rows)
-    names = dict.fromkeys(name for row in rows for name in row)
+    names = dict.fromkeys([*names, *(name for row in rows for name in row)])
     columns = {name: [row.get(name) for row in rows] for name in names}
     if is_a(given, "polars.DataFrame", "polars.Series"):
         return sys.modules["polars"].DataFrame(columns, strict=False)

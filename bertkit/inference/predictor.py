@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import ValidationError
 
-from bertkit.data.memory import frame_like, frame_rows, is_frame
+from bertkit.data.memory import column_names, frame_like, frame_rows, is_frame
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Source, columns_of
 from bertkit.data.table import Problems
@@ -153,9 +153,18 @@ class Predictor:
         """The answers as a table of the library that `rows` is of, or of pandas for a list; pandas keeps its index.
 
         Columns are the answer's own, such as `label` and `score`, one per label with its probability, and for nested
-        answers those of csv output, such as `entities`, as JSON. Raises DataError as `stream` does.
+        answers those of csv output, such as `entities`, as JSON. Without rows, columns are those of the answer to any
+        row. Raises DataError as `stream` does.
         """
-        return frame_like(rows, map(_cells, self.stream(rows)))
+        answers = list(map(_cells, self.stream(rows)))
+        return frame_like(rows, answers, () if answers else _cells(next(self.stream([self._any_row(rows)]))))
+
+    def _any_row(self, rows: Iterable[Row]) -> Row:
+        """A row that the model answers, with the inputs that a frame without rows has columns for."""
+        own, schema = {*column_names(rows)} if is_frame(rows) else set[str](), self.task.schema
+        there = {name for name in schema.columns if own & {name} or own >= {*columns_of(self.columns.get(name, name))}}
+        inputs = next((each for each in self.task.inputs if each <= there), self.task.inputs[0])
+        return {name: ["a"] if schema.columns[name].holds == "words" else "a" for name in inputs}
 
     def canonical(self, rows: Sequence[Row], start: int) -> Columns:
         """The task's input and context columns of these rows, under their canonical names.
