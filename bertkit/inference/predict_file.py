@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bertkit.data.excel import write_sheet
+from bertkit.data.loading import ANSWER, LEFT_OUT
 from bertkit.data.readers import FORMATS, TABLES, read_rows, read_stream, suffix_of, text_a_row, written_like
 from bertkit.data.schema import Answer
 from bertkit.errors import DataError, Problem
@@ -47,13 +48,17 @@ def predict_file(
     """
     if output and writer is None:
         require_suffix(output, ".jsonl", ".csv", ".xlsx")
-    table, schema, count = bool(output and writer is None and output.suffix != ".jsonl"), predictor.task.schema, 0
+    table, schema = bool(output and writer is None and output.suffix != ".jsonl"), predictor.task.schema
+    count, judged = 0, False
     spec = layout_of(source, file, overrides)
     predictor = with_columns(predictor, columns)
 
     def checked() -> Iterator[dict[str, Any]]:
-        nonlocal count
+        nonlocal count, judged
         for number, row in _rows(file, spec, schema.corpus):
+            if row.get(ANSWER) in ("accept", *LEFT_OUT):
+                judged = True
+                row = {name: value for name, value in row.items() if name != ANSWER}
             taken = [name for name in row if name == "answer" or (table and str(name).startswith("answer."))]
             if taken:
                 raise DataError(Problem(file, f"the rows have a column `{taken[0]}` already", "Rename it."))
@@ -77,6 +82,8 @@ def predict_file(
             _write_csv(out, pairs, delimiter, spec.decimal)
         else:
             write_sheet(out.buffer, _flat_rows(pairs))
+    if judged:
+        logger.warning("`%s`, the column in which Prodigy notes what was accepted, is left out of the output", ANSWER)
     return count
 
 
