@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bertkit.audits.audit import LABELS
 from bertkit.explain.targets import TARGETS
 from bertkit.export.extra_outputs import EXTRA_OUTPUTS
 from bertkit.report.mistakes import MISTAKES
@@ -19,6 +20,7 @@ from bertkit.training.soft_targets import SOFT_TARGETS
 
 VECTORS = ("sentence-similarity", "retrieval")
 TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
+    "audits/audit": (LABELS, ("retrieval", "text-ranking", "pretraining")),
     "explain/targets": (TARGETS, ()),
     "export/extra_outputs": (EXTRA_OUTPUTS, ("question-answering", *VECTORS, "pretraining")),
     "report/task_pictures, reliability": (DECISIONS, ("retrieval", "text-ranking", "pretraining")),

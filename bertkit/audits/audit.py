@@ -27,14 +27,11 @@ from bertkit.training.folds import COUNT, cross_validate
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-LABELS: Mapping[tuple[str, str], Callable[[Evidence], Part]] = {  # by task and target
-    ("text-classification", "label"): single_labels,
-    ("text-classification", "labels"): label_sets,
-    ("text-classification", "score"): numbers,
-    ("token-classification", "tags"): sentences,
-    ("question-answering", "answers"): questions,
-    ("sentence-similarity", "label"): single_labels,
-    ("sentence-similarity", "score"): numbers,
+LABELS: Mapping[str, Mapping[str, Callable[[Evidence], Part]]] = {  # task -> target -> what finds the wrong ones
+    "text-classification": {"label": single_labels, "labels": label_sets, "score": numbers},
+    "token-classification": {"tags": sentences},
+    "question-answering": {"answers": questions},
+    "sentence-similarity": {"label": single_labels, "score": numbers},
 }
 
 
@@ -100,7 +97,7 @@ def labels(evidence: Evidence) -> Part:
     """The rows whose targets are likely wrong; none where a target says nothing about a row by itself."""
     options, row = evidence.recipe.task, evidence.rows[0]
     targets = get_task(options.name).schema_of(options).targets
-    find = LABELS.get((options.name, next((name for name in targets if name in row), "")))
+    find = LABELS.get(options.name, {}).get(next((name for name in targets if name in row), ""))
     cosines = options.name == "sentence-similarity" and "label" in row and "scores" not in row["answer"]
     if find is None or cosines:
         what = (
