@@ -7,13 +7,13 @@ from typing import Any
 
 from bertkit.audits.confident import Share
 from bertkit.audits.parts import Part, Row
+from bertkit.report.mistakes import NONE
 from bertkit.text import part_of
 
-NONE = "(none)"
 METHOD = (
-    "A row is answered by the model of the fold that was not trained on it. A {0} is likely wrong where it finds "
-    "another more probable, and gives another at least the probability that it has on average where it is given "
-    "(confident learning, Northcutt et al. 2021)."
+    "Each row is answered by a model that was not trained on it. A {0} is likely wrong if another is more probable, "
+    "and if one of the others is as probable as it is on average in the rows that have it (confident learning, "
+    "Northcutt et al. 2021)."
 )
 ESTIMATE = (
     "The estimated share also counts what the models confidently mistake: the first rows of the list show how far to "
