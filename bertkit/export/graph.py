@@ -120,7 +120,7 @@ def _exported(module: nn.Module, batch: Mapping[str, Tensor], opset: int) -> Mod
     shapes = {name: dict.fromkeys(range(x.ndim), torch.export.Dim.DYNAMIC) for name, x in batch.items()}
     try:
         with ExitStack() as quiet, warnings.catch_warnings(action="ignore"), torch.inference_mode():
-            for package in ("torch.onnx", "onnxscript", "onnx_ir"):  # whose notices and warnings are about themselves
+            for package in ("torch.onnx", "onnxscript", "onnx_ir"):  # they report deprecated functions of each other
                 quiet.enter_context(quiet_logger(package))
             program = torch.onnx.export(
                 module,
