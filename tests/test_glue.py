@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,10 +17,13 @@ import small
 from cases import CASES
 from datasets import ClassLabel, Dataset, Features, Value
 from finished import finished
+from safetensors.torch import load_file, save_file
 
 from bertkit.cli.main import main
 from bertkit.data.readers import read_rows
 from bertkit.errors import DataError
+from bertkit.inference.output_formats import writer_of
+from bertkit.inference.predictor import Predictor
 from bertkit.recipe.recipe import load_recipe
 from bertkit.run import Run
 from bertkit.sections import DataSpec
@@ -244,6 +248,9 @@ def test_rows_that_lack_fields_are_an_error_unless_they_are_left_out(tmp_path):
         list(read_rows(tmp_path / "t.tsv", DataSpec(source="-")))
     left = list(read_rows(tmp_path / "t.tsv", DataSpec(source="-", missing_fields="ignore")))
     assert left == [(3, {"a": "1", "b": "2"})]
+    (tmp_path / "t.tsv").write_text("a\tb\n1\t2\t3\n")
+    with pytest.raises(DataError, match=r"t.tsv:2: 3 fields where 2 (?s:.*)data.extra_fields=ignore"):
+        list(read_rows(tmp_path / "t.tsv", DataSpec(source="-", missing_fields="ignore")))
 
 
 # --- the suite
@@ -262,13 +269,14 @@ def test_the_suite_prints_the_scores_of_all_seeds_and_skips_finished_runs(glue, 
         a, b = (seed["metrics"][figure.split][figure.metric] for seed in results["seeds"])
         shown = "–" if a is None or b is None else f"{50 * (a + b):.2f} ± {100 * abs(a - b) / 2**0.5:.2f}"
         assert line[2] == shown
-    assert json.loads((suite.folder / "mnli" / "results.json").read_text())["splits"].keys() == {"validation", "test"}
+    assert [figure.split for figure in glue.FIGURES if figure.task == "mnli"] == ["validation", "test"]
 
 
 def test_the_suite_reads_the_hub_unless_there_are_files(glue, data, tmp_path):
     hub = glue.recipe_of("mnli", "minilm", None, [7], [])
     assert (hub.data, hub.seeds) == (load_recipe("mnli", check_files=False).data, [7])
     assert hub.model == load_recipe("mnli-minilm", check_files=False).model
+    assert glue.recipe_of("stsb", "bert-base", None, [7], []).data == load_recipe("stsb", check_files=False).data
     (tmp_path / "some").mkdir()
     (tmp_path / "some" / "CoLA").symlink_to(data / "CoLA")
     with pytest.raises(SystemExit, match=r"some/RTE/train\.tsv"):  # before anything is trained
@@ -327,18 +335,16 @@ def test_scores_are_clipped_and_an_index_of_the_row_is_kept(tiny_encoder, tmp_pa
     case = next(case for case in CASES if case.id == "regression")
     run = finished(case, tiny_encoder, tmp_path / "run").folder
     path = next((run / "model").glob("*.safetensors"))
-    from safetensors.torch import load_file, save_file
-
     weights = load_file(path)
-    weights["classifier.weight"] *= 1000  # scores far outside of 0 to 5
-    save_file(weights, path, {"format": "pt"})
-    given = [{"text": text("dev", n, 0), "index": 7 * n} for n in range(12)]
-    given += [{"text": "one", "idx": 5}, {"text": "two"}]
-    found = rows_and_answers(run, given, tmp_path / "STS-B.tsv")
-    assert [index for index, *_ in found] == [str(7 * n) for n in range(12)] + ["5", "13"]
-    scores = [found["score"] for *_, found in found]
-    assert [prediction for _, prediction, _ in found] == [f"{sorted((0, score, 5))[1]:.3f}" for score in scores]
-    assert min(scores) < 0 or max(scores) > 5
+    weights["classifier.weight"] *= 0  # the score of any text is the bias
+    given = [{"text": "one", "index": 7}, {"text": "two", "idx": 5}, {"text": "three"}]
+    for bias, prediction in ((-0.25, "0.000"), (2.34567, "2.346"), (5.125, "5.000")):
+        weights["classifier.bias"].fill_(bias)
+        save_file(weights, path, {"format": "pt"})
+        found = rows_and_answers(run, given, tmp_path / "STS-B.tsv")
+        assert [(*line[:2], pytest.approx(line[2]["score"])) for line in found] == [
+            (index, prediction, bias) for index in ("7", "5", "2")
+        ]
 
 
 @pytest.mark.parametrize(
@@ -356,6 +362,34 @@ def test_labels_become_glues_numbers_in_whatever_order_the_model_has_them(labels
         for _, prediction, answered in found:
             assert (answered["label"] is None) == (threshold == "1")
             assert prediction == number[max(answered["scores"], key=answered["scores"].get)]
+
+
+def with_labels(run: Path, labels: dict[str, str]) -> Predictor:
+    """The run's predictor, as if it had been trained on these labels."""
+    predictor = Run(run).load()
+    options = predictor.task.options.model_copy(update={"labels": labels})
+    return replace(predictor, task=replace(predictor.task, options=options))
+
+
+@pytest.mark.parametrize("name", ["cola", "sst2", "mrpc", "qqp", "wnli"])
+def test_the_numbers_are_those_of_the_files(name, suite):
+    labels = load_recipe(f"{name}-minilm", check_files=False).task.labels
+    (file,) = [Path(line[0]) for line in SUBMISSIONS if line[1] == name]
+    sure, by_cost, unsure = {"0": 0.1, "1": 0.9}, {"0": 0.9, "1": 0.1}, {"0": 0.8, "1": 0.2}
+    for names in (labels, {number: number for number in labels}):
+        given = [(names["1"], sure), (names["1"], by_cost), (names["0"], sure), (None, unsure)]
+        answers = [{"label": label, "scores": {names[n]: p for n, p in scores.items()}} for label, scores in given]
+        out = io.StringIO()
+        writer_of("glue", file, with_labels(suite.folder / name, names), {})(out, [(each, {}) for each in answers])
+        assert out.getvalue() == "index\tprediction\n0\t1\n1\t1\n2\t0\n3\t0\n"
+
+
+def test_a_model_that_lacks_labels_is_refused(suite):
+    for names in (NLI[:2], (*NLI, "other"), ("LABEL_0", "LABEL_1", "LABEL_2")):
+        predictor = with_labels(suite.folder / "mnli", dict(zip(names, names, strict=True)))
+        with pytest.raises(DataError, match=r"AX\.tsv: takes the labels"):
+            writer_of("glue", Path("AX.tsv"), predictor, {})
+    writer_of("glue", Path("AX.tsv"), with_labels(suite.folder / "mnli", {name: name for name in NLI[::-1]}), {})
 
 
 def test_other_models_and_names_are_refused(suite, data, tmp_path, capsys):
