@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ import bertkit
 from bertkit.errors import DataError, RecipeError
 from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
-from bertkit.models.heads.vector_losses import supervised_contrastive
 from bertkit.models.heads.vectors import Dense, Layout, files
 from bertkit.recipe.recipe import FEW_ROWS, TRAINING_DEFAULTS, load_recipe, to_yaml
 from bertkit.report.facts import modules_of
@@ -292,57 +290,6 @@ def test_only_what_is_not_given_has_the_defaults_for_few_rows(tiny_encoder: Path
     assert given.training["warmup_steps"] == TRAINING_DEFAULTS["warmup_steps"]
 
 
-def by_loops(vectors: np.ndarray, labels: list[set[int]], scale: float) -> float:
-    """Equation 2 of Khosla et al. 2020, term by term."""
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    rows, losses = range(len(unit)), []
-    for i in rows:
-        positives = [j for j in rows if j != i and labels[i] & labels[j]]
-        if positives:
-            total = sum(np.exp(scale * unit[i] @ unit[a]) for a in rows if a != i)
-            losses.append(-np.mean([np.log(np.exp(scale * unit[i] @ unit[p]) / total) for p in positives]))
-    return float(np.mean(losses)) if losses else 0.0
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [
-        [{0}, {0}, {1}, {1}, {1}, {2}],
-        [{0, 1}, {1}, {2}, {0, 2}, set(), {3}],
-        [{0}, {1}, {2}, {3}, {4}, {5}],
-    ],
-)
-def test_the_contrastive_loss_is_its_equation(labels: list[set[int]]) -> None:
-    vectors = np.random.default_rng(5).normal(size=(6, 4))
-    alike = torch.tensor([[bool(a & b) for b in labels] for a in labels])
-    given = torch.tensor(vectors, dtype=torch.float32, requires_grad=True)
-    loss = supervised_contrastive(given, alike, 7.0)
-    assert loss.item() == pytest.approx(by_loops(vectors, labels, 7.0), rel=1e-5)
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert given.grad is not None
-    assert torch.isfinite(given.grad).all()
-
-
-@pytest.mark.parametrize("sizes", [[2] * 50, [40, 3, 2], [500, 500], [9] * 32])
-def test_batches_are_balanced_and_bounded_and_everything_has_its_turn(sizes: list[int]) -> None:
-    ends = np.cumsum(sizes)
-    groups = [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-    label = np.repeat(np.arange(len(sizes)), sizes)
-    drawn = list(islice(contrastive.batches(groups, np.random.default_rng(0)), 60))
-    share = max(contrastive.ROWS // min(len(sizes), contrastive.LABELS), 2)
-    for rows in drawn:
-        counts = np.bincount(label[rows], minlength=len(sizes))
-        assert len(set(rows.tolist())) == len(rows) <= contrastive.ROWS
-        assert np.count_nonzero(counts) == min(len(sizes), contrastive.LABELS)
-        assert all(count in (0, min(share, size)) for count, size in zip(counts, sizes, strict=True))
-    times = np.bincount(np.concatenate(drawn), minlength=len(label))
-    assert times.min() > 0
-    for group in groups:
-        assert times[group].max() - times[group].min() <= 2
-    again = islice(contrastive.batches(groups, np.random.default_rng(0)), 60)
-    assert all(np.array_equal(one, other) for one, other in zip(drawn, again, strict=True))
-
-
 CONTRASTIVE = {**NAME, "method": "contrastive"}
 PULLED = [
     Case("single-label", CONTRASTIVE, {"text": TEXTS, "label": LABELS}),
@@ -356,7 +303,7 @@ PULLED = [
 def test_texts_with_a_label_in_common_are_pulled_together(
     case: Case, tiny_encoder_with_dropout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contrastive, "PASSES", 800)
+    monkeypatch.setattr(contrastive, "PASSES", 80)
     monkeypatch.setattr(contrastive, "LEARNING_RATE", 3e-3)
     task: Any = case.task(tiny_encoder_with_dropout)
     features, found = task.features(case.rows()), []
@@ -365,13 +312,13 @@ def test_texts_with_a_label_in_common_are_pulled_together(
         before = {name: value.clone() for name, value in model.named_parameters()}
         runner = Runner(task, model, CPU, "fp32", 4)
         contrasts = [contrast(few_shot.examples_of(runner, features))]
-        assert contrastive.pull_together(runner, features, seed=3) == 100
+        assert few_shot.learn(runner, features, seed=3)[1]["steps"] == 80
         contrasts.append(contrast(few_shot.examples_of(runner, features)))
         assert contrasts[1] > contrasts[0] + 0.04
         moved = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
-        assert {name for name in before if name.startswith("encoder.")} == moved
+        assert {name for name in before if name.startswith(("encoder.", "classifier."))} == moved
         found.append(model.state_dict())
-    assert all(torch.equal(found[0][name], value) for name, value in found[1].items() if "classifier" not in name)
+    assert all(torch.equal(found[0][name], value) for name, value in found[1].items())
 
 
 def contrast(rows: Examples) -> float:
@@ -383,15 +330,46 @@ def contrast(rows: Examples) -> float:
     return float(cosines[alike & other].mean() - cosines[~alike & other].mean())
 
 
-def test_the_order_of_encoding_is_not_that_of_the_vectors(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prototypes_start_as_means_of_texts_and_names(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contrastive, "MICRO", 3)
+    monkeypatch.setattr(contrastive, "LEARNING_RATE", 0.0)
+    monkeypatch.setattr(contrastive, "PROTOTYPES", 0.0)
     case = PULLED[0]
     task: Any = case.task(tiny_encoder)
     runner, features = Runner(task, task.model(encoder(tiny_encoder)), CPU, "fp32", 8), task.features(case.rows())
-    found = contrastive._vectors(runner, features, np.array([6, 0, 5, 3, 1, 4, 2]))
-    np.testing.assert_allclose(
-        found.detach(), few_shot.examples_of(runner, features).vectors[[6, 0, 5, 3, 1, 4, 2]], atol=1e-6
-    )
+    rows, names = few_shot.examples_of(runner, features), few_shot.names_of(runner)
+    assert names is not None
+    unit = (rows + names).vectors / np.linalg.norm((rows + names).vectors, axis=1, keepdims=True)
+    labels = (rows + names).targets
+    means = np.stack([unit[labels == label].mean(0) for label in range(len(task.names))])
+    model, facts = few_shot.learn(runner, features, seed=0)
+    weight, bias = (each.detach().numpy() for each in (model.classifier.linear.weight, model.classifier.linear.bias))
+    np.testing.assert_allclose(weight, 20 * means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
+    counts = np.bincount(labels)
+    np.testing.assert_allclose(bias, np.log((counts + 1) / (counts.sum() + len(counts))), atol=1e-6)
+    assert facts["C"] is None
+
+
+def test_the_first_loss_is_that_of_a_softmax_over_cosines(
+    tiny_encoder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LEARNING_RATE", "PROTOTYPES"):
+        monkeypatch.setattr(contrastive, name, 0.0)
+    weights = {label: 1.0 + number for number, label in enumerate(dict.fromkeys(LABELS))}
+    case = Case("weights", {**CONTRASTIVE, "class_weights": weights}, {"text": TEXTS, "label": LABELS})
+    task: Any = case.task(tiny_encoder)
+    runner, features = Runner(task, task.model(encoder(tiny_encoder)), CPU, "fp32", 8), task.features(case.rows())
+    rows, names = few_shot.examples_of(runner, features), few_shot.names_of(runner)
+    assert names is not None
+    with caplog.at_level("INFO", logger="bertkit"):
+        model, _ = few_shot.learn(runner, features, seed=0)
+    total = rows + names
+    logits = total.vectors @ model.classifier.linear.weight.detach().numpy().T
+    logits += model.classifier.linear.bias.detach().numpy()
+    each = linear.losses_of("single-label", logits, total.targets)
+    factors = np.array([weights[task.names[label]] for label in total.targets])
+    expected = (each * factors).sum() / len(total.targets)
+    assert f"loss {expected:.4f} to {expected:.4f}" in caplog.text
 
 
 def test_the_learning_rate_rises_and_falls() -> None:
@@ -401,7 +379,7 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert contrastive._factor(0, 1) == 1.0
 
 
-def test_contrastive_fine_tuning_needs_labels_and_two_rows_of_one(
+def test_contrastive_fine_tuning_needs_labels_but_one_row_of_each_is_enough(
     tiny_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     numbers = small.recipe(tmp_path, tiny_encoder, "task.method=contrastive", "~training", kind="regression")
@@ -410,16 +388,17 @@ def test_contrastive_fine_tuning_needs_labels_and_two_rows_of_one(
     assert not (tmp_path / "refused").exists()
     case = Case("alone", CONTRASTIVE, {"text": TEXTS[:3], "label": ["a", "b", "c"]})
     task: Any = case.task(tiny_encoder)
-    runner = Runner(task, task.model(encoder(tiny_encoder)), CPU, "fp32", 4)
-    assert contrastive.pull_together(runner, task.features(case.rows()), seed=0) == 0
-    assert "no label has two rows" in caplog.text
+    model, _ = few_shot.learn(
+        Runner(task, task.model(encoder(tiny_encoder)), CPU, "fp32", 4), task.features(case.rows()), 0
+    )
+    assert torch.isfinite(model.classifier.linear.weight).all()
 
 
 def test_a_contrastive_training_is_a_run_like_any_other(tiny_encoder: Path, tmp_path: Path) -> None:
     given = small.recipe(tmp_path, tiny_encoder, "task.method=contrastive", "~training", "folds=2", "verify=true")
     run = bertkit.train(given, tmp_path / "run")
     (seed,) = run.results["seeds"]
-    assert (seed["steps"], seed["C"], seed["with_names"]) == (2, contrastive.STRENGTH, True)
+    assert (seed["steps"], seed["C"], seed["with_names"]) == (10, None, True)
     assert run.results["folds"]["count"] == 2
     assert "contrastive loss" in (run.model / "README.md").read_text()
     assert "Nothing was logged" not in (run.folder / "report.html").read_text()

@@ -27,7 +27,7 @@ MAX_WORDS = 12  # in a table of attributions
 MAX_NEIGHBOUR = 300  # characters
 LEARNED = {  # by `task.method`
     "head": "frozen, with a linear head",
-    "contrastive": "fine-tuned with a contrastive loss, then with a linear head",
+    "contrastive": "fine-tuned with a contrastive loss, with a linear head",
 }
 KINDS = {"mistake": "Mistake", "hit": "Right answer"}
 

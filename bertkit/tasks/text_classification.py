@@ -51,7 +51,7 @@ class TextClassificationOptions(TaskOptions):
     method: Literal["head", "contrastive", "full"] | None = Field(
         None,
         description="For few rows. head: a linear model on the frozen encoder. contrastive: contrastive fine-tuning of "
-        "the encoder, then head. full: fine-tuning, with defaults for few rows. null: fine-tuning.",
+        "encoder and head. full: fine-tuning, with defaults for few rows. null: fine-tuning.",
     )
     overflow: Literal["truncate", "window", "error"] = Field(
         "truncate", description="Texts longer than max_length: truncated and counted, pooled over windows, or refused."
@@ -185,7 +185,8 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
         if self.options.method in ON_VECTORS and (new_head or (encoder.folder / "modules.json").is_file()):
             from bertkit.models.heads.vectors import linear_classifier
 
-            return linear_classifier(encoder, settings, new_head=new_head)
+            unit = self.options.method == "contrastive"
+            return linear_classifier(encoder, settings, new_head=new_head, unit=unit)
         return load_model(encoder, AutoModelForSequenceClassification, settings, new_head=new_head)
 
     def extra_modules(self, model: Any) -> Mapping[str, Module]:

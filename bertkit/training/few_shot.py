@@ -17,10 +17,15 @@ from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner
 from bertkit.tasks.base import Task
 from bertkit.tasks.text_classification import ON_VECTORS, TextClassification
-from bertkit.training.contrastive import STRENGTH, pull_together
+from bertkit.text import counted
+from bertkit.training.contrastive import SCALE, Texts, pull_to_prototypes
 from bertkit.training.linear import Examples, Linear, fit_linear, words_of
 
 logger = logging.getLogger(__name__)
+
+STRENGTH = (
+    16.0  # C after contrastive fine-tuning: no held-out row shows which is best, since the encoder learned them all
+)
 
 
 def applies(task: Task) -> bool:
@@ -30,18 +35,48 @@ def applies(task: Task) -> bool:
 
 def learn(runner: Runner, features: Dataset, seed: int) -> tuple[Any, dict[str, Any]]:
     """The runner's model, its head fitted on these features, and the facts of this training."""
-    started, task = time.monotonic(), runner.task
-    steps = pull_together(runner, features, seed) if task.options.method == "contrastive" else 0
-    examples = examples_of(runner, features)
-    linear = fit_head(task, examples, names_of(runner), seed, STRENGTH if steps else None)
+    started = time.monotonic()
+    contrastive = runner.task.options.method == "contrastive"
+    steps, linear = _contrasted(runner, features, seed) if contrastive else (0, _fitted(runner, features, seed))
     head: Any = runner.model.classifier.linear
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(linear.weight))
         head.bias.copy_(torch.from_numpy(linear.bias))
+    strength = "" if linear.strength is None else f", C = {linear.strength:g}"
     names = ", with the labels' names as further rows" if linear.with_names else ""
-    logger.info("head: fitted on %d rows, C = %g%s", len(examples.targets), linear.strength, names)
+    logger.info("head: learned from %s%s%s", counted(len(np.unique(numbers(features, "row"))), "row"), strength, names)
     facts = {"steps": steps, "seconds": time.monotonic() - started, "best_step": None}
     return runner.model, facts | {"C": linear.strength, "with_names": linear.with_names}
+
+
+def _fitted(runner: Runner, features: Dataset, seed: int, strength: float | None = None) -> Linear:
+    """The linear model on the vectors of these features."""
+    return fit_head(runner.task, examples_of(runner, features), names_of(runner), seed, strength)
+
+
+def _contrasted(runner: Runner, features: Dataset, seed: int) -> tuple[int, Linear]:
+    """Fine-tune the encoder; returns the number of steps, and the head: of one label per text the softmax that the
+    encoder was trained with, of several a linear model as in `head`."""
+    task: TextClassification = runner.task  # type: ignore[assignment]
+    single, words = task.kind == "single-label", _words(task)
+    _, starts = np.unique(numbers(features, "row"), return_index=True)
+    columns = task.examples(features, starts.tolist())
+    texts = Texts(_inputs(task, columns), np.asarray(columns["labels"]))
+    if single:
+        texts = texts._replace(targets=np.eye(len(task.names))[texts.targets])
+    if words:
+        named: Any = task.encode(Columns({"text": words}))
+        texts += Texts(_inputs(task, task.examples(named, range(len(words)))), np.eye(len(words)))
+    weights: Any = task.options.class_weights or {}  # settled: by name
+    factors = np.array([weights[name] for name in task.names]) if weights else None
+    steps, prototypes, bias = pull_to_prototypes(runner, texts, factors, seed)
+    if single:
+        return steps, Linear(SCALE * prototypes, bias, None, bool(words))
+    return steps, _fitted(runner, features, seed, STRENGTH)
+
+
+def _inputs(task: Task, columns: Any) -> dict[str, list[Any]]:
+    return {name: columns[name] for name in task.tokenizer.model_input_names if name in columns}
 
 
 def fit_head(task: Any, examples: Examples, names: Examples | None, seed: int, strength: float | None = None) -> Linear:
@@ -61,12 +96,16 @@ def examples_of(runner: Runner, features: Dataset) -> Examples:
 def names_of(runner: Runner) -> Examples | None:
     """The names of the labels as rows; None where texts are pairs, or where the names say nothing."""
     task: TextClassification = runner.task  # type: ignore[assignment]
-    words = [] if task.options.pair else words_of(task.names)
-    if not words:
+    if not (words := _words(task)):
         return None
     ids = np.arange(len(words))
     targets = np.eye(len(words)) if task.kind == "multi-label" else ids
     return Examples(_vectors(runner, task.encode(Columns({"text": words}))), targets)
+
+
+def _words(task: TextClassification) -> list[str]:
+    """The names of the labels as texts; none where texts are pairs, or where the names say nothing."""
+    return [] if task.options.pair else words_of(task.names)
 
 
 def _vectors(runner: Runner, features: Any) -> Floats:

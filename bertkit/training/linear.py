@@ -47,7 +47,7 @@ class Linear:
 
     weight: Floats
     bias: Floats
-    strength: float  # C; of a regression 1 / alpha
+    strength: float | None  # C; of a regression 1 / alpha; of a softmax over prototypes None
     with_names: bool = False  # whether the names of the labels were rows too
 
     def logits(self, vectors: Floats) -> Floats:
@@ -121,8 +121,9 @@ def held_out_losses(
     for learned, held in parts:
         known = np.isin(rows.targets[held], rows.targets[learned]) if exclusive else np.full(len(held), True)
         part, test = rows[learned], rows[held[known]]
-        for model in _path(kind, part + names if names else part, labels, STRENGTHS, weights):
-            totals[model.strength] += float(losses_of(kind, model.logits(test.vectors), test.targets).sum())
+        models = _path(kind, part + names if names else part, labels, STRENGTHS, weights)
+        for C, model in zip(STRENGTHS, models, strict=True):
+            totals[C] += float(losses_of(kind, model.logits(test.vectors), test.targets).sum())
         count += int(known.sum())
     return {C: total / count for C, total in totals.items()} if count else {}
 

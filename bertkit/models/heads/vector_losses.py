@@ -38,21 +38,6 @@ def cosent(scores: Tensor, targets: Tensor, scale: float) -> Tensor:
     return torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), dim=0)
 
 
-def supervised_contrastive(vectors: Tensor, alike: Tensor, scale: float) -> Tensor:
-    """Khosla et al. 2020, equation 2: for each row the mean, over its positives, of minus the log softmax of its scaled
-    cosines with all other rows; and of this the mean over the rows that have a positive, `()`.
-
-    vectors: `(rows, size)`; alike: `(rows, rows)` of bool, whether two rows have a label in common.
-    """
-    unit = F.normalize(vectors.float(), dim=-1)
-    own = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
-    logs = (scale * unit @ unit.T).masked_fill(own, -torch.inf).log_softmax(1)
-    positives = alike & ~own
-    counts = positives.sum(1)
-    means = logs.masked_fill(~positives, 0.0).sum(1)[counts > 0] / counts[counts > 0]
-    return -means.sum() / max(len(means), 1)
-
-
 def in_batch(anchors: Tensor, positives: Tensor, negatives: Tensor, texts: Tensor, scale: float) -> Tensor:
     """Multiple-negatives ranking (Henderson et al. 2017, section 4): cross-entropy of the own positives, summed.
 

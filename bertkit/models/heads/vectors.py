@@ -115,10 +115,15 @@ def load_with_layout(encoder: Encoder, settings: dict[str, Any], layout: Layout,
     return model  # type: ignore[no-any-return]
 
 
-def linear_classifier(encoder: Encoder, settings: dict[str, Any], *, new_head: bool) -> PreTrainedModel:
-    """The encoder with the layout of its folder (a plain encoder's: mean, unit length), and a LinearHead behind it."""
+def linear_classifier(
+    encoder: Encoder, settings: dict[str, Any], *, new_head: bool, unit: bool = False
+) -> PreTrainedModel:
+    """The encoder with the layout of its folder (a plain encoder's: mean, unit length), and a LinearHead behind it.
+
+    unit: whether a new head reads vectors of unit length, whatever the folder says.
+    """
     layout = read_layout(encoder.folder, head=not new_head)[0]
-    if not (encoder.folder / "modules.json").is_file():
+    if (new_head and unit) or not (encoder.folder / "modules.json").is_file():
         layout = layout._replace(normalize=True)
     model: Any = load_with_layout(encoder, settings, layout, new_head=new_head)
     model.classifier = LinearHead(layout.dense or model.config.hidden_size, model.config.num_labels, layout)
