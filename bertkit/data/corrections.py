@@ -164,11 +164,7 @@ def _decimal(values: Iterable[Any], layout: DataSpec) -> str:
 
 
 def _match(
-    records: Sequence[_Record],
-    tables: Mapping[str, Table],
-    compared: Iterable[str],
-    problems: Problems,
-    complete: bool,
+    records: Sequence[_Record], tables: Mapping[str, Table], compared: Iterable[str], problems: Problems, complete: bool
 ) -> Iterator[tuple[Place, _Record]]:
     """The row of each record that has exactly one. compared: columns by which a record and its row must be the same."""
     by_location: dict[tuple[str, int], list[Place]] = {r.place: [] for r in records if "location" in r.values}
@@ -237,12 +233,12 @@ def _refined(
         return table, [*findings, *notes]
     name, values, notes = _targets(records, table, split, refine, schema)
     column, by = schema.columns[name], _files(records.values())
-    if column.holds == "number":  # `refine` may leave rows out by it
-        table, changes = _replaced(table, split, name, column, values, by, spec)
+    if column.holds in TAGS:  # those of the data may have another scheme before
         table, more = refine(table, split)
+        table, changes = _replaced(table, split, name, column, values, by, spec)
     else:
-        table, more = refine(table, split)
         table, changes = _replaced(table, split, name, column, values, by, spec)
+        table, more = refine(table, split)
     return table, [*findings, *changes, *notes, *more]
 
 
@@ -267,7 +263,12 @@ def _targets(
         elif column.holds != "number":
             some, notes = refine(some, f"{split}, relabelled")
         final = "tags" if column.holds == "spans" else name
-        values |= zip(rows, some.values[final], strict=True)
+        found = some.values[final]
+        if column.holds == "answers" and name in table.values:  # those that are the same stay as the data have them
+            old = table.select(rows)
+            pairs = zip(found, refine(old, split)[0].values[name], old.values[name], strict=True)
+            found = [given if new == located else new for new, located, given in pairs]
+        values |= zip(rows, found, strict=True)
         findings += [each for each in notes if each.level != "note"]
     return final, values, findings
 
