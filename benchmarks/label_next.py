@@ -1,0 +1,100 @@
+"""Accuracy by the number of labelled rows, where these are chosen at random or by what a model is unsure of.
+
+A logistic regression on the vectors of a frozen encoder starts with 100 random rows of a pool; each round it chooses
+100 more, and is fitted again. Printed are the accuracy on the test file after each round, and the area under the curve,
+means over the seeds.
+
+Run:  python benchmarks/label_next.py SST-2/train.tsv SST-2/dev.tsv --column sentence
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.cluster import kmeans_plusplus
+
+from bertkit.audits.next_rows import diverse, entropy, fitted, margin
+from bertkit.audits.rows import unit_vectors
+from bertkit.data.readers import read_rows
+from bertkit.sections import DataSpec, ModelSpec
+
+BATCH = 100
+
+
+def highest(score: Callable[[Any], Any], probabilities: Any, vectors: Any, count: int, seed: int) -> Any:
+    """The rows of the highest scores."""
+    return np.argsort(-score(probabilities), kind="stable")[:count]
+
+
+def at_random(probabilities: Any, vectors: Any, count: int, seed: int) -> Any:
+    """Any rows."""
+    return np.random.default_rng(seed).permutation(len(vectors))[:count]
+
+
+def weighted(probabilities: Any, vectors: Any, count: int, seed: int) -> Any:
+    """k-means++ seeds among the vectors, weighted by margin."""
+    return kmeans_plusplus(vectors, count, sample_weight=margin(probabilities) + 1e-9, random_state=seed)[1]
+
+
+STRATEGIES = {
+    "random": at_random,
+    "margin": partial(highest, margin),
+    "entropy": partial(highest, entropy),
+    "k-means++ weighted": weighted,
+    "BADGE": diverse,
+}
+
+
+def curve(choose: Any, pool: Any, test: Any, rounds: int, seed: int) -> list[float]:
+    """Accuracy on the test rows after each round."""
+    (vectors, labels), scores = pool, list[float]()
+    chosen = np.random.default_rng(seed).permutation(len(labels))[:BATCH]
+    for number in range(rounds):
+        model = fitted(vectors[chosen], labels[chosen])
+        scores.append(float(np.mean(model.predict(test[0]) == test[1])))
+        rest = np.setdiff1d(np.arange(len(labels)), chosen)
+        picked = choose(model.predict_proba(vectors[rest]), vectors[rest], BATCH, seed * 1000 + number)
+        chosen = np.concatenate([chosen, rest[picked]])
+    return scores
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("train", type=Path)
+    parser.add_argument("test", type=Path)
+    parser.add_argument("--column", default="text")
+    parser.add_argument("--label", default="label")
+    parser.add_argument("--model", default="sentence-transformers/all-MiniLM-L6-v2")
+    parser.add_argument("--pool", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+
+    def read(file: Path) -> tuple[Any, Any]:
+        rows = [row for _, row in read_rows(file, DataSpec(source=str(file)))]
+        rows = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))[: options.pool]]
+        return unit_vectors(ModelSpec(name=options.model))([row[options.column] for row in rows]), np.asarray(
+            [row[options.label] for row in rows]
+        )
+
+    pool, test = read(options.train), read(options.test)
+    print(f"{len(pool[1]):,} rows to choose from, {len(test[1]):,} test rows, {options.seeds} seeds")
+    print("labelled".ljust(20), *(f"{BATCH * (n + 1):>6}" for n in range(options.rounds)), "  mean   seconds")
+    for name, choose in STRATEGIES.items():
+        start = time.perf_counter()
+        scores = np.asarray([curve(choose, pool, test, options.rounds, seed) for seed in range(options.seeds)])
+        seconds = time.perf_counter() - start
+        means = " ".join(f"{100 * mean:6.1f}" for mean in scores.mean(axis=0))
+        spread = scores.mean(axis=1).std(ddof=1) if options.seeds > 1 else 0.0
+        print(name.ljust(20), means, f"{100 * scores.mean():6.2f} ± {100 * spread:.2f}  {seconds:.0f}")
+
+
+if __name__ == "__main__":
+    main()

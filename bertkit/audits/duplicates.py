@@ -1,0 +1,122 @@
+"""Rows with nearly the same texts: first those with different labels, then those in several splits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bertkit.audits.parts import Part, Row
+from bertkit.audits.rows import identified, joined
+from bertkit.data.values import folded
+from bertkit.inference.vector_cache import Vectors
+from bertkit.report.facts import named_texts
+from bertkit.retrieval.duplicates import connected
+from bertkit.text import counted
+
+THRESHOLD = 0.95  # the smallest cosine of near-duplicates, as in `bertkit duplicates`
+APART = 0.2  # by which numbers contradict each other, as a share of the range of all
+NEARLY = ("label", "labels", "score", "grade")  # targets that are also compared where texts are only nearly the same
+SAME = ("tags", "spans", "answers")  # targets that belong to the characters of a text
+PROBLEMS = ("same text, different target", "nearly the same text, different target", "in several splits", "repeated")
+
+
+def clusters(texts: Sequence[Sequence[str]], vectors: Sequence[Vectors], threshold: float) -> np.ndarray[Any, Any]:
+    """The number of each row's cluster, `(rows,)`: rows share one where each of their texts is a near-duplicate.
+
+    texts, vectors: by column, `(rows,)` and `(rows, size)` of unit length. Texts that differ only in case and
+    whitespace are the same.
+    """
+    numbers = []
+    for column, own in zip(texts, vectors, strict=True):
+        keys = [folded(text) for text in column]
+        number = {key: index for index, key in enumerate(dict.fromkeys(keys))}
+        of_row = np.asarray([number[key] for key in keys])
+        _, first = np.unique(of_row, return_index=True)
+        numbers.append(connected(own[first], threshold)[of_row])
+    return np.unique(np.stack(numbers, axis=1), axis=0, return_inverse=True)[1]
+
+
+def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors], threshold: float = THRESHOLD) -> Part:
+    """The clusters of near-duplicates, the most severe problem first.
+
+    rows: of all splits, each with its `split`. vectors: by column of texts, `(rows, size)`, of unit length.
+    """
+    texts = [tuple(named_texts(row).values()) for row in rows]
+    numbers = clusters(list(zip(*texts, strict=True)), vectors, threshold)
+    whole, most = joined(vectors), APART * _range(rows)
+    members = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
+    found = [
+        (_problem([rows[i] for i in each], [texts[i] for i in each], most), each) for each in members if len(each) > 1
+    ]
+    found.sort(key=lambda pair: (pair[0], -len(pair[1])))
+    counts = np.bincount([problem for problem, _ in found], minlength=len(PROBLEMS))
+    listed = [
+        {**identified(rows[index]), "cluster": number, "problem": PROBLEMS[problem], "target": _shown(rows[index])}
+        | {"cosine": round(min(1.0, float(whole[index] @ whole[each[0]])), 4)}
+        for number, (problem, each) in enumerate(found, 1)
+        for index in each
+    ]
+    conflicts, shared = int(counts[:2].sum()), int(counts[2])
+    return Part(
+        name="duplicates",
+        title="Near-duplicates",
+        summary=f"{counted(len(found), 'cluster')} of near-duplicates: {conflicts:,} with different targets; "
+        f"{shared:,} {'is' if shared == 1 else 'are'} in several splits.",
+        rows=listed,
+        columns=("cluster", "problem", "split", "target", "cosine"),
+        figures={"near-duplicates with different targets": counted(conflicts, "cluster")},
+        notes=(
+            f"Near-duplicates have vectors with a cosine of at least {threshold:g}, or are joined by others that do. "
+            "`cosine` is that with the first row of the cluster.",
+        ),
+    )
+
+
+def _range(rows: Sequence[Row]) -> float:
+    numbers = [value for row in rows for value in _targets(row, NEARLY).values() if isinstance(value, int | float)]
+    return max(numbers, default=0.0) - min(numbers, default=0.0)
+
+
+def _targets(row: Row, names: Sequence[str]) -> dict[str, Any]:
+    return {name: row[name] for name in names if row.get(name) is not None}
+
+
+def _shown(row: Row) -> str:
+    """The targets of a row in words; those of a sentence or a question as JSON."""
+    values = _targets(row, (*NEARLY, *SAME)).values()
+    return ", ".join(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values)
+
+
+def _problem(rows: Sequence[Row], texts: Sequence[tuple[str, ...]], most: float) -> int:
+    """The index of the first of PROBLEMS that a cluster has. most: by which equal rows' numbers may differ."""
+    same: dict[tuple[str, ...], list[Row]] = {}
+    for row, text in zip(rows, texts, strict=True):
+        same.setdefault(tuple(map(folded, text)), []).append(row)
+    if any(_contradict(each, (*NEARLY, *SAME), most) for each in same.values()):
+        return 0
+    if _contradict(rows, NEARLY, most):
+        return 1
+    return 2 if len({row["split"] for row in rows}) > 1 else 3
+
+
+def _contradict(rows: Sequence[Row], names: Sequence[str], most: float) -> bool:
+    targets = [_targets(row, names) for row in rows]
+    return any(_differ([_comparable(name, each[name]) for each in targets if name in each], most) for name in names)
+
+
+def _comparable(name: str, value: Any) -> Any:
+    """A number, or what equal targets share: labels in any order, answers by their texts."""
+    if name == "answers":
+        value = sorted(map(folded, value["text"]))
+    if name == "labels":
+        value = sorted(value)
+    return value if isinstance(value, int | float) else json.dumps(value)
+
+
+def _differ(values: Sequence[Any], most: float) -> bool:
+    if values and all(isinstance(value, int | float) for value in values):
+        return bool(max(values) - min(values) > most)
+    return len(set(values)) > 1

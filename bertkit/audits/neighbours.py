@@ -1,0 +1,128 @@
+"""What the nearest rows say of a row: whether it is unlike all others, and whether they have its label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from bertkit.audits.parts import Part, Row
+from bertkit.audits.rows import identified
+from bertkit.inference.vector_cache import Vectors
+from bertkit.report.facts import named_texts
+from bertkit.text import beginning, part_of
+
+Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+NEAREST = 20  # neighbours that decide, as in scikit-learn's LocalOutlierFactor
+SHOWN = 3  # of them
+UNLIKE = 1.5  # local outlier factor; inside a cluster it is about 1
+
+
+def nearest(vectors: Vectors, count: int) -> Ints:
+    """The indices of the nearest other rows, `(rows, count)`, or of all others if there are fewer; nearest first."""
+    from sklearn.neighbors import NearestNeighbors
+
+    count = min(count, len(vectors) - 1)
+    found: Ints = NearestNeighbors(n_neighbors=count, algorithm="brute").fit(vectors).kneighbors(return_distance=False)
+    return found
+
+
+def outlier_factors(vectors: Vectors) -> Floats:
+    """The local outlier factor of each row, `(rows,)` (Breunig et al. 2000): how much farther it is from its
+    neighbours than these are from theirs.
+
+    Of equal vectors one is compared, because many copies have no distance from each other.
+    """
+    from sklearn.neighbors import LocalOutlierFactor
+
+    _, first, row = np.unique(vectors.round(4), axis=0, return_index=True, return_inverse=True)
+    if len(first) <= NEAREST:
+        return np.ones(len(vectors))
+    fitted = LocalOutlierFactor(n_neighbors=NEAREST, algorithm="brute").fit(vectors[first])
+    factors: Floats = -fitted.negative_outlier_factor_[row]
+    return factors
+
+
+def outliers(rows: Sequence[Row], vectors: Vectors, neighbours: Ints) -> Part:
+    """The rows that are unlike all others, with the rows nearest to them.
+
+    vectors: `(rows, size)`, of unit length. neighbours: as `nearest` returns them.
+    """
+    factors = outlier_factors(vectors)
+    found = [int(index) for index in np.argsort(-factors, kind="stable") if factors[index] > UNLIKE]
+    return Part(
+        name="outliers",
+        title="Rows unlike all others",
+        summary=f"{part_of(len(found), len(rows), 'row')} unlike all others.",
+        rows=[
+            identified(rows[index])
+            | {"factor": round(float(factors[index]), 2), "nearest": _beginnings(rows, neighbours[index])}
+            for index in found
+        ],
+        columns=("factor", "nearest"),
+        notes=(
+            f"Their local outlier factor is above {UNLIKE:g}: they are that many times as far from their {NEAREST} "
+            "nearest rows as these are from theirs. Such a row may be in another language, off the subject, "
+            "damaged, or of a kind that train has too few of.",
+        ),
+    )
+
+
+def _beginnings(rows: Sequence[Row], indices: Ints) -> list[str]:
+    texts = (" / ".join(named_texts(rows[index]).values()) for index in indices[:SHOWN])
+    return [beginning(text, 80) for text in texts]
+
+
+def unlearned(rows: Sequence[Row], neighbours: Ints, names: Mapping[str, str]) -> Part:
+    """The rows whose label has a lower out-of-fold probability than another, the lowest first.
+
+    rows: of text classification, with one label or several. neighbours: as `nearest` returns them.
+    names: value in the rows -> label name, where they differ.
+    """
+    stated = [_stated(row, names) for row in rows]
+    doubts = [_least(row["answer"]["scores"], gold) for row, gold in zip(rows, stated, strict=True)]
+    found = []
+    for index in sorted(range(len(rows)), key=lambda index: doubts[index]):
+        probability, label, answer, of_answer = doubts[index]
+        if probability < of_answer:
+            like_label, like_answer = (
+                sum(each in stated[other] for other in neighbours[index]) for each in (label, answer)
+            )
+            verdict = "wrong" if like_answer > like_label else "hard"
+            values = {"probability": round(probability, 4), "label": label, "answer": answer, "verdict": verdict}
+            near = {"nearest_with_label": like_label, "nearest_with_answer": like_answer}
+            found.append(identified(rows[index]) | values | near)
+    wrong = sum(each["verdict"] == "wrong" for each in found)
+    return Part(
+        name="unlearned",
+        title="Rows that are not learned",
+        summary=f"{part_of(len(found), len(rows), 'row')} answered wrongly by the model that was not trained on it: "
+        f"{wrong:,} have a label that their nearest rows contradict, {len(found) - wrong:,} one that these share.",
+        rows=found,
+        columns=("probability", "label", "answer", "nearest_with_label", "nearest_with_answer", "verdict"),
+        notes=(
+            f"wrong: of the {NEAREST} nearest rows, more have the label of the answer, so the row's own is likely "
+            "wrong. hard: at least as many have the row's own, so it is likely right; more rows like it help.",
+        ),
+    )
+
+
+def _stated(row: Row, names: Mapping[str, str]) -> set[str]:
+    """What the labels of a row state: its label; of several labels which ones it has, and which not."""
+    if "labels" not in row:
+        return {names.get(row["label"], row["label"])}
+    own = {names.get(value, value) for value in row["labels"]}
+    return {name if name in own else f"not {name}" for name in row["answer"]["scores"]}
+
+
+def _least(scores: Mapping[str, float], stated: set[str]) -> tuple[float, str, str, float]:
+    """The least probable of these statements with its probability, and the alternative with its own."""
+    if len(stated) == 1 < len(scores):
+        (label,) = stated
+        answer = max(scores.keys() - stated, key=lambda name: (scores[name], name))
+        return scores[label], label, answer, scores[answer]
+    pairs = ((p, name, f"not {name}") if name in stated else (1 - p, f"not {name}", name) for name, p in scores.items())
+    return min((p, label, answer, 1 - p) for p, label, answer in pairs)

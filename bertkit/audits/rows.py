@@ -1,0 +1,50 @@
+"""Rows as an audit lists them, and their vectors by the encoder as it was before training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from bertkit.audits.parts import Row
+from bertkit.inference.features import Features
+from bertkit.inference.vector_cache import Vectors
+from bertkit.models.encoder import resolve_encoder
+from bertkit.report.facts import named_texts
+from bertkit.sections import ModelSpec
+
+Encode: TypeAlias = Callable[[Sequence[str]], Vectors]
+
+
+def unit_vectors(spec: ModelSpec) -> Encode:
+    """Texts -> vectors of unit length, `(texts, size)` float32, cached on disk; the encoder's own pooling.
+
+    Raises ModelError.
+    """
+    from bertkit.models.heads.vectors import read_layout
+
+    pooling = read_layout(resolve_encoder(spec).folder)[0].pooling
+    features = Features(str(spec.name), pool=pooling, max_length=spec.max_length, revision=spec.revision).fit([])
+
+    def encode(texts: Sequence[str]) -> Vectors:
+        vectors, _ = features.vectors(texts)
+        return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
+
+    return encode
+
+
+def identified(row: Row) -> dict[str, Any]:
+    """Where a row is, its id and split if it has them, and its texts."""
+    return {name: row[name] for name in ("location", "split", "id") if row.get(name) is not None} | named_texts(row)
+
+
+def by_column(rows: Sequence[Row], encode: Encode) -> list[Vectors]:
+    """The vectors of each column of texts, `(rows, size)`, such as those of questions and of contexts."""
+    texts = map(named_texts, rows)
+    return [encode(column) for column in zip(*(each.values() for each in texts), strict=True)]
+
+
+def joined(columns: Sequence[Vectors]) -> Vectors:
+    """A vector per row, `(rows, columns * size)`: the cosine of two is the mean of their columns' cosines."""
+    return np.concatenate(columns, axis=1) / np.float32(np.sqrt(len(columns)))

@@ -1,0 +1,220 @@
+"""Parts of an audit: each finds what was planted, and agrees with brute force, scipy or published numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertkit.audits.drift import counted_words, label_shifts, two_samples, word_shifts
+from bertkit.audits.duplicates import clusters, duplicates
+from bertkit.audits.neighbours import nearest, outlier_factors, outliers, unlearned
+from bertkit.audits.rows import joined
+
+
+def unit(vectors: Any) -> Any:
+    vectors = np.asarray(vectors, dtype=np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def turned(*degrees: float) -> Any:
+    """Unit vectors at these angles."""
+    angles = np.radians(degrees)
+    return unit(np.stack([np.cos(angles), np.sin(angles)], axis=1))
+
+
+def placed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"split": "train", "location": f"train.csv:{number}", **row} for number, row in enumerate(rows, 2)]
+
+
+# --- near-duplicates
+
+
+def test_rows_are_near_duplicates_where_all_of_their_texts_are() -> None:
+    rng = np.random.default_rng(0)
+    vectors = [unit(np.repeat(rng.normal(size=(8, 4)), 5, axis=0) + 0.3 * rng.normal(size=(40, 4))) for _ in range(2)]
+    texts = [[f"{column} {number}" for number in range(40)] for column in "qc"]
+    number = clusters(texts, vectors, 0.9)
+    expected = []
+    for own in vectors:
+        near = own @ own.T >= 0.9
+        for _ in range(6):
+            near = near @ near
+        expected.append(near)
+    assert np.array_equal(number[:, None] == number[None], expected[0] & expected[1])
+    assert 1 < len(set(number)) < 40
+
+
+def test_texts_that_differ_in_case_alone_are_the_same_whatever_their_vectors() -> None:
+    number = clusters([["Good", "bad", " good "]], [turned(0, 90, 180)], 0.95)
+    assert number[0] == number[2] != number[1]
+
+
+def test_conflicts_are_listed_before_leaks_and_leaks_before_repetition() -> None:
+    rows = placed([
+        {"text": "a", "label": "x"}, {"text": "a ", "label": "x"},
+        {"text": "b", "label": "x"}, {"text": "b.", "label": "x", "split": "test", "location": "test.csv:2"},
+        {"text": "c", "label": "x"}, {"text": "c.", "label": "y"},
+        {"text": "d", "label": "x", "id": 7}, {"text": "D", "label": "y"},
+        {"text": "e", "label": "x"},
+    ])  # fmt: skip
+    part = duplicates(rows, [turned(0, 0, 60, 62, 120, 122, 180, 180, 240)])
+    found = [(row["cluster"], row["location"], row["problem"], row["target"]) for row in part.rows]
+    assert found == [
+        (1, "train.csv:8", "same text, different target", "x"),
+        (1, "train.csv:9", "same text, different target", "y"),
+        (2, "train.csv:6", "nearly the same text, different target", "x"),
+        (2, "train.csv:7", "nearly the same text, different target", "y"),
+        (3, "train.csv:4", "in several splits", "x"),
+        (3, "test.csv:2", "in several splits", "x"),
+        (4, "train.csv:2", "repeated", "x"),
+        (4, "train.csv:3", "repeated", "x"),
+    ]
+    assert part.rows[0]["id"] == 7
+    assert part.rows[2]["cosine"] == 1
+    assert part.rows[3]["cosine"] == pytest.approx(np.cos(np.radians(2)), abs=1e-4)
+    assert part.summary == "4 clusters of near-duplicates: 2 with different targets; 1 is in several splits."
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "problem"),
+    [
+        ({"text": "a", "labels": ["x", "y"]}, {"text": "a", "labels": ["y", "x"]}, "repeated"),
+        ({"text": "a", "labels": ["x", "y"]}, {"text": "a.", "labels": ["x"]},
+         "nearly the same text, different target"),
+        ({"text": "a", "score": 1.0}, {"text": "a.", "score": 1.9}, "repeated"),
+        ({"text": "a", "score": 1.0}, {"text": "a.", "score": 2.1}, "nearly the same text, different target"),
+        ({"tokens": ["a", "b"], "tags": ["O", "B-X"]}, {"tokens": ["a", "b"], "tags": ["B-X", "O"]},
+         "same text, different target"),
+        ({"tokens": ["a", "b"], "tags": ["O", "B-X"]}, {"tokens": ["a", "c"], "tags": ["O", "O"]}, "repeated"),
+        ({"question": "q", "context": "c", "answers": {"text": ["c"], "answer_start": [0]}},
+         {"question": "q", "context": "c", "answers": {"text": [], "answer_start": []}}, "same text, different target"),
+        ({"question": "q", "context": "c", "answers": {"text": ["c"], "answer_start": [0]}},
+         {"question": "q", "context": "C", "answers": {"text": ["C"], "answer_start": [0]}}, "repeated"),
+        ({"anchor": "a", "positive": "b"}, {"anchor": "a", "positive": "b."}, "repeated"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_depends_on_the_target(first: Any, second: Any, problem: str) -> None:
+    far = {"score": 6.0} if "score" in first else {}
+    third = {name: "far" if isinstance(value, str) else value for name, value in first.items()} | far
+    third |= {"tokens": ["far"], "tags": ["O"]} if "tokens" in first else {}
+    columns = [turned(0, 1, 90)] * (1 + ("context" in first or "positive" in first))
+    assert [row["problem"] for row in duplicates(placed([first, second, third]), columns).rows] == [problem] * 2
+
+
+def test_the_cosine_of_rows_is_the_mean_of_their_columns() -> None:
+    vectors = joined([turned(0, 60), turned(0, 0)])
+    assert vectors @ vectors.T == pytest.approx(np.asarray([[1, 0.75], [0.75, 1]]))
+
+
+# --- outliers
+
+
+def test_rows_unlike_all_others_are_found_at_any_density() -> None:
+    rng = np.random.default_rng(1)
+    centres = rng.normal(size=(3, 32))
+    dense = [centre + scale * rng.normal(size=(60, 32)) for centre, scale in zip(centres, (0.1, 0.2, 0.4), strict=True)]
+    planted = [centres[:1] + 0.4 * rng.normal(size=(1, 32)), rng.normal(size=(1, 32))]  # beside the densest; anywhere
+    vectors = unit(np.concatenate([*dense, *planted]))
+    rows = placed([{"text": f"text {number}"} for number in range(len(vectors))])
+    near = nearest(vectors, 20)
+    part = outliers(rows, vectors, near)
+    assert {row["location"] for row in part.rows} >= {"train.csv:182", "train.csv:183"}
+    assert {part.rows[0]["location"]} <= {"train.csv:182", "train.csv:183"}
+    assert len(part.rows) < 6
+    assert part.rows[0]["nearest"] == [f"text {index}" for index in near[int(part.rows[0]["location"][10:]) - 2, :3]]
+
+
+def test_copies_are_no_outliers_and_few_rows_have_none() -> None:
+    vectors = np.repeat(turned(*range(0, 50, 2)), 40, axis=0)
+    assert outlier_factors(vectors).max() < 1.5
+    assert outlier_factors(turned(0, 1, 90)).tolist() == [1, 1, 1]
+
+
+def test_nearest_rows_are_those_of_brute_force() -> None:
+    vectors = unit(np.random.default_rng(2).normal(size=(30, 5)))
+    cosines = vectors @ vectors.T
+    np.fill_diagonal(cosines, -2)
+    assert np.array_equal(nearest(vectors, 4), np.argsort(-cosines, axis=1)[:, :4])
+    assert nearest(vectors[:3], 20).shape == (3, 2)
+
+
+# --- rows that are not learned
+
+
+def test_a_label_that_the_nearest_rows_contradict_is_wrong_and_one_that_they_share_hard() -> None:
+    sure, unsure = {"x": 0.9, "y": 0.1}, {"x": 0.4, "y": 0.6}
+    rows = placed([
+        {"text": "a", "label": "1", "answer": {"scores": sure}},
+        {"text": "b", "label": "1", "answer": {"scores": sure}},
+        {"text": "wrong", "label": "0", "answer": {"scores": sure}},
+        {"text": "hard", "label": "1", "answer": {"scores": unsure}},
+    ])  # fmt: skip
+    part = unlearned(rows, nearest(turned(0, 1, 2, 3), 2), {"1": "x", "0": "y"})
+    found = [(row["text"], row["probability"], row["label"], row["answer"], row["verdict"]) for row in part.rows]
+    assert found == [("wrong", 0.1, "y", "x", "wrong"), ("hard", 0.4, "x", "y", "hard")]
+    assert [(row["nearest_with_label"], row["nearest_with_answer"]) for row in part.rows] == [(0, 2), (1, 1)]
+
+
+def test_of_several_labels_the_least_likely_statement_counts() -> None:
+    rows = placed([
+        {"text": "a", "labels": ["x"], "answer": {"scores": {"x": 0.9, "y": 0.7}}},
+        {"text": "b", "labels": ["x", "y"], "answer": {"scores": {"x": 0.2, "y": 0.9}}},
+        {"text": "c", "labels": [], "answer": {"scores": {"x": 0.4, "y": 0.1}}},
+    ])  # fmt: skip
+    found = unlearned(rows, nearest(turned(0, 1, 2), 2), {}).rows
+    assert [(row["text"], row["probability"], row["label"], row["answer"], row["verdict"]) for row in found] == [
+        ("b", 0.2, "x", "not x", "hard"),
+        ("a", 0.3, "not y", "y", "hard"),
+    ]
+
+
+# --- drift
+
+
+def test_intervals_of_differences_are_those_that_newcombe_published() -> None:
+    # Newcombe 1998, table II, method 10: 56/70 - 48/80, 9/10 - 3/10, 10/10 - 0/20
+    for (a, m), (b, n), interval in [
+        ((56, 70), (48, 80), (0.0524, 0.3339)),
+        ((9, 10), (3, 10), (0.1705, 0.8090)),
+        ((10, 10), (0, 20), (0.6791, 1.0)),
+    ]:
+        rows = [[["x"]] * count + [[]] * (total - count) for count, total in ((b, n), (a, m))]
+        (shift,) = label_shifts(*rows)
+        assert shift.interval == pytest.approx(interval, abs=5e-5)
+        assert shift.certain
+    assert not label_shifts([["x"]] * 3 + [["y"]] * 3, [["x"]] * 2 + [["y"]] * 3)[0].certain
+
+
+def test_words_are_sorted_by_their_log_odds() -> None:
+    first, second = counted_words(["the cat sat, the cat"] * 50), counted_words(["The dog sat. the Dog"] * 50)
+    assert first == {"the": 100, "cat": 100, "sat": 50}
+    found = {each.word: each for each in word_shifts(first, second)}
+    assert list(found) == ["dog", "sat", "the", "cat"]
+    assert found["the"].z == pytest.approx(0)
+    assert found["dog"].z == pytest.approx(-found["cat"].z)
+    # by hand: totals 250 each, prior of dog 500 * 100/500 = 100; ratio of odds (200/550) / (100/650)
+    assert found["dog"].z == pytest.approx(np.log(200 / 550 * 650 / 100) / np.sqrt(1 / 200 + 1 / 100))
+
+
+def test_the_area_under_the_curve_is_the_share_of_pairs_in_order() -> None:
+    rng = np.random.default_rng(3)
+    first, second = rng.normal(size=(90, 6)), rng.normal(size=(60, 6)) + 0.4
+    found = two_samples(first, second)
+    assert found.interval is not None
+    assert found.interval[0] < found.auc < found.interval[1]
+    assert found.interval[0] > 0.5
+    assert found.second.shape == (60,)
+    assert found.second.mean() > 0.5
+
+
+@pytest.mark.parametrize(("shift", "low", "high"), [(0.0, 0.9, 1.0), (1.0, 0.0, 0.0)])
+def test_files_of_one_distribution_have_a_half_in_most_intervals(shift: float, low: float, high: float) -> None:
+    rng, within = np.random.default_rng(4), []
+    for seed in range(60):
+        first, second = rng.normal(size=(80, 4)), rng.normal(size=(50, 4)) + shift
+        interval = two_samples(first, second, seed).interval
+        assert interval is not None
+        within.append(interval[0] <= 0.5 <= interval[1])
+    assert low <= np.mean(within) <= high
