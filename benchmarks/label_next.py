@@ -17,14 +17,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import entr
 from sklearn.cluster import kmeans_plusplus
 
-from bertkit.audits.next_rows import diverse, entropy, fitted, margin
+from bertkit.audits.next_rows import diverse, errors, head
 from bertkit.audits.rows import unit_vectors
 from bertkit.data.readers import read_rows
 from bertkit.sections import DataSpec, ModelSpec
 
 BATCH = 100
+
+
+def margin(probabilities: Any) -> Any:
+    """1 - the difference of the two highest probabilities, `(rows,)`."""
+    ordered = np.sort(probabilities, axis=1)
+    return 1 - (ordered[:, -1] - ordered[:, -2])
+
+
+def entropy(probabilities: Any) -> Any:
+    """In nats, `(rows,)`."""
+    return entr(probabilities).sum(axis=1)
 
 
 def highest(score: Callable[[Any], Any], probabilities: Any, vectors: Any, count: int, seed: int) -> Any:
@@ -42,12 +54,17 @@ def weighted(probabilities: Any, vectors: Any, count: int, seed: int) -> Any:
     return kmeans_plusplus(vectors, count, sample_weight=margin(probabilities) + 1e-9, random_state=seed)[1]
 
 
+def badge(probabilities: Any, vectors: Any, count: int, seed: int) -> Any:
+    """What `bertkit audit --next` chooses."""
+    return diverse(errors(probabilities, exclusive=True), vectors, count, seed)
+
+
 STRATEGIES = {
     "random": at_random,
     "margin": partial(highest, margin),
     "entropy": partial(highest, entropy),
     "k-means++ weighted": weighted,
-    "BADGE": diverse,
+    "BADGE": badge,
 }
 
 
@@ -56,7 +73,7 @@ def curve(choose: Any, pool: Any, test: Any, rounds: int, seed: int) -> list[flo
     (vectors, labels), scores = pool, list[float]()
     chosen = np.random.default_rng(seed).permutation(len(labels))[:BATCH]
     for number in range(rounds):
-        model = fitted(vectors[chosen], labels[chosen])
+        model = head(vectors[chosen], labels[chosen])
         scores.append(float(np.mean(model.predict(test[0]) == test[1])))
         rest = np.setdiff1d(np.arange(len(labels)), chosen)
         picked = choose(model.predict_proba(vectors[rest]), vectors[rest], BATCH, seed * 1000 + number)

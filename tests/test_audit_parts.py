@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import small
 
-from bertkit.audits.drift import counted_words, label_shifts, two_samples, word_shifts
-from bertkit.audits.duplicates import clusters, duplicates
-from bertkit.audits.neighbours import nearest, outlier_factors, outliers, unlearned
-from bertkit.audits.rows import joined
+from bertkit.audits.drift import counted_words, drift, label_shifts, two_samples, word_shifts
+from bertkit.audits.duplicates import PROBLEMS, clusters, duplicates
+from bertkit.audits.neighbours import nearest, outlier_factors, outliers, row_parts, unlearned
+from bertkit.audits.next_rows import diverse, errors, next_part
+from bertkit.audits.parts import Evidence
+from bertkit.audits.rows import joined, unit_vectors
+from bertkit.errors import DataError, RecipeError
 
 
 def unit(vectors: Any) -> Any:
@@ -123,7 +128,8 @@ def test_rows_unlike_all_others_are_found_at_any_density() -> None:
     assert {row["location"] for row in part.rows} >= {"train.csv:182", "train.csv:183"}
     assert {part.rows[0]["location"]} <= {"train.csv:182", "train.csv:183"}
     assert len(part.rows) < 6
-    assert part.rows[0]["nearest"] == [f"text {index}" for index in near[int(part.rows[0]["location"][10:]) - 2, :3]]
+    first = near[int(part.rows[0]["location"][10:]) - 2]
+    assert part.rows[0]["nearest"] == " · ".join(f"text {index}" for index in first[:3])
 
 
 def test_copies_are_no_outliers_and_few_rows_have_none() -> None:
@@ -183,8 +189,9 @@ def test_intervals_of_differences_are_those_that_newcombe_published() -> None:
         rows = [[["x"]] * count + [[]] * (total - count) for count, total in ((b, n), (a, m))]
         (shift,) = label_shifts(*rows)
         assert shift.interval == pytest.approx(interval, abs=5e-5)
-        assert shift.certain
-    assert not label_shifts([["x"]] * 3 + [["y"]] * 3, [["x"]] * 2 + [["y"]] * 3)[0].certain
+    wider = label_shifts([["x"]] * 3 + [["y"]] * 3, [["x"]] * 2 + [["y"]] * 3)[0].interval
+    narrower = label_shifts([["x"]] * 3 + [[]] * 3, [["x"]] * 2 + [[]] * 3)[0].interval
+    assert wider[0] < narrower[0] < 0 < narrower[1] < wider[1]
 
 
 def test_words_are_sorted_by_their_log_odds() -> None:
@@ -218,3 +225,119 @@ def test_files_of_one_distribution_have_a_half_in_most_intervals(shift: float, l
         assert interval is not None
         within.append(interval[0] <= 0.5 <= interval[1])
     assert low <= np.mean(within) <= high
+
+
+def evidence(folder: Path, encoder: Path, kind: str = "single-label") -> Evidence:
+    """The rows of a small recipe, with answers that are right but for the rows 2 and 5."""
+    recipe = small.recipe(folder, encoder, kind=kind)
+    rows = []
+    for number, row in enumerate(small.read_rows(folder / "train.jsonl")):
+        p = 0.9 if number not in (2, 5) else 0.2
+        if kind == "multi-label":
+            scores = {name: p if name in row["labels"] else 1 - p for name in ("good", "bad", "long")}
+        else:
+            scores = {name: p if name == row["label"] else 1 - p for name in ("good", "bad")}
+        rows.append({**row, "location": f"train.jsonl:{number + 1}", "fold": 1, "answer": {"scores": scores}})
+    return Evidence(recipe, rows)
+
+
+def test_the_parts_of_a_recipe(tiny_encoder: Path, tmp_path: Path) -> None:
+    small.write_recipe(tmp_path, tiny_encoder)
+    found = evidence(tmp_path, tiny_encoder)
+    test = small.read_rows(tmp_path / "test.jsonl")
+    small.write_rows(tmp_path / "test.jsonl", [*test, {**found.rows[3], "label": "good"}])
+    near, strange, hard = row_parts(found, unit_vectors(found.recipe.model))
+    first = [(row["location"], row["target"]) for row in near.rows if row["problem"] == PROBLEMS[0]]
+    assert {("train.jsonl:4", "bad"), ("test.jsonl:8", "good")} <= set(first)
+    assert strange.rows == []
+    assert {row["location"] for row in hard.rows} == {"train.jsonl:3", "train.jsonl:6"}
+    assert all(row[name] is not None for part in (near, hard) for row in part.rows for name in (*part.columns, "text"))
+
+
+# --- what to label next
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_rows_are_drawn_as_by_k_means_of_explicit_gradients(exclusive: bool) -> None:
+    rng = np.random.default_rng(5)
+    table, vectors = rng.dirichlet([1, 1, 1], 40), rng.normal(size=(40, 6))
+    short = errors(table, exclusive=exclusive)
+    onehot = np.eye(3)[table.argmax(axis=1)] if exclusive else table >= 0.5
+    gradients = np.einsum("rl,rs->rls", table - onehot, vectors).reshape(40, 18)
+    draw, expected = np.random.default_rng(6), [int(np.argmax((gradients**2).sum(axis=1)))]
+    # The first distances are from the chosen row and from the origin, where rows are that have no doubt.
+    centres = [np.zeros(18), gradients[expected[0]]]
+    while len(expected) < 12:
+        distances = np.min([((gradients - centre) ** 2).sum(axis=1) for centre in centres], axis=0)
+        distances[expected] = 0
+        expected.append(int(draw.choice(40, p=distances / distances.sum())))
+        centres.append(gradients[expected[-1]])
+    assert diverse(short, vectors, 12, seed=6).tolist() == expected
+
+
+def test_copies_and_sure_rows_come_last() -> None:
+    table = np.asarray([[0.6, 0.4], [0.6, 0.4], [1.0, 0.0], [0.5, 0.5]])
+    vectors = turned(0, 0, 90, 90)
+    chosen = diverse(errors(table, exclusive=True), vectors, 4).tolist()
+    assert chosen[0] == 3
+    assert set(chosen[:2]) in ({3, 0}, {3, 1})
+    assert sorted(chosen) == [0, 1, 2, 3]
+    assert diverse(errors(table, exclusive=True), vectors, 9).size == 4
+
+
+@pytest.mark.parametrize("kind", ["single-label", "multi-label"])
+def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder: Path, tmp_path: Path, kind: str) -> None:
+    found = evidence(tmp_path, tiny_encoder, kind)
+    recipe = found.recipe.model_copy(
+        update={"data": found.recipe.data.model_copy(update={"columns": {"text": "body"}})}
+    )
+    rows = [{"body": small.text(number, 0), "nr": number} for number in range(8)]
+    file = small.write_rows(tmp_path / "new.jsonl", rows)
+    part = next_part(Evidence(recipe, found.rows), file, 3, unit_vectors(recipe.model), None)
+    assert part.summary == "3 of 8 rows (37.5%) are to be labelled next, from new.jsonl."
+    assert part.columns == ("body", "answer", "probability", "reason")
+    for row in part.rows:
+        number = int(row["location"].removeprefix("new.jsonl:")) - 1
+        assert {"body": row["body"], "nr": row["nr"]} == rows[number]
+        assert 0.5 <= row["probability"] <= 1
+        assert "%" in row["reason"]
+    assert len({row["nr"] for row in part.rows}) == 3
+    bad = small.write_rows(tmp_path / "bad.jsonl", [{"body": "x", "reason": 1}])
+    with pytest.raises(DataError, match=r"bad\.jsonl: the rows have a column `reason` already"):
+        next_part(Evidence(recipe, found.rows), bad, 3, unit_vectors(recipe.model), None)
+
+
+def test_a_task_without_labels_of_rows_needs_a_model_or_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    found = evidence(tmp_path, tiny_encoder)
+    numbers = Evidence(found.recipe, [{"text": "a", "score": 1.0}])
+    with pytest.raises(RecipeError, match="--unlabelled: no rows to label next are found for text-classification"):
+        next_part(numbers, tmp_path / "train.jsonl", 3, unit_vectors(found.recipe.model), None)
+
+
+# --- drift between files
+
+
+def test_a_file_is_compared_with_train(tiny_encoder: Path, tmp_path: Path) -> None:
+    found = evidence(tmp_path, tiny_encoder)
+    many = [{**row, "text": f"{row['text']} {number}"} for number in range(4) for row in found.rows]
+    rows = [{"text": f"dog dog dog {number}", "label": "good"} for number in range(40)]
+    other = small.write_rows(tmp_path / "other.jsonl", [*rows, {"text": many[0]["text"].upper(), "label": "good"}])
+    part = drift(Evidence(found.recipe, many), other, unit_vectors(found.recipe.model))
+    assert part.summary.startswith(
+        "other.jsonl differs from train: a classifier tells their rows apart with an AUC of "
+    )
+    assert part.rows[0]["unlike_train"] > 0.5
+    assert {row["location"] for row in part.rows} <= {f"other.jsonl:{number}" for number in range(1, 41)}
+    notes = " ".join(part.notes)
+    assert "Label good: 50.0% of train, 100.0% of the file (+50.0 points, 95% interval " in notes
+    assert "More frequent in the file: dog" in notes
+    assert "1 of 41 rows (2.4%) is in train too" in notes
+    same = small.write_rows(
+        tmp_path / "same.jsonl", [{"text": row["text"] + "s", "label": row["label"]} for row in many]
+    )
+    alike = drift(Evidence(found.recipe, many), same, unit_vectors(found.recipe.model))
+    assert "does not measurably differ" in alike.summary
+    assert alike.rows == []
+    assert "No label's share differs by more than chance." in alike.notes
+    with pytest.raises(DataError, match="at least 20 on both sides"):
+        drift(found, tmp_path / "validation.jsonl", unit_vectors(found.recipe.model))

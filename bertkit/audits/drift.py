@@ -3,52 +3,137 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import hypot, sqrt
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertkit import data as sources
+from bertkit.audits.parts import Evidence, Part, Row
+from bertkit.audits.rows import Encode, by_column, identified, joined
+from bertkit.data.values import folded
 from bertkit.data.words import words
+from bertkit.errors import DataError, Problem
 from bertkit.evaluation.intervals import Floats, Interval, bootstrap, roc_auc, roc_curves
+from bertkit.inference.predict_file import like_data
 from bertkit.inference.vector_cache import Vectors
+from bertkit.recipe.recipe import Recipe
+from bertkit.report.facts import texts_of
+from bertkit.tasks import get_task
+from bertkit.text import part_of
 
 PRIOR = 500  # words of the prior, with the frequencies of both files together
 ROWS = 10_000  # of each file, drawn at random, that the classifier is fitted to and tested on
+LEAST = 20  # rows of each file
+SHOWN = 20  # labels and words
+METHOD = (
+    "The classifier is a logistic regression on the vectors of the encoder as it was before training; it is fitted to "
+    "one half of both files and tested on the other (Lopez-Paz and Oquab 2017). Listed are the rows that it finds most "
+    "unlike train."
+)
+
+
+def drift(evidence: Evidence, file: Path, encode: Encode) -> Part:
+    """How the rows of another file differ from the training rows. Raises DataError."""
+    train, rows = evidence.rows, other_rows(evidence.recipe, file)
+    known = set(map(_key, train))
+    new = [row for row in rows if _key(row) not in known]
+    if min(len(new), len(train)) < LEAST:
+        what = f"{part_of(len(new), len(rows), 'row')} not in train, which has {len(train):,} rows"
+        raise DataError(Problem(str(file), what, f"A comparison needs at least {LEAST} on both sides."))
+    found = two_samples(joined(by_column(train, encode)), joined(by_column(new, encode)))
+    auc = f"{found.auc:.2f}" + (f" ({found.interval[0]:.2f} to {found.interval[1]:.2f})" if found.interval else "")
+    differs = found.interval is not None and found.interval[0] > 0.5
+    unlike = [int(index) for index in np.argsort(-found.second, kind="stable") if differs and found.second[index] > 0.5]
+    notes = [*_about_labels(train, rows), *_about_words(train, rows), METHOD]
+    if again := len(rows) - len(new):
+        notes.append(f"{part_of(again, len(rows), 'row')} in train too, and not shown to the classifier.")
+    return Part(
+        name="drift",
+        title=f"{file.name} compared with train",
+        summary=f"{file.name} {'differs' if differs else 'does not measurably differ'} from train: "
+        f"a classifier tells their rows apart with an AUC of {auc}, where 0.5 is chance.",
+        rows=[identified(new[index]) | {"unlike_train": round(float(found.second[index]), 4)} for index in unlike],
+        columns=("unlike_train",),
+        figures={f"AUC of {file.name} against train": auc},
+        notes=notes,
+    )
+
+
+def other_rows(recipe: Recipe, file: Path) -> list[Row]:
+    """The rows of a file like the recipe's data, in canonical columns, with `location`. Raises DataError."""
+    kind, whole = get_task(recipe.task.name), {"validation": None, "limit": None, "splits": None}
+    spec = like_data(recipe.data, str(file)).model_copy(update={**whole, "source": {"test": str(file)}})
+    read = sources.load(spec, kind.schema_of(recipe.task), partial(kind.refine, recipe.task), splits={"test"})
+    return [{**row, "location": read.origins["test"].public(n)} for n, row in enumerate(read.rows["test"])]
+
+
+def _key(row: Row) -> tuple[str, ...]:
+    return tuple(map(folded, texts_of(row)))
+
+
+def _labels(rows: Sequence[Row]) -> list[Collection[str]] | None:
+    """Of each row; None where there are none."""
+    if isinstance(rows[0].get("label"), str):
+        return [[row["label"]] for row in rows]
+    return [row["labels"] for row in rows] if "labels" in rows[0] else None
+
+
+def _about_labels(train: Sequence[Row], rows: Sequence[Row]) -> Iterator[str]:
+    first, second = _labels(train), _labels(rows)
+    if first and second:
+        shifts = [each for each in label_shifts(first, second) if each.interval[0] > 0 or each.interval[1] < 0]
+        for label, old, new, (low, high) in shifts[:SHOWN]:
+            points = f"{100 * (new - old):+.1f} points, 95% interval {100 * low:+.1f} to {100 * high:+.1f}"
+            yield f"Label {label}: {old:.1%} of train, {new:.1%} of the file ({points})."
+        if not shifts:
+            yield "No label's share differs by more than chance."
+
+
+def _about_words(train: Sequence[Row], rows: Sequence[Row]) -> Iterator[str]:
+    from scipy.stats import norm
+
+    first, second = (counted_words(text for row in each for text in texts_of(row)) for each in (train, rows))
+    unknown = sum(count for word, count in second.items() if word not in first)
+    yield f"{part_of(unknown, second.total(), 'word')} not in train."
+    found = word_shifts(first, second)
+    least = norm.isf(0.025 / len(found)) if found else 0.0  # of a two-sided test at 5% of all words together
+    for where, ranked in (("the file", found), ("train", [each._replace(z=-each.z) for each in reversed(found)])):
+        if more := [each.word for each in ranked[:SHOWN] if each.z > least]:
+            yield f"More frequent in {where}: {', '.join(more)}."
 
 
 class Shift(NamedTuple):
-    """A label's share of the rows of both files; interval: 95 %, of second - first."""
+    """A label's share of the rows of both files; interval: of second - first."""
 
     label: str
     first: float
     second: float
     interval: Interval
 
-    @property
-    def certain(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.interval[0] > 0 or self.interval[1] < 0
-
 
 def label_shifts(first: Sequence[Collection[str]], second: Sequence[Collection[str]]) -> list[Shift]:
     """How the shares of the labels differ, the largest difference first. A row has one label or several.
 
-    Intervals are Newcombe's hybrid of Wilson's (1998, method 10).
+    Intervals are Newcombe's hybrid of Wilson's (1998, method 10), 95 % for all labels together (Bonferroni).
     """
     counts = [Counter(label for labels in rows for label in set(labels)) for rows in (first, second)]
-    found = [
-        _shift(label, (counts[0][label], len(first)), (counts[1][label], len(second)))
-        for label in sorted({*counts[0], *counts[1]})
-    ]
-    return sorted(found, key=lambda each: -abs(each.second - each.first))
+    names = sorted({*counts[0], *counts[1]})
+    shifts = (
+        _shift(name, (counts[0][name], len(first)), (counts[1][name], len(second)), 1 - 0.05 / len(names))
+        for name in names
+    )
+    return sorted(shifts, key=lambda each: -abs(each.second - each.first))
 
 
-def _shift(label: str, first: tuple[int, int], second: tuple[int, int]) -> Shift:
+def _shift(label: str, first: tuple[int, int], second: tuple[int, int], level: float) -> Shift:
     from scipy.stats import binomtest
 
     (p, (p_low, p_high)), (q, (q_low, q_high)) = (
-        (count / rows, binomtest(count, rows).proportion_ci(method="wilson")) for count, rows in (first, second)
+        (count / rows, binomtest(count, rows).proportion_ci(level, method="wilson")) for count, rows in (first, second)
     )
     low, high = q - p - hypot(q - q_low, p_high - p), q - p + hypot(q_high - q, p - p_low)
     return Shift(label, p, q, (low, high))

@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from functools import partial
+from itertools import chain
 
 import numpy as np
 
-from bertkit.audits.parts import Part, Row
-from bertkit.audits.rows import identified
+from bertkit import data as sources
+from bertkit.audits.duplicates import duplicates
+from bertkit.audits.parts import Evidence, Part, Row
+from bertkit.audits.rows import Encode, by_column, identified, joined
+from bertkit.evaluation.intervals import Floats, Ints
 from bertkit.inference.vector_cache import Vectors
 from bertkit.report.facts import named_texts
+from bertkit.tasks import get_task
+from bertkit.tasks.labels import settle_labels
 from bertkit.text import beginning, part_of
-
-Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
-Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 NEAREST = 20  # neighbours that decide, as in scikit-learn's LocalOutlierFactor
 SHOWN = 3  # of them
 UNLIKE = 1.5  # local outlier factor; inside a cluster it is about 1
+
+
+def row_parts(evidence: Evidence, encode: Encode) -> list[Part]:
+    """Near-duplicates in all splits; outliers; and, for text classification, the rows that are not learned."""
+    recipe, train = evidence.recipe, [{**row, "split": "train"} for row in evidence.rows]
+    kind = get_task(recipe.task.name)
+    data = sources.load(recipe.data, kind.schema_of(recipe.task), partial(kind.refine, recipe.task))
+    others = [
+        {**row, "split": split, "location": data.origins[split].public(number)}
+        for split, rows in data.rows.items()
+        if split != "train"
+        for number, row in enumerate(rows)
+    ]
+    columns = by_column([*train, *others], encode)
+    vectors = joined(columns)[: len(train)]
+    near = nearest(vectors, NEAREST)
+    parts = [duplicates([*train, *others], columns), outliers(evidence.rows, vectors, near)]
+    if recipe.task.name == "text-classification" and "scores" in train[0]["answer"]:
+        values = chain.from_iterable(row["labels"] if "labels" in row else [row["label"]] for row in train)
+        names = settle_labels(getattr(recipe.task, "labels", None), list(dict.fromkeys(values)))
+        parts.append(unlearned(evidence.rows, near, names))
+    return parts
 
 
 def nearest(vectors: Vectors, count: int) -> Ints:
@@ -71,9 +96,9 @@ def outliers(rows: Sequence[Row], vectors: Vectors, neighbours: Ints) -> Part:
     )
 
 
-def _beginnings(rows: Sequence[Row], indices: Ints) -> list[str]:
+def _beginnings(rows: Sequence[Row], indices: Ints) -> str:
     texts = (" / ".join(named_texts(rows[index]).values()) for index in indices[:SHOWN])
-    return [beginning(text, 80) for text in texts]
+    return " · ".join(beginning(text, 80) for text in texts)
 
 
 def unlearned(rows: Sequence[Row], neighbours: Ints, names: Mapping[str, str]) -> Part:

@@ -112,9 +112,14 @@ def with_columns(predictor: Predictor, columns: Mapping[str, str]) -> Predictor:
 
 def layout_of(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
     """How a file is written: as the data of the run, if they are of the same kind, and as these overrides say."""
-    given = parse_layout(overrides)
     recipe = Path(source).expanduser() / "recipe.yaml"
     spec = load_recipe(recipe, check_files=False).data if recipe.is_file() else DataSpec(source=file)
+    return like_data(spec, file, overrides)
+
+
+def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataSpec:
+    """How a file is written, where the data section of a recipe is given; see `layout_of`."""
+    given = parse_layout(overrides)
     kind, tables = FORMATS.get(suffix_of(file)), ("csv", "tsv")
     different = kind and spec.format and (kind in tables) != (spec.format in tables)
     if file == "-" or kind in ("jsonl", "json", "xlsx", *TABLES) or different:  # the run's layout does not apply
