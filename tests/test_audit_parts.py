@@ -11,7 +11,7 @@ import small
 
 from bertkit.audits.drift import counted_words, drift, label_shifts, two_samples, word_shifts
 from bertkit.audits.duplicates import PROBLEMS, clusters, duplicates
-from bertkit.audits.neighbours import nearest, outlier_factors, outliers, row_parts, unlearned
+from bertkit.audits.neighbours import nearest, outliers, row_parts, unlearned
 from bertkit.audits.next_rows import diverse, errors, next_part
 from bertkit.audits.parts import Evidence
 from bertkit.audits.rows import joined, unit_vectors
@@ -116,34 +116,27 @@ def test_the_cosine_of_rows_is_the_mean_of_their_columns() -> None:
 # --- outliers
 
 
-def test_rows_unlike_all_others_are_found_at_any_density() -> None:
+def test_the_rows_that_are_farthest_from_their_nearest_are_listed() -> None:
     rng = np.random.default_rng(1)
-    centres = rng.normal(size=(3, 32))
-    dense = [centre + scale * rng.normal(size=(60, 32)) for centre, scale in zip(centres, (0.1, 0.2, 0.4), strict=True)]
-    planted = [centres[:1] + 0.4 * rng.normal(size=(1, 32)), rng.normal(size=(1, 32))]  # beside the densest; anywhere
-    vectors = unit(np.concatenate([*dense, *planted]))
-    rows = placed([{"text": f"text {number}"} for number in range(len(vectors))])
-    near = nearest(vectors, 20)
-    part = outliers(rows, vectors, near)
-    assert {row["location"] for row in part.rows} >= {"train.csv:182", "train.csv:183"}
-    assert {part.rows[0]["location"]} <= {"train.csv:182", "train.csv:183"}
-    assert len(part.rows) < 6
-    first = near[int(part.rows[0]["location"][10:]) - 2]
-    assert part.rows[0]["nearest"] == " · ".join(f"text {index}" for index in first[:3])
-
-
-def test_copies_are_no_outliers_and_few_rows_have_none() -> None:
-    vectors = np.repeat(turned(*range(0, 50, 2)), 40, axis=0)
-    assert outlier_factors(vectors).max() < 1.5
-    assert outlier_factors(turned(0, 1, 90)).tolist() == [1, 1, 1]
+    group = np.repeat(rng.normal(size=(2, 16)), [2, 100], axis=0)  # two copies of a row that is like no other
+    vectors = unit(group + np.where(np.arange(102) < 2, 0, 0.3)[:, None] * rng.normal(size=(102, 16)))
+    rows = placed([{"text": f"text {number}", "label": "x"} for number in range(102)])
+    distances, near = nearest(vectors, 20)
+    part = outliers(rows, distances, near)
+    assert [row["location"] for row in part.rows] == ["train.csv:2", "train.csv:3"]
+    assert part.rows[0]["distance"] == pytest.approx(np.sort(1 - vectors[0] @ vectors[1:].T)[:20].mean(), abs=1e-4)
+    assert part.rows[0]["nearest"] == " · ".join(f"text {index}" for index in near[0, :3])
+    assert part.summary == "2 rows farthest from the 20 nearest others (1% of all) to be looked at."
 
 
 def test_nearest_rows_are_those_of_brute_force() -> None:
     vectors = unit(np.random.default_rng(2).normal(size=(30, 5)))
     cosines = vectors @ vectors.T
     np.fill_diagonal(cosines, -2)
-    assert np.array_equal(nearest(vectors, 4), np.argsort(-cosines, axis=1)[:, :4])
-    assert nearest(vectors[:3], 20).shape == (3, 2)
+    distances, indices = nearest(vectors, 4)
+    assert np.array_equal(indices, np.argsort(-cosines, axis=1)[:, :4])
+    assert distances == pytest.approx(1 - np.take_along_axis(cosines, indices, axis=1), abs=1e-6)
+    assert nearest(vectors[:3], 20)[1].shape == (3, 2)
 
 
 # --- rows that are not learned
@@ -157,7 +150,7 @@ def test_a_label_that_the_nearest_rows_contradict_is_wrong_and_one_that_they_sha
         {"text": "wrong", "label": "0", "answer": {"scores": sure}},
         {"text": "hard", "label": "1", "answer": {"scores": unsure}},
     ])  # fmt: skip
-    part = unlearned(rows, nearest(turned(0, 1, 2, 3), 2), {"1": "x", "0": "y"})
+    part = unlearned(rows, nearest(turned(0, 1, 2, 3), 2)[1], {"1": "x", "0": "y"})
     found = [(row["text"], row["probability"], row["label"], row["answer"], row["verdict"]) for row in part.rows]
     assert found == [("wrong", 0.1, "y", "x", "wrong"), ("hard", 0.4, "x", "y", "hard")]
     assert [(row["nearest_with_label"], row["nearest_with_answer"]) for row in part.rows] == [(0, 2), (1, 1)]
@@ -169,7 +162,7 @@ def test_of_several_labels_the_least_likely_statement_counts() -> None:
         {"text": "b", "labels": ["x", "y"], "answer": {"scores": {"x": 0.2, "y": 0.9}}},
         {"text": "c", "labels": [], "answer": {"scores": {"x": 0.4, "y": 0.1}}},
     ])  # fmt: skip
-    found = unlearned(rows, nearest(turned(0, 1, 2), 2), {}).rows
+    found = unlearned(rows, nearest(turned(0, 1, 2), 2)[1], {}).rows
     assert [(row["text"], row["probability"], row["label"], row["answer"], row["verdict"]) for row in found] == [
         ("b", 0.2, "x", "not x", "hard"),
         ("a", 0.3, "not y", "y", "hard"),
@@ -249,9 +242,11 @@ def test_the_parts_of_a_recipe(tiny_encoder: Path, tmp_path: Path) -> None:
     near, strange, hard = row_parts(found, unit_vectors(found.recipe.model))
     first = [(row["location"], row["target"]) for row in near.rows if row["problem"] == PROBLEMS[0]]
     assert {("train.jsonl:4", "bad"), ("test.jsonl:8", "good")} <= set(first)
-    assert strange.rows == []
+    assert len(strange.rows) == 1
     assert {row["location"] for row in hard.rows} == {"train.jsonl:3", "train.jsonl:6"}
-    assert all(row[name] is not None for part in (near, hard) for row in part.rows for name in (*part.columns, "text"))
+    assert all(
+        row[name] is not None for part in (near, strange, hard) for row in part.rows for name in (*part.columns, "text")
+    )
 
 
 # --- what to label next

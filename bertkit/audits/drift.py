@@ -65,8 +65,9 @@ def drift(evidence: Evidence, file: Path, encode: Encode) -> Part:
 
 def other_rows(recipe: Recipe, file: Path) -> list[Row]:
     """The rows of a file like the recipe's data, in canonical columns, with `location`. Raises DataError."""
-    kind, whole = get_task(recipe.task.name), {"validation": None, "limit": None, "splits": None}
-    spec = like_data(recipe.data, str(file)).model_copy(update={**whole, "source": {"test": str(file)}})
+    kind, of_train = get_task(recipe.task.name), ("validation", "limit", "splits", "exclude", "relabel")
+    changes = {**dict.fromkeys(of_train), "source": {"test": str(file)}}
+    spec = like_data(recipe.data, str(file)).model_copy(update=changes)
     read = sources.load(spec, kind.schema_of(recipe.task), partial(kind.refine, recipe.task), splits={"test"})
     return [{**row, "location": read.origins["test"].public(n)} for n, row in enumerate(read.rows["test"])]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
+from math import ceil
 
 import numpy as np
 
@@ -17,11 +18,11 @@ from bertkit.inference.vector_cache import Vectors
 from bertkit.report.facts import named_texts
 from bertkit.tasks import get_task
 from bertkit.tasks.labels import settle_labels
-from bertkit.text import beginning, part_of
+from bertkit.text import beginning, counted, part_of
 
-NEAREST = 20  # neighbours that decide, as in scikit-learn's LocalOutlierFactor
-SHOWN = 3  # of them
-UNLIKE = 1.5  # local outlier factor; inside a cluster it is about 1
+NEAREST = 20  # neighbours that decide
+SHOWN = 3  # of them, in words
+SHARE = 0.01  # of the rows, listed as outliers
 
 
 def row_parts(evidence: Evidence, encode: Encode) -> list[Part]:
@@ -36,9 +37,8 @@ def row_parts(evidence: Evidence, encode: Encode) -> list[Part]:
         for number, row in enumerate(rows)
     ]
     columns = by_column([*train, *others], encode)
-    vectors = joined(columns)[: len(train)]
-    near = nearest(vectors, NEAREST)
-    parts = [duplicates([*train, *others], columns), outliers(evidence.rows, vectors, near)]
+    distances, near = nearest(joined(columns)[: len(train)], NEAREST)
+    parts = [duplicates([*train, *others], columns), outliers(evidence.rows, distances, near)]
     if recipe.task.name == "text-classification" and "scores" in train[0]["answer"]:
         values = chain.from_iterable(row["labels"] if "labels" in row else [row["label"]] for row in train)
         names = settle_labels(getattr(recipe.task, "labels", None), list(dict.fromkeys(values)))
@@ -46,51 +46,40 @@ def row_parts(evidence: Evidence, encode: Encode) -> list[Part]:
     return parts
 
 
-def nearest(vectors: Vectors, count: int) -> Ints:
-    """The indices of the nearest other rows, `(rows, count)`, or of all others if there are fewer; nearest first."""
+def nearest(vectors: Vectors, count: int) -> tuple[Floats, Ints]:
+    """Cosine distances and indices of the nearest other rows, both `(rows, count)`, nearest first.
+
+    vectors: `(rows, size)`, of unit length. Where there are fewer other rows, all of them are returned.
+    """
     from sklearn.neighbors import NearestNeighbors
 
     count = min(count, len(vectors) - 1)
-    found: Ints = NearestNeighbors(n_neighbors=count, algorithm="brute").fit(vectors).kneighbors(return_distance=False)
-    return found
+    distances, indices = NearestNeighbors(n_neighbors=count, algorithm="brute").fit(vectors).kneighbors()
+    return distances**2 / 2, indices
 
 
-def outlier_factors(vectors: Vectors) -> Floats:
-    """The local outlier factor of each row, `(rows,)` (Breunig et al. 2000): how much farther it is from its
-    neighbours than these are from theirs.
+def outliers(rows: Sequence[Row], distances: Floats, neighbours: Ints) -> Part:
+    """The hundredth of the rows with the largest mean distance to their nearest rows, and these.
 
-    Of equal vectors one is compared, because many copies have no distance from each other.
+    distances, neighbours: as `nearest` returns them. On vectors of texts, this measure (Angiulli and Pizzuti 2002)
+    finds texts of another kind sooner than the local outlier factor does.
     """
-    from sklearn.neighbors import LocalOutlierFactor
-
-    _, first, row = np.unique(vectors.round(4), axis=0, return_index=True, return_inverse=True)
-    if len(first) <= NEAREST:
-        return np.ones(len(vectors))
-    fitted = LocalOutlierFactor(n_neighbors=NEAREST, algorithm="brute").fit(vectors[first])
-    factors: Floats = -fitted.negative_outlier_factor_[row]
-    return factors
-
-
-def outliers(rows: Sequence[Row], vectors: Vectors, neighbours: Ints) -> Part:
-    """The rows that are unlike all others, with the rows nearest to them.
-
-    vectors: `(rows, size)`, of unit length. neighbours: as `nearest` returns them.
-    """
-    factors = outlier_factors(vectors)
-    found = [int(index) for index in np.argsort(-factors, kind="stable") if factors[index] > UNLIKE]
+    means = distances.mean(axis=1)
+    farthest = [int(index) for index in np.argsort(-means, kind="stable")[: ceil(SHARE * len(rows))]]
     return Part(
         name="outliers",
-        title="Rows unlike all others",
-        summary=f"{part_of(len(found), len(rows), 'row')} unlike all others.",
+        title="Rows least like others",
+        summary=f"{counted(len(farthest), 'row')} farthest from the {NEAREST} nearest others "
+        f"({SHARE:.0%} of all) to be looked at.",
         rows=[
             identified(rows[index])
-            | {"factor": round(float(factors[index]), 2), "nearest": _beginnings(rows, neighbours[index])}
-            for index in found
+            | {"distance": round(float(means[index]), 4), "nearest": _beginnings(rows, neighbours[index])}
+            for index in farthest
         ],
-        columns=("factor", "nearest"),
+        columns=("distance", "nearest"),
         notes=(
-            f"Their local outlier factor is above {UNLIKE:g}: they are that many times as far from their {NEAREST} "
-            "nearest rows as these are from theirs. Such a row may be in another language, off the subject, "
+            f"`distance` is the mean cosine distance to the {NEAREST} nearest rows; half of all rows have at most "
+            f"{np.median(means):.4f}. A row that is far from all others may be in another language, off the subject, "
             "damaged, or of a kind that train has too few of.",
         ),
     )
