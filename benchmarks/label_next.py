@@ -21,18 +21,12 @@ import numpy as np
 from scipy.special import entr
 from sklearn.cluster import kmeans_plusplus
 
-from bertkit.audits.next_rows import diverse, errors, head
+from bertkit.audits.next_rows import head, margin
 from bertkit.audits.rows import unit_vectors
 from bertkit.data.readers import read_rows
 from bertkit.sections import DataSpec, ModelSpec
 
 BATCH = 100
-
-
-def margin(probabilities: Any) -> Any:
-    """1 - the difference of the two highest probabilities, `(rows,)`."""
-    ordered = np.sort(probabilities, axis=1)
-    return 1 - (ordered[:, -1] - ordered[:, -2])
 
 
 def entropy(probabilities: Any) -> Any:
@@ -55,14 +49,36 @@ def weighted(probabilities: Any, vectors: Any, count: int, seed: int) -> Any:
     return kmeans_plusplus(vectors, count, sample_weight=margin(probabilities) + 1e-9, random_state=seed)[1]
 
 
+def without_duplicates(probabilities: Any, vectors: Any, count: int, seed: int) -> Any:
+    """The rows of the smallest margin, without those that have a cosine of 0.95 or more to one before."""
+    chosen = list[int]()
+    for index in np.argsort(-margin(probabilities), kind="stable"):
+        if len(chosen) < count and (not chosen or (vectors[chosen] @ vectors[index]).max() < 0.95):
+            chosen.append(int(index))
+    return np.asarray(chosen)
+
+
 def badge(probabilities: Any, vectors: Any, count: int, seed: int) -> Any:
-    """What `bertkit audit --next` chooses."""
-    return diverse(errors(probabilities, exclusive=True), vectors, count, seed)
+    """k-means++ seeds among the gradients of the last layer (BADGE, Ash et al. 2020), the longest first.
+
+    A gradient is the outer product of `probabilities - onehot` and the vector; distances follow from the factors.
+    """
+    errors = probabilities - np.eye(probabilities.shape[1])[probabilities.argmax(axis=1)]
+    squares = (errors**2).sum(axis=1) * (vectors.astype(np.float64) ** 2).sum(axis=1)
+    rng, chosen, distances = np.random.default_rng(seed), list[int](), squares.copy()
+    while len(chosen) < count:
+        index = int(rng.choice(len(errors), p=distances / distances.sum())) if chosen else int(squares.argmax())
+        products = (errors @ errors[index]) * (vectors @ vectors[index])
+        distances = np.minimum(distances, np.maximum(squares + squares[index] - 2 * products, 0))
+        chosen.append(index)
+        distances[chosen] = 0
+    return np.asarray(chosen)
 
 
 STRATEGIES = {
     "random": at_random,
     "margin": partial(highest, margin),
+    "margin, no duplicates": without_duplicates,
     "entropy": partial(highest, entropy),
     "k-means++ weighted": weighted,
     "BADGE": badge,
@@ -109,7 +125,7 @@ def main() -> None:
         cut = len(pool[1]) // 5
         test, pool = tuple(each[:cut] for each in pool), tuple(each[cut:] for each in pool)
     print(f"{len(pool[1]):,} rows to choose from, {len(test[1]):,} test rows, {options.seeds} seeds")
-    print("labelled".ljust(20), *(f"{BATCH * (n + 1):>6}" for n in range(options.rounds)), "  mean  - random")
+    print("labelled".ljust(22), *(f"{BATCH * (n + 1):>6}" for n in range(options.rounds)), "  mean  - random")
     areas = dict[str, Any]()
     for name, choose in STRATEGIES.items():
         scores = 100 * np.asarray([curve(choose, pool, test, options.rounds, seed) for seed in range(options.seeds)])
@@ -117,7 +133,7 @@ def main() -> None:
         gain = areas[name] - areas["random"]
         error = gain.std(ddof=1) / np.sqrt(options.seeds) if options.seeds > 1 else 0.0
         means = " ".join(f"{mean:6.1f}" for mean in scores.mean(axis=0))
-        print(name.ljust(20), means, f"{areas[name].mean():6.2f}  {gain.mean():+.2f} ± {error:.2f}")
+        print(name.ljust(22), means, f"{areas[name].mean():6.2f}  {gain.mean():+.2f} ± {error:.2f}")
 
 
 if __name__ == "__main__":

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 import small
 
-from bertkit.audits.drift import counted_words, drift, label_shifts, two_samples, word_shifts
+import bertkit
+from bertkit.audits.drift import counted_words, drift, label_shifts, other_rows, two_samples, word_shifts
 from bertkit.audits.duplicates import PROBLEMS, clusters, duplicates
 from bertkit.audits.neighbours import nearest, outliers, row_parts, unlearned
-from bertkit.audits.next_rows import diverse, errors, next_part
+from bertkit.audits.next_rows import Unlabelled, chosen, margin, next_part, next_rows, read_unlabelled
 from bertkit.audits.parts import Evidence
-from bertkit.audits.rows import joined, unit_vectors
-from bertkit.errors import DataError, RecipeError
+from bertkit.audits.rows import centred, joined, unit_vectors
+from bertkit.cli.main import main
+from bertkit.errors import DataError, RecipeError, UserError
+from bertkit.recipe.recipe import load_recipe
 
 
 def unit(vectors: Any) -> Any:
@@ -111,6 +114,15 @@ def test_what_contradicts_depends_on_the_target(first: Any, second: Any, problem
 def test_the_cosine_of_rows_is_the_mean_of_their_columns() -> None:
     vectors = joined([turned(0, 60), turned(0, 0)])
     assert vectors @ vectors.T == pytest.approx(np.asarray([[1, 0.75], [0.75, 1]]))
+
+
+def test_texts_are_compared_without_what_all_vectors_share() -> None:
+    vectors = unit([[10, 1, 0], [10, 0, 1], [10, -1, 0], [10, 0, -1]])
+    assert (vectors @ vectors.T).min() > 0.95
+    found = centred(vectors)
+    assert found @ found.T == pytest.approx(
+        np.asarray([[1, 0, -1, 0], [0, 1, 0, -1], [-1, 0, 1, 0], [0, -1, 0, 1]]), abs=1e-6
+    )
 
 
 # --- outliers
@@ -252,32 +264,30 @@ def test_the_parts_of_a_recipe(tiny_encoder: Path, tmp_path: Path) -> None:
 # --- what to label next
 
 
-@pytest.mark.parametrize("exclusive", [True, False])
-def test_rows_are_drawn_as_by_k_means_of_explicit_gradients(exclusive: bool) -> None:
-    rng = np.random.default_rng(5)
-    table, vectors = rng.dirichlet([1, 1, 1], 40), rng.normal(size=(40, 6))
-    short = errors(table, exclusive=exclusive)
-    onehot = np.eye(3)[table.argmax(axis=1)] if exclusive else table >= 0.5
-    gradients = np.einsum("rl,rs->rls", table - onehot, vectors).reshape(40, 18)
-    draw, expected = np.random.default_rng(6), [int(np.argmax((gradients**2).sum(axis=1)))]
-    # The first distances are from the chosen row and from the origin, where rows are that have no doubt.
-    centres = [np.zeros(18), gradients[expected[0]]]
-    while len(expected) < 12:
-        distances = np.min([((gradients - centre) ** 2).sum(axis=1) for centre in centres], axis=0)
-        distances[expected] = 0
-        expected.append(int(draw.choice(40, p=distances / distances.sum())))
-        centres.append(gradients[expected[-1]])
-    assert diverse(short, vectors, 12, seed=6).tolist() == expected
+def test_the_least_sure_rows_are_chosen_each_text_once() -> None:
+    table = np.asarray([[0.5, 0.45, 0.05], [0.5, 0.44, 0.06], [0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [1.0, 0.0, 0.0]])
+    scores = margin(table)
+    assert scores == pytest.approx([0.95, 0.94, 0.2, 0.8, 0.0])
+    assert chosen(scores, ["a", "A ", "c", "d", "e"], 3) == [0, 3, 2]
+    assert chosen(scores, ["a", "b", "c", "d", "e"], 3) == [0, 1, 3]
+    assert chosen(scores, ["a", "A ", "c", "d", "e"], 9) == [0, 3, 2, 4]
 
 
-def test_copies_and_sure_rows_come_last() -> None:
-    table = np.asarray([[0.6, 0.4], [0.6, 0.4], [1.0, 0.0], [0.5, 0.5]])
-    vectors = turned(0, 0, 90, 90)
-    chosen = diverse(errors(table, exclusive=True), vectors, 4).tolist()
-    assert chosen[0] == 3
-    assert set(chosen[:2]) in ({3, 0}, {3, 1})
-    assert sorted(chosen) == [0, 1, 2, 3]
-    assert diverse(errors(table, exclusive=True), vectors, 9).size == 4
+def test_of_words_the_mean_entropy_counts() -> None:
+    def answer(*probabilities: float) -> dict[str, Any]:
+        words = [{"word": f"w{n}", "scores": {"O": p, "X": 1 - p}} for n, p in enumerate(probabilities)]
+        return {"words": words, "entities": [{"text": "w0", "label": "X"}]}
+
+    answers = [answer(0.5, 1.0, 1.0), answer(0.9, 0.1), answer(), answer(0.3)]
+    rows = placed([{"text": f"text {number}"} for number in range(4)])
+    part = next_rows(Unlabelled("new.csv", 9, rows, rows), answers)
+    assert [row["text"] for row in part.rows] == ["text 3", "text 1", "text 0", "text 2"]
+    assert [(row["answer"], row["probability"], row["reason"]) for row in part.rows] == [
+        ("w0 (X)", 0.7, "“w0”: X 70%"),
+        ("w0 (X)", 0.9, "“w0”: O 90%"),
+        ("w0 (X)", 0.5, "“w0”: O 50%"),
+        ("", 1.0, "no words"),
+    ]
 
 
 @pytest.mark.parametrize("kind", ["single-label", "multi-label"])
@@ -288,7 +298,9 @@ def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder: Path
     )
     rows = [{"body": small.text(number, 0), "nr": number} for number in range(8)]
     file = small.write_rows(tmp_path / "new.jsonl", rows)
-    part = next_part(Evidence(recipe, found.rows), file, 3, unit_vectors(recipe.model), None)
+    part = next_part(
+        Evidence(recipe, found.rows), read_unlabelled(recipe, file, 3, None), unit_vectors(recipe.model), None
+    )
     assert part.summary == "3 of 8 rows (37.5%) are to be labelled next, from new.jsonl."
     assert part.columns == ("body", "answer", "probability", "reason")
     for row in part.rows:
@@ -299,14 +311,19 @@ def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder: Path
     assert len({row["nr"] for row in part.rows}) == 3
     bad = small.write_rows(tmp_path / "bad.jsonl", [{"body": "x", "reason": 1}])
     with pytest.raises(DataError, match=r"bad\.jsonl: the rows have a column `reason` already"):
-        next_part(Evidence(recipe, found.rows), bad, 3, unit_vectors(recipe.model), None)
+        read_unlabelled(recipe, bad, 3, None)
+    with pytest.raises(UserError, match="--next: must be at least 1, is 0"):
+        read_unlabelled(recipe, file, 0, None)
 
 
-def test_a_task_without_labels_of_rows_needs_a_model_or_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_rows_are_not_chosen_without_probabilities(tiny_encoder: Path, tmp_path: Path) -> None:
     found = evidence(tmp_path, tiny_encoder)
-    numbers = Evidence(found.recipe, [{"text": "a", "score": 1.0}])
-    with pytest.raises(RecipeError, match="--unlabelled: no rows to label next are found for text-classification"):
-        next_part(numbers, tmp_path / "train.jsonl", 3, unit_vectors(found.recipe.model), None)
+    given = read_unlabelled(found.recipe, tmp_path / "train.jsonl", 3, None)
+    with pytest.raises(RecipeError, match="--unlabelled: rows are not chosen for a regression"):
+        next_part(Evidence(found.recipe, [{"text": "a", "score": 1.0}]), given, unit_vectors(found.recipe.model), None)
+    words = load_recipe("ner-quickstart")
+    with pytest.raises(RecipeError, match="rows are not chosen for token-classification without a trained model"):
+        read_unlabelled(words, tmp_path / "train.jsonl", 3, None)
 
 
 # --- drift between files
@@ -314,10 +331,11 @@ def test_a_task_without_labels_of_rows_needs_a_model_or_is_refused(tiny_encoder:
 
 def test_a_file_is_compared_with_train(tiny_encoder: Path, tmp_path: Path) -> None:
     found = evidence(tmp_path, tiny_encoder)
+    encode = unit_vectors(found.recipe.model)
     many = [{**row, "text": f"{row['text']} {number}"} for number in range(4) for row in found.rows]
     rows = [{"text": f"dog dog dog {number}", "label": "good"} for number in range(40)]
     other = small.write_rows(tmp_path / "other.jsonl", [*rows, {"text": many[0]["text"].upper(), "label": "good"}])
-    part = drift(Evidence(found.recipe, many), other, unit_vectors(found.recipe.model))
+    part = drift(Evidence(found.recipe, many), other, other_rows(found.recipe, other), encode)
     assert part.summary.startswith(
         "other.jsonl differs from train: a classifier tells their rows apart with an AUC of "
     )
@@ -330,9 +348,56 @@ def test_a_file_is_compared_with_train(tiny_encoder: Path, tmp_path: Path) -> No
     same = small.write_rows(
         tmp_path / "same.jsonl", [{"text": row["text"] + "s", "label": row["label"]} for row in many]
     )
-    alike = drift(Evidence(found.recipe, many), same, unit_vectors(found.recipe.model))
+    alike = drift(Evidence(found.recipe, many), same, other_rows(found.recipe, same), encode)
     assert "does not measurably differ" in alike.summary
     assert alike.rows == []
     assert "No label's share differs by more than chance." in alike.notes
     with pytest.raises(DataError, match="at least 20 on both sides"):
-        drift(found, tmp_path / "validation.jsonl", unit_vectors(found.recipe.model))
+        drift(found, other, other_rows(found.recipe, other), encode)
+
+
+# --- the command
+
+
+def test_the_command_chooses_rows_and_compares_files(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
+    file = small.write_recipe(tmp_path, tiny_encoder)
+    new = small.write_rows(tmp_path / "new.jsonl", [{"text": small.text(n, 0), "nr": n} for n in range(30)])
+    other = small.write_rows(tmp_path / "other.jsonl", [{"text": f"dog {n}", "label": "good"} for n in range(40)])
+    more = small.write_rows(tmp_path / "more.jsonl", small.rows("single-label", 24))
+    words = ["audit", str(file), f"data.source.train={more}", "folds=2", "--output-dir", str(tmp_path / "audit")]
+    assert main([*words, "--unlabelled", str(new), "--next", "4", "--compare", str(other)]) == 0
+    told = capsys.readouterr().out
+    assert "4 of 30 rows (13.3%) are to be labelled next, from new.jsonl." in told
+    assert "other.jsonl d" in told
+    found = small.read_rows(tmp_path / "audit" / "next.jsonl")
+    assert [row["location"] for row in found] == [f"new.jsonl:{row['nr'] + 1}" for row in found]
+    assert (tmp_path / "audit" / "next.csv").is_file()
+    page = (tmp_path / "audit" / "audit.html").read_text(encoding="utf-8")
+    for part in ("duplicates", "outliers", "unlearned", "next", "drift"):
+        assert f'id="{part}"' in page
+    assert main([*words, "--unlabelled", str(new), "--next", "0"]) == 2
+    assert "--next: must be at least 1, is 0" in capsys.readouterr().err
+
+
+def test_bad_files_are_reported_before_anything_is_trained(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
+    file = small.write_recipe(tmp_path, tiny_encoder)
+    bad = small.write_rows(tmp_path / "bad.jsonl", [{"body": "x"}])
+    for option in ("--unlabelled", "--compare"):
+        assert main(["audit", str(file), "--output-dir", str(tmp_path / "audit"), option, str(bad)]) == 2
+        assert "text" in capsys.readouterr().err
+    assert not (tmp_path / "audit").exists()
+
+
+def test_a_run_with_a_model_answers_the_rows_to_choose_from(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, "folds=2", "training.num_train_epochs=1")
+    run = bertkit.train(recipe, tmp_path / "run")
+    new = small.write_rows(tmp_path / "new.jsonl", [{"text": f"the {word} was good"} for word in small.WORDS])
+    done = bertkit.audit(run.folder, tmp_path / "audit", unlabelled=new, next=2)
+    texts = [row["text"] for row in small.read_rows(new)]
+    answers = dict(zip(texts, bertkit.load(run.folder)(texts), strict=True))
+    for row in small.read_rows(tmp_path / "audit" / "next.jsonl"):
+        assert (row["answer"], row["probability"]) == (
+            answers[row["text"]]["label"],
+            pytest.approx(answers[row["text"]]["score"], abs=1e-4),
+        )
+    assert [part.name for part in done.parts] == ["labels", "duplicates", "outliers", "unlearned", "next"]

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import processes
+from bertkit.audits.drift import drift, other_rows
 from bertkit.audits.entities import sentences
 from bertkit.audits.labels import label_sets, numbers, single_labels
+from bertkit.audits.neighbours import row_parts
+from bertkit.audits.next_rows import next_part, read_unlabelled
 from bertkit.audits.page import page
 from bertkit.audits.parts import Evidence, Part
 from bertkit.audits.questions import questions
+from bertkit.audits.rows import unit_vectors
 from bertkit.data.memory import keep_rows
 from bertkit.errors import Problem, RecipeError, UserError
 from bertkit.files import write_text, written_aside
@@ -52,37 +56,63 @@ class Audit:
         return pd.DataFrame([*{part.name: part.rows for part in self.parts}[name]])
 
 
-def audit(source: Any, output_dir: str | Path, *, data: Any = None, **overrides: Any) -> Audit:
+@dataclass(frozen=True)
+class Files:
+    """Further files: one from which `count` rows are chosen for labelling, and one that is compared with train."""
+
+    unlabelled: Path | None = None
+    count: int = 100
+    compare: Path | None = None
+
+
+def audit(
+    source: Any,
+    output_dir: str | Path,
+    *,
+    data: Any = None,
+    unlabelled: str | Path | None = None,
+    next: int = 100,
+    compare: str | Path | None = None,
+    **overrides: Any,
+) -> Audit:
     """Answer each training row with a model that was not trained on it, and list the rows that may be wrong.
 
     source: a recipe, a shipped recipe's name, a recipe file or the name of a task; or a run folder, whose out-of-fold
         answers are used if it has them and nothing is overridden.
     output_dir: a new or empty folder; the same call continues what was interrupted. data, overrides: as for `train`.
+    unlabelled: a file from which `next` rows are chosen for labelling. compare: a file that is compared with train.
     Raises UserError, RecipeError, DataError or ModelError before anything is trained; ModelError on damaged answers.
     """
+    files = Files(Path(unlabelled) if unlabelled else None, next, Path(compare) if compare else None)
     run = Run(Path(source)) if isinstance(source, str | Path) else None
     if run is None or not (run.folder / "recipe.yaml").is_file():
-        return _audit(adapted(source, data, overrides), Path(output_dir))
-    answers = run.predictions(OUT_OF_FOLD)
-    if data is None and not overrides and answers.is_file():
-        return _audit(run.recipe, Path(output_dir), answers)
-    return _audit(adapted(run.folder / "recipe.yaml", data, overrides), Path(output_dir))
+        return _audit(adapted(source, data, overrides), Path(output_dir), files)
+    if data is not None or overrides:
+        return _audit(adapted(run.folder / "recipe.yaml", data, overrides), Path(output_dir), files)
+    return _audit(run.recipe, Path(output_dir), files, run)
 
 
-def _audit(recipe: Recipe, folder: Path, answers: Path | None = None) -> Audit:
-    """The program. answers: the training rows with out-of-fold answers; None: to be made."""
+def _audit(recipe: Recipe, folder: Path, files: Files, run: Run | None = None) -> Audit:
+    """The program. run: a run of this recipe, whose out-of-fold answers and model are used, if it has them."""
     if get_task(recipe.task.name).schema.corpus:
         what = f"{recipe.task.name} learns from texts alone: there are no labels to audit"
         raise RecipeError(Problem("task.name", what, "Audit the data of a task with labels."))
     if not recipe.folds:
         recipe = recipe.with_(f"folds={COUNT}")
     _check_folder(folder, recipe)
-    answers = answers or cross_validate(recipe, folder)
+    model = run.folder if run and (run.model / "config.json").is_file() else None
+    new = read_unlabelled(recipe, files.unlabelled, files.count, model) if files.unlabelled else None
+    other = other_rows(recipe, files.compare) if files.compare else None
+    encode = unit_vectors(recipe.model) if recipe.model.name or new or other else None
+    found = run.predictions(OUT_OF_FOLD) if run else None
+    answers = found if found and found.is_file() else cross_validate(recipe, folder)
     if not processes.first():
         return Audit(folder, ())
     with damage_as_error(answers):
         evidence = Evidence(recipe, [*lines_of(answers)])
-        parts = [labels(evidence)]
+        parts = [labels(evidence), *(row_parts(evidence, encode) if encode else [])]
+        parts += [next_part(evidence, new, encode, model)] if new and encode else []
+        parts += [drift(evidence, files.compare, other, encode)] if other and files.compare and encode else []
         html = page(parts, folder, recipe)
     with only_writer(Run(folder)):
         keep_rows(recipe.data, folder / "data")

@@ -36,9 +36,9 @@ METHOD = (
 )
 
 
-def drift(evidence: Evidence, file: Path, encode: Encode) -> Part:
-    """How the rows of another file differ from the training rows. Raises DataError."""
-    train, rows = evidence.rows, other_rows(evidence.recipe, file)
+def drift(evidence: Evidence, file: Path, rows: Sequence[Row], encode: Encode) -> Part:
+    """How the rows of another file, as `other_rows` reads them, differ from the training rows. Raises DataError."""
+    train = evidence.rows
     known = set(map(_key, train))
     new = [row for row in rows if _key(row) not in known]
     if min(len(new), len(train)) < LEAST:

@@ -12,7 +12,7 @@ import numpy as np
 from bertkit import data as sources
 from bertkit.audits.duplicates import duplicates
 from bertkit.audits.parts import Evidence, Part, Row
-from bertkit.audits.rows import Encode, by_column, identified, joined
+from bertkit.audits.rows import Encode, by_column, centred, identified, joined
 from bertkit.evaluation.intervals import Floats, Ints
 from bertkit.inference.vector_cache import Vectors
 from bertkit.report.facts import named_texts
@@ -38,7 +38,8 @@ def row_parts(evidence: Evidence, encode: Encode) -> list[Part]:
     ]
     columns = by_column([*train, *others], encode)
     distances, near = nearest(joined(columns)[: len(train)], NEAREST)
-    parts = [duplicates([*train, *others], columns), outliers(evidence.rows, distances, near)]
+    alike = duplicates([*train, *others], list(map(centred, columns)))
+    parts = [alike, outliers(evidence.rows, distances, near)]
     if recipe.task.name == "text-classification" and "scores" in train[0]["answer"]:
         values = chain.from_iterable(row["labels"] if "labels" in row else [row["label"]] for row in train)
         names = settle_labels(getattr(recipe.task, "labels", None), list(dict.fromkeys(values)))

@@ -1,9 +1,10 @@
-"""Which rows of an unlabelled file to label next: those that a model is unsure of, and that differ from each other."""
+"""Which rows of an unlabelled file to label next: those that a model is least sure of."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +15,48 @@ from bertkit.audits.rows import Encode, by_column, joined
 from bertkit.data.readers import format_of, read_rows, row_prefix, text_a_row
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, columns_of
-from bertkit.data.values import read_inputs
-from bertkit.errors import DataError, Problem, RecipeError
-from bertkit.evaluation.intervals import Floats, Ints
+from bertkit.data.values import folded, read_inputs
+from bertkit.errors import DataError, Problem, RecipeError, UserError
+from bertkit.evaluation.intervals import Floats
 from bertkit.inference.predict_file import like_data
 from bertkit.inference.predictor import load
 from bertkit.inference.vector_cache import Vectors
 from bertkit.recipe.recipe import Recipe
+from bertkit.report.facts import texts_of
 from bertkit.tasks import get_task
 from bertkit.text import part_of
 
 NOTE = (
-    "The model is unsure of these rows, and they differ from each other: they are k-means++ seeds among the gradients "
-    "of its last layer, the longest first (BADGE, Ash et al. 2020). They are no random sample: do not test with them."
+    "The rows that the model is least sure of, the least sure first: by the difference between the two most probable "
+    "labels, of several labels by the one nearest to 50%, of entities by the mean entropy of the words. Of equal texts "
+    "one is listed. They are no random sample: do not test with them."
 )
 ADDED = ("location", "answer", "probability", "reason")  # columns of the rows that are returned
 
 
-def next_part(evidence: Evidence, file: Path, count: int, encode: Encode, run: Path | None) -> Part:
-    """The rows of an unlabelled file to label next. Raises DataError and RecipeError.
+@dataclass(frozen=True)
+class Unlabelled:
+    """A file to choose rows from, and how many. own: its rows with the columns that they have; rows: in canonical ones.
 
-    run: whose model answers them; None: a linear model on the vectors of the training rows.
+    Both have a `location`.
     """
-    recipe, labelled = evidence.recipe, evidence.rows
-    classified = recipe.task.name == "text-classification" and "score" not in labelled[0]
-    if not classified and (run is None or recipe.task.name != "token-classification"):
-        what = f"no rows to label next are found for {recipe.task.name}" + ("" if run else " without a trained model")
-        fix = "Classification needs a recipe or a run, with one label or several; token classification a run."
-        raise RecipeError(Problem("--unlabelled", what, fix))
-    own, rows = file_rows(recipe, file)
-    vectors = joined(by_column(rows, encode))
+
+    file: str
+    count: int
+    own: Sequence[Row]
+    rows: Sequence[Row]
+
+
+def next_part(evidence: Evidence, given: Unlabelled, encode: Encode, run: Path | None) -> Part:
+    """The rows to label next. run: whose model answers them; None: a linear model on the vectors of the training rows.
+
+    Raises RecipeError where there are no probabilities of labels.
+    """
+    recipe, labelled, rows = evidence.recipe, evidence.rows, given.rows
+    if "score" in labelled[0]:
+        raise RecipeError(Problem("--unlabelled", "rows are not chosen for a regression", "It has no probabilities."))
     if run is None:
-        answers = head_answers(labelled, joined(by_column(labelled, encode)), vectors)
+        answers = head_answers(labelled, *(joined(by_column(each, encode)) for each in (labelled, rows)))
     else:
         predictor = load(run)
         if "word_scores" in type(predictor.task.options).model_fields:
@@ -53,14 +64,21 @@ def next_part(evidence: Evidence, file: Path, count: int, encode: Encode, run: P
             predictor = replace(predictor, task=replace(predictor.task, options=options))
         answers = list(predictor.stream(rows))
     read = [source for name in rows[0] for source in columns_of(recipe.data.columns.get(name, name))]
-    return next_rows(file.name, own, answers, vectors, [name for name in read if name not in rows[0]], count)
+    columns = [name for name in read if name not in rows[0]]  # the page shows those by their canonical name
+    return next_rows(given, answers, columns)
 
 
-def file_rows(recipe: Recipe, file: Path) -> tuple[list[Row], list[Row]]:
-    """The rows of a file in the layout of the recipe's data: with the columns that they have; and in canonical columns.
+def read_unlabelled(recipe: Recipe, file: Path, count: int, run: Path | None) -> Unlabelled:
+    """The rows of a file that is written like the recipe's data; targets are not read. run: as for `next_part`.
 
-    Targets are not read. Each row has its `location`. Raises DataError.
+    Raises UserError where the task or a value does not suit.
     """
+    if recipe.task.name != "text-classification" and (run is None or recipe.task.name != "token-classification"):
+        what = f"rows are not chosen for {recipe.task.name}" + ("" if run else " without a trained model")
+        fix = "Text classification needs a recipe or a run, token classification a run with a model."
+        raise RecipeError(Problem("--unlabelled", what, fix))
+    if count < 1:
+        raise UserError(Problem("--next", f"must be at least 1, is {count}"))
     schema, spec = get_task(recipe.task.name).schema, text_a_row(file, like_data(recipe.data, str(file)))
     prefix, own = row_prefix(file.name, format_of(file, spec)), list[Row]()
     for number, row in read_rows(file, spec):
@@ -68,29 +86,20 @@ def file_rows(recipe: Recipe, file: Path) -> tuple[list[Row], list[Row]]:
             raise DataError(Problem(str(file), f"the rows have a column `{taken[0]}` already", "Rename it."))
         own.append({**row, "location": f"{prefix}{number}"})
     inputs = Columns(read_inputs(own, schema, schema.inputs, recipe.data.columns))
-    return own, [{"location": row["location"]} | read for row, read in zip(own, inputs, strict=True)]
+    rows = [{"location": row["location"]} | read for row, read in zip(own, inputs, strict=True)]
+    return Unlabelled(file.name, count, own, rows)
 
 
-def next_rows(
-    file: str, rows: Sequence[Row], answers: Sequence[Answer], vectors: Vectors, columns: Sequence[str], count: int
-) -> Part:
-    """The rows of a file to label next, as they are, with ADDED.
-
-    rows: with `location`. answers: of a model to them. vectors: `(rows, size)`, of unit length. columns: those of the
-    rows to be shown beside their texts. Raises RecipeError where answers have no probabilities of labels.
-    """
-    doubts = [_doubt(answer) for answer in answers]
-    if "words" in answers[0]:
-        gradients = np.asarray([[_mean_entropy(answer)] for answer in answers])
-    else:
-        probabilities = np.asarray([list(answer["scores"].values()) for answer in answers])
-        gradients = errors(probabilities, exclusive="labels" not in answers[0])
-    chosen = diverse(gradients, vectors, count)
+def next_rows(given: Unlabelled, answers: Sequence[Answer], columns: Sequence[str] = ()) -> Part:
+    """The rows to label next as they are, with ADDED. columns: those of the rows to be shown beside their texts."""
+    doubts, total = [_doubt(answer) for answer in answers], len(given.rows)
+    texts = ["\n".join(texts_of(row)) for row in given.rows]
+    indices = chosen(_scores(answers), texts, given.count)
     return Part(
         name="next",
         title="Rows to label next",
-        summary=f"{part_of(len(chosen), len(rows), 'row')} to be labelled next, from {file}.",
-        rows=[{**rows[index], **dict(zip(ADDED[1:], doubts[index], strict=True))} for index in chosen],
+        summary=f"{part_of(len(indices), total, 'row')} to be labelled next, from {given.file}.",
+        rows=[{**given.own[index], **dict(zip(ADDED[1:], doubts[index], strict=True))} for index in indices],
         columns=(*columns, *ADDED[1:]),
         notes=(NOTE,),
     )
@@ -120,37 +129,34 @@ def head(vectors: Vectors, labels: Sequence[str] | np.ndarray[Any, Any]) -> Any:
     """A logistic regression on vectors `(rows, size)` of unit length; labels: `(rows,)`."""
     from sklearn.linear_model import LogisticRegression
 
-    return LogisticRegression(max_iter=1000).fit(vectors, labels)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The number of unique classes is greater")  # as where labels are many
+        return LogisticRegression(max_iter=1000).fit(vectors, labels)
 
 
-def errors(probabilities: Floats, *, exclusive: bool) -> Floats:
-    """`(rows, labels)`: the probabilities minus the answer that they give, which is 0 or 1 for each label.
-
-    exclusive: one label is right, rather than any number.
-    """
-    if exclusive:
-        return np.asarray(probabilities - np.eye(probabilities.shape[1])[probabilities.argmax(axis=1)])
-    return np.asarray(probabilities - probabilities.round())
+def margin(probabilities: Floats) -> Floats:
+    """1 - the difference of the two highest probabilities in each row, `(rows,)`, from 0 (sure) to 1."""
+    ordered = np.sort(probabilities, axis=1)
+    return np.asarray(1 - ordered[:, -1] + ordered[:, -2])
 
 
-def diverse(errors: Floats, vectors: Vectors, count: int, seed: int = 0) -> Ints:
-    """k-means++ seeds among the gradients of a linear head, as row indices in the order drawn (BADGE, Ash et al. 2020).
+def chosen(scores: Floats, texts: Sequence[str], count: int) -> list[int]:
+    """The rows with the highest scores `(rows,)`, at most `count`, without texts that are the same as one before."""
+    first: dict[str, int] = {}
+    for index in np.argsort(-scores, kind="stable"):
+        first.setdefault(folded(texts[index]), int(index))
+    return [*first.values()][:count]
 
-    errors: `(rows, labels)`. vectors: `(rows, size)`. A row's gradient, for the answer that the head gives, is the
-    outer product of both: long where the head is unsure. It is not computed, because distances follow from the
-    products of the factors. The row of the longest gradient is first.
-    """
-    squares = (errors**2).sum(axis=1) * (vectors.astype(np.float64) ** 2).sum(axis=1)
-    rng, chosen, distances = np.random.default_rng(seed), list[int](), squares.copy()
-    while len(chosen) < min(count, len(errors)) and distances.any():
-        index = int(rng.choice(len(errors), p=distances / distances.sum())) if chosen else int(squares.argmax())
-        products = (errors @ errors[index]) * (vectors @ vectors[index])
-        distances = np.minimum(distances, np.maximum(squares + squares[index] - 2 * products, 0))
-        chosen.append(index)
-        distances[chosen] = 0
-    # the rest, if any, repeats rows that are chosen, or is answered without doubt
-    rest = np.setdiff1d(np.argsort(-squares, kind="stable"), chosen, assume_unique=True)[: count - len(chosen)]
-    return np.asarray([*chosen, *rest], dtype=np.int64)
+
+def _scores(answers: Sequence[Answer]) -> Floats:
+    """How unsure each answer is, `(rows,)`: of one label the margin; of several the least sure one; of words the mean
+    entropy."""
+    if "words" in answers[0]:
+        return np.asarray([_mean_entropy(answer) for answer in answers])
+    probabilities = np.asarray([list(answer["scores"].values()) for answer in answers])
+    if "labels" in answers[0]:
+        return np.asarray(1 - 2 * np.abs(probabilities - 0.5).min(axis=1))
+    return margin(probabilities)
 
 
 def _doubt(answer: Answer) -> tuple[str, float, str]:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bertkit.audits.parts import Row
+from bertkit.errors import ModelError, Problem
 from bertkit.inference.features import Features
 from bertkit.inference.vector_cache import Vectors
 from bertkit.models.encoder import resolve_encoder
@@ -24,14 +25,13 @@ def unit_vectors(spec: ModelSpec) -> Encode:
     """
     from bertkit.models.heads.vectors import read_layout
 
+    if spec.name is None:
+        what = "an encoder without pretrained weights gives no vectors to compare rows by"
+        raise ModelError(Problem("model.config", what, "Audit with a pretrained encoder: model.name=NAME"))
     pooling = read_layout(resolve_encoder(spec).folder)[0].pooling
     features = Features(str(spec.name), pool=pooling, max_length=spec.max_length, revision=spec.revision).fit([])
 
-    def encode(texts: Sequence[str]) -> Vectors:
-        vectors, _ = features.vectors(texts)
-        return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
-
-    return encode
+    return lambda texts: _unit(features.vectors(texts)[0])
 
 
 def identified(row: Row) -> dict[str, Any]:
@@ -43,6 +43,19 @@ def by_column(rows: Sequence[Row], encode: Encode) -> list[Vectors]:
     """The vectors of each column of texts, `(rows, size)`, such as those of questions and of contexts."""
     texts = map(named_texts, rows)
     return [encode(column) for column in zip(*(each.values() for each in texts), strict=True)]
+
+
+def centred(vectors: Vectors) -> Vectors:
+    """The vectors minus their mean, of unit length.
+
+    All texts have a high cosine by the vectors of many encoders that were not trained for similarity, because these
+    have a large mean (Mu and Viswanath 2018).
+    """
+    return _unit(vectors - vectors.mean(axis=0))
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
 
 
 def joined(columns: Sequence[Vectors]) -> Vectors:

@@ -123,20 +123,23 @@ def sweep(recipe: str, rest: list[str], space: Path, output_dir: Path, **limits:
 
 
 @command(
-    "list the training rows whose labels are likely wrong, by cross-validation",
+    "list the training rows that may be wrong, by cross-validation, and rows to label next",
     argument("source", "a shipped recipe's name, a file, or a run whose recipe has folds", metavar="RECIPE"),
     OVERRIDES,
     path("--output-dir", "a new folder, or an audit to continue", "DIR", required=True),
+    path("--unlabelled", "rows to choose from, those that are worth labelling"),
+    argument("--next", "with --unlabelled: how many rows to choose", default=100),
+    path("--compare", "rows to compare with train"),
     interrupted="the same command continues from here",
 )
-def audit(source: str, rest: list[str], output_dir: Path) -> None:
+def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
     from bertkit.recipe.recipe import load_recipe
 
     of_run = Path(source, "recipe.yaml")
     recipe = load_recipe(of_run if of_run.is_file() else source, rest, own_metrics=False) if rest else source
     from bertkit.audits.audit import audit
 
-    done = audit(recipe, output_dir)
+    done = audit(recipe, output_dir, **files)
     if processes.first():
         print("\n".join(part.summary for part in done.parts))
         print(f"\nall parts: {done.folder}/audit.html")
