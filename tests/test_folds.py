@@ -350,7 +350,7 @@ def test_every_task_answers_its_training_rows_out_of_fold(case: Case, tiny_encod
         "task": case.options,
         "model": {"name": str(tiny_encoder), "max_length": case.max_length},
         "data": {"source": {"train": str(tmp_path / "train.jsonl")}},
-        "training": {"max_steps": 2},
+        "training": {} if case.options.get("method") == "head" else {"max_steps": 2},
         "folds": 2,
     }
     file = cross_validate(load_recipe(recipe), tmp_path / "run")
