@@ -306,6 +306,9 @@ def test_targets_that_do_not_fit_their_row(tmp_path):
     source, task = write(tmp_path / "train.jsonl", ASKED), {"name": "question-answering"}
     said = fails(source, task, relabel=write(tmp_path / "new.jsonl", [{"id": "q0", "answers": "bird"}]))
     assert "new.jsonl:1: answer 1, 'bird', does not stand in the context" in said
+    source, task = write(tmp_path / "train.jsonl", RANKED), {"name": "text-ranking"}
+    said = fails(source, task, relabel=write(tmp_path / "new.jsonl", [{"location": "train.jsonl:2", "label": 3}]))
+    assert "new.jsonl:1: `label` holds 3, where 0 or 1 is expected" in said
     twice = {"location": "train.jsonl:1", "tags": ["O", "O", "O"], "entities": []}
     source = write(tmp_path / "train.jsonl", SPANS)
     said = fails(source, NER, relabel=write(tmp_path / "new.jsonl", [twice]))

@@ -257,10 +257,9 @@ def _targets(
             origin.add(origin.files.index(record.prefix), record.number)
         others = {other: column for other, column in table.select(rows).values.items() if other not in schema.targets}
         some, column = Table({**others, name: [record.values[name] for record in given]}, origin), schema.columns[name]
-        notes: list[Finding] = []
         if column.holds in TAGS:
             some, notes = tag_words(some, split, "BIO" if column.holds == "tags" else "none")
-        elif column.holds != "number":
+        else:
             some, notes = refine(some, f"{split}, relabelled")
         final = "tags" if column.holds == "spans" else name
         found = some.values[final]
@@ -269,7 +268,8 @@ def _targets(
             pairs = zip(found, refine(old, split)[0].values[name], old.values[name], strict=True)
             found = [given if new == located else new for new, located, given in pairs]
         values |= zip(rows, found, strict=True)
-        findings += [each for each in notes if each.level != "note"]
+        if column.holds != "number":  # what is noticed of the documents of a query is of all of them
+            findings += [each for each in notes if each.level != "note"]
     return final, values, findings
 
 
