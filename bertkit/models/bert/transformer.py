@@ -43,8 +43,8 @@ __all__ = ["BertLMHeadModel", "EncoderDecoderModel", "config"]
 def config(encoder: BertConfig, *, decoder_start_token_id: int, eos_token_id: int) -> EncoderDecoderConfig:
     """The config of an encoder–decoder of two BERTs of one architecture, that of `encoder`.
 
-    decoder_start_token_id: of the token before the first one of a target, BERT's [CLS]. eos_token_id: of the token
-    after the last one, BERT's [SEP]. Raises ModelError on `norm: pre`, with which transformers cannot generate.
+    decoder_start_token_id: the token that each target starts with, BERT's [CLS]. eos_token_id: the token that ends it,
+    BERT's [SEP]. Raises ModelError on `norm: pre`, with which transformers cannot generate.
     """
     if encoder.norm != "post":
         what = f"norm is {encoder.norm!r}, and the layers of a decoder are 'post'"
@@ -67,7 +67,7 @@ def config(encoder: BertConfig, *, decoder_start_token_id: int, eos_token_id: in
 def causal_mask(target: int, past: int, device: torch.device) -> Tensor:
     """Each token attends to itself and those before it (section 3.2.3): `(target, past + target)`, true or false.
 
-    Nothing else hides the padding of a target: it comes after all tokens.
+    The padding of a target needs no other mask, because it comes after all tokens.
     """
     return torch.ones(target, past + target, dtype=torch.bool, device=device).tril(diagonal=past)
 
@@ -92,7 +92,7 @@ class BertDecoderLayer(GradientCheckpointingLayer):  # type: ignore[no-untyped-c
         past_key_values: EncoderDecoderCache | None = None,
     ) -> Tensor:
         """x: `(batch, target, hidden)`, and so is what it returns. source: `(batch, source, hidden)`."""
-        own = self.attention.self.keys_and_values(x)  # twice (batch, heads, target, size)
+        own = self.attention.self.keys_and_values(x)  # each (batch, heads, target, size)
         if past_key_values is not None:
             own = past_key_values.self_attention_cache.update(*own, self.index)  # (batch, heads, past + target, size)
         x, _ = self.attention(x, mask, False, own)
