@@ -89,7 +89,7 @@ class DataSpec(Section):
         "error", description="csv, tsv and xlsx rows with more fields than columns."
     )
     missing_fields: Literal["error", "ignore"] = Field(
-        "error", description="Rows with fewer fields than columns: stop, or leave them out and report them."
+        "error", description="csv and tsv rows with fewer fields than columns: stop, or leave them out and report them."
     )
     validation: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="Fraction of train to hold out, stratified by label, if the source has no validation split."

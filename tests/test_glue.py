@@ -23,8 +23,9 @@ from bertkit.cli.main import main
 from bertkit.data.readers import read_rows
 from bertkit.errors import DataError
 from bertkit.inference.output_formats import writer_of
+from bertkit.inference.predict_file import layout_of
 from bertkit.inference.predictor import Predictor
-from bertkit.recipe.recipe import load_recipe
+from bertkit.recipe.recipe import load_recipe, to_yaml
 from bertkit.run import Run
 from bertkit.sections import DataSpec
 from bertkit.tasks.text_classification import TextClassification
@@ -57,7 +58,7 @@ class Layout:
 
 
 LAYOUTS = {
-    "CoLA": Layout("source label star text", "index sentence", ("text",), "label", ("0", "1"), header=False),
+    "CoLA": Layout("source label star sentence", "index sentence", ("sentence",), "label", ("0", "1"), header=False),
     "SST-2": Layout("sentence label", "index sentence", ("sentence",), "label", ("0", "1")),
     "MRPC": Layout(f"Quality {PAIRS}", f"index {PAIRS}", ("#1_String", "#2_String"), "Quality", ("0", "1")),
     "STS-B": Layout(f"{STSB} score", STSB, ("sentence1", "sentence2"), "score", ()),
@@ -316,6 +317,19 @@ def test_a_submission_has_all_files_as_the_leaderboard_reads_them(source, suite,
         assert len(written) == 3
         for place, line in enumerate(written):
             assert re.fullmatch(rf"{place}\t{texts.get(path.stem, '[01]')}", line), (path.name, line)
+
+
+def test_a_run_on_files_without_a_header_reads_test_files_that_have_one(data, tmp_path):
+    words = {line[1]: line[2].split() for line in SUBMISSIONS}
+    for name, folder in (("cola", "CoLA"), ("stsb", "STS-B")):
+        recipe = load_recipe(f"{name}-minilm", check_files=False)
+        assert isinstance(recipe.data.header, list)
+        (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
+        file, *overrides = words[name]
+        read = [row for _, row in read_rows(data / file, layout_of(str(tmp_path), file, overrides))]
+        wanted = [[text("test", n, side) for side, _ in enumerate(LAYOUTS[folder].inputs)] for n in range(3)]
+        inputs = [source for source in recipe.data.columns.values() if source.startswith("sentence")]
+        assert [[row[source] for source in inputs] for row in read] == wanted
 
 
 def rows_and_answers(
