@@ -49,6 +49,7 @@ def test_equals_seqeval(scheme, block):
         gold, predicted = corpus(np.random.default_rng([block, case]), scheme)
         graded = GradedEntities(gold, predicted, TYPES, scheme)
         scores = graded.scores
+        assert scores == graded.scored.scores  # seqeval's, and the sums that the bootstrap weights
         how = {"output_dict": True, "zero_division": 0}
         for ending, more in (("", {}), ("_strict", {"mode": "strict", "scheme": SCHEMES[scheme]})):
             if of(scores, ending) == (None, None, None):

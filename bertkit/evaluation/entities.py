@@ -1,7 +1,7 @@
-"""The scores of named entities, and the baseline to beat.
+"""The scores of named entities, by seqeval, and the baseline to beat.
 
-A predicted entity is right where type, first and last word are all right (Tjong Kim Sang & De Meulder 2003). Scores are
-seqeval's to the last digit, from counts per sentence, which the bootstrap needs and seqeval does not keep.
+A predicted entity is right where type, first and last word are all right (Tjong Kim Sang & De Meulder 2003). seqeval
+keeps no counts per sentence, which the bootstrap needs: those are ours, and give the same scores to the last digit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from bertkit.data.tagging import Entity, Learned, entities, invalid, strict_entities, tag_names
 from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import Floats, ratio
+from bertkit.evaluation.intervals import Floats, Scores, ratio
 
 Tags: TypeAlias = Collection[Sequence[str]]
 
@@ -102,8 +102,8 @@ class GradedEntities(Graded):
             raise ValueError(f"{what}: {', '.join(sorted(unknown))}")
 
     @cached_property
-    def scored(self) -> Scored:
-        """The scores as a function of sentence weights (sentences, resamples).
+    def scores(self) -> Scores:
+        """Scores over all sentences.
 
         `precision`, `recall` and `f1` are micro averages under conlleval's lenient reading of malformed tags,
         as are those of each type, `f1/TYPE` and so on. `..._strict` count well-formed entities only (seqeval's
@@ -112,6 +112,25 @@ class GradedEntities(Graded):
         right tag. `support/TYPE` is the number of gold entities, `invalid_tags` that of forbidden transitions
         in the predictions.
         """
+        from seqeval.metrics.sequence_labeling import precision_recall_fscore_support as lenient
+        from seqeval.metrics.v1 import precision_recall_fscore_support as strict
+        from seqeval.scheme import IOB2, IOBES
+
+        scores, tags = super().scores, (list(self.gold), list(self.predicted))
+        scheme = IOB2 if self.scheme == "BIO" else IOBES
+        occurring = sorted(name for name in self.types if scores[f"f1/{name}"] is not None)
+        per_type = zip(*lenient(*tags, average=None, zero_division=0), strict=True)
+        reports = {f"/{name}": values for name, values in zip(occurring, per_type, strict=True)}
+        reports[""] = lenient(*tags, average="micro", zero_division=0)
+        reports["_strict"] = strict(*tags, average="micro", scheme=scheme, zero_division=0)
+        for ending, values in reports.items():
+            if scores[f"f1{ending}"] is not None:
+                scores |= {f"{name}{ending}": float(value) for name, value in zip(_SCORES, values, strict=False)}
+        return scores
+
+    @cached_property
+    def scored(self) -> Scored:
+        """The scores as a function of sentence weights (sentences, resamples)."""
         lenient, strict = self._counts(entities), self._counts(lambda tags: strict_entities(tags, self.scheme))
         right, words, forbidden = (np.empty(len(self.gold), dtype=np.int64) for _ in range(3))
         for row, (gold, predicted) in enumerate(zip(self.gold, self.predicted, strict=True)):
