@@ -28,9 +28,12 @@ from bertkit.models.heads.vectors import Dense, Layout, files
 from bertkit.recipe.recipe import FEW_ROWS, TRAINING_DEFAULTS, load_recipe, to_yaml
 from bertkit.report.facts import modules_of
 from bertkit.report.usage import linear_head
+from bertkit.run import Run
 from bertkit.tasks.base import Task
-from bertkit.training import contrastive, few_shot, linear
+from bertkit.training import contrastive, few_shot, folds, linear, preflight, seed
+from bertkit.training.finish import OutOfFold
 from bertkit.training.linear import STRENGTHS, Examples, fit_linear
+from bertkit.training.preflight import Job, checked_job
 from bertkit.training.seed import save
 
 CPU = torch.device("cpu")
@@ -288,6 +291,110 @@ def test_only_what_is_not_given_has_the_defaults_for_few_rows(tiny_encoder: Path
     assert given.training["learning_rate"] == 3e-3
     assert given.training["num_train_epochs"] == 2
     assert given.training["warmup_steps"] == TRAINING_DEFAULTS["warmup_steps"]
+
+
+def stubbed(
+    scores: dict[str, tuple[float, float]], first: float, seen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cross-validation that gives these scores and log losses, and full a score on its first fold."""
+
+    def cross_validated(job: Job, run: Run, callbacks: Any) -> OutOfFold:
+        method = job.task.options.method
+        seen.append(method)
+        score, loss = scores[method]
+        run.predictions("train-oof").parent.mkdir(parents=True)
+        run.predictions("train-oof").write_text(f"answers of {method}")
+        folds = {"mean": {"accuracy": score}, "sd": {"accuracy": 0.01}, "each": [{"seconds": 2.0}, {"seconds": 3.0}]}
+        found = {"metrics": {"accuracy": score, "neg_log_loss": -loss}, "intervals": {"accuracy": [score - 0.1, 1.0]}}
+        return OutOfFold(None, found, {}, folds)  # type: ignore[arg-type]
+
+    def train_fold(job: Job, fold: int, run: Run, callbacks: Any) -> dict[str, Any]:
+        seen.append(f"{job.task.options.method}-{fold}")
+        return {"metrics": {"accuracy": first}, "seconds": 1.0}
+
+    monkeypatch.setattr(folds, "cross_validated", cross_validated)
+    monkeypatch.setattr(folds, "_train_fold", train_fold)
+
+
+@pytest.mark.parametrize(
+    ("scores", "first", "best"),
+    [
+        ({"head": (0.7, 0.5), "contrastive": (0.8, 0.9), "full": (0.75, 0.1)}, 0.9, "contrastive"),
+        ({"head": (0.8, 0.5), "contrastive": (0.8, 0.4), "full": (0.8, 0.6)}, 0.71, "contrastive"),
+        ({"head": (0.7, 0.5), "contrastive": (0.6, 0.4), "full": (0.9, 0.6)}, 0.6, "full"),
+        ({"head": (0.8, 0.5), "contrastive": (0.7, 0.4), "full": (0.9, 0.6)}, 0.65, "head"),
+    ],
+)
+def test_auto_keeps_the_best_of_all_folds_and_drops_what_falls_behind_on_the_first(
+    scores: dict[str, tuple[float, float]],
+    first: float,
+    best: str,
+    tiny_encoder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job, _ = checked_job(small.recipe(tmp_path, tiny_encoder, "task.method=auto", "~training"))
+    assert max(job.folds) == 3
+    seen: list[str] = []
+    stubbed(scores, first, seen, monkeypatch)
+    chosen, found = folds.validated(job, Run(tmp_path / "run"))
+    assert chosen.task.options.method == best
+    assert found is not None
+    assert Run(tmp_path / "run").predictions("train-oof").read_text() == f"answers of {best}"
+    dropped = first < max(scores[name][0] for name in ("head", "contrastive")) - 0.1
+    assert seen == ["head", "contrastive", "full-1", *([] if dropped else ["full"])]
+    head = {"method": "head", "score": scores["head"][0], "interval": [scores["head"][0] - 0.1, 1.0]}
+    assert found.methods[0] == {**head, "mean": scores["head"][0], "sd": 0.01, "seconds": 5.0}
+    if dropped:
+        assert found.methods[2] == {"method": "full", "first_fold": first, "seconds": 1.0}
+
+
+def test_auto_does_not_compare_several_processes_nor_contrasts_of_numbers(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, _ = checked_job(small.recipe(tmp_path, tiny_encoder, "task.method=auto", "~training", kind="regression"))
+    seen: list[str] = []
+    stubbed({"head": (0.9, 0.0), "full": (0.5, 0.0)}, 0.95, seen, monkeypatch)
+    folds.validated(job, Run(tmp_path / "run"))
+    assert seen == ["head", "full-1", "full"]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RecipeError, match="in a single process"):
+        folds.validated(job, Run(tmp_path / "run"))
+
+
+def test_an_interrupted_auto_compares_nothing_again(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "FEW_ROWS", 15)
+    given = small.recipe(tmp_path, tiny_encoder, "task.method=auto", "~training", "checkpoints=none", "folds=2")
+    given = given.with_("training.num_train_epochs=1")
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bertkit.training.train.train_seed", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bertkit.train(given, tmp_path / "run")
+    trained: list[str] = []
+    fit = seed.fit
+
+    def counted(job: Job, *rest: Any) -> Any:
+        trained.append(job.task.options.method)
+        return fit(job, *rest)
+
+    monkeypatch.setattr(folds, "fit", counted)
+    monkeypatch.setattr(seed, "fit", counted)
+    run = bertkit.train(given, tmp_path / "run", resume=True)
+    methods = {each["method"]: each.get("score", each.get("first_fold")) for each in run.results["methods"]}
+    assert list(methods) == ["head", "contrastive", "full"]
+    (best,) = trained
+    assert run.load().task.options.method == best
+    assert methods[best] == run.results["splits"]["train-oof"]["metrics"]["accuracy"] == max(methods.values())
+    for page in (run.folder / "report.html", run.model / "README.md"):
+        assert "ompared by cross-validation" in page.read_text()
+    assert not list(run.checkpoints.glob("method-*"))
+    assert "task.method auto trains up to 6 models" in (run.folder / "data.json").read_text()
 
 
 CONTRASTIVE = {**NAME, "method": "contrastive"}

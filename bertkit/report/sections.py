@@ -169,6 +169,19 @@ def fold_rows(facts: Facts) -> list[list[str]]:
     return [*rows, ["mean ± sd", "", mean_of_folds(facts.results), ""]]
 
 
+def method_rows(facts: Facts) -> list[list[str]]:
+    """The methods that `task.method: auto` compared; the first row is the header."""
+    rows = [["method", f"{facts.headline}, {OUT_OF_FOLD}", "95 % interval", "mean ± sd over folds", "seconds"]]
+    for each in facts.results.get("methods", ()):
+        if "first_fold" in each:
+            scores = [f"first fold alone: {number(each['first_fold'])}", "", ""]
+        else:
+            spread = f"{number(each['mean'])} ± {number(each['sd'])}"
+            scores = [number(each["score"]), interval(each["interval"]), spread]
+        rows.append([each["method"], *scores, f"{each['seconds']:.0f}"])
+    return rows if len(rows) > 1 else []
+
+
 def split_rows(facts: Facts) -> list[list[str]]:
     """The number of rows of each split, and their digest; the first row is the header."""
     rows, digests = facts.data["rows"], facts.data["fingerprints"]

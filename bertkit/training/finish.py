@@ -46,6 +46,7 @@ class OutOfFold(NamedTuple):
     scores: dict[str, Any]  # as those of a split
     baselines: dict[str, Scores]
     folds: dict[str, Any]
+    methods: Sequence[dict[str, Any]] = ()  # that `task.method: auto` compared
 
 
 def push_run(run: Run, hub: Hub, repo_id: str) -> None:
@@ -127,6 +128,7 @@ def finish(
         "seeds": outcomes,
         "over_seeds": over_seeds(outcomes),
         **({"folds": held_out.folds} if held_out else {}),
+        **({"methods": held_out.methods} if held_out and held_out.methods else {}),
         "seconds": time.monotonic() - started,
         "verified": recipe.verify,
         "expected": recipe.expected,

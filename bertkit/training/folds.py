@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +20,11 @@ from bertkit import processes
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer
 from bertkit.data.table import numbers
+from bertkit.errors import Problem, RecipeError
 from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.labels import GradedLabels
-from bertkit.files import read_json, write_json, written_aside
+from bertkit.files import read_json, write_json, write_text, written_aside
 from bertkit.inference.evaluate import scored
 from bertkit.models.encoder import no_bars, quiet_logger
 from bertkit.models.trained_parts import merged
@@ -33,6 +36,9 @@ from bertkit.training.finish import OutOfFold, over, write_predictions
 from bertkit.training.preflight import Job, checked_job, write_run_metadata
 from bertkit.training.seed import fit
 
+logger = logging.getLogger(__name__)
+
+METHODS = ("head", "contrastive", "full")  # that `task.method: auto` compares, the fastest first
 COUNT = 5  # folds of `cross_validate`, where the recipe names no number
 
 
@@ -51,9 +57,78 @@ def cross_validate(recipe: Recipe, folder: str | Path, *, callbacks: Sequence[Tr
     with only_writer(run) if first else nullcontext(), no_bars():
         if first:
             write_run_metadata(job, run, findings)
-        if found := cross_validated(job, run, callbacks):
+        if found := validated(job, run, callbacks)[1]:
             write_json(run.folder / "folds.json", {OUT_OF_FOLD: found.scores, "folds": found.folds})
     return run.predictions(OUT_OF_FOLD)
+
+
+def validated(job: Job, run: Run, callbacks: Sequence[TrainerCallback] = ()) -> tuple[Job, OutOfFold | None]:
+    """The job, of `task.method: auto` with the best method, and what `cross_validated` returns for it.
+
+    The best method has the highest headline metric over the rows of all folds, then the lowest log loss. Raises
+    RecipeError where several processes would compare methods.
+    """
+    if dict(job.task.options).get("method") != "auto":
+        return job, cross_validated(job, run, callbacks)
+    if processes.world() > 1:
+        raise RecipeError(Problem("task.method", "auto compares methods in a single process", "Name a method."))
+    compared, table = dict[str, OutOfFold](), list[dict[str, Any]]()
+    headline = job.recipe.training.get("metric_for_best_model", job.task.metrics[0])
+    for method in METHODS if job.task.options.kind != "regression" else ("head", "full"):
+        candidate, own = _with_method(job, method), Run(run.checkpoints / f"method-{method}")
+        if method == "full" and (left := _falls_behind(candidate, own, compared.values(), headline, callbacks)):
+            table.append({"method": method, **left})
+            continue
+        found = cross_validated(candidate, own, callbacks)
+        assert found  # in the only process
+        compared[method] = found
+        table.append({"method": method, **_compared(found, headline)})
+    best = max(compared, key=lambda method: _rank(compared[method], headline))
+    for line in table:
+        where = "the first fold, and dropped" if "first_fold" in line else "all folds"
+        logger.info(
+            "method %s: %s %s on %s", line["method"], headline, line.get("first_fold", line.get("score")), where
+        )
+    logger.info("method: %s is the best, and is trained on all rows", best)
+    answers = Run(run.checkpoints / f"method-{best}").predictions(OUT_OF_FOLD)
+    write_text(run.predictions(OUT_OF_FOLD), answers.read_text(encoding="utf-8"))
+    return _with_method(job, best), compared[best]._replace(methods=table)
+
+
+def _with_method(job: Job, method: str) -> Job:
+    return replace(job, task=replace(job.task, options=job.task.options.model_copy(update={"method": method})))
+
+
+def _falls_behind(
+    job: Job, run: Run, others: Iterable[OutOfFold], headline: str, callbacks: Sequence[TrainerCallback]
+) -> dict[str, Any]:
+    """What the first fold says of a method whose score there is below the interval of the best other one; else nothing.
+
+    The fold is not trained again if the method goes on.
+    """
+    best = max(others, key=lambda found: _rank(found, headline))
+    first, interval = _train_fold(job, 1, run, callbacks), best.scores["intervals"].get(headline)
+    score = first["metrics"].get(headline)
+    if interval is None or score is None or score >= interval[0]:
+        return {}
+    return {"first_fold": score, "seconds": first["seconds"]}
+
+
+def _rank(found: OutOfFold, headline: str) -> tuple[float, float]:
+    values = [found.scores["metrics"].get(name) for name in (headline, "neg_log_loss")]
+    score, loss = (-math.inf if value is None else value for value in values)
+    return score, loss
+
+
+def _compared(found: OutOfFold, headline: str) -> dict[str, Any]:
+    """A line of the comparison: over all rows the score and its interval; over folds the mean and sd; seconds."""
+    return {
+        "score": found.scores["metrics"].get(headline),
+        "interval": found.scores["intervals"].get(headline),
+        "mean": found.folds["mean"].get(headline),
+        "sd": found.folds["sd"].get(headline),
+        "seconds": sum(each["seconds"] for each in found.folds["each"]),
+    }
 
 
 def cross_validated(job: Job, run: Run, callbacks: Sequence[TrainerCallback] = ()) -> OutOfFold | None:

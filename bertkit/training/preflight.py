@@ -39,6 +39,9 @@ from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
 
+AUTO_FOLDS = 3  # of `task.method: auto`, where the recipe names no number
+FEW_ROWS = 5000  # of train, from which on its comparison takes long
+
 
 @dataclass(frozen=True)
 class Job:
@@ -74,8 +77,14 @@ def checked_job(recipe: Recipe, metrics: Sequence[Any] = ()) -> tuple[Job, list[
     logger.info("task: %s, %s", task.name, task.describe())
     features, findings = inspect(task, data)
     folds, divided = list[int](), list[Finding]()
-    if recipe.folds:
-        folds, divided = fold_rows(data, recipe.folds, recipe.data.seed, task.schema.group_columns)
+    compares = dict(recipe.task).get("method") == "auto"
+    if count := recipe.folds or (AUTO_FOLDS if compares else 0):
+        folds, divided = fold_rows(data, count, recipe.data.seed, task.schema.group_columns)
+        if compares and (rows := len(data.rows["train"])) > FEW_ROWS:
+            what = (
+                f"task.method auto trains up to {3 * count} models for its comparison, each on {rows:,} rows or fewer"
+            )
+            divided.append(Finding("note", what, "Name a method, or leave it out, to train one model."))
         _log(divided)
     teacher, found = dry_run(recipe, encoder, task, data, features, metrics)
     return Job(recipe, encoder, task, data, features, teacher, metrics, folds), [*findings, *divided, *found]

@@ -21,7 +21,7 @@ from bertkit.report.view import Run
 from bertkit.run import check_folder, free, only_writer
 from bertkit.training.callbacks import Profile, profile_lines
 from bertkit.training.finish import finish, publish, push_run, write_reports
-from bertkit.training.folds import calibrated, cross_validated
+from bertkit.training.folds import calibrated, validated
 from bertkit.training.preflight import check_hub, checked_job, write_run_metadata
 from bertkit.training.seed import train_seed
 
@@ -114,7 +114,7 @@ def _train(
     with only_writer(run) if first else nullcontext(), no_bars():
         if first:
             write_run_metadata(job, run, findings, changed)
-        held_out = cross_validated(job, run, callbacks) if job.folds else None
+        job, held_out = validated(job, run, callbacks) if job.folds else (job, None)
         job = calibrated(job, held_out) if held_out else job
         stopwatch = Profile() if profile else None
         outcomes = [train_seed(job, seed, run, callbacks, stopwatch) for seed in recipe.seeds]
