@@ -16,6 +16,7 @@ from test_report import EVIL, well_formed
 
 import bertkit
 from bertkit import processes
+from bertkit.audits import audit as program
 from bertkit.audits.audit import labels, write_lists
 from bertkit.audits.confident import guesses, likely_wrong, margins, wrong_share
 from bertkit.audits.entities import sentences
@@ -25,7 +26,7 @@ from bertkit.audits.parts import Evidence, Part
 from bertkit.audits.questions import questions
 from bertkit.cli.main import main
 from bertkit.data import Data, tagging
-from bertkit.recipe.recipe import load_recipe, to_yaml
+from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 
@@ -216,6 +217,22 @@ def test_an_entity_that_the_model_doubts_stays_and_so_does_the_rest_of_its_sente
     assert (row["suggested"], row["tags"]) == ("PER: Bob", "O O O B-PER O B-LOC".split())
 
 
+def test_sentences_are_ranked_by_their_most_probable_change_which_is_as_probable_as_its_least_probable_entity() -> None:
+    several = sentence("Ann Lee met Bob in Rome", "B-LOC I-LOC I-LOC I-LOC O O", "O B-PER O B-PER O B-LOC", 0.95)
+    several["answer"]["words"][3]["scores"].update(O=0.5, PER=0.3)  # overlaps LOC, which is doubtful as a whole
+    one = sentence("Ann Lee met Bob in Rome", "O O O O O B-LOC", "O O O B-PER O B-LOC", 0.95)
+    for row, scores in ((several, (0.75, 0.6, 0.85)), (one, (0.8, 0.9))):
+        for entity, score in zip(row["answer"]["entities"], scores, strict=True):
+            entity["score"] = score
+    first, second = sentences(evidence([*RIGHT, one, several])).rows
+    assert (first["suggested"], first["probability"]) == ("PER: Lee; PER: Bob; LOC: Rome", 0.85)
+    assert first["tags"] == "O B-PER O B-PER O B-LOC".split()
+    assert (second["suggested"], second["probability"]) == ("PER: Bob", 0.8)
+    del several["answer"]["entities"][2]
+    several["answer"]["words"][5] |= {"tag": "O", "scores": {"O": 0.95, "PER": 0.02, "LOC": 0.03}}
+    assert [row["probability"] for row in sentences(evidence([*RIGHT, one, several])).rows] == [0.8, 0.6]
+
+
 def test_a_word_without_a_token_is_not_judged() -> None:
     row = sentence("Ann Lee met Bob in Rome", "B-PER I-PER O B-PER O B-LOC", "O I-PER O B-PER O B-LOC")
     row["answer"]["words"][0] |= {"score": 1.0, "scores": {"O": 1.0}}
@@ -327,18 +344,24 @@ def test_the_list_corrects_the_rows_that_it_was_made_from(target: str, tmp_path:
 def test_wrong_answers_are_those_without_a_shared_word_that_are_as_probable_as_right_ones() -> None:
     right = [question("the red cat", "red cat", 0.6), question("a dog", "dog", 0.8), question("", "", 0.5, 0.5)]
     wrong = [
-        question("a dog", "green mat", 0.71),
+        question("a dog", "green mat", 0.705),
         question("", "blue mat", 0.75, 0.25),
         question("a dog", "", 0.9, 0.9),
+        question("a dog", "", 0.45, 0.45),
     ]
     unsure = [
-        question("a dog", "green mat", 0.65),
+        question("a dog", "green mat", 0.69),
         question("a dog", "", 0.37, 0.37),
         question("a dog", "dog house", 0.7),
     ]
     part = questions(evidence([*right, *wrong, *unsure]))
     shown = [(row["given"], row["suggested"], row["probability"]) for row in part.rows]
-    assert shown == [("a dog", "(no answer)", 0.9), ("(no answer)", "blue mat", 0.75), ("a dog", "green mat", 0.71)]
+    assert shown == [
+        ("a dog", "(no answer)", 0.9),
+        ("(no answer)", "blue mat", 0.75),
+        ("a dog", "green mat", 0.705),
+        ("a dog", "(no answer)", 0.45),
+    ]
     assert part.rows[0]["answers"] == {"text": [], "answer_start": []}
     assert part.rows[1]["answers"] == {"text": ["blue mat"], "answer_start": [4]}
 
@@ -432,6 +455,23 @@ def test_an_audit_of_a_recipe_trains_the_folds_and_continues_where_it_was_stoppe
     assert (tmp_path / "audit" / "predictions" / "train-oof.jsonl").read_bytes() == answers
 
 
+def test_a_run_with_overrides_is_cross_validated_again(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, trained = run_with_answers(tmp_path, tiny_encoder), []
+
+    def cross_validate(recipe: Recipe, folder: Path) -> Path:
+        trained.append((recipe.folds, folder))
+        return run / "predictions" / "train-oof.jsonl"
+
+    monkeypatch.setattr(program, "cross_validate", cross_validate)
+    bertkit.audit(run, tmp_path / "as it is")
+    assert not trained
+    bertkit.audit(run, tmp_path / "changed", folds=3)
+    assert main(["audit", str(run), "folds=4", "--output-dir", str(tmp_path / "by command")]) == 0
+    assert trained == [(3, tmp_path / "changed"), (4, tmp_path / "by command")]
+
+
 def test_what_cannot_be_audited_is_said_before_anything_is_written(
     tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -453,6 +493,9 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(
     ):
         assert main(["audit", *words]) == 2, words
         assert what in capsys.readouterr().err
+    (audited / "results.json").write_text("{}")  # as in a finished run, which an audit does not write into
+    assert main(["audit", str(run), "--output-dir", str(audited)]) == 2
+    assert "is neither empty nor an audit" in capsys.readouterr().err
     for damage, what in (
         ([*lines[:3], lines[3][:-20]], "train-oof.jsonl:4: is damaged"),
         ([], "train-oof.jsonl"),

@@ -79,8 +79,11 @@ def _changes(row: Row, scheme: Learned) -> Iterator[Change]:
         end = max(end, entity[2])
     for group in groups:
         ours, theirs = ([entity for entity in group if (entity in scores) is known] for known in (True, False))
-        outside = _words(theirs).difference(_words(ours))
-        probabilities = [*(scores[entity] for entity in ours), *(answer["words"][word]["score"] for word in outside)]
+        # A word in an entity of ours is at least as probable as this.
+        probabilities = [
+            *(scores[entity] for entity in ours),
+            *(answer["words"][word]["score"] for word in _words(theirs)),
+        ]
         yield Change(theirs, ours, min(probabilities))
 
 
