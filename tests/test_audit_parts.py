@@ -138,7 +138,7 @@ def test_the_rows_that_are_farthest_from_their_nearest_are_listed() -> None:
     assert [row["location"] for row in part.rows] == ["train.csv:2", "train.csv:3"]
     assert part.rows[0]["distance"] == pytest.approx(np.sort(1 - vectors[0] @ vectors[1:].T)[:20].mean(), abs=1e-4)
     assert part.rows[0]["nearest"] == " · ".join(f"text {index}" for index in near[0, :3])
-    assert part.summary == "2 rows farthest from the 20 nearest others (1% of all) to be looked at."
+    assert part.summary == "2 rows (1% of all) with the largest mean distance to the 20 nearest others."
 
 
 def test_nearest_rows_are_those_of_brute_force() -> None:
@@ -319,8 +319,10 @@ def test_rows_to_label_next_are_those_of_the_file_as_they_are(tiny_encoder: Path
 def test_rows_are_not_chosen_without_probabilities(tiny_encoder: Path, tmp_path: Path) -> None:
     found = evidence(tmp_path, tiny_encoder)
     given = read_unlabelled(found.recipe, tmp_path / "train.jsonl", 3, None)
-    with pytest.raises(RecipeError, match="--unlabelled: rows are not chosen for a regression"):
-        next_part(Evidence(found.recipe, [{"text": "a", "score": 1.0}]), given, unit_vectors(found.recipe.model), None)
+    numbers = Evidence(found.recipe, [{"text": "a", "score": 1.0}])
+    part = next_part(numbers, given, unit_vectors(found.recipe.model), None)
+    assert part.rows == ()
+    assert "a regression have no probabilities" in part.summary
     words = load_recipe("ner-quickstart")
     with pytest.raises(RecipeError, match="rows are not chosen for token-classification without a trained model"):
         read_unlabelled(words, tmp_path / "train.jsonl", 3, None)
@@ -352,8 +354,21 @@ def test_a_file_is_compared_with_train(tiny_encoder: Path, tmp_path: Path) -> No
     assert "does not measurably differ" in alike.summary
     assert alike.rows == []
     assert "No label's share differs by more than chance." in alike.notes
-    with pytest.raises(DataError, match="at least 20 on both sides"):
-        drift(found, other, other_rows(found.recipe, other), encode)
+    few = drift(found, other, other_rows(found.recipe, other), encode)
+    assert few.rows == ()
+    assert few.summary == (
+        "41 of the rows of other.jsonl are not among the 16 training rows: "
+        "a comparison needs at least 20 on both sides."
+    )
+
+
+def test_a_file_without_words_is_compared(tiny_encoder: Path, tmp_path: Path) -> None:
+    found = evidence(tmp_path, tiny_encoder)
+    many = [{**row, "text": f"{row['text']} {number}"} for number in range(4) for row in found.rows]
+    signs = [{"text": "!" * (number + 1), "label": "good"} for number in range(30)]
+    other = small.write_rows(tmp_path / "signs.jsonl", signs)
+    part = drift(Evidence(found.recipe, many), other, other_rows(found.recipe, other), unit_vectors(found.recipe.model))
+    assert not [note for note in part.notes if "frequent" in note or "words" in note]
 
 
 # --- the command

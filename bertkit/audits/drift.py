@@ -16,7 +16,6 @@ from bertkit.audits.parts import Evidence, Part, Row
 from bertkit.audits.rows import Encode, by_column, identified, joined
 from bertkit.data.values import folded
 from bertkit.data.words import words
-from bertkit.errors import DataError, Problem
 from bertkit.evaluation.intervals import Floats, Interval, bootstrap, roc_auc, roc_curves
 from bertkit.inference.predict_file import like_data
 from bertkit.inference.vector_cache import Vectors
@@ -37,13 +36,13 @@ METHOD = (
 
 
 def drift(evidence: Evidence, file: Path, rows: Sequence[Row], encode: Encode) -> Part:
-    """How the rows of another file, as `other_rows` reads them, differ from the training rows. Raises DataError."""
-    train = evidence.rows
+    """How the rows of another file, as `other_rows` reads them, differ from the training rows."""
+    train, title = evidence.rows, f"{file.name} compared with train"
     known = set(map(_key, train))
     new = [row for row in rows if _key(row) not in known]
     if min(len(new), len(train)) < LEAST:
-        what = f"{part_of(len(new), len(rows), 'row')} not in train, which has {len(train):,} rows"
-        raise DataError(Problem(str(file), what, f"A comparison needs at least {LEAST} on both sides."))
+        few = f"{len(new):,} of the rows of {file.name} are not among the {len(train):,} training rows"
+        return Part("drift", title, f"{few}: a comparison needs at least {LEAST} on both sides.")
     found = two_samples(joined(by_column(train, encode)), joined(by_column(new, encode)))
     auc = f"{found.auc:.2f}" + (f" ({found.interval[0]:.2f} to {found.interval[1]:.2f})" if found.interval else "")
     differs = found.interval is not None and found.interval[0] > 0.5
@@ -53,7 +52,7 @@ def drift(evidence: Evidence, file: Path, rows: Sequence[Row], encode: Encode) -
         notes.append(f"{part_of(again, len(rows), 'row')} in train too, and not shown to the classifier.")
     return Part(
         name="drift",
-        title=f"{file.name} compared with train",
+        title=title,
         summary=f"{file.name} {'differs' if differs else 'does not measurably differ'} from train: "
         f"a classifier tells their rows apart with an AUC of {auc}, where 0.5 is chance.",
         rows=[identified(new[index]) | {"unlike_train": round(float(found.second[index]), 4)} for index in unlike],
@@ -99,9 +98,11 @@ def _about_words(train: Sequence[Row], rows: Sequence[Row]) -> Iterator[str]:
 
     first, second = (counted_words(text for row in each for text in texts_of(row)) for each in (train, rows))
     unknown = sum(count for word, count in second.items() if word not in first)
+    if not second:
+        return
     yield f"{part_of(unknown, second.total(), 'word')} not in train."
     found = word_shifts(first, second)
-    least = norm.isf(0.025 / len(found)) if found else 0.0  # of a two-sided test at 5% of all words together
+    least = norm.isf(0.025 / len(found))  # of a two-sided test at 5% of all words together
     for where, ranked in (("the file", found), ("train", [each._replace(z=-each.z) for each in reversed(found)])):
         if more := [each.word for each in ranked[:SHOWN] if each.z > least]:
             yield f"More frequent in {where}: {', '.join(more)}."

@@ -70,8 +70,8 @@ def outliers(rows: Sequence[Row], distances: Floats, neighbours: Ints) -> Part:
     return Part(
         name="outliers",
         title="Rows least like others",
-        summary=f"{counted(len(farthest), 'row')} farthest from the {NEAREST} nearest others "
-        f"({SHARE:.0%} of all) to be looked at.",
+        summary=f"{counted(len(farthest), 'row')} ({SHARE:.0%} of all) with the largest mean distance to the "
+        f"{neighbours.shape[1]} nearest others.",
         rows=[
             identified(rows[index])
             | {"distance": round(float(means[index]), 4), "nearest": _beginnings(rows, neighbours[index])}

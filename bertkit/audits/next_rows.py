@@ -26,6 +26,7 @@ from bertkit.report.facts import texts_of
 from bertkit.tasks import get_task
 from bertkit.text import part_of
 
+TITLE = "Rows to label next"
 NOTE = (
     "The rows that the model is least sure of, the least sure first: by the difference between the two most probable "
     "labels, of several labels by the one nearest to 50%, of entities by the mean entropy of the words. Of equal texts "
@@ -50,11 +51,13 @@ class Unlabelled:
 def next_part(evidence: Evidence, given: Unlabelled, encode: Encode, run: Path | None) -> Part:
     """The rows to label next. run: whose model answers them; None: a linear model on the vectors of the training rows.
 
-    Raises RecipeError where there are no probabilities of labels.
+    None are chosen for a regression, whose answers have no probabilities.
     """
     recipe, labelled, rows = evidence.recipe, evidence.rows, given.rows
     if "score" in labelled[0]:
-        raise RecipeError(Problem("--unlabelled", "rows are not chosen for a regression", "It has no probabilities."))
+        return Part(
+            "next", TITLE, "No rows are chosen for labelling: the answers of a regression have no probabilities."
+        )
     if run is None:
         answers = head_answers(labelled, *(joined(by_column(each, encode)) for each in (labelled, rows)))
     else:
@@ -97,7 +100,7 @@ def next_rows(given: Unlabelled, answers: Sequence[Answer], columns: Sequence[st
     indices = chosen(_scores(answers), texts, given.count)
     return Part(
         name="next",
-        title="Rows to label next",
+        title=TITLE,
         summary=f"{part_of(len(indices), total, 'row')} to be labelled next, from {given.file}.",
         rows=[{**given.own[index], **dict(zip(ADDED[1:], doubts[index], strict=True))} for index in indices],
         columns=(*columns, *ADDED[1:]),
