@@ -365,7 +365,7 @@ def test_auto_does_not_compare_several_processes_nor_contrasts_of_numbers(
 def test_an_interrupted_auto_compares_nothing_again(
     tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "FEW_ROWS", 15)
+    monkeypatch.setattr(preflight, "MANY_ROWS", 15)
     given = small.recipe(tmp_path, tiny_encoder, "task.method=auto", "~training", "checkpoints=none", "folds=2")
     given = given.with_("training.num_train_epochs=1")
 

@@ -23,9 +23,8 @@ from bertkit.training.linear import Examples, Linear, fit_linear, words_of
 
 logger = logging.getLogger(__name__)
 
-STRENGTH = (
-    16.0  # C after contrastive fine-tuning: no held-out row shows which is best, since the encoder learned them all
-)
+# C after contrastive fine-tuning: no held-out row shows which is best, since the encoder has learned them all.
+STRENGTH = 16.0
 
 
 def applies(task: Task) -> bool:

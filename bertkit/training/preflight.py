@@ -40,7 +40,7 @@ from bertkit.validation import did_you_mean
 logger = logging.getLogger(__name__)
 
 AUTO_FOLDS = 3  # of `task.method: auto`, where the recipe names no number
-FEW_ROWS = 5000  # of train, from which on its comparison takes long
+MANY_ROWS = 5000  # of train, from which on its comparison takes long
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def checked_job(recipe: Recipe, metrics: Sequence[Any] = ()) -> tuple[Job, list[
     compares = dict(recipe.task).get("method") == "auto"
     if count := recipe.folds or (AUTO_FOLDS if compares else 0):
         folds, divided = fold_rows(data, count, recipe.data.seed, task.schema.group_columns)
-        if compares and (rows := len(data.rows["train"])) > FEW_ROWS:
+        if compares and (rows := len(data.rows["train"])) > MANY_ROWS:
             what = (
                 f"task.method auto trains up to {3 * count} models for its comparison, each on {rows:,} rows or fewer"
             )
