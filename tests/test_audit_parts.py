@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from bertkit.audits.next_rows import Unlabelled, chosen, margin, next_part, next
 from bertkit.audits.parts import Evidence
 from bertkit.audits.rows import centred, joined, unit_vectors
 from bertkit.cli.main import main
+from bertkit.data import load
 from bertkit.errors import DataError, RecipeError, UserError
 from bertkit.recipe.recipe import load_recipe
+from bertkit.tasks import get_task
 
 
 def unit(vectors: Any) -> Any:
@@ -259,6 +262,15 @@ def test_the_parts_of_a_recipe(tiny_encoder: Path, tmp_path: Path) -> None:
     assert all(
         row[name] is not None for part in (near, strange, hard) for row in part.rows for name in (*part.columns, "text")
     )
+
+
+def test_documents_that_splits_of_retrieval_share_are_no_duplicates(tiny_encoder: Path) -> None:
+    recipe = load_recipe("retrieval-quickstart", [f"model.name={tiny_encoder}", "model.max_length=32"])
+    kind = get_task("retrieval")
+    data = load(recipe.data, kind.schema_of(recipe.task), partial(kind.refine, recipe.task), splits={"train"})
+    rows = [{**row, "location": f"train:{number}", "answer": {}} for number, row in enumerate(data.rows["train"])]
+    alike, _ = row_parts(Evidence(recipe, rows), unit_vectors(recipe.model))
+    assert {row["split"] for row in alike.rows} <= {"train"}
 
 
 # --- what to label next

@@ -26,14 +26,17 @@ SHARE = 0.01  # of the rows, listed as outliers
 
 
 def row_parts(evidence: Evidence, encode: Encode) -> list[Part]:
-    """Near-duplicates in all splits; outliers; and, for text classification, the rows that are not learned."""
+    """Near-duplicates in all splits; outliers; and, for text classification, the rows that are not learned.
+
+    Splits of rows that are answered together, such as queries and documents, share documents: train is compared alone.
+    """
     recipe, train = evidence.recipe, [{**row, "split": "train"} for row in evidence.rows]
     kind = get_task(recipe.task.name)
     data = sources.load(recipe.data, kind.schema_of(recipe.task), partial(kind.refine, recipe.task))
     others = [
         {**row, "split": split, "location": data.origins[split].public(number)}
         for split, rows in data.rows.items()
-        if split != "train"
+        if split != "train" and not kind.schema.together
         for number, row in enumerate(rows)
     ]
     columns = by_column([*train, *others], encode)
