@@ -75,7 +75,8 @@ def test_the_share_of_wrong_labels_is_that_of_cleanlabs_joint(table: Any, given:
         joint = compute_confident_joint(given, table, calibrate=False)
     counts = np.bincount(given, minlength=4)
     expected = 1 - (np.diag(joint) / joint.sum(axis=1) * counts).sum() / len(given)
-    found = wrong_share(given, guesses(table, given), np.arange(len(given)))
+    found = wrong_share(given, table.argmax(axis=1), guesses(table, given), np.arange(len(given)))
+    assert found.agreed == np.mean([row.argmax() == label for row, label in zip(table, given, strict=True)])
     assert found.value == pytest.approx(expected, abs=1e-12)
     assert found.interval is not None
     assert found.interval[0] < found.value < found.interval[1]

@@ -16,10 +16,11 @@ ROUNDING = 1e-6  # by which a probability may be below a threshold, as in cleanl
 
 
 class Share(NamedTuple):
-    """A share, with its 95 % interval if it has one."""
+    """A share of wrong labels, with its 95 % interval if it has one; and the share that the models answer as given."""
 
     value: float
     interval: Interval | None
+    agreed: float
 
 
 def likely_wrong(table: Floats, given: Ints) -> Bools:
@@ -48,11 +49,12 @@ def guesses(table: Floats, given: Ints) -> Ints:
     return np.where(reached.any(axis=1), np.where(several, table.argmax(axis=1), reached.argmax(axis=1)), -1)
 
 
-def wrong_share(given: Ints, guess: Ints, unit: Ints) -> Share:
+def wrong_share(given: Ints, best: Ints, guess: Ints, unit: Ints) -> Share:
     """The share of given labels outside the diagonal of the joint, whose rows sum to how often each label is given.
 
-    given, guess: label ids `(decisions,)`, -1 for no guess. unit: the row or sentence of each decision, by which the
-    bootstrap resamples; the averages that labels must reach stay as they are.
+    given, best, guess: label ids `(decisions,)`: those in the data, the most probable, those of the joint, -1 for none.
+    unit: the row or sentence of each decision, by which the bootstrap resamples; the averages that labels must reach
+    stay as they are.
     """
     labels, by_unit = int(given.max()) + 1, summed_by(unit, int(unit.max()) + 1).T
     counted, confident, right = (
@@ -67,7 +69,7 @@ def wrong_share(given: Ints, guess: Ints, unit: Ints) -> Share:
         return {"wrong": (counts * ratio(wrong, wrong + np.maximum(hits, 1))).sum(axis=0) / counts.sum(axis=0)}
 
     value = weighted(np.ones((counted.shape[1], 1)))["wrong"]
-    return Share(float(value[0]), bootstrap(weighted, counted.shape[1])["wrong"])
+    return Share(float(value[0]), bootstrap(weighted, counted.shape[1])["wrong"], float((best == given).mean()))
 
 
 def _averages(table: Floats, given: Ints) -> Floats:

@@ -16,8 +16,8 @@ METHOD = (
     "Northcutt et al. 2021)."
 )
 ESTIMATE = (
-    "The estimated share also counts what the models confidently mistake: the first rows of the list show how far to "
-    "believe it. Its interval is a bootstrap over rows, with the same models."
+    "The estimated share also counts what the models confidently mistake, and they answer {0:.1%} as given: the first "
+    "rows of the list show how far to believe it. Its interval is a bootstrap over rows, with the same models."
 )
 
 
@@ -38,9 +38,10 @@ def to_check(
     """
     figures = {"training rows": f"{rows:,}", "rows to check": f"{len(found):,}"}
     if wrong:
+        figures[f"{of} answered as given"] = f"{wrong.agreed:.1%}"
         bounds = f" ({wrong.interval[0]:.1%} to {wrong.interval[1]:.1%})" if wrong.interval else ""
         figures[f"wrong {of}, estimated"] = f"{wrong.value:.1%}{bounds}"
-        notes = [*notes, ESTIMATE]
+        notes = [*notes, ESTIMATE.format(wrong.agreed)]
     columns = [name for name in ("given", "suggested", "probability", "deviations") if found and name in found[0]]
     summary = f"{part_of(len(found), rows, 'row')} likely to have a wrong {target}."
     return Part("labels", f"{target.capitalize()}s to check", summary, found, columns, figures, notes)

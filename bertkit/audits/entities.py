@@ -63,7 +63,7 @@ def _doubtful_words(rows: Sequence[Row], scheme: Learned) -> tuple[list[set[int]
     for index in np.flatnonzero(likely_wrong(table, given)):
         sentence, place, _ = read[index]
         doubtful[sentence].add(place)
-    return doubtful, wrong_share(given, guesses(table, given), unit)
+    return doubtful, wrong_share(given, table.argmax(axis=1), guesses(table, given), unit)
 
 
 def _changes(row: Row, scheme: Learned) -> Iterator[Change]:

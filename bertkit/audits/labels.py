@@ -29,7 +29,7 @@ def single_labels(evidence: Evidence) -> Part:
         return corrected(rows[row], "label", value_of[new], names[given[row]], new, probability=table[row].max())
 
     ranked = found[np.argsort(margins(table, given)[found], kind="stable")]
-    wrong = wrong_share(given, guesses(table, given), np.arange(len(rows)))
+    wrong = wrong_share(given, best, guesses(table, given), np.arange(len(rows)))
     return to_check([*map(correction, ranked)], len(rows), "label", [METHOD.format("label")], wrong)
 
 
@@ -54,8 +54,9 @@ def label_sets(evidence: Evidence) -> Part:
         return corrected(rows[row], "labels", values, ", ".join(old), ", ".join(new), probability=doubt[row])
 
     ranked = (row for row in np.argsort(-doubt, kind="stable") if doubt[row])
-    decisions, unit = given + 2 * np.arange(len(names)), np.repeat(np.arange(len(rows)), len(names))
-    share = wrong_share(decisions.ravel(), guess.ravel(), unit)
+    pairs, unit = 2 * np.arange(len(names)), np.repeat(np.arange(len(rows)), len(names))
+    decisions, best = (given + pairs).ravel(), ((table > 0.5) + pairs).ravel()
+    share = wrong_share(decisions, best, guess.ravel(), unit)
     notes = [METHOD.format("label") + " Each label is judged by itself: a row has it, or does not."]
     return to_check([*map(correction, ranked)], len(rows), "label", notes, share, "decisions about labels")
 
