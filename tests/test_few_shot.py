@@ -19,11 +19,13 @@ from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, pipeline
 
 import bertkit
 from bertkit.errors import DataError, RecipeError
 from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
+from bertkit.models.heads.linear_head import TYPES
 from bertkit.models.heads.vectors import Dense, Layout, files
 from bertkit.recipe.recipe import FEW_ROWS, TRAINING_DEFAULTS, load_recipe, to_yaml
 from bertkit.report.facts import modules_of
@@ -59,8 +61,8 @@ def learned(case: Case, folder: Path) -> tuple[Any, Runner, Examples]:
     task: Any = case.task(folder)
     runner = Runner(task, task.model(encoder(folder)), CPU, "fp32", 4)
     features = task.features(case.rows())
-    few_shot.learn(runner, features, seed=0)
-    return task, runner, few_shot.examples_of(runner, features)
+    model, _ = few_shot.learn(runner, features, seed=0)
+    return task, replace(runner, model=model), few_shot.examples_of(runner, features)
 
 
 def answers(task: Task, runner: Runner, case: Case) -> list[dict[str, Any]]:
@@ -71,7 +73,7 @@ def answers(task: Task, runner: Runner, case: Case) -> list[dict[str, Any]]:
 def test_a_head_answers_as_scikit_learn(case: Case, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(few_shot, "words_of", lambda names: [])
     task, runner, examples = learned(case, tiny_encoder)
-    x, y = examples.vectors, examples.targets
+    x, y = examples.vectors / np.linalg.norm(examples.vectors, axis=1).mean(), examples.targets
     found = answers(task, runner, case)
     C = few_shot.fit_head(task, examples, None, seed=0).strength
     if task.kind == "regression":
@@ -176,7 +178,6 @@ def test_names_as_words(names: list[str], words: list[str]) -> None:
 
 LAYOUTS = [
     None,
-    Layout("cls"),
     Layout("max", normalize=True),
     Layout("mean", dense=6, activation="Tanh"),
     Layout("cls", dense=6, bias=False, normalize=True),
@@ -225,6 +226,80 @@ def test_the_vectors_are_those_of_sentence_transformers(
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, normalize_embeddings=layout is None)
     _, _, examples = learned(KINDS[0], folder)
     np.testing.assert_allclose(examples.vectors, theirs, atol=1e-6)
+
+
+SIZES = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+def of_type(kind: str, tiny_encoder: Path, folder: Path) -> Path:
+    """An encoder of this type that reads the first token, in a folder of sentence-transformers."""
+    torch.manual_seed(1)
+    more = SIZES | {"vocab_size": 50, "max_position_embeddings": 66, "pad_token_id": 0, "type_vocab_size": 2}
+    with_layout(tiny_encoder, folder, Layout("cls", normalize=kind != "roberta"))
+    AutoModel.from_config(AutoConfig.for_model(kind, **more)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", sorted(TYPES))
+def test_transformers_own_class_gives_the_logits_of_a_head_on_the_first_token(
+    kind: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = of_type(kind, tiny_encoder, tmp_path / "encoder")
+    monkeypatch.setattr(few_shot, "words_of", lambda names: [])
+    task, runner, examples = learned(KINDS[1], folder)
+    save(runner.model, task, tmp_path / "model", SETTINGS)
+    assert not (tmp_path / "model" / "modules.json").exists()
+    batch = {
+        name: v for name, v in task.tokenizer(TEXTS, padding=True, return_tensors="pt").items() if "type" not in name
+    }
+    with torch.inference_mode():
+        vectors = AutoModel.from_pretrained(folder).eval()(**batch).last_hidden_state[:, 0].double().numpy()
+        stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
+        logits = stock(**batch).logits.double().numpy()
+    assert type(stock).__module__.startswith("transformers.")
+    np.testing.assert_allclose(examples.vectors[:8], vectors, atol=1e-5)
+    expected = few_shot.fit_head(task, examples, None, seed=0).logits(vectors)
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+    found = [list(each["scores"].values()) for each in load(tmp_path / "model", precision="fp32")(TEXTS)]
+    np.testing.assert_allclose(found, softmax(expected, 1), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_a_training_of_a_head_on_the_first_token(kind: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = of_type(kind, tiny_encoder, tmp_path / "encoder")
+    given = small.recipe(tmp_path, folder, "task.method=head", "~training", "verify=true", "task.temperature=1.0")
+    run = bertkit.train(given, tmp_path / "run")
+    assert not (run.model / "modules.json").exists()
+    assert load_recipe(run.folder / "recipe.yaml").task.method == "head"
+    answers = bertkit.load(run.folder, precision="fp32")(TEXTS)
+    theirs = pipeline("text-classification", model=str(run.model), top_k=None)(TEXTS)
+    for answer, scores in zip(answers, theirs, strict=True):
+        assert {each["label"]: each["score"] for each in scores} == pytest.approx(answer["scores"], abs=1e-5)
+    card = (run.model / "README.md").read_text()
+    assert 'pipeline("text-classification"' in card
+    assert "load_file" not in card
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout", "method"),
+    [
+        ("electra", Layout("cls"), "head"),
+        ("bert", Layout("mean"), "head"),
+        ("bert", Layout("cls", dense=6), "head"),
+        ("bert", Layout("cls", normalize=True), "contrastive"),
+    ],
+)
+def test_other_heads_have_the_layout_of_sentence_transformers(
+    kind: str, layout: Layout, method: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    folder = with_layout(tiny_encoder, tmp_path / "encoder", layout)
+    if kind != "bert":
+        AutoModel.from_config(AutoConfig.for_model(kind, **SIZES, vocab_size=50)).save_pretrained(folder)
+    case = replace(KINDS[0], options={**NAME, "method": method})
+    task, runner, _ = learned(case, folder)
+    save(runner.model, task, tmp_path / "model", SETTINGS)
+    assert "_Dense" in (tmp_path / "model" / "modules.json").read_text()
+    assert load(tmp_path / "model", precision="fp32")(TEXTS) == answers(task, runner, case)
 
 
 def test_a_training_of_a_head(tiny_encoder: Path, tmp_path: Path) -> None:

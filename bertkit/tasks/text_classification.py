@@ -83,8 +83,9 @@ class TextClassificationOptions(TaskOptions):
 class TextClassification(own.Labelled, Task[TextClassificationOptions]):
     """Labels for texts, from the pooled first token (Devlin et al. 2019, section 4.1).
 
-    The model is transformers' own `…ForSequenceClassification`; by a method of `ON_VECTORS`, an encoder with a linear
-    head. Under `overflow: window` a row's logits are the mean of its windows' logits, in training as in prediction.
+    The model is transformers' own `…ForSequenceClassification`, or an encoder with a linear head, where a method of
+    `ON_VECTORS` needs one. Under `overflow: window` a row's logits are the mean of its windows' logits, in training as
+    in prediction.
     """
 
     Options = TextClassificationOptions
@@ -184,19 +185,19 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
 
         settings = classifier(self.names or ["score"]) | {"problem_type": PROBLEMS[self.kind]}
         if self.options.method in ON_VECTORS and (new_head or (encoder.folder / "modules.json").is_file()):
-            from bertkit.models.heads.vectors import linear_classifier
+            from bertkit.models.heads.linear_head import linear_classifier
 
             unit = self.options.method == "contrastive"
             return linear_classifier(encoder, settings, new_head=new_head, unit=unit)
         return load_model(encoder, AutoModelForSequenceClassification, settings, new_head=new_head)
 
     def extra_modules(self, model: Any) -> Mapping[str, Module]:
-        from bertkit.models.heads.vectors import linear_modules
+        from bertkit.models.heads.linear_head import linear_modules
 
         return linear_modules(model)
 
     def extra_files(self, model: Any) -> Mapping[str, Any]:
-        from bertkit.models.heads.vectors import linear_files
+        from bertkit.models.heads.linear_head import linear_files
 
         return linear_files(model, self.max_length)
 

@@ -15,6 +15,7 @@ from bertkit.data.rows import Columns
 from bertkit.data.table import numbers
 from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner
+from bertkit.models.heads.linear_head import as_sequence_classifier
 from bertkit.tasks.base import Task
 from bertkit.tasks.text_classification import ON_VECTORS, TextClassification
 from bertkit.text import counted
@@ -33,24 +34,31 @@ def applies(task: Task) -> bool:
 
 
 def learn(runner: Runner, features: Dataset, seed: int) -> tuple[Any, dict[str, Any]]:
-    """The runner's model, its head fitted on these features, and the facts of this training."""
+    """The runner's model, its head fitted on these features, and the facts of this training.
+
+    It is a `…ForSequenceClassification` where that class has the same logits; see `as_sequence_classifier`.
+    """
     started = time.monotonic()
-    contrastive = runner.task.options.method == "contrastive"
-    steps, linear = _contrasted(runner, features, seed) if contrastive else (0, _fitted(runner, features, seed))
-    head: Any = runner.model.classifier.linear
-    with torch.no_grad():
-        head.weight.copy_(torch.from_numpy(linear.weight))
-        head.bias.copy_(torch.from_numpy(linear.bias))
+    model: Any = runner.model
+    if runner.task.options.method == "contrastive":
+        steps, linear = _contrasted(runner, features, seed)
+        _set_head(model, linear)
+    else:
+        examples = examples_of(runner, features)
+        steps, linear = 0, fit_head(runner.task, examples, names_of(runner), seed)
+        _set_head(model, linear)
+        model = as_sequence_classifier(model, float(np.abs(examples.vectors).max()))
     strength = "" if linear.strength is None else f", C = {linear.strength:g}"
     names = ", with the labels' names as further rows" if linear.with_names else ""
     logger.info("head: learned from %s%s%s", counted(len(np.unique(numbers(features, "row"))), "row"), strength, names)
     facts = {"steps": steps, "seconds": time.monotonic() - started, "best_step": None}
-    return runner.model, facts | {"C": linear.strength, "with_names": linear.with_names}
+    return model, facts | {"C": linear.strength, "with_names": linear.with_names}
 
 
-def _fitted(runner: Runner, features: Dataset, seed: int, strength: float | None = None) -> Linear:
-    """The linear model on the vectors of these features."""
-    return fit_head(runner.task, examples_of(runner, features), names_of(runner), seed, strength)
+def _set_head(model: Any, linear: Linear) -> None:
+    with torch.no_grad():
+        model.classifier.linear.weight.copy_(torch.from_numpy(linear.weight))
+        model.classifier.linear.bias.copy_(torch.from_numpy(linear.bias))
 
 
 def _contrasted(runner: Runner, features: Dataset, seed: int) -> tuple[int, Linear]:
@@ -71,7 +79,7 @@ def _contrasted(runner: Runner, features: Dataset, seed: int) -> tuple[int, Line
     steps, prototypes, bias = pull_to_prototypes(runner, texts, factors, seed)
     if single:
         return steps, Linear(SCALE * prototypes, bias, None, bool(words))
-    return steps, _fitted(runner, features, seed, STRENGTH)
+    return steps, fit_head(task, examples_of(runner, features), names_of(runner), seed, STRENGTH)
 
 
 def _inputs(task: Task, columns: Any) -> dict[str, list[Any]]:
@@ -79,10 +87,13 @@ def _inputs(task: Task, columns: Any) -> dict[str, list[Any]]:
 
 
 def fit_head(task: Any, examples: Examples, names: Examples | None, seed: int, strength: float | None = None) -> Linear:
-    """`fit_linear` as the task's options have it."""
+    """`fit_linear` as the task's options have it, on vectors divided by their mean length, for which C is meant."""
     by_name = task.options.class_weights or task.options.pos_weight or {}
     weights = {label: by_name[name] for label, name in enumerate(task.names)} if by_name else None
-    return fit_linear(task.kind, examples, len(task.names), names=names, weights=weights, seed=seed, strength=strength)
+    length = float(np.linalg.norm(examples.vectors, axis=1).mean()) or 1.0
+    rows, names = examples.scaled(1 / length), names and names.scaled(1 / length)
+    fitted = fit_linear(task.kind, rows, len(task.names), names=names, weights=weights, seed=seed, strength=strength)
+    return replace(fitted, weight=fitted.weight / length)
 
 
 def examples_of(runner: Runner, features: Dataset) -> Examples:

@@ -40,6 +40,10 @@ class Examples:
     def __add__(self, other: Examples) -> Examples:
         return Examples(np.concatenate([self.vectors, other.vectors]), np.concatenate([self.targets, other.targets]))
 
+    def scaled(self, factor: float) -> Examples:
+        """With these multiples of the vectors."""
+        return Examples(factor * self.vectors, self.targets)
+
 
 @dataclass(frozen=True)
 class Linear:

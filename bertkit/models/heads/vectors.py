@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.utils.generic import ModelOutput
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import read_json
@@ -52,24 +50,6 @@ class Dense(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         activated: Tensor = self.activation(self.linear(x))
         return activated
-
-
-class LinearHead(Dense):
-    """A linear function of vectors `(texts, size)` -> logits `(texts, labels)`; layout: what the vectors come from."""
-
-    def __init__(self, size: int, labels: int, layout: Layout) -> None:
-        super().__init__(size, Layout(dense=labels))
-        self.layout = layout
-        nn.init.normal_(self.linear.weight, std=0.02)
-        nn.init.zeros_(self.linear.bias)
-
-
-@dataclass
-class VectorLogits(ModelOutput):
-    """Outputs of an encoder with a LinearHead, in fp32."""
-
-    logits: Tensor | None = None  # (texts, labels)
-    vectors: Tensor | None = None  # (texts, size)
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
@@ -113,45 +93,6 @@ def load_with_layout(encoder: Encoder, settings: dict[str, Any], layout: Layout,
     if layout.dense and (not new_head or (encoder.folder / DENSE).is_dir()):
         load_extra_module(encoder, f"{DENSE}/model", model.dense)
     return model  # type: ignore[no-any-return]
-
-
-def linear_classifier(
-    encoder: Encoder, settings: dict[str, Any], *, new_head: bool, unit: bool = False
-) -> PreTrainedModel:
-    """The encoder with the layout of its folder (a plain encoder's: mean, unit length), and a LinearHead behind it.
-
-    unit: whether a new head reads vectors of unit length, whatever the folder says.
-    """
-    layout = read_layout(encoder.folder, head=not new_head)[0]
-    if (new_head and unit) or not (encoder.folder / "modules.json").is_file():
-        layout = layout._replace(normalize=True)
-    model: Any = load_with_layout(encoder, settings, layout, new_head=new_head)
-    model.classifier = LinearHead(layout.dense or model.config.hidden_size, model.config.num_labels, layout)
-    if not new_head:
-        load_extra_module(encoder, f"{head_folder(layout)}/model", model.classifier)
-    model.register_forward_hook(_with_logits)
-    return model  # type: ignore[no-any-return]
-
-
-def _with_logits(model: Any, inputs: Any, outputs: Mapping[str, Tensor]) -> VectorLogits:
-    vectors = outputs["vectors"]
-    with torch.autocast(vectors.device.type, enabled=False):
-        return VectorLogits(logits=model.classifier(vectors), vectors=vectors)
-
-
-def linear_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Place in a model folder -> module, for those that a model of `linear_classifier` has behind its encoder."""
-    parts = dict(model.named_children())
-    if not isinstance(head := parts.get("classifier"), LinearHead):
-        return {}
-    dense = {f"{DENSE}/model": parts["dense"]} if head.layout.dense else {}
-    return {**dense, f"{head_folder(head.layout)}/model": head}
-
-
-def linear_files(model: Any, longest: int) -> dict[str, Any]:
-    """`files` of a model of `linear_classifier`; none of another model."""
-    heads = [each for each in linear_modules(model).values() if isinstance(each, LinearHead)]
-    return files(heads[0].layout, model.config.hidden_size, longest, model.config.num_labels) if heads else {}
 
 
 def head_folder(layout: Layout) -> str:

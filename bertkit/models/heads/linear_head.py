@@ -1,0 +1,115 @@
+"""A linear head on the vectors of an encoder, and the same function as a classifier of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import floor, log2
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers.utils.generic import ModelOutput
+
+from bertkit.models.encoder import Encoder, load_extra_module
+from bertkit.models.heads.vectors import DENSE, Dense, Layout, files, head_folder, load_with_layout, read_layout
+from bertkit.models.untrusted import read_object
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# Model types whose …ForSequenceClassification is first token -> dense layer -> tanh -> linear layer.
+TYPES = frozenset({"bert", "camembert", "data2vec-text", "ernie", "megatron-bert", "mpnet", "rembert", "roberta"}) | {
+    *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"),
+}
+FIRST_TOKEN = Layout("cls")
+SMALL = 1e-3  # |x| up to which tanh(x) is x within 1e-6 of it
+
+
+class LinearHead(Dense):
+    """A linear function of vectors `(texts, size)` -> logits `(texts, labels)`; layout: what the vectors come from."""
+
+    def __init__(self, size: int, labels: int, layout: Layout) -> None:
+        super().__init__(size, Layout(dense=labels))
+        self.layout = layout
+        nn.init.normal_(self.linear.weight, std=0.02)
+        nn.init.zeros_(self.linear.bias)
+
+
+@dataclass
+class VectorLogits(ModelOutput):
+    """Outputs of an encoder with a LinearHead, in fp32."""
+
+    logits: Tensor | None = None  # (texts, labels)
+    vectors: Tensor | None = None  # (texts, size)
+
+
+def linear_classifier(
+    encoder: Encoder, settings: dict[str, Any], *, new_head: bool, unit: bool = False
+) -> PreTrainedModel:
+    """The encoder with the layout of its folder (a plain encoder's: mean, unit length), and a LinearHead behind it.
+
+    unit: whether a new head reads vectors of unit length, whatever the folder says. Without it, a new head that
+    `as_sequence_classifier` can convert reads vectors without normalisation, which that class does not have.
+    """
+    layout = read_layout(encoder.folder, head=not new_head)[0]
+    if (new_head and unit) or not (encoder.folder / "modules.json").is_file():
+        layout = layout._replace(normalize=True)
+    elif new_head and read_object(encoder.folder / "config.json").get("model_type") in TYPES:
+        layout = FIRST_TOKEN if layout._replace(normalize=False) == FIRST_TOKEN else layout
+    model: Any = load_with_layout(encoder, settings, layout, new_head=new_head)
+    model.classifier = LinearHead(layout.dense or model.config.hidden_size, model.config.num_labels, layout)
+    if not new_head:
+        load_extra_module(encoder, f"{head_folder(layout)}/model", model.classifier)
+    model.register_forward_hook(_with_logits)
+    return model  # type: ignore[no-any-return]
+
+
+def _with_logits(model: Any, inputs: Any, outputs: Mapping[str, Tensor]) -> VectorLogits:
+    vectors = outputs["vectors"]
+    with torch.autocast(vectors.device.type, enabled=False):
+        return VectorLogits(logits=model.classifier(vectors), vectors=vectors)
+
+
+def as_sequence_classifier(model: Any, largest: float) -> PreTrainedModel:
+    """A model of `linear_classifier` as transformers' `…ForSequenceClassification`, with the same logits; where that
+    class computes something else, the model itself.
+
+    Its dense layer makes vectors so small that its tanh is the identity, and the linear layer undoes that. The factor
+    is a power of two, so that neither rounds. The two models share the encoder. largest: absolute value in the vectors.
+    """
+    head = model.classifier
+    if head.layout != FIRST_TOKEN or model.config.model_type not in TYPES:
+        return model  # type: ignore[no-any-return]
+    from transformers import AutoModelForSequenceClassification
+
+    auto_class: Any = AutoModelForSequenceClassification
+    plain = auto_class.from_config(model.config, dtype=torch.float32)
+    for name, _ in plain.base_model.named_children():
+        setattr(plain.base_model, name, getattr(model, name))
+    if isinstance(last := plain.classifier, nn.Linear):
+        dense = plain.base_model.pooler.dense
+    else:
+        dense, last = last.dense, last.out_proj
+    factor = 2.0 ** floor(log2(SMALL / largest))
+    with torch.no_grad():
+        nn.init.eye_(dense.weight).mul_(factor)
+        dense.bias.zero_()
+        last.weight.copy_(head.linear.weight / factor)
+        last.bias.copy_(head.linear.bias)
+    return plain.to(model.device)  # type: ignore[no-any-return]
+
+
+def linear_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Place in a model folder -> module, for those that a model of `linear_classifier` has behind its encoder."""
+    parts = dict(model.named_children())
+    if not isinstance(head := parts.get("classifier"), LinearHead):
+        return {}
+    dense = {f"{DENSE}/model": parts["dense"]} if head.layout.dense else {}
+    return {**dense, f"{head_folder(head.layout)}/model": head}
+
+
+def linear_files(model: Any, longest: int) -> dict[str, Any]:
+    """`files` of a model of `linear_classifier`; none of another model."""
+    heads = [each for each in linear_modules(model).values() if isinstance(each, LinearHead)]
+    return files(heads[0].layout, model.config.hidden_size, longest, model.config.num_labels) if heads else {}
