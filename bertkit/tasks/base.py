@@ -25,13 +25,13 @@ from typing_extensions import TypeVar
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Finding, Schema
 from bertkit.data.table import MAX_PROBLEMS, Table, numbers, on_disk
+from bertkit.encoding.lengths import length_findings
 from bertkit.encoding.padding import Arrays
 from bertkit.errors import RowsError
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.evaluation.intervals import Scores
 from bertkit.models.encoder import Encoder
-from bertkit.tasks.labels import length_findings
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Label names, targets and weights, settled from the training rows."""
+"""Label names, targets and weights, settled from the training rows; the loss and the answers of labels."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from bertkit.data.columns import label_names
-from bertkit.data.schema import LARGE, Answer, Finding, Schema, note
-from bertkit.data.table import column_values, numbers
+from bertkit.data.schema import Answer, Schema
+from bertkit.data.table import column_values
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.evaluation import calibration
 from bertkit.evaluation.intervals import Floats
-from bertkit.text import counted, part_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from torch import Tensor
     from transformers import PretrainedConfig
+
+    from bertkit.evaluation.metrics import Kind
 
 Name: TypeAlias = Annotated[str, Field(min_length=1)]
 Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
@@ -133,7 +134,12 @@ class Labelled:
 
 
 def as_targets(rows: Dataset, column: str, labels: Any) -> np.ndarray:
-    """Label ids `(rows,)`, or 0/1 `(rows, labels)` for `labels`. Raises DataError on values that `labels` lacks."""
+    """Label ids `(rows,)`, or 0/1 `(rows, labels)` for `labels`, or numbers `(rows,)` for `score`.
+
+    Raises DataError on values that `labels` lacks.
+    """
+    if column == "score":
+        return np.fromiter(column_values(rows, column), np.float64, len(rows))
     ids, names = label_ids(labels), names_of(labels)
     unknown = [value for value in dict.fromkeys(flat_labels(rows, column)) if value not in ids]
     if unknown:
@@ -184,6 +190,24 @@ def weight_tensor(by_name: Any, names: Sequence[str], like: Tensor) -> Tensor | 
     import torch
 
     return torch.tensor([by_name[name] for name in names], device=like.device) if by_name else None
+
+
+def label_loss(
+    kind: Kind, logits: Tensor, labels: Tensor, options: Any, names: Sequence[str], label_smoothing: float
+) -> Tensor:
+    """The sum of cross-entropy, binary cross-entropy or squared error, weighted as the options have it.
+
+    logits: `(rows, labels)`. labels: ids `(rows,)`, 0/1 `(rows, labels)`, or numbers `(rows,)`.
+    """
+    from torch.nn import functional as F
+
+    if kind == "regression":
+        return F.mse_loss(logits[:, 0], labels.float(), reduction="sum")
+    if kind == "multi-label":
+        pos_weight = weight_tensor(options.pos_weight, names, logits)
+        return F.binary_cross_entropy_with_logits(logits, labels.float(), pos_weight=pos_weight, reduction="sum")
+    weight = weight_tensor(options.class_weights, names, logits)
+    return F.cross_entropy(logits, labels, weight=weight, reduction="sum", label_smoothing=label_smoothing)
 
 
 def settle_labels(wanted: list[str] | dict[str, str] | None, found: Sequence[str]) -> dict[str, str]:
@@ -257,23 +281,3 @@ def is_pair(options: Any, rows: Dataset) -> bool:
         what = f"task.pair is {str(options.pair).lower()}, but the rows have {', '.join(rows.column_names)}"
         raise DataError(Problem("task.pair", what, "Map `text`, or `text_a` and `text_b`, under data.columns."))
     return pair
-
-
-def length_findings(features: Dataset, split: str, max_length: int) -> Iterator[Finding]:
-    """The distribution of lengths in tokens, and what the limit cuts off."""
-    _, starts = np.unique(numbers(features, "row"), return_index=True)
-    lengths = numbers(features, "length")
-    median, high = np.percentile(lengths, [50, 95])
-    what = f"{split}: tokens per window: median {median:.0f}, 95 % within {high:.0f}, at most {lengths.max()}"
-    windows = "side" not in features.column_names  # else the features of a row are several texts
-    if windows and len(lengths) > len(starts):
-        what += f"; {len(starts):,} rows in {len(lengths):,} windows"
-    yield note(what)
-    if "lost" not in features.column_names:  # a task that reads everything
-        return
-    lost = numbers(features, "lost")[starts]
-    if cut := int((lost > 0).sum()):
-        part, tokens = part_of(cut, len(starts), "row"), counted(int(lost.sum()), "token")
-        what = f"{split}: {part} truncated at {max_length} tokens: {tokens} dropped"
-        fix = "Raise model.max_length" + (", or set task.overflow: window." if windows else ".")
-        yield Finding("warn" if cut >= LARGE * len(starts) else "note", what, fix)

@@ -12,7 +12,7 @@ from pydantic import Field
 from bertkit.data.disk_list import DiskList
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Schema
-from bertkit.data.table import column_values, numbers, required
+from bertkit.data.table import numbers, required
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.windows import first_windows, mean_of_windows
 from bertkit.errors import DataError, ModelError, Problem, require_finite
@@ -169,10 +169,7 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
 
     def _targets(self, rows: Dataset) -> np.ndarray:
         """Label ids `(rows,)`, 0/1 `(rows, labels)`, or numbers `(rows,)`. Raises DataError."""
-        column = required(rows, TARGETS[self.kind])
-        if self.kind == "regression":
-            return np.fromiter(column_values(rows, column), np.float64, len(rows))
-        return own.as_targets(rows, column, self.options.labels)
+        return own.as_targets(rows, required(rows, TARGETS[self.kind]), self.options.labels)
 
     def units(self, features: Dataset) -> np.ndarray[Any, Any]:
         """All windows of a row are trained on together, because their logits are pooled."""
@@ -203,16 +200,8 @@ class TextClassification(own.Labelled, Task[TextClassificationOptions]):
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy, binary cross-entropy over all labels, or squared error; `logits` are `(windows, labels)`."""
-        from torch.nn import functional as F
-
         logits, labels = mean_of_windows(outputs.logits, batch), first_windows(batch["labels"], batch)
-        if self.kind == "regression":
-            return F.mse_loss(logits[:, 0], labels.float(), reduction="sum")
-        if self.kind == "multi-label":
-            pos_weight = own.weight_tensor(self.options.pos_weight, self.names, logits)
-            return F.binary_cross_entropy_with_logits(logits, labels.float(), pos_weight=pos_weight, reduction="sum")
-        weight = own.weight_tensor(self.options.class_weights, self.names, logits)
-        return F.cross_entropy(logits, labels, weight=weight, reduction="sum", label_smoothing=label_smoothing)
+        return own.label_loss(self.kind, logits, labels, self.options, self.names, label_smoothing)
 
     def count(self, batch: Batch) -> float:
         """Rows, each with its class weight; for multi-label, decisions."""
