@@ -12,7 +12,7 @@ import numpy as np
 from bertkit.data.schema import Finding, warn
 from bertkit.explain.text import difference_line
 from bertkit.inference.display import answer_line
-from bertkit.report import pictures
+from bertkit.report import pictures, table
 from bertkit.report.facts import Facts
 from bertkit.report.mistakes import Part, shortened
 from bertkit.report.pictures import Picture
@@ -180,6 +180,23 @@ def method_rows(facts: Facts) -> list[list[str]]:
             scores = [number(each["score"]), interval(each["interval"]), spread]
         rows.append([each["method"], *scores, f"{each['seconds']:.0f}"])
     return rows if len(rows) > 1 else []
+
+
+def curve_rows(facts: Facts) -> list[list[str]]:
+    """The learning curve of head, and what it predicts; the first row is the header."""
+    curve = facts.results.get("learning_curve", {})
+    rows = [
+        [f"{n:,}", number(score), ""] for n, score in zip(curve.get("rows", ()), curve.get("scores", ()), strict=True)
+    ]
+    for each in curve.get("predicted", ()):
+        rows.append([f"{each['rows']:,}, predicted", number(each["score"]), interval(each["score_interval"])])
+    return [["rows", f"{facts.headline} of head", "95 % interval"], *rows] if rows else []
+
+
+def more_rows(facts: Facts) -> str:
+    """What more rows would bring, where methods were compared."""
+    curve = facts.results.get("learning_curve")
+    return table.more_rows(curve, facts.headline, str(facts.options["method"])) if curve else ""
 
 
 def split_rows(facts: Facts) -> list[list[str]]:

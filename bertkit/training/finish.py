@@ -47,6 +47,7 @@ class OutOfFold(NamedTuple):
     baselines: dict[str, Scores]
     folds: dict[str, Any]
     methods: Sequence[dict[str, Any]] = ()  # that `task.method: auto` compared
+    learning_curve: Mapping[str, Any] | None = None  # of head, likewise
 
 
 def push_run(run: Run, hub: Hub, repo_id: str) -> None:
@@ -129,6 +130,7 @@ def finish(
         "over_seeds": over_seeds(outcomes),
         **({"folds": held_out.folds} if held_out else {}),
         **({"methods": held_out.methods} if held_out and held_out.methods else {}),
+        **({"learning_curve": held_out.learning_curve} if held_out and held_out.learning_curve else {}),
         "seconds": time.monotonic() - started,
         "verified": recipe.verify,
         "expected": recipe.expected,

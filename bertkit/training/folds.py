@@ -29,12 +29,14 @@ from bertkit.inference.evaluate import scored
 from bertkit.models.encoder import no_bars, quiet_logger
 from bertkit.models.trained_parts import merged
 from bertkit.recipe.recipe import Recipe
+from bertkit.report.table import more_rows
 from bertkit.run import OUT_OF_FOLD, Run, check_folder, only_writer
 from bertkit.tasks.base import Task, calibrate
 from bertkit.training.checkpoint import checkpoints
 from bertkit.training.finish import OutOfFold, over, write_predictions
-from bertkit.training.preflight import Job, checked_job, write_run_metadata
-from bertkit.training.seed import fit
+from bertkit.training.learning_curve import learning_curve
+from bertkit.training.preflight import Job, arguments, checked_job, write_run_metadata
+from bertkit.training.seed import fit, untrained
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +77,7 @@ def validated(job: Job, run: Run, callbacks: Sequence[TrainerCallback] = ()) -> 
     compared, table = dict[str, OutOfFold](), list[dict[str, Any]]()
     headline = job.recipe.training.get("metric_for_best_model", job.task.metrics[0])
     for method in METHODS if job.task.options.kind != "regression" else ("head", "full"):
-        candidate, own = _with_method(job, method), Run(run.checkpoints / f"method-{method}")
+        candidate, own = with_method(job, method), Run(run.checkpoints / f"method-{method}")
         if method == "full" and (left := _falls_behind(candidate, own, compared.values(), headline, callbacks)):
             table.append({"method": method, **left})
             continue
@@ -90,12 +92,23 @@ def validated(job: Job, run: Run, callbacks: Sequence[TrainerCallback] = ()) -> 
             "method %s: %s %s on %s", line["method"], headline, line.get("first_fold", line.get("score")), where
         )
     logger.info("method: %s is the best, and is trained on all rows", best)
+    curve = _head_curve(with_method(job, "head"), run, headline)
+    logger.info("%s", more_rows(curve, headline, best))
     answers = Run(run.checkpoints / f"method-{best}").predictions(OUT_OF_FOLD)
     write_text(run.predictions(OUT_OF_FOLD), answers.read_text(encoding="utf-8"))
-    return _with_method(job, best), compared[best]._replace(methods=table)
+    return with_method(job, best), compared[best]._replace(methods=table, learning_curve=curve)
 
 
-def _with_method(job: Job, method: str) -> Job:
+def _head_curve(job: Job, run: Run, headline: str) -> dict[str, Any]:
+    """The learning curve of head; from the run folder, if an interrupted training has left it there."""
+    file = run.checkpoints / "method-head" / "learning-curve.json"
+    if not file.is_file():
+        runner = untrained(job, arguments(job.recipe, job.task, job.data, file.parent, job.recipe.seeds[0]))
+        write_json(file, learning_curve(job, replace(runner, model=runner.model.to(runner.device)), headline))
+    return dict(read_json(file))
+
+
+def with_method(job: Job, method: str) -> Job:
     return replace(job, task=replace(job.task, options=job.task.options.model_copy(update={"method": method})))
 
 

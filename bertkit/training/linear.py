@@ -19,9 +19,12 @@ from bertkit.evaluation.metrics import Kind
 
 STRENGTHS = (1.0, 4.0, 16.0, 64.0, 256.0)  # C of LogisticRegression, for vectors of length 1
 ALPHAS = tuple(1 / C for C in STRENGTHS)  # of Ridge
-FOLDS = 5  # at most
+FOLDS, FEW_FOLDS, MANY_LABELS = 5, 3, 20  # at most 5 folds; of more labels than 20, which take long, at most 3
 UNCHECKED = 16.0  # C where no label has two rows, so that nothing can be held out
 ITERATIONS = 1000
+# Tolerances of the mean loss's gradient, for models that are compared, and for the one that is kept. With many labels
+# scikit-learn's 1e-4 lets the model of C = 64 pass for that of C = 256.
+COMPARED, KEPT = 3e-5, 1e-6
 ABSENT = 20.0  # how far the logit of a label without rows is below the lowest bias
 
 Weights: TypeAlias = Mapping[int, float] | None  # label id -> weight of its rows
@@ -85,20 +88,20 @@ def fit_linear(
         ridge = RidgeCV(ALPHAS).fit(rows.vectors, rows.targets)
         return Linear(ridge.coef_[None], np.array([ridge.intercept_]), 1 / ridge.alpha_)
     C, with_names = (strength, names is not None) if strength else _best(kind, rows, labels, names, weights, seed)
-    (model,) = _path(kind, rows + names if names and with_names else rows, labels, [C], weights)
+    (model,) = _path(kind, rows + names if names and with_names else rows, labels, [C], weights, KEPT)
     return replace(model, with_names=with_names)
 
 
 def _best(
     kind: Kind, rows: Examples, labels: int, names: Examples | None, weights: Weights, seed: int
 ) -> tuple[float, bool]:
-    """C, and whether names are rows too, of least log loss."""
-    losses = {
-        (C, added is not None): loss
-        for added in ([None, names] if names else [None])
-        for C, loss in held_out_losses(kind, rows, labels, added, weights, seed).items()
-    }
-    return min(losses, key=losses.__getitem__) if losses else (UNCHECKED, names is not None)
+    """C of least log loss without names, and whether it is lower with them at this C."""
+    if not (losses := held_out_losses(kind, rows, labels, None, weights, seed)):
+        return UNCHECKED, names is not None
+    C = min(losses, key=losses.__getitem__)
+    if not names:
+        return C, False
+    return C, held_out_losses(kind, rows, labels, names, weights, seed, [C])[C] < losses[C]
 
 
 def held_out_losses(
@@ -108,6 +111,7 @@ def held_out_losses(
     names: Examples | None,
     weights: Weights,
     seed: int,
+    strengths: Sequence[float] = STRENGTHS,
 ) -> dict[float, float]:
     """C -> log loss of held-out rows, a mean over rows (multi-label: and labels) in nats.
 
@@ -117,26 +121,29 @@ def held_out_losses(
     most = int(np.bincount(rows.targets).max()) if exclusive else len(rows.targets)
     if most < 2:
         return {}
-    splitter = (StratifiedKFold if exclusive else KFold)(min(FOLDS, most), shuffle=True, random_state=seed)
-    totals, count = dict.fromkeys(STRENGTHS, 0.0), 0
+    folds = min(FEW_FOLDS if labels > MANY_LABELS else FOLDS, most)
+    splitter = (StratifiedKFold if exclusive else KFold)(folds, shuffle=True, random_state=seed)
+    totals, count = dict.fromkeys(strengths, 0.0), 0
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
         parts = list(splitter.split(rows.vectors, rows.targets if exclusive else None))
     for learned, held in parts:
         known = np.isin(rows.targets[held], rows.targets[learned]) if exclusive else np.full(len(held), True)
         part, test = rows[learned], rows[held[known]]
-        models = _path(kind, part + names if names else part, labels, STRENGTHS, weights)
-        for C, model in zip(STRENGTHS, models, strict=True):
+        models = _path(kind, part + names if names else part, labels, strengths, weights, COMPARED)
+        for C, model in zip(strengths, models, strict=True):
             totals[C] += float(losses_of(kind, model.logits(test.vectors), test.targets).sum())
         count += int(known.sum())
     return {C: total / count for C, total in totals.items()} if count else {}
 
 
-def _path(kind: Kind, rows: Examples, labels: int, strengths: Sequence[float], weights: Weights) -> list[Linear]:
+def _path(
+    kind: Kind, rows: Examples, labels: int, strengths: Sequence[float], weights: Weights, tolerance: float
+) -> list[Linear]:
     """A model for each strength, each begun with the one before."""
     if kind == "multi-label":
         each = [
-            _binary(rows.vectors, rows.targets[:, label], strengths, (weights or {}).get(label, 1.0))
+            _binary(rows.vectors, rows.targets[:, label], strengths, (weights or {}).get(label, 1.0), tolerance)
             for label in range(labels)
         ]
         return [
@@ -146,7 +153,7 @@ def _path(kind: Kind, rows: Examples, labels: int, strengths: Sequence[float], w
     present = np.unique(rows.targets)
     given = {label: weights[label] for label in present.tolist()} if weights else None
     models = []
-    for C, coefficients, intercepts in _regressions(rows.vectors, rows.targets, strengths, given):
+    for C, coefficients, intercepts in _regressions(rows.vectors, rows.targets, strengths, given, tolerance):
         if len(present) == 2:  # softmax of (-z / 2, z / 2) is the sigmoid of z
             coefficients, intercepts = (np.concatenate([-each, each]) / 2 for each in (coefficients, intercepts))
         weight, bias = np.zeros((labels, rows.vectors.shape[1])), np.full(labels, intercepts.min() - ABSENT)
@@ -155,28 +162,32 @@ def _path(kind: Kind, rows: Examples, labels: int, strengths: Sequence[float], w
     return models
 
 
-def _binary(vectors: Floats, targets: Floats, strengths: Sequence[float], weight: float) -> list[tuple[Floats, float]]:
+def _binary(
+    vectors: Floats, targets: Floats, strengths: Sequence[float], weight: float, tolerance: float
+) -> list[tuple[Floats, float]]:
     """Weight `(size,)` and bias of one label for each strength; its odds alone where all rows agree."""
     if len(np.unique(targets)) == 1:
         odds = float(logit((targets.sum() + 0.5) / (len(targets) + 1)))
         return [(np.zeros(vectors.shape[1]), odds)] * len(strengths)
-    found = _regressions(vectors, targets, strengths, {0: 1.0, 1: weight})
+    found = _regressions(vectors, targets, strengths, {0: 1.0, 1: weight}, tolerance)
     return [(coefficients[0], float(intercepts[0])) for _, coefficients, intercepts in found]
 
 
 def _regressions(
-    vectors: Floats, targets: np.ndarray[Any, Any], strengths: Sequence[float], weights: Weights
+    vectors: Floats, targets: np.ndarray[Any, Any], strengths: Sequence[float], weights: Weights, tolerance: float
 ) -> Iterator[tuple[float, Floats, Floats]]:
     """C, coefficients and intercepts for each strength."""
     if len(present := np.unique(targets)) == 1:
         yield from ((C, np.zeros((len(present), vectors.shape[1])), np.zeros(1)) for C in strengths)
         return
-    model = LogisticRegression(max_iter=ITERATIONS, warm_start=True, class_weight=weights)
+    model = LogisticRegression(max_iter=ITERATIONS, tol=tolerance, warm_start=True, class_weight=weights)
+    mean = vectors.mean(0)  # without it there are fewer iterations; the model is the same, as its intercept is free
+    centred = (vectors - mean).astype(np.float32)  # which is faster
     for C in strengths:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model.set_params(C=C).fit(vectors, targets)
-        yield C, model.coef_, model.intercept_
+            model.set_params(C=C).fit(centred, targets)
+        yield C, model.coef_, model.intercept_ - model.coef_ @ mean
 
 
 def losses_of(kind: Kind, logits: Floats, targets: np.ndarray[Any, Any]) -> Floats:

@@ -84,22 +84,19 @@ def fit(
     title: of its progress. log: where its metrics are logged. Raises UserError.
     """
     recipe = job.recipe
-    set_seed(seed)
-    model = build(recipe, job.encoder, job.task)
     args = arguments(recipe, job.task, job.data, folder, seed)
+    runner = untrained(job, args)
     headline = str(args.metric_for_best_model or job.task.metrics[0])
     settings: dict[str, Any] = {
         "version": version("bertkit"),
-        "precision": "fp32" if recipe.training.get("bf16") is False else "auto",
+        "precision": _precision(job),
         "batch_size": recipe.batching.model_dump() if recipe.batching else args.per_device_eval_batch_size,
         "columns": dict(recipe.data.columns),
     }
-    batch_size = recipe.batching or args.per_device_eval_batch_size
-    runner = Runner(job.task, model, args.device, resolve_precision(settings["precision"], args.device), batch_size)
     if few_shot.applies(job.task):
         if not args.should_save:
             return None
-        model, facts = few_shot.learn(replace(runner, model=model.to(args.device)), job.features, seed)
+        model, facts = few_shot.learn(replace(runner, model=runner.model.to(args.device)), job.features, seed)
         return Fitted(replace(runner, model=model), headline, settings, facts)
     built_in: list[TrainerCallback] = [Progress(title, headline), MetricsLog(log, seed)]
     if stop := recipe.early_stopping:
@@ -116,6 +113,19 @@ def fit(
     state = trainer.state
     facts = {"steps": state.global_step, "seconds": seconds, "best_step": state.best_global_step}
     return Fitted(replace(runner, model=model), headline, settings, facts)
+
+
+def untrained(job: Job, args: TrainingArguments) -> Runner:
+    """A model that has learned nothing yet, not yet on its device, the same of each seed."""
+    set_seed(args.seed)
+    model = build(job.recipe, job.encoder, job.task)
+    batch_size = job.recipe.batching or args.per_device_eval_batch_size
+    return Runner(job.task, model, args.device, resolve_precision(_precision(job), args.device), batch_size)
+
+
+def _precision(job: Job) -> Any:
+    """Of predictions, as asked for."""
+    return "fp32" if job.recipe.training.get("bf16") is False else "auto"
 
 
 def make_trainer(
