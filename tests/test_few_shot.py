@@ -71,10 +71,13 @@ def answers(task: Task, runner: Runner, case: Case) -> list[dict[str, Any]]:
     return list(task.answer(case.rows(), runner))
 
 
+@pytest.mark.parametrize("layout", [None, Layout("cls", normalize=True)])
 @every_kind
-def test_a_head_answers_as_scikit_learn(case: Case, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_answers_as_scikit_learn(
+    case: Case, layout: Layout | None, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(few_shot, "words_of", lambda names: [])
-    task, runner, examples = learned(case, tiny_encoder)
+    task, runner, examples = learned(case, with_layout(tiny_encoder, tmp_path / "encoder", layout))
     x, y = examples.vectors / np.linalg.norm(examples.vectors, axis=1).mean(), examples.targets
     found = answers(task, runner, case)
     C = few_shot.fit_head(task, examples, None, seed=0).strength

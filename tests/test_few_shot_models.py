@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 import small
 from serving import make_app, said
 from starlette.testclient import TestClient
+from test_few_shot import with_layout
 
 import bertkit
 from bertkit.cli.main import main
 from bertkit.export.program import export
 from bertkit.inference.predictor import load
-from bertkit.models.heads.vectors import Layout, files
+from bertkit.models.heads.vectors import Layout
 from bertkit.run import Run
 from bertkit.serve.limits import Limits
 
@@ -26,11 +26,7 @@ TEXTS = ["the cat was good", "a dog was awful and it sat on the mat " * 3, "yes"
 def trained(request: pytest.FixtureRequest, tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The run of a head in this form."""
     room = tmp_path_factory.mktemp("few")
-    folder = shutil.copytree(tiny_encoder, room / "encoder")
-    if request.param == "transformers":
-        for name, content in files(Layout("cls"), 16, 32).items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_text(json.dumps(content))
+    folder = with_layout(tiny_encoder, room / "encoder", Layout("cls") if request.param == "transformers" else None)
     run = bertkit.train(small.recipe(room, folder, "task.method=head", "~training"), room / "run")
     assert (run.model / "modules.json").is_file() == (request.param == "sentence-transformers")
     return run

@@ -44,7 +44,7 @@ class Examples:
         return Examples(np.concatenate([self.vectors, other.vectors]), np.concatenate([self.targets, other.targets]))
 
     def scaled(self, factor: float) -> Examples:
-        """With these multiples of the vectors."""
+        """The same rows, with their vectors multiplied by the factor."""
         return Examples(factor * self.vectors, self.targets)
 
 

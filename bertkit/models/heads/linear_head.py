@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 # Model types whose …ForSequenceClassification is first token -> dense layer -> tanh -> linear layer.
-TYPES = frozenset({"bert", "camembert", "data2vec-text", "ernie", "megatron-bert", "mpnet", "rembert", "roberta"}) | {
-    *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"),
-}
+TYPES = frozenset(
+    "bert camembert data2vec-text ernie megatron-bert mpnet rembert roberta roberta-prelayernorm xlm-roberta"
+    " xlm-roberta-xl".split()
+)
 FIRST_TOKEN = Layout("cls")
 SMALL = 1e-3  # |x| up to which tanh(x) is x within 1e-6 of it
 
@@ -75,8 +76,9 @@ def as_sequence_classifier(model: Any, largest: float) -> PreTrainedModel:
     """A model of `linear_classifier` as transformers' `…ForSequenceClassification`, with the same logits; where that
     class computes something else, the model itself.
 
-    Its dense layer makes vectors so small that its tanh is the identity, and the linear layer undoes that. The factor
-    is a power of two, so that neither rounds. The two models share the encoder. largest: absolute value in the vectors.
+    Its dense layer multiplies vectors by a factor so small that the tanh changes nothing, and the linear layer divides
+    by it. The factor is a power of two, so that neither rounds. The result shares the encoder with `model`.
+    largest: the largest absolute value in the vectors.
     """
     head = model.classifier
     if head.layout != FIRST_TOKEN or model.config.model_type not in TYPES:
