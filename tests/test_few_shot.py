@@ -134,6 +134,13 @@ def test_of_many_labels_every_strength_is_fitted_in_three_folds() -> None:
     assert found[256.0] < 0.8 * found[64.0]
 
 
+@pytest.mark.parametrize("each", [1, 2])
+def test_many_labels_of_few_rows_are_no_reason_to_warn(each: int) -> None:
+    rows = clusters(30, each, 0.1)
+    model = fit_linear("single-label", rows, 30)
+    assert (model.logits(rows.vectors).argmax(1) == rows.targets).mean() > 0.8
+
+
 def test_noise_asks_for_more_regularisation() -> None:
     assert fit_linear("single-label", clusters(4, 6, 0.3), 4).strength == STRENGTHS[-1]
     assert fit_linear("single-label", clusters(4, 6, 2.5), 4).strength == STRENGTHS[0]

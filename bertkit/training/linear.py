@@ -25,6 +25,7 @@ ITERATIONS = 1000
 # Tolerances of the mean loss's gradient, for models that are compared, and for the one that is kept. With many labels
 # scikit-learn's 1e-4 lets the model of C = 64 pass for that of C = 256.
 COMPARED, KEPT = 3e-5, 1e-6
+MANY_CLASSES = "The number of unique classes is greater"  # a warning that these labels may be numbers
 ABSENT = 20.0  # how far the logit of a label without rows is below the lowest bias
 
 Weights: TypeAlias = Mapping[int, float] | None  # label id -> weight of its rows
@@ -125,7 +126,7 @@ def held_out_losses(
     splitter = (StratifiedKFold if exclusive else KFold)(folds, shuffle=True, random_state=seed)
     totals, count = dict.fromkeys(strengths, 0.0), 0
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+        warnings.filterwarnings("ignore", f"The least populated class|{MANY_CLASSES}", UserWarning)
         parts = list(splitter.split(rows.vectors, rows.targets if exclusive else None))
     for learned, held in parts:
         known = np.isin(rows.targets[held], rows.targets[learned]) if exclusive else np.full(len(held), True)
@@ -186,6 +187,7 @@ def _regressions(
     for C in strengths:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.filterwarnings("ignore", MANY_CLASSES, UserWarning)
             model.set_params(C=C).fit(centred, targets)
         yield C, model.coef_, model.intercept_ - model.coef_ @ mean
 
