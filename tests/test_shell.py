@@ -33,6 +33,8 @@ def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def shell(run: Run) -> Iterator[Any]:
     """A process, which stops with its test."""
     words = [sys.executable, "-m", "bertkit", "shell", str(run.folder), "--top-k", "1"]
+    # A test suite in the background of a script ignores SIGINT, and so would its children.
+    words = ["env", "--default-signal=INT", *words]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             yield process
