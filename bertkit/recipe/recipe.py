@@ -43,7 +43,7 @@ TRAINING_DEFAULTS = {
     "logging_steps": 50,
     "save_total_limit": 2,  # the best and the newest
 }
-FEW_ROWS = {"learning_rate": 2e-4, "num_train_epochs": 20, "per_device_train_batch_size": 16}  # of `method: full`
+FEW_ROWS = {"learning_rate": 2e-4, "num_train_epochs": 20}  # of `method: full`
 
 
 class Sections(Section):
