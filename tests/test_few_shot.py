@@ -472,7 +472,14 @@ def test_an_interrupted_auto_compares_nothing_again(
         with pytest.raises(KeyboardInterrupt):
             bertkit.train(given, tmp_path / "run")
     (stored,) = tmp_path.rglob("learning-curve.json")
-    predicted = {"rows": 70, "score": 0.7, "score_interval": [0.6, 0.8], "gain": 0.1, "gain_interval": [0.05, 0.15]}
+    predicted = {
+        "rows": 70,
+        "more": 50,
+        "score": 0.7,
+        "score_interval": [0.6, 0.8],
+        "gain": 0.1,
+        "gain_interval": [0.05, 0.15],
+    }
     curve = {"rows": [2, 8], "scores": [0.4321, 0.5], "predicted": [predicted, predicted | {"rows": 40}]}
     stored.write_text(json.dumps(curve))
     trained: list[str] = []

@@ -55,7 +55,7 @@ def test_a_rising_score_is_extrapolated_with_intervals() -> None:
     assert found["rows"] == SIZES
     assert found["scores"] == pytest.approx([0.5, 0.6, 0.65, 0.68])
     more, twice = found["predicted"]
-    assert (more["rows"], twice["rows"]) == (650, 1200)
+    assert [(each["rows"], each["more"]) for each in (more, twice)] == [(650, 50), (1200, 600)]
     assert 0.68 < more["score"] < twice["score"] < 1
     assert 0 < more["gain"] < twice["gain"]
     for each in found["predicted"]:
@@ -71,6 +71,17 @@ def test_a_score_that_does_not_rise_is_not_extrapolated(scores: list[float]) -> 
     assert found["scores"] == pytest.approx(scores)
     assert "predicted" not in found
     assert "does not clearly rise" in found["reason"]
+
+
+def test_an_undefined_score_is_not_extrapolated() -> None:
+    def curve(weights: Floats) -> Floats:
+        scores = right([0.5, 0.6, 0.65, 0.68])(weights)
+        scores[1] = np.nan
+        return np.asarray(scores)
+
+    found = extrapolated(curve, SIZES, 600)
+    assert found["scores"] == [0.5, None, 0.65, 0.68]
+    assert "not defined" in found["reason"]
 
 
 def test_every_beginning_has_the_labels_in_their_proportions() -> None:
@@ -131,14 +142,25 @@ def test_too_few_rows_and_foreign_metrics_have_no_curve(tiny_encoder: Path, tmp_
 
 def test_what_is_predicted_in_a_sentence() -> None:
     predicted = [
-        {"rows": 650, "score": 0.7, "score_interval": [0.6, 0.8], "gain": 0.01, "gain_interval": [0.0, 0.02]},
-        {"rows": 1200, "score": 0.75, "score_interval": [0.65, 0.85], "gain": 0.06, "gain_interval": [0.04, 0.08]},
+        {
+            "rows": 650,
+            "more": 50,
+            "score": 0.7,
+            "score_interval": [0.6, 0.8],
+            "gain": 0.01,
+            "gain_interval": [0.0, 0.02],
+        },
+        {
+            "rows": 1200,
+            "more": 600,
+            "score": 0.75,
+            "score_interval": [0.65, 0.85],
+            "gain": 0.06,
+            "gain_interval": [0.04, 0.08],
+        },
     ]
     curve = {"rows": SIZES, "scores": [0.5, 0.6, 0.65, 0.68], "predicted": predicted}
     own, other = (more_rows(curve, "accuracy", best) for best in ("head", "full"))
-    assert "0.7000 (0.6000 … 0.8000)" in own
-    assert "1,200" in own
-    assert "+" not in own
-    assert "gain" in other
-    assert "+0.0600 (0.0400 … 0.0800)" in other
+    assert "accuracy: with 50 more rows about 0.7000 (0.6000 … 0.8000), with 600 more rows about 0.7500" in own
+    assert "gain in accuracy: with 50 more rows about 0.0100 (0.0000 … 0.0200)" in other
     assert "fewer" in more_rows({"reason": "fewer"}, "accuracy", "head")

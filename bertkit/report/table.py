@@ -51,11 +51,12 @@ def more_rows(curve: Mapping[str, Any], headline: str, best: str) -> str:
     """What the learning curve of head predicts; of another best method it tells head's gain alone."""
     if "reason" in curve:
         return f"No prediction of what more rows would bring: {curve['reason']}."
-    kind, sign = ("score", "") if best == "head" else ("gain", "+")
-    more, twice = (f"{each[kind]:{sign}.4f} ({interval(each[f'{kind}_interval'])})" for each in curve["predicted"])
-    what = headline if best == "head" else f"the gain of head in {headline}"
-    rows, double = (f"{each['rows']:,} rows" for each in curve["predicted"])
-    return f"Predicted by the learning curve of head, {what}: {more} with {rows}, {twice} with {double}."
+    kind, what = ("score", headline) if best == "head" else ("gain", f"its gain in {headline}")
+    parts = (
+        f"with {each['more']:,} more rows about {each[kind]:.4f} ({interval(each[f'{kind}_interval'])})"
+        for each in curve["predicted"]
+    )
+    return f"By the learning curve of head, {what}: {', '.join(parts)}."
 
 
 def mean_of_folds(results: Mapping[str, Any]) -> str:

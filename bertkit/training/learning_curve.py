@@ -68,11 +68,11 @@ def stratified_order(labels: Ints, seed: int) -> Ints:
 
 
 def extrapolated(curve: Curve, sizes: list[int], total: int) -> dict[str, Any]:
-    """`rows`, `scores`, and `predicted`: for 50 rows more than `total`, and twice as many as it, `rows`, the `score`
-    and its `gain` over that of `total` rows, each with a 95 % `interval`, by bootstrap over the rows.
+    """`rows`, `scores`, and `predicted`: for 50 rows more than `total`, and for twice `total`, `rows`, how many
+    `more` these are, `score`, its `gain` over `total` rows, and 95 % intervals of both, by bootstrap over the rows.
 
-    sizes: numbers of rows of the curve. `reason` in place of `predicted` where the interval of the rise from the
-    first of them to the last holds 0.
+    sizes: numbers of rows of the curve. `reason` in place of `predicted` where the score or an interval is not defined,
+    or the interval of the rise from the first size to the last includes 0.
     """
     later = (total + MORE, 2 * total)
 
@@ -85,12 +85,17 @@ def extrapolated(curve: Curve, sizes: list[int], total: int) -> dict[str, Any]:
         return values
 
     once = np.ones((total, 1))
-    found = {"rows": sizes, "scores": curve(once)[:, 0].tolist()}
     at, intervals = weighted(once), bootstrap(weighted, total)
+    found: dict[str, Any] = {
+        "rows": sizes,
+        "scores": [each if np.isfinite(each) else None for each in curve(once)[:, 0].tolist()],
+    }
+    if None in found["scores"] or None in intervals.values():
+        return found | {"reason": "the score of head is not defined for each number of rows"}
     if not (rise := intervals["rise"]) or rise[0] <= 0:
         return found | {"reason": "the score of head does not clearly rise with the number of rows"}
     predicted = [
-        {"rows": rows}
+        {"rows": rows, "more": rows - total}
         | {name: float(at[f"{name} {rows}"][0]) for name in ("score", "gain")}
         | {f"{name}_interval": intervals[f"{name} {rows}"] for name in ("score", "gain")}
         for rows in later

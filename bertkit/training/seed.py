@@ -116,7 +116,7 @@ def fit(
 
 
 def untrained(job: Job, args: TrainingArguments) -> Runner:
-    """A model that has learned nothing yet, not yet on its device, the same of each seed."""
+    """A model with a new head, not yet on its device, determined by the seed."""
     set_seed(args.seed)
     model = build(job.recipe, job.encoder, job.task)
     batch_size = job.recipe.batching or args.per_device_eval_batch_size
