@@ -73,6 +73,14 @@ def test_a_score_that_does_not_rise_is_not_extrapolated(scores: list[float]) -> 
     assert "does not clearly rise" in found["reason"]
 
 
+def test_no_predicted_score_is_below_the_measured_one_or_above_one() -> None:
+    for scores in ([0.6, 0.6, 0.6, 0.74], [0.9, 0.93, 0.95, 1.0]):
+        found = extrapolated(right(scores), SIZES, 600)
+        for each in found["predicted"]:
+            assert scores[-1] <= each["score"] <= 1
+            assert each["score_interval"][1] <= 1
+
+
 def test_an_undefined_score_is_not_extrapolated() -> None:
     def curve(weights: Floats) -> Floats:
         scores = right([0.5, 0.6, 0.65, 0.68])(weights)

@@ -78,10 +78,11 @@ def extrapolated(curve: Curve, sizes: list[int], total: int) -> dict[str, Any]:
 
     def weighted(weights: Floats) -> dict[str, Floats]:
         scores = curve(weights)
-        now, *then = power_law(sizes, scores, (total, *later))
+        last, now, *then = power_law(sizes, scores, (sizes[-1], total, *later))
         values = {"rise": scores[-1] - scores[0]}
-        for rows, score in zip(later, then, strict=True):
-            values |= {f"score {rows}": score, f"gain {rows}": score - now}
+        for rows, value in zip(later, then, strict=True):
+            score = np.minimum(scores[-1] + value - last, 1)  # not below the one that was measured
+            values |= {f"score {rows}": score, f"gain {rows}": value - now}
         return values
 
     once = np.ones((total, 1))
