@@ -614,7 +614,7 @@ def test_a_contrastive_training_is_a_run_like_any_other(tiny_encoder: Path, tmp_
     given = small.recipe(tmp_path, tiny_encoder, "task.method=contrastive", "~training", "folds=2", "verify=true")
     run = bertkit.train(given, tmp_path / "run")
     (seed,) = run.results["seeds"]
-    assert (seed["steps"], seed["C"], seed["with_names"]) == (10, None, True)
+    assert (seed["steps"], seed["C"], seed["with_names"]) == (20, None, True)
     assert run.results["folds"]["count"] == 2
     assert "contrastive loss" in (run.model / "README.md").read_text()
     assert "Nothing was logged" not in (run.folder / "report.html").read_text()

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 SCALE = 20.0  # factor on cosines: 1 / temperature
 LEARNING_RATE, PROTOTYPES, WEIGHT_DECAY = 1e-4, 1e-3, 0.01  # of AdamW: encoder, prototypes
-PASSES, MAX_STEPS = 10, 400  # over the texts; steps at most
+PASSES, MIN_STEPS, MAX_STEPS = 6, 20, 400  # over the texts; steps
 WARMUP = 0.1  # of the steps; the learning rate then falls to zero, linearly
 TEXTS = 64  # of a batch
 CLIPPING = 1.0  # the largest norm of the encoder's gradients
@@ -64,7 +64,7 @@ def pull_to_prototypes(runner: Runner, texts: Texts, weights: Floats | None, see
     groups = [{"params": encoder, "lr": LEARNING_RATE}, {"params": [prototypes], "lr": PROTOTYPES}]
     optimizer = torch.optim.AdamW(groups, weight_decay=WEIGHT_DECAY, fused=True)
     batches = min(ceil(len(given) / TEXTS), MAX_STEPS)
-    steps = min(PASSES * batches, MAX_STEPS)
+    steps = min(max(PASSES * batches, MIN_STEPS), MAX_STEPS)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _factor(step, steps))
     given /= given.sum(1, keepdim=True).clamp(min=1)
     factors = None if weights is None else torch.from_numpy(weights).to(device, torch.float32)
