@@ -109,6 +109,7 @@ def _head_curve(job: Job, run: Run, headline: str) -> dict[str, Any]:
 
 
 def with_method(job: Job, method: str) -> Job:
+    """The job, with this `task.method`."""
     return replace(job, task=replace(job.task, options=job.task.options.model_copy(update={"method": method})))
 
 
