@@ -342,6 +342,26 @@ def test_the_list_corrects_the_rows_that_it_was_made_from(target: str, tmp_path:
         assert list(after)[1:] == list(before.rows["train"])[1:]
 
 
+TEXTS = ["=1+1", "'=1+1", "''@me", "'tis", "'", "+49 30", "-5 %", "\ta tab", "\ra return", "a, b", '"q"']
+
+
+def test_no_cell_of_a_csv_is_a_formula_and_the_list_still_names_its_rows(tmp_path: Path) -> None:
+    labels = ["-1", "'-1", "=x", "'x'"]
+    rows = [{"text": text, "label": labels[n % 4], "score": -0.5} for n, text in enumerate(TEXTS)]
+    file, kind = small.write_rows(tmp_path / "train.jsonl", rows), get_task("text-classification")
+    new = [{"location": f"train.jsonl:{n}", **row, "label": labels[n % 4]} for n, row in enumerate(rows, 1)]
+    write_lists(Part("labels", "", "", [{**row, "=cmd": "x"} for row in new]), tmp_path)
+    with (tmp_path / "labels.csv").open(encoding="utf-8-sig", newline="") as opened:
+        header, *cells = list(csv.reader(opened))
+    assert header == ["location", "text", "label", "score", "'=cmd"]
+    assert not [cell for line in cells for cell in (line[1], line[2]) if cell[:1] in "=+-@\t\r"]
+    assert cells[0][3] == "-0.5"  # a number is none
+    options = kind.Options.model_validate({"name": kind.name, "kind": "single-label"})
+    for name in ("labels.jsonl", "labels.csv"):
+        spec = DataSpec.model_validate({"source": {"train": str(file)}, "relabel": str(tmp_path / name)})
+        assert small.read_data(spec, kind, options).rows["train"]["label"] == [row["label"] for row in new]
+
+
 def test_wrong_answers_are_those_without_a_shared_word_that_are_as_probable_as_right_ones() -> None:
     right = [question("the red cat", "red cat", 0.6), question("a dog", "dog", 0.8), question("", "", 0.5, 0.5)]
     wrong = [
@@ -491,6 +511,10 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(
         ([str(tmp_path / "none.yaml"), "--output-dir", str(tmp_path / "new")], "none.yaml"),
         ([str(other), "--output-dir", str(tmp_path / "new")], str(other)),
         ([small_recipe, "task.name=pretraining", "--output-dir", str(tmp_path / "new")], "no labels to audit"),
+        (
+            [str(run), "--next", "5", "--output-dir", str(tmp_path / "new")],
+            "--next: there is no file to choose rows from",
+        ),
     ):
         assert main(["audit", *words]) == 2, words
         assert what in capsys.readouterr().err
@@ -499,8 +523,9 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(
     assert "is neither empty nor an audit" in capsys.readouterr().err
     for damage, what in (
         ([*lines[:3], lines[3][:-20]], "train-oof.jsonl:4: is damaged"),
-        ([], "train-oof.jsonl"),
-        ([line.replace('"scores"', '"other"') for line in lines], "train-oof.jsonl"),
+        ([], "train-oof.jsonl:1: is not a row with the answer"),
+        ([line.replace('"scores"', '"other"') for line in lines], "train-oof.jsonl:1: is not a row with the answer"),
+        ([*lines[:3], "[]"], "train-oof.jsonl:4: is not a row with the answer"),
     ):
         answers.write_text("\n".join(damage), encoding="utf-8")
         assert main(["audit", str(run), "--output-dir", str(tmp_path / "new")]) == 2
@@ -508,8 +533,21 @@ def test_what_cannot_be_audited_is_said_before_anything_is_written(
     assert not (tmp_path / "new").exists()
 
 
-def test_rankings_have_no_audit_of_labels() -> None:
+def test_a_bug_in_a_part_is_not_told_as_damage(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def row_parts(*given: Any) -> list[Part]:
+        return [{}["bug"]]
+
+    run = run_with_answers(tmp_path, tiny_encoder)
+    monkeypatch.setattr(program, "row_parts", row_parts)
+    with pytest.raises(KeyError, match="bug"):
+        bertkit.audit(run, tmp_path / "audit")
+
+
+@pytest.mark.parametrize("task", [{"name": "text-ranking"}, {"name": "sentence-similarity", "loss": "cosent"}])
+def test_scores_that_are_no_probabilities_have_no_audit_of_labels(task: dict[str, str]) -> None:
     rows = [{"query": "q", "document": "d", "label": 1.0, "answer": {"score": 0.5}}]
-    part = labels(evidence(rows, name="text-ranking"))
+    part = labels(evidence(rows, **task))
     assert not part.rows
-    assert part.summary.startswith("There is no audit of labels for text-ranking")
+    assert part.summary.startswith(f"There is no audit of labels for {task['name']}")

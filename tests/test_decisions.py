@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -125,6 +126,17 @@ def test_what_is_measured_is_counted() -> None:
     found = graded.details()["coverage"]
     assert [each["coverage"] for each in found] == [0.8, 0.9]
     assert found[0] == {"coverage": 0.8, "measured": 0.5, "mean_size": 1.5, "single": 0.5}
+    assert "class_conditional_coverage" not in graded.details()  # of a model that was calibrated by an earlier version
+
+
+def test_what_sets_by_label_cover_is_counted() -> None:
+    table = np.array([[0.6, 0.4], [0.9, 0.1], [0.45, 0.55], [0.2, 0.8]])
+    labels = {"a": sample([0.9, 0.8, 0.7, 0.6, 0.5]), "b": sample([0.9, 0.8, 0.7, 0.6, 0.3])}
+    gold, given = np.array([1, 1, 0, 0]), table.argmax(axis=1)
+    graded = GradedLabels("single-label", ["a", "b"], gold, given, table, 1.0, conformal=conformal([0.5], labels))
+    (found,) = graded.details()["class_conditional_coverage"]  # 5 rows of each label suffice for 0.8, rank 6 * 0.8
+    assert found.pop("labels") == {"a": 0.0, "b": 0.5}  # limits 0.5 and 0.3
+    assert found == {"coverage": 0.8, "measured": 0.25, "mean_size": 1.25, "single": 0.75}
 
 
 def test_answers_have_sets(predictor: Predictor, run: Run) -> None:
@@ -162,8 +174,16 @@ def test_measured_coverage_is_in_results_report_and_card(run: Run, predictor: Pr
         assert each["mean_size"] == np.mean([len(labels) for labels in sets])
         assert each["single"] == np.mean([len(labels) == 1 for labels in sets])
     card = (run.model / "README.md").read_text(encoding="utf-8")
-    line = next(line for line in card.splitlines() if line.startswith("0.9 "))
-    assert line.split() == ["0.9", *(f"{found[1][name]:.4f}" for name in ("measured", "mean_size", "single"))]
+    lines = [re.split("  +", line.strip()) for line in card.splitlines() if line.startswith(("0.8", "0.9"))]
+    assert [line[0] for line in lines] == ["0.8", "0.9", "0.8, class-conditional"]
+    by_label = run.results["splits"]["test"]["class_conditional_coverage"]
+    for each, line in zip([*found, *by_label], lines, strict=True):
+        lowest = f"{min(each['labels'].values()):.4f}" if "labels" in each else "–"
+        assert line[1:] == [
+            f"{each['measured']:.4f}",
+            lowest,
+            *(f"{each[name]:.4f}" for name in ("mean_size", "single")),
+        ]
     assert "measured on test" in (run.folder / "report.html").read_text(encoding="utf-8")
 
 

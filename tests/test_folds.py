@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import small
 from cases import CASES, Case
+from huggingface_hub import ModelCard
 from hypothesis import given
 from hypothesis import strategies as st
 from test_resume import Killed, timeless
@@ -203,6 +204,7 @@ def test_report_card_and_summary_show_the_folds(run: Run, capsys: pytest.Capture
     assert "scored above" not in text
     assert "models of folds  95 % interval" in text
     assert "this model  95 %" not in text
+    assert ModelCard(text).data.eval_results is None  # there is no held-out split
     assert (run.folder / "mistakes.csv").is_file()
 
 
@@ -286,6 +288,9 @@ def test_with_a_validation_split_folds_are_selected_and_calibrated_on_it(tiny_en
     assert all(each["best_step"] for each in run.results["folds"]["each"])
     assert run.results["folds"]["mean"]["accuracy"] > 0.8
     assert "train-oof" not in run.results["over_seeds"]
+    page = ModelCard((run.model / "README.md").read_text(encoding="utf-8"))
+    assert {each.dataset_split for each in page.data.eval_results} == {"validation", "test"}
+    assert "train-oof (16 rows)" in page.text
     (steps,) = {each["steps"] for each in run.results["folds"]["each"]}
     assert steps == 50  # 25 epochs of 8 rows, 4 at a time
 

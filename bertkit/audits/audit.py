@@ -16,14 +16,15 @@ from bertkit.audits.labels import label_sets, numbers, single_labels
 from bertkit.audits.neighbours import row_parts
 from bertkit.audits.next_rows import next_part, read_unlabelled
 from bertkit.audits.page import page
-from bertkit.audits.parts import Evidence, Part
+from bertkit.audits.parts import Evidence, Part, Row
 from bertkit.audits.questions import questions
 from bertkit.audits.rows import unit_vectors
+from bertkit.data.delimited import guarded
 from bertkit.data.memory import keep_rows
-from bertkit.errors import Problem, RecipeError, UserError
+from bertkit.errors import ModelError, Problem, RecipeError, UserError
 from bertkit.files import write_text, written_aside
 from bertkit.recipe.recipe import Recipe, adapted, to_yaml
-from bertkit.report.facts import damage_as_error, lines_of
+from bertkit.report.facts import EDITED, lines_of
 from bertkit.run import OUT_OF_FOLD, Run, only_writer
 from bertkit.tasks import get_task
 from bertkit.training.folds import COUNT, cross_validate
@@ -31,6 +32,8 @@ from bertkit.training.folds import COUNT, cross_validate
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+ANSWERED = {"label": "scores", "labels": "scores", "score": "score", "tags": "words", "answers": "null_score"}
+"""Target -> what an answer has that is compared with it."""
 LABELS: Mapping[str, Mapping[str, Callable[[Evidence], Part]]] = {  # task -> target -> what finds the wrong ones
     "text-classification": {"label": single_labels, "labels": label_sets, "score": numbers},
     "token-classification": {"tags": sentences},
@@ -60,9 +63,9 @@ class Audit:
 class Files:
     """Further files: one from which `count` rows are chosen for labelling, and one that is compared with train."""
 
-    unlabelled: Path | None = None
-    count: int = 100
-    compare: Path | None = None
+    unlabelled: Path | None
+    count: int
+    compare: Path | None
 
 
 def audit(
@@ -71,7 +74,7 @@ def audit(
     *,
     data: Any = None,
     unlabelled: str | Path | None = None,
-    next: int = 100,
+    next: int | None = None,
     compare: str | Path | None = None,
     **overrides: Any,
 ) -> Audit:
@@ -80,10 +83,14 @@ def audit(
     source: a recipe, a shipped recipe's name, a recipe file or the name of a task; or a run folder, whose out-of-fold
         answers are used if it has them and nothing is overridden.
     output_dir: a new or empty folder; the same call continues what was interrupted. data, overrides: as for `train`.
-    unlabelled: a file from which `next` rows are chosen for labelling. compare: a file that is compared with train.
+    unlabelled: a file from which `next` rows are chosen for labelling, 100 by default. compare: a file that is compared
+        with train.
     Raises UserError, RecipeError, DataError or ModelError before anything is trained; ModelError on damaged answers.
     """
-    files = Files(Path(unlabelled) if unlabelled else None, next, Path(compare) if compare else None)
+    if next is not None and not unlabelled:
+        raise UserError(Problem("--next", "there is no file to choose rows from", "Name it with --unlabelled."))
+    count = 100 if next is None else next
+    files = Files(Path(unlabelled) if unlabelled else None, count, Path(compare) if compare else None)
     run = Run(Path(source)) if isinstance(source, str | Path) else None
     if run is None or not (run.folder / "recipe.yaml").is_file():
         return _audit(adapted(source, data, overrides), Path(output_dir), files)
@@ -108,12 +115,11 @@ def _audit(recipe: Recipe, folder: Path, files: Files, run: Run | None = None) -
     answers = found if found and found.is_file() else cross_validate(recipe, folder)
     if not processes.first():
         return Audit(folder, ())
-    with damage_as_error(answers):
-        evidence = Evidence(recipe, [*lines_of(answers)])
-        parts = [labels(evidence), *(row_parts(evidence, encode) if encode else [])]
-        parts += [next_part(evidence, new, encode, model)] if new and encode else []
-        parts += [drift(evidence, files.compare, other, encode)] if other and files.compare and encode else []
-        html = page(parts, folder, recipe)
+    evidence = Evidence(recipe, _answered(recipe, answers))
+    parts = [labels(evidence), *(row_parts(evidence, encode) if encode else [])]
+    parts += [next_part(evidence, new, encode, model)] if new and encode else []
+    parts += [drift(evidence, files.compare, other, encode)] if other and files.compare and encode else []
+    html = page(parts, folder, recipe)
     with only_writer(Run(folder)):
         keep_rows(recipe.data, folder / "data")
         write_text(folder / "recipe.yaml", to_yaml(recipe))
@@ -125,16 +131,33 @@ def _audit(recipe: Recipe, folder: Path, files: Files, run: Run | None = None) -
 
 def labels(evidence: Evidence) -> Part:
     """The rows whose targets are likely wrong; none where a target says nothing about a row by itself."""
-    options, row = evidence.recipe.task, evidence.rows[0]
-    targets = get_task(options.name).schema_of(options).targets
-    find = LABELS.get(options.name, {}).get(next((name for name in targets if name in row), ""))
-    cosines = options.name == "sentence-similarity" and "label" in row and "scores" not in row["answer"]
-    if find is None or cosines:
+    options = evidence.recipe.task
+    target = _judged(evidence.recipe, evidence.rows[0])
+    if not target:
         what = (
             f"There is no audit of labels for {options.name} with these targets: no answer is a probability of a label."
         )
         return Part("labels", "Labels", what)
-    return find(evidence)
+    return LABELS[options.name][target](evidence)
+
+
+def _judged(recipe: Recipe, row: Row) -> str:
+    """The target that is audited; empty where no answer is a probability of it."""
+    options: Any = recipe.task
+    target = next((name for name in get_task(options.name).schema_of(options).targets if name in row), "")
+    cosines = options.name == "sentence-similarity" and target == "label" and options.loss not in (None, "softmax")
+    return "" if cosines or target not in LABELS.get(options.name, {}) else target
+
+
+def _answered(recipe: Recipe, file: Path) -> list[Row]:
+    """The rows with their answers. Raises ModelError on a damaged one, or one that lacks what is compared."""
+    rows = [*lines_of(file)]
+    target = _judged(recipe, rows[0]) if rows and isinstance(rows[0], dict) else ""
+    for number, row in enumerate(rows or [{}], 1):
+        answer = row.get("answer") if isinstance(row, dict) else None
+        if not isinstance(answer, dict) or (target and not (target in row and ANSWERED[target] in answer)):
+            raise ModelError(Problem(f"{file}:{number}", "is not a row with the answer of a model", EDITED))
+    return rows
 
 
 def _check_folder(folder: Path, recipe: Recipe) -> None:
@@ -152,16 +175,17 @@ def _check_folder(folder: Path, recipe: Recipe) -> None:
 
 
 def write_lists(part: Part, folder: Path) -> None:
-    """The rows as NAME.jsonl and NAME.csv, with lists as JSON, if there are any."""
+    """The rows as NAME.jsonl and NAME.csv, if there are any. In csv lists are JSON, and no cell is a formula."""
     if not part.rows:
         return
     with written_aside(folder / f"{part.name}.jsonl") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in part.rows)
     with written_aside(folder / f"{part.name}.csv", "utf-8-sig") as file:
-        writer = csv.DictWriter(file, dict.fromkeys(name for row in part.rows for name in row))
-        writer.writeheader()
+        writer = csv.writer(file)
+        names = dict.fromkeys(name for row in part.rows for name in row)
+        writer.writerow(map(guarded, names))
         for row in part.rows:
-            cells = {
-                name: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for name, v in row.items()
-            }
-            writer.writerow(cells)
+            values = map(row.get, names)
+            writer.writerow(
+                json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else guarded(v) for v in values
+            )

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, TypeAlias
 
-from bertkit.data.delimited import fields_of
+from bertkit.data.delimited import fields_of, unguarded
 from bertkit.data.disk_list import DiskList
 from bertkit.data.readers import format_of, opened, read_rows, row_prefix
 from bertkit.data.schema import ID, Column, Finding, Schema, note
@@ -108,10 +108,11 @@ def _read(
 
 def _read_file(file: Path, spec: DataSpec, columns: Mapping[str, Column], problems: Problems) -> Iterator[_Record]:
     layout = _layout(file, spec)
-    rows, origin = [], Origin([row_prefix(str(file), format_of(file, layout))])
+    kind = format_of(file, layout)
+    rows, origin = [], Origin([row_prefix(str(file), kind)])
     for number, row in read_rows(file, layout, exports=False):
         origin.add(0, number)
-        rows.append(row)
+        rows.append(row if kind == "jsonl" else {name: unguarded(cell) for name, cell in row.items()})
     values: list[dict[str, Any]] = [{} for _ in rows]
     for name, column in columns.items():
         given = {index: cell for index, row in enumerate(rows) if (cell := _cell(row, name, column, spec)) is not None}

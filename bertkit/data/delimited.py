@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
+from typing import Any
 
 from bertkit.data.conll import Lines
 from bertkit.data.decoding import MAX_LINE
@@ -18,6 +19,8 @@ from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 from bertkit.text import counted, listed
 
+# What a spreadsheet would run (CWE-1236; OWASP, "CSV Injection"), whatever number of apostrophes is before it.
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _DELIMITERS = ";\t|,"  # those that are recognised where another one is set
 _QUOTES = (
     ("unexpected end of data", "a quote that opens in this row is never closed"),
@@ -86,6 +89,16 @@ def named_records(
     if short:
         what = f"{problems.name}: {counted(len(short), 'row')} with too few fields left out"
         problems.findings.append(warn(f"{what}: {listed([f'{prefix}{number}' for number in short], most=5)}"))
+
+
+def guarded(cell: Any) -> Any:
+    """A cell of a csv for spreadsheets: texts that these would run as a formula begin with an apostrophe."""
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
+
+
+def unguarded(cell: Any) -> Any:
+    """The cell that `guarded` was given."""
+    return cell[1:] if isinstance(cell, str) and cell[:1] == "'" and _FORMULA.match(cell) else cell
 
 
 def _stop(advice: Problem, lines: Lines, problems: Problems) -> None:

@@ -13,6 +13,7 @@ from bertkit.evaluation import calibration, metrics
 from bertkit.evaluation.conformal import (
     Conformal,
     Coverage,
+    Sample,
     by_label,
     conformal,
     least_by_label,
@@ -84,7 +85,7 @@ class GradedLabels(Graded):
         label where some have none, and calibration before and after."""
         from sklearn.metrics import confusion_matrix
 
-        coverage = {} if self.conformal is None else {"coverage": list(self._coverage(self.conformal))}
+        coverage = {} if self.conformal is None else self._coverage(self.conformal)
         if self.kind == "regression":
             return coverage
         if self.kind == "single-label":
@@ -104,20 +105,31 @@ class GradedLabels(Graded):
             details["answered"] = float((self.given >= 0).mean())
         return details | coverage
 
-    def _coverage(self, known: Conformal) -> Iterator[Coverage]:
-        """The sets or intervals of these rows at the usual coverages."""
+    def _coverage(self, known: Conformal) -> dict[str, list[Coverage]]:
+        """The sets or intervals of these rows at the usual coverages; of single labels also the sets by label."""
+        of_labels = list(self._coverage_by_label(known["labels"])) if known.get("labels") else []
         if self.kind == "multi-label":
-            for coverage, limits in usual(partial(least_by_label, known["labels"])):
-                each = np.array([limits[name] for name in self.names])
-                sizes = (self.table >= each).astype(int) + (1 - self.table >= each)
-                yield measured_by_label(coverage, dict(zip(self.names, (self._gold >= each).T, strict=True)), sizes)
-            return
+            return {"coverage": of_labels}
+        found = list[Coverage]()
         for coverage, least in usual(partial(least_probability, known)):
             if self.kind == "regression":
                 share = float(np.mean(self._gold >= least))
-                yield Coverage(coverage=coverage, measured=share, mean_width=-2 * least)
+                found.append(Coverage(coverage=coverage, measured=share, mean_width=-2 * least))
             else:
-                yield measured(coverage, self._gold >= least, (self.table >= least).sum(axis=1))
+                found.append(measured(coverage, self._gold >= least, (self.table >= least).sum(axis=1)))
+        return {"coverage": found} | ({"class_conditional_coverage": of_labels} if of_labels else {})
+
+    def _coverage_by_label(self, known: Mapping[str, Sample]) -> Iterator[Coverage]:
+        """The sets of these rows where each label has a threshold of its own."""
+        for coverage, limits in usual(partial(least_by_label, known)):
+            least = np.array([limits[name] for name in self.names])
+            if self.kind == "multi-label":  # of each label a set of yes and no
+                right = [*(self._gold >= least).T]
+                sizes = (self.table >= least).astype(int) + (1 - self.table >= least)
+            else:
+                right = [self._gold[self.references == label] >= each for label, each in enumerate(least)]
+                sizes = (self.table >= least).sum(axis=1)
+            yield measured_by_label(coverage, dict(zip(self.names, right, strict=True)), sizes)
 
     @property
     def _gold(self) -> Floats:

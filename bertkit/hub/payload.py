@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json, sha256
+from bertkit.models.untrusted import shapes_of
 from bertkit.report.card import write_card
 from bertkit.report.facts import local_paths
 from bertkit.run import Run
@@ -76,8 +77,6 @@ def _problems(call: Callable[[], Any]) -> list[Problem]:
 
 
 def _unsafe(path: str, file: Path) -> Iterator[Problem]:
-    from safetensors import SafetensorError, safe_open
-
     if file.is_symlink() or not file.is_file():
         yield Problem(str(file), "is a link, or not a regular file", "Replace it by the file itself, or remove it.")
     elif not any(fnmatch(file.name, pattern) for pattern in PUSHED) or file.name.startswith("."):
@@ -86,11 +85,7 @@ def _unsafe(path: str, file: Path) -> Iterator[Problem]:
     elif file.suffix == ".json":
         yield from _problems(lambda: read_json(file))
     elif file.suffix == ".safetensors":
-        try:
-            with safe_open(file, framework="numpy"):
-                pass
-        except (SafetensorError, OSError) as error:
-            yield Problem(str(file), f"is damaged, or not safetensors: {error}")
+        yield from _problems(lambda: shapes_of(file))
 
 
 def _card(file: Path) -> Iterator[Problem]:

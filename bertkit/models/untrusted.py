@@ -117,7 +117,7 @@ def _implausible(folder: Path) -> Iterator[Problem]:
     """Headers that are damaged; a config that names code or other weights, or sizes that the tensors do not have."""
     shapes: list[list[int]] = []
     for weights in filter(Path.is_file, sorted(folder.rglob("*.safetensors"))):
-        found = _shapes(weights)
+        found = shapes_of(weights)
         shapes += found if weights.parent == folder else []  # the model's own weights
     file = folder / "config.json"
     if not file.is_file():
@@ -196,13 +196,14 @@ def _explodes(normalizer: Any) -> bool:
     return True
 
 
-def _shapes(file: Path) -> list[list[int]]:
-    """The shapes that a file's header states. Raises ModelError on a damaged file, or one of too many tensors."""
+def shapes_of(file: Path) -> list[list[int]]:
+    """The shapes in the header of a safetensors file. Raises ModelError: it is damaged, or has too many tensors."""
     try:
         with safe_open(file, framework="numpy") as weights:
             shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise ModelError(Problem(str(file), f"is damaged, or not safetensors: {error}", "Fetch it again.")) from error
+        fix = "Download it again, or train the model again."
+        raise ModelError(Problem(str(file), f"is damaged, or not safetensors: {error}", fix)) from error
     if len(shapes) > TENSORS:
         raise ModelError(Problem(str(file), f"has {len(shapes):,} tensors; at most {TENSORS:,} are allowed", CRAFTED))
     return shapes

@@ -101,11 +101,11 @@ def _metadata(facts: Facts, repo_id: str | None) -> str:
         base_model=base,
         base_model_relation="finetune" if base else None,  # adapters are merged before they are saved
         datasets=[data] if data else None,
-        eval_results=results,
+        eval_results=results or None,
         language=hub.language if hub else None,
         library_name="sentence-transformers" if "sentence_transformers" in USAGE[facts.task].plain else "transformers",
         license=hub.license if hub else None,
-        metrics=list(dict.fromkeys(each.metric_type for each in results)),
+        metrics=list(dict.fromkeys(each.metric_type for each in results)) or None,
         model_name=repo_id.partition("/")[2] if repo_id else _title(facts),
         pipeline_tag=tag,
         tags=["bertkit"] if tag == facts.task else ["bertkit", facts.task],
@@ -113,10 +113,12 @@ def _metadata(facts: Facts, repo_id: str | None) -> str:
 
 
 def _results(facts: Facts, tag: str) -> Iterator[EvalResult]:
-    """One for each metric of each split, with all digits; without metrics of single labels."""
+    """One for each metric of each held-out split, with all digits; without metrics of single labels."""
     spec = facts.recipe.data
     sample = spec.source if isinstance(spec.source, str) and spec.source.startswith("sample:") else None
     for split, scores in facts.results["splits"].items():
+        if split == OUT_OF_FOLD:  # no split of the data, and not answered by this model
+            continue
         for name, value in scores["metrics"].items():
             if "/" not in name and value is not None and not name.startswith(COUNTS):
                 yield EvalResult(

@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 
 from jinja2 import TemplateError
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import read_json
 from bertkit.inference.settings import damaged_settings
+from bertkit.models.untrusted import shapes_of
 from bertkit.recipe.recipe import Recipe
 from bertkit.report.verdict import reported_split
 from bertkit.run import Run
@@ -129,7 +129,7 @@ def read_facts(folder: str | Path, split: str = "") -> Facts:
         lengths=_lengths(run.model / "tokenizer.json", rows, issubclass(task, VectorTask)),
         transitions=load_file(crf)["transitions"].astype(float) if crf.is_file() else None,
         modules=tuple(modules_of(run.model)),
-        parameters=sum(map(_parameters, weights)),
+        parameters=sum(prod(shape) for file in weights for shape in shapes_of(file)),
         megabytes=sum(file.stat().st_size for file in weights) / 1e6,
         explanations=_mapping(explanations, ("examples", "neighbours")) if explanations.is_file() else {},
     )
@@ -193,15 +193,6 @@ def lines_of(path: Path) -> Iterator[Row]:
                 yield json.loads(line)
             except ValueError as error:
                 raise ModelError(Problem(f"{path}:{number}", f"is damaged: not valid JSON ({error})")) from error
-
-
-def _parameters(weights: Path) -> int:
-    """How many numbers a safetensors file holds, from its header. Raises ModelError."""
-    try:
-        with safe_open(weights, "np") as file:
-            return sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ModelError(Problem(str(weights), f"is damaged, or not safetensors: {error}")) from error
 
 
 def modules_of(folder: Path) -> Iterator[tuple[str, Row]]:

@@ -315,10 +315,13 @@ COVERAGE = {
 
 def coverage_rows(facts: Facts) -> list[list[str]]:
     """How often sets or intervals had what is right on test; the first row is the header. Empty without any."""
-    found = facts.results["splits"].get("test", {}).get("coverage", [])
-    rows = [each | ({"lowest": min(each["labels"].values())} if "labels" in each else {}) for each in found]
-    columns = [name for name in COVERAGE if rows and name in rows[0]]
-    table = [[f"{row[name]:g}" if name == "coverage" else f"{row[name]:.4f}" for name in columns] for row in rows]
+    test, rows = facts.results["splits"].get("test", {}), []
+    for name, suffix in (("coverage", ""), ("class_conditional_coverage", ", class-conditional")):
+        for each in test.get(name, ()):
+            lowest = {"lowest": min(each["labels"].values())} if "labels" in each else {}
+            rows.append({**each, **lowest, "coverage": f"{each['coverage']:g}{suffix}"})
+    columns = [name for name in COVERAGE if any(name in row for row in rows)]
+    table = [[row["coverage"], *(number(row.get(name)) for name in columns[1:])] for row in rows]
     return [[COVERAGE[name] for name in columns], *table] if rows else []
 
 
