@@ -30,6 +30,10 @@ class Graded:
         """The same rows, decided with what is fitted on them where no option fixes it. Default: nothing is fitted."""
         return self
 
+    def calibrated(self) -> dict[str, Any]:
+        """What `after_fit` fits: option -> value."""
+        return {}
+
     def intervals(self, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
         """Bootstrap 95 % intervals of the metrics; None where one is not defined in most resamples."""
         return self.scored.intervals(resamples=resamples, seed=seed)

@@ -110,8 +110,10 @@ class LabelledPairs(Graded):
 
     def after_fit(self) -> Self:
         """The same pairs, with a fitted threshold of best accuracy where none is set."""
-        threshold = best_threshold(self.similar, self.cosines) if self.threshold is None else self.threshold
-        return replace(self, threshold=threshold)
+        return replace(self, **self.calibrated())
+
+    def calibrated(self) -> dict[str, Any]:
+        return {"threshold": best_threshold(self.similar, self.cosines)} if self.threshold is None else {}
 
 
 def ranked(ranks: ArrayLike, beats: ArrayLike | None) -> Scored:

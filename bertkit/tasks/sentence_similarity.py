@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
 
 import numpy as np
@@ -182,22 +182,14 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
             answers = [*single_labels(self.names, table)]
         else:
             sides /= np.maximum(np.linalg.norm(sides, axis=-1, keepdims=True), 1e-12)
-            answers = self._by_cosine([*sides.transpose(1, 0, 2)], rows)
+            answers = similarity.by_cosine([*sides.transpose(1, 0, 2)], rows, self.names, self.options.threshold)
         cut = (numbers(features, "lost").reshape(len(rows), -1).sum(axis=1) > 0).tolist()
         return [answer | {"truncated": t} for answer, t in zip(answers, cut, strict=True)]
-
-    def _by_cosine(self, sides: Sequence[Any], rows: Dataset) -> list[Answer]:
-        return similarity.by_cosine(sides, rows, self.names, self.options.threshold)
 
     def fit(self, rows: Dataset, predict: Predict) -> dict[str, Any]:
         """The calibration of sets of the classifier's labels; or the threshold of best accuracy, where two labels come
         from cosines; where left open."""
-        if self.options.loss == "softmax":
-            return self._graded_labels([*self.answer(rows, predict)], rows).calibrated()
-        if not self.names or self.options.threshold is not None:
-            return {}
-        cosines = [answer["score"] for answer in self.answer(rows, predict)]
-        return {"threshold": similarity.best_threshold(self._numbers(rows, "label"), cosines)}
+        return self.grade([*self.answer(rows, predict)], rows).calibrated() if self.names else {}
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         required(rows, "score", "label", "positive")
@@ -205,25 +197,16 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
             return similarity.of_rows(answers, rows)
         if not self.names:
             raise DataError(Problem("column `label`", "this model learned no labels, only cosines", "Map a `score`."))
-        if self.options.loss == "softmax":
-            return self._graded_labels(answers, rows)
-        return similarity.LabelledPairs(
-            self._numbers(rows, "label"), similarity.of(answers, "score"), self.options.threshold
-        )
-
-    def _graded_labels(self, answers: Sequence[Answer], rows: Dataset) -> GradedLabels:
         truth, known = np.asarray(self._numbers(rows, "label")), self.options.conformal
-        return GradedLabels.of("single-label", self.names, truth, answers, temperature=1.0, conformal=known)
+        if self.options.loss == "softmax":
+            return GradedLabels.of("single-label", self.names, truth, answers, temperature=1.0, conformal=known)
+        return similarity.LabelledPairs(truth, similarity.of(answers, "score"), self.options.threshold)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, dict[str, float | None]]:
         """What the cosine of TF-IDF vectors, learned on the texts of train, scores."""
         if self.options.loss == "softmax":
             return {}
         chunks = simple.tfidf_chunks(train, rows, self.sides[1:], self.chunk_size)
-        answers = [answer for sides in chunks for answer in self._by_cosine(sides, rows)]
-        if not answers:
-            return {}
-        if not self.names:
-            return {"tf-idf cosine": self.grade(answers, rows).scores}
-        pairs = similarity.LabelledPairs(self._numbers(rows, "label"), similarity.of(answers, "score"))
-        return {"tf-idf cosine": pairs.after_fit().scores}
+        answers = [answer for sides in chunks for answer in similarity.by_cosine(sides, rows, self.names, None)]
+        own = replace(self, options=self.options.model_copy(update={"threshold": None}))  # not that of this model
+        return {"tf-idf cosine": own.grade(answers, rows).after_fit().scores} if answers else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,11 @@ from bertkit.data.columns import label_names
 from bertkit.data.schema import Answer, Finding, Schema, note, warn
 from bertkit.data.table import numbers
 from bertkit.errors import DataError, ModelError, Problem
-from bertkit.models.heads.tagger import Tagged, expand_to_words
+from bertkit.evaluation import calibration
+from bertkit.evaluation.intervals import Floats
+from bertkit.models.heads.tagger import Tagged, decode_tags, expand_to_words, gold_posteriors
 from bertkit.tasks.labels import balanced_weights, output_names, repeated, settle_weights
-from bertkit.tasks.type_sets import by_type, type_names, type_of
+from bertkit.tasks.type_sets import by_type, calibrate_types, read_tags, type_names, type_of
 from bertkit.text import counted
 
 if TYPE_CHECKING:
@@ -126,17 +128,46 @@ def window_findings(features: Dataset, split: str, options: Any) -> Iterator[Fin
 def window_labels(
     gold: Sequence[Sequence[str]],
     columns: Mapping[str, Sequence[Any]],
-    ids: Callable[[Sequence[str], Sequence[int]], list[int]],
+    options: Any,
 ) -> list[list[int]]:
-    """Tag ids of the words of each window. Words that nothing reads are taken out of their entities.
-
-    ids: a sentence's gold tags, and the words that windows read -> the ids of their tags.
-    """
+    """Tag ids of the words of each window. Words that nothing reads are taken out of their entities."""
     read: list[list[int]] = [[] for _ in gold]
     for row, words in zip(columns["row"], columns["words"], strict=True):
         read[row] += words
-    known = chain.from_iterable(map(ids, gold, read))  # the windows of a sentence share its words out in order
+    known = chain.from_iterable(_ids(gold, read, options))  # the windows of a sentence share its words out in order
     return [list(islice(known, len(words))) for words in columns["words"]]
+
+
+def _ids(gold: Sequence[Sequence[str]], read: Sequence[Sequence[int]], options: Any) -> list[list[int]]:
+    """The ids of the gold tags of each sentence, in BIO or labels, at the words that were read."""
+    ids = {tag: index for index, tag in enumerate(options.tags)}
+    pairs = zip(gold, read, strict=True)
+    return [[ids[tag] for tag in tagging.restrict(tags, words, options.scheme)] for tags, words in pairs]
+
+
+def calibrated(
+    scores: Sequence[Floats],
+    transitions: Any,
+    gold: Sequence[Sequence[str]],
+    read: Sequence[Sequence[int]],
+    options: Any,
+) -> dict[str, Any]:
+    """`temperature` and `conformal`, fitted where these options leave them open.
+
+    scores: of each sentence, of the words that were read `(words, tags)`; read: which these are. transitions: of a
+    chain, or None. gold: tags of all words, in BIO, or labels.
+    """
+    ids, plain = _ids(gold, read, options), options.scheme == "none"
+
+    def decide(temperature: float) -> calibration.Decisions:
+        found = gold_posteriors(scores, ids, transitions, options.tags, temperature, plain=plain)
+        return calibration.Decisions.of(found)
+
+    temperature = options.temperature or calibration.best_temperature(decide)
+    best = decode_tags(scores, transitions, options.tags, temperature, plain=plain)
+    tables = [by_type(each.posterior, options) for each in best]
+    tags = [read_tags(*pair, options) for pair in zip(gold, read, strict=True)]
+    return {"temperature": temperature, "conformal": options.conformal or calibrate_types(tables, tags, options)}
 
 
 def as_answer(text: str, words: Sequence[tuple[int, int]], read: Sequence[int], best: Tagged, options: Any) -> Answer:

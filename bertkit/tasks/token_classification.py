@@ -16,7 +16,6 @@ from bertkit.data.table import Table, column_values, numbers, required
 from bertkit.encoding.padding import Arrays
 from bertkit.encoding.words import encode_words
 from bertkit.evaluation import baselines as simple
-from bertkit.evaluation import calibration
 from bertkit.evaluation import words as scoring
 from bertkit.evaluation.conformal import Conformal
 from bertkit.evaluation.graded import Graded
@@ -177,13 +176,8 @@ class TokenClassification(Task[TokenClassificationOptions]):
         # A model not trained by bertkit may lack some tags: it is only scored.
         learned = set(self.tags) >= set(tagging.tag_names(self.types, self.options.scheme))
         if "tags" in rows.column_names and learned:
-            columns["labels"] = own.window_labels(rows["tags"][:], columns, self._ids)
+            columns["labels"] = own.window_labels(rows["tags"][:], columns, self.options)
         return Columns(columns)
-
-    def _ids(self, tags: Sequence[str], words: Sequence[int]) -> list[int]:
-        """The ids of a sentence's gold tags, in BIO or labels, at the words that windows read."""
-        ids = {tag: index for index, tag in enumerate(self.tags)}
-        return [ids[tag] for tag in tagging.restrict(tags, words, self.options.scheme)]
 
     def units(self, features: Dataset) -> np.ndarray[Any, Any]:
         """All windows of a sentence are trained on together where they are one chain."""
@@ -274,23 +268,13 @@ class TokenClassification(Task[TokenClassificationOptions]):
         calibration of sets, where left open."""
         if self.options.temperature is not None and self.options.conformal is not None:
             return {}
-        scores, tags, gold, chain = list[Any](), list[Any](), list[Any](), None
+        scores, words, chain = list[np.ndarray](), list[list[int]](), None
         for items, features, part in predicted(self, rows, predict):
             read, own_scores = tagger.words_of_rows(items, features, len(part), len(self.tags))
             scores += own_scores
-            gold += [self._ids(*pair) for pair in zip(part["tags"], read, strict=True)]
-            tags += [type_sets.read_tags(*pair, self.options) for pair in zip(part["tags"], read, strict=True)]
+            words += read
             chain = items[0].chain
-
-        def decide(temperature: float) -> calibration.Decisions:
-            found = tagger.gold_posteriors(scores, gold, chain, self.tags, temperature, plain=self.plain)
-            return calibration.Decisions.of(found)
-
-        temperature = self.options.temperature or calibration.best_temperature(decide)
-        best = tagger.decode_tags(scores, chain, self.tags, temperature, plain=self.plain)
-        tables = [type_sets.by_type(each.posterior, self.options) for each in best]
-        known = self.options.conformal or type_sets.calibrate_types(tables, tags, self.options)
-        return {"temperature": temperature, "conformal": known}
+        return own.calibrated(scores, chain, rows["tags"][:], words, self.options)
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Graded:
         gold = column_values(rows, required(rows, "tags"))
