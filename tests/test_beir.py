@@ -45,6 +45,7 @@ def wrong(path: Path) -> list[str]:
 
 def warnings(beir: Beir) -> list[str]:
     assert all(finding.level == ("severe" if finding.inflates else "warn") for finding in beir.findings)
+    assert all(finding.fix for finding in beir.findings)
     return [finding.what for finding in beir.findings]
 
 

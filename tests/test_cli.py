@@ -282,6 +282,15 @@ def test_evaluate_a_file_with_names_of_its_own(capsys: Any, run: Run, tmp_path: 
     assert json.loads(said(capsys, *model)) == told
 
 
+def test_evaluate_says_what_it_left_out(capsys: Any, run: Run, tmp_path: Path) -> None:
+    rows = [*small.read_rows(run.folder.parent / "test.jsonl"), {"text": "a cat", "label": None}]
+    file = small.write_rows(tmp_path / "other.jsonl", rows)
+    assert main(["evaluate", str(run.folder), "--data", str(file), "data.missing_labels=ignore"]) == 0
+    assert "warn: 1 of 8 rows of test have no `label`; left out: " in capsys.readouterr().err
+    assert main(["evaluate", str(run.folder)]) == 0
+    assert "warn" not in capsys.readouterr().err  # of the run's own data training has told it
+
+
 def test_evaluate_refuses_what_it_can_not_do(capsys: Any, run: Run, tmp_path: Path) -> None:
     assert "only `data.` settings" in refused(capsys, "evaluate", run.folder, "training.learning_rate=1")
     assert "has no data: it is not a run" in refused(capsys, "evaluate", run.model)

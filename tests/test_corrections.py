@@ -356,6 +356,17 @@ def test_rows_without_a_target_get_one(tmp_path):
     assert data.rows["test"]["tags"][:] == [["O", "B-ANIMAL"]]
 
 
+def test_warnings_about_tags_are_of_the_corrected_ones(tmp_path):
+    rows = [{"tokens": ["a", "dog"], "tags": tags} for tags in (["O", "I-X"], ["O", "I-X"], ["O", "B-X"])]
+    source, task = write(tmp_path / "train.jsonl", rows), {**NER, "data_scheme": "BIO"}
+    relabel = write(tmp_path / "new.jsonl", [{"location": "train.jsonl:1", "tags": ["O", "B-X"]}])
+    assert [what for what in notes(read(source, task, relabel=relabel)) if "begins with I-" in what] == [
+        f"train: 1 sentences have an entity that begins with I-; read as B-: {source}:2"
+    ]
+    relabel = write(tmp_path / "all.jsonl", [{"location": f"train.jsonl:{n}", "tags": ["O", "O"]} for n in (1, 2, 3)])
+    assert not [what for what in notes(read(source, task, relabel=relabel)) if "begins with I-" in what]
+
+
 def test_a_split_by_itself_ignores_records_of_others(tmp_path):
     source = {"train": write(tmp_path / "train.jsonl", ROWS), "test": write(tmp_path / "test.jsonl", ROWS[:3])}
     out = write(tmp_path / "out.jsonl", [{"location": "train.jsonl:1"}, {"location": "test.jsonl:2"}])

@@ -108,6 +108,7 @@ def test_label_studio_reads_the_ground_truth_or_else_the_first_annotation(tmp_pa
     assert notes(data)[1].endswith(
         "1 task with several annotations, none of them the ground truth; the first of each was read"
     )
+    assert "mark the ground truth" in data.findings[1].fix
 
 
 @pytest.mark.parametrize("counted", ["code points", "UTF-16"])

@@ -234,6 +234,7 @@ def test_spans_become_tags_and_what_was_done_is_reported(tmp_path: Path) -> None
     assert "2 spans had outer spaces" in told
     assert "1 spans overlap" in told
     assert "1 spans contain no word" in told
+    assert all(finding.fix for finding in data.findings if finding.level == "warn")
 
 
 def test_a_span_that_cuts_a_word_is_refused_grown_or_shrunk(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """Data: from the `data:` section of a recipe to checked rows in canonical columns."""
 
-from bertkit.data.checks import check
+from bertkit.data.checks import check, log_findings
 from bertkit.data.columns import label_names
 from bertkit.data.loading import load
 from bertkit.data.readers import read_rows, read_stream
 from bertkit.data.table import Data, fingerprint
 
-__all__ = ["Data", "check", "fingerprint", "label_names", "load", "read_rows", "read_stream"]
+__all__ = ["Data", "check", "fingerprint", "label_names", "load", "log_findings", "read_rows", "read_stream"]

@@ -38,7 +38,8 @@ def _findings(split: str, names: Sequence[Any], located: Sequence[Any], moved: i
         yield note(what)
     if moved:
         what = f"{split}: {moved:,} answers are not where `answer_start` says; found elsewhere in their context"
-        yield warn(what)
+        yield warn(what, "Correct `answer_start` where another place is meant.")
     known = array("q", (hash(name) for name in names if name is not None))
     if len(set(known)) < len(known):
-        yield warn(f"{split}: {len(known) - len(set(known)):,} ids occur more than once")
+        what = f"{split}: {len(known) - len(set(known)):,} ids occur more than once"
+        yield warn(what, "Give each question an id of its own, by which messages and predictions name it.")

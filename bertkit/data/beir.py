@@ -206,13 +206,14 @@ class _Reader:
     def _note(self, path: Path, seen: FirstSeen) -> None:
         if seen.repeats:
             what = f"{counted(seen.repeats, 'row', 'repeat')} an earlier row; e.g. {path}:{seen.first_repeat}"
-            self.problems.findings.append(warn(what))
+            self.problems.findings.append(warn(what, "Nothing is lost: the first of each is read."))
 
 
 def _findings(corpus: Texts, qrels: dict[str, Judged]) -> Iterator[Finding]:
     empty = [name for name, text in corpus.items() if not text]
     if empty:
-        yield warn(f"{len(empty):,} documents are empty, e.g. {short_repr(empty[0])}; none is judged relevant")
+        what = f"{len(empty):,} documents are empty, e.g. {short_repr(empty[0])}; none is judged relevant"
+        yield warn(what, "Fill them in, or remove them with their judgements.")
     for split, judged in qrels.items():
         without = sum(not any(grades.values()) for grades in judged.values())
         if without:

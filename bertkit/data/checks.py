@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from bertkit.data.schema import Column, Finding, in_train_too, leak, note, sever
 from bertkit.data.splits import names_of
 from bertkit.data.table import Data, Origin, column_values, locations, numbers
 from bertkit.data.values import text_keys
+from bertkit.errors import Problem
 from bertkit.text import counted, part_of, share
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+logger = logging.getLogger(__name__)
 
 FEW_ROWS = 10  # of a label in train: fewer can hardly be learned
 SEPARATORS = ";,|"  # that several labels in one cell may have between them
@@ -53,6 +57,13 @@ def check(data: Data) -> list[Finding]:
         elif trained is not None:
             findings += _shared(seen, trained, split, data)
     return findings
+
+
+def log_findings(findings: Iterable[Finding]) -> None:
+    """Log notes for information, and the others as warnings."""
+    for finding in findings:
+        level = logging.INFO if finding.level == "note" else logging.WARNING
+        logger.log(level, "%s", Problem(finding.level, finding.what, finding.fix))
 
 
 def _empty(rows: Dataset, names: Sequence[str], split: str, origin: Origin) -> Iterator[Finding]:

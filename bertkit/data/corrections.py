@@ -235,7 +235,9 @@ def _refined(
     name, values, notes = _targets(records, table, split, refine, schema)
     column, by = schema.columns[name], _files(records.values())
     if column.holds in TAGS:  # those of the data may have another scheme before
-        table, more = refine(table, split)
+        others = [row for row in range(len(table)) if row not in values]
+        more = refine(table.select(others), split)[1] if others else []
+        table, _ = refine(table, split)
         table, changes = _replaced(table, split, name, column, values, by, spec)
     else:
         table, changes = _replaced(table, split, name, column, values, by, spec)

@@ -91,7 +91,8 @@ def survey(
     findings = [note(f"{name}: {what}" + (f", {left_out:,} without annotation left out" if left_out else ""))]
     if disputed:
         what = f"{counted(disputed, export.unit)} with several annotations, none of them the ground truth"
-        findings.append(warn(f"{name}: {what}; the first of each was read"))
+        fix = "If it is not the right one, mark the ground truth, and export again."
+        findings.append(warn(f"{name}: {what}; the first of each was read", fix))
     return list(columns), findings
 
 

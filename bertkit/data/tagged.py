@@ -66,7 +66,8 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
     findings = [] if known in ("BIO", "none") else [note(f"{split}: its tags are {known}; read as BIO")]
     if repaired:
         what = f"{split}: {len(repaired):,} sentences have an entity that begins with I-; read as B-"
-        findings.append(warn(f"{what}: {locations(table.origin, repaired)}"))
+        fix = "Correct the tags where the entity begins earlier, or has another type."
+        findings.append(warn(f"{what}: {locations(table.origin, repaired)}", fix))
     return Table({**table.values, "tags": bio}, table.origin), findings
 
 
@@ -112,7 +113,8 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
             raise
         what = "spans that cut a word can be expanded to whole words, or contracted to them"
         raise DataError([*error.problems, Problem("", what, "set  task: {alignment: expand}, or contract")]) from None
-    findings = [warn(f"{split}: {counts[key]:,} {what}") for key, what in REPORTED.items() if counts[key]]
+    fix = "Correct the offsets in the data where that is not what they mean."
+    findings = [warn(f"{split}: {counts[key]:,} {what}", fix) for key, what in REPORTED.items() if counts[key]]
     rest: dict[str, Sequence[Any]] = {name: column for name, column in table.values.items() if name != "spans"}
     return Table({**rest, "tags": bio}, table.origin), findings
 

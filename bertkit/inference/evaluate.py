@@ -85,6 +85,8 @@ def rows_of_split(
         splits, known_labels = {split}, task.known_labels
     refine = partial(task.refine, task.options)
     data = sources.load(spec, task.schema_of(task.options), refine, splits=splits, known_labels=known_labels)
+    if given is not None:  # training reported those of the run's own data
+        sources.log_findings(data.findings)
     labelled = [name for name, rows in data.rows.items() if data.target in rows.column_names]
     split = split or next((name for name in preferred if name in labelled), "train")
     if split not in data.rows:

@@ -85,7 +85,7 @@ def checked_job(recipe: Recipe, metrics: Sequence[Any] = ()) -> tuple[Job, list[
                 f"task.method auto trains up to {3 * count} models for its comparison, each on {rows:,} rows or fewer"
             )
             divided.append(Finding("note", what, "Name a method, or leave it out, to train one model."))
-        _log(divided)
+        sources.log_findings(divided)
     teacher, found = dry_run(recipe, encoder, task, data, features, metrics)
     return Job(recipe, encoder, task, data, features, teacher, metrics, folds), [*findings, *divided, *found]
 
@@ -122,17 +122,11 @@ def inspect(task: Task, data: Data) -> tuple[Dataset, list[Finding]]:
             raise RowsError(error.by_row, data.origins[split].__getitem__) from None
         findings += task.check(features[split], split)
     findings.sort(key=lambda finding: finding.severity)
-    _log(findings)
+    sources.log_findings(findings)
     failed = [Problem("data", finding.what, finding.fix) for finding in findings if finding.level == "fail"]
     if failed:
         raise DataError(failed)
     return features["train"], findings
-
-
-def _log(findings: Sequence[Finding]) -> None:
-    for finding in findings:
-        level = logging.INFO if finding.level == "note" else logging.WARNING
-        logger.log(level, "%s", Problem(finding.level, finding.what, finding.fix))
 
 
 def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
@@ -170,7 +164,7 @@ def dry_run(
             scores = evaluate(task, data.rows[split], runner, fitted=True, metrics=metrics)
             if headline not in scores:
                 raise _no_metric(task, headline, [name for name in scores if "/" not in name])
-    _log(findings)
+    sources.log_findings(findings)
     return teacher, findings
 
 
