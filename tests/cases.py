@@ -167,6 +167,11 @@ CASES = [
         max_length=20,
     ),
     Case(
+        "text-to-text",
+        {"name": "text2text-generation", "generation": {"max_new_tokens": 16}},
+        {"text": TEXTS, "target": TEXTS[::-1]},
+    ),
+    Case(
         "ranking-listwise",
         {**RANKING, "loss": "listwise"},
         {**ASKED, "score": [3.0 * side + i % 3 for i, side in enumerate(SIDES)], "group": list("ababcacb")},

@@ -22,10 +22,13 @@ VECTORS = ("sentence-similarity", "retrieval")
 TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
     "audits/audit": (LABELS, ("retrieval", "text-ranking", "pretraining")),
     "explain/targets": (TARGETS, ()),
-    "export/extra_outputs": (EXTRA_OUTPUTS, ("question-answering", *VECTORS, "pretraining")),
-    "report/task_pictures, reliability": (DECISIONS, ("retrieval", "text-ranking", "pretraining")),
+    "export/extra_outputs": (EXTRA_OUTPUTS, ("question-answering", *VECTORS, "text2text-generation", "pretraining")),
+    "report/task_pictures, reliability": (
+        DECISIONS,
+        ("retrieval", "text-ranking", "text2text-generation", "pretraining"),
+    ),
     "report/mistakes": (MISTAKES, ("pretraining",)),
-    "report/task_pictures": (PICTURES, ("pretraining",)),
+    "report/task_pictures": (PICTURES, ("text2text-generation", "pretraining")),
     "report/usage": (USAGE, ()),
     "serve/answers": (ANSWERS, ()),
     "serve/shapes": (SHAPES["/"], ()),

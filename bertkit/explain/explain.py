@@ -31,6 +31,7 @@ NOTHING: Mapping[str, str] = {
     "token-classification": "no entity, or no labelled word, was found in it, so there is nothing to explain",
     "sentence-similarity": "one text alone has a vector; give two, whose cosine is explained",
     "retrieval": "one text alone has a vector; give a query and a document, whose cosine is explained",
+    "text2text-generation": "a generated text has no single number that could be attributed to words",
     "pretraining": "it has no [MASK] to fill",
 }
 

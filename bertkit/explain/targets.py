@@ -155,5 +155,6 @@ TARGETS: Mapping[str, Callable[[Read], list[Target]]] = {
     "sentence-similarity": pair,
     "retrieval": pair,
     "text-ranking": relevance,
+    "text2text-generation": lambda read: [],
     "pretraining": masked,
 }

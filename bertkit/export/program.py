@@ -100,6 +100,9 @@ def _reference(source: str | Path, data: Path | None) -> Reference:
     if predictor.task.name == "pretraining":
         what = "pretraining has no graph from texts to answers: which tokens are predicted depends on the masks"
         raise ModelError(Problem(str(source), what, "Fine-tune the model, and export that run."))
+    if predictor.task.name == "text2text-generation":
+        what = "text2text-generation has no graph from texts to answers: each token is computed from those before it"
+        raise ModelError(Problem(str(source), what, "Predict and serve it with torch."))
     try:
         split, rows = rows_of_split(source, predictor, data, None, ("validation", "test"))
     except (DataError, RecipeError) as error:

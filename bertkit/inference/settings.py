@@ -73,6 +73,8 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
     """
     folder = str(encoder.folder)
     config = encoder.config.to_dict() if encoder.config else read_object(encoder.folder / "config.json")
+    if isinstance(half := config.get("encoder"), dict):  # of an encoder–decoder
+        config = half
     pair = tokenizer("a", "a", verbose=False)["input_ids"]  # a post-processor may add tokens that no vocabulary has
     rows, last = config.get("vocab_size"), max(*tokenizer.get_vocab().values(), *pair)
     if isinstance(rows, int) and last >= rows:

@@ -289,6 +289,14 @@ def _failed_query(query: Query) -> Mistake | None:
     return Mistake(query.number, gold, given, rank, (shortened(query.text),), (), (f"nDCG@10 {query.ndcg:.3f}",))
 
 
+def _generated(facts: Facts, number: int, row: Row) -> Mistake | None:
+    """A text that is not the reference; of the measure, what its words lack to those of the reference (1 - F1)."""
+    text, reference = row["answer"]["generated_text"], row["target"]
+    if text.split() == reference.split():
+        return None
+    return Mistake(number, reference, text or NONE, 1 - squad.question_scores(text, [reference])[1], _texts(row))
+
+
 MISTAKES: Mapping[str, Callable[[Facts], Mistakes]] = {
     "text-classification": _labels,
     "token-classification": lambda facts: _by_row(facts, "confidence", sentence_mistake),
@@ -296,4 +304,5 @@ MISTAKES: Mapping[str, Callable[[Facts], Mistakes]] = {
     "sentence-similarity": _pairs,
     "retrieval": _rankings,
     "text-ranking": _rankings,
+    "text2text-generation": lambda facts: _by_row(facts, "1 - F1 of the words", _generated),
 }

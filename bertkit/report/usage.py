@@ -77,6 +77,17 @@ CrossEncoder("PATH_OR_HUB_ID").rank("your query", ["a document", "another"])""",
         'query="your query", document="a document"',
         "the same scores, for documents of any length, with a mark on truncated texts",
     ),
+    "text2text-generation": Usage(
+        """\
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+model = AutoModelForSeq2SeqLM.from_pretrained("PATH_OR_HUB_ID")
+tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")
+inputs = tokenizer("your text", return_tensors="pt", return_token_type_ids=False)
+tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0], skip_special_tokens=True)""",
+        '"your text"',
+        "with the beams and lengths of training, and with a mark on truncated texts",
+    ),
     "pretraining": Usage(
         """\
 from transformers import pipeline

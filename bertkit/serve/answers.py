@@ -92,6 +92,13 @@ Ranked = schema(
     rank=(int | None, None),
     found=(HITS, None),
 )
+Generated = schema(
+    "Generated",
+    "A text generated from the source.",
+    generated_text=str,
+    finished=described(bool, "it ended before the limit of generated tokens"),
+    **READ,
+)
 Filled = schema("Filled", "A text with its masks filled.", filled=str, masks=list_of(list_of(Token)))
 MaskedLoss = schema(
     "MaskedLoss",
@@ -108,5 +115,6 @@ ANSWERS: Mapping[str, Callable[[Any], Any]] = {
     "sentence-similarity": lambda task: Vector | Similarity,
     "retrieval": lambda task: Vector | Ranked,
     "text-ranking": lambda task: Number,
+    "text2text-generation": lambda task: Generated,
     "pretraining": lambda task: Filled | MaskedLoss,
 }

@@ -82,6 +82,13 @@ class MaskRequest(Request):
     parameters: MaskParameters = MaskParameters()
 
 
+class GenerationRequest(Request):
+    """A text from which another is generated."""
+
+    inputs: str
+
+
+GeneratedOutput = schema("GeneratedOutput", "A generated text.", generated_text=str)
 TokenOutput = schema("TokenOutput", "A word with its tag.", word=str, entity=str, **SPAN)
 EntityOutput = schema("EntityOutput", "An entity with its type.", word=str, entity_group=str, **SPAN)
 AnswerOutput = schema("AnswerOutput", "An answer; an empty text where the context has none.", answer=str, **SPAN)

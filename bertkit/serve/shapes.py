@@ -103,6 +103,13 @@ FILL = Shape(
     pipelines.fills,
     tokenizes=True,
 )
+GENERATE = Shape(
+    "A text generated from a text",
+    pipelines.GenerationRequest,
+    list_of(pipelines.GeneratedOutput),
+    lambda task, body: [{"text": body.inputs}],
+    lambda task, body, answers: [{"generated_text": answer["generated_text"]} for answer in answers],
+)
 
 
 def _of_vectors(shape: Shape) -> dict[str, Shape]:
@@ -115,6 +122,7 @@ SHAPES: Mapping[str, Mapping[str, Shape]] = {  # path -> task -> shape
         "token-classification": TAG,
         "question-answering": ANSWER,
         "text-ranking": RERANK,
+        "text2text-generation": GENERATE,
         "pretraining": FILL,
         **_of_vectors(EMBED_OR_COMPARE),
     },

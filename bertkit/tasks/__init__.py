@@ -8,6 +8,7 @@ from bertkit.tasks.pretraining import Pretraining
 from bertkit.tasks.question_answering import QuestionAnswering
 from bertkit.tasks.retrieval import Retrieval
 from bertkit.tasks.sentence_similarity import SentenceSimilarity
+from bertkit.tasks.text2text_generation import Text2TextGeneration
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.tasks.text_ranking import TextRanking
 from bertkit.tasks.token_classification import TokenClassification
@@ -19,6 +20,7 @@ TASKS: tuple[type[Task], ...] = (
     SentenceSimilarity,
     Retrieval,
     TextRanking,
+    Text2TextGeneration,
     Pretraining,
 )
 

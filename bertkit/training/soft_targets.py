@@ -18,6 +18,7 @@ from bertkit.tasks.base import Batch
 from bertkit.tasks.labels import weight_tensor
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.tasks.question_answering import QuestionAnswering
+from bertkit.tasks.text2text_generation import IGNORED, Text2TextGeneration
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.tasks.text_ranking import TextRanking
 from bertkit.tasks.token_classification import TokenClassification
@@ -130,6 +131,12 @@ def _masked_tokens_loss(task: Pretraining, outputs: Any, batch: Batch, temperatu
     return torch.cat([tokens[None], task.loss(outputs, batch)[1:]])
 
 
+def _target_tokens_loss(task: Text2TextGeneration, outputs: Any, batch: Batch, temperature: float) -> Tensor:
+    """KL of each target token."""
+    known = batch["labels"] != IGNORED
+    return soft_losses.kl(outputs.logits[known], batch["soft"][known], temperature).sum()
+
+
 VECTORS = SoftTargets(
     lambda task, outputs, batch: outputs["vectors"].float(),
     _vectors_loss,
@@ -144,6 +151,7 @@ SOFT_TARGETS: Mapping[str, SoftTargets] = {
     "sentence-similarity": VECTORS,
     "retrieval": VECTORS,
     "text-ranking": SoftTargets(_logits, _ranking_loss, lambda task: {"activation": task.options.activation}),
+    "text2text-generation": SoftTargets(_logits, _target_tokens_loss, online=True),
     # the logits of the chosen positions alone, `(chosen, vocab)`
     "pretraining": SoftTargets(lambda _, outputs, batch: outputs.prediction_logits, _masked_tokens_loss, online=True),
 }

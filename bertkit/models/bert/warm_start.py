@@ -1,0 +1,41 @@
+"""The encoder–decoder of a recipe: new, from a BERT, or as it was saved."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from transformers import EncoderDecoderConfig
+
+from bertkit.errors import ModelError, Problem
+from bertkit.models.bert.bert import BertForMaskedLM
+from bertkit.models.bert.bert_config import BertConfig, read_config
+from bertkit.models.bert.transformer import EncoderDecoderModel, config
+from bertkit.models.encoder import Encoder, load_config, load_model
+from bertkit.models.untrusted import read_object
+
+
+def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -> EncoderDecoderModel:
+    """The model in the encoder's folder; or both halves from one BERT, whose layers get new attention to the source.
+
+    Rothe et al. 2020 (arXiv 1907.12461) call the second one BERT2BERT. start, end: ids of the tokens around a target.
+    Raises ModelError where the encoder is neither, and as `load_model` does.
+    """
+    ids = {"decoder_start_token_id": start, "eos_token_id": end}
+    if encoder.config:
+        return EncoderDecoderModel(config(cast(BertConfig, encoder.config), **ids))
+    kind = read_object(encoder.folder / "config.json").get("model_type")
+    if kind == EncoderDecoderConfig.model_type:
+        own = load_config(encoder.folder)
+        return cast(
+            EncoderDecoderModel, load_model(encoder, EncoderDecoderModel, {}, new_head=new_head, own_config=own)
+        )
+    if kind != "bert":
+        what = f"{encoder.name!r} is a {kind}, and both halves of this model are BERTs"
+        raise ModelError(Problem("model.name", what, "Name a BERT, such as google-bert/bert-base-uncased."))
+    own_config = read_config(encoder.folder)
+    found = load_model(encoder, BertForMaskedLM, {}, new_head=new_head, own_config=own_config)
+    model = EncoderDecoderModel(config(own_config, **ids))
+    # All but the pooler, which nothing reads, and the attention to the source.
+    model.encoder.load_state_dict(found.get_submodule("bert").state_dict(), strict=False)
+    model.decoder.load_state_dict(found.state_dict(), strict=False)
+    return model

@@ -1,0 +1,183 @@
+"""Text to text: translation, simplification, correction, summaries; an encoder–decoder Transformer of two BERTs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from bertkit.data.rows import Columns
+from bertkit.data.schema import LARGE, Answer, Column, Finding, Schema
+from bertkit.data.table import numbers, required
+from bertkit.encoding.pieces import tokenize
+from bertkit.encoding.texts import encode_texts
+from bertkit.errors import ModelError, Problem, RecipeError, extras_required
+from bertkit.evaluation import translation
+from bertkit.evaluation.baselines import enough
+from bertkit.evaluation.intervals import Scores
+from bertkit.evaluation.translation import Translations
+from bertkit.models.encoder import Encoder
+from bertkit.tasks.base import Batch, Task, TaskOptions
+from bertkit.tasks.labels import length_findings
+from bertkit.text import part_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from torch import Tensor
+    from transformers import PretrainedConfig, PreTrainedModel
+
+IGNORED = -100  # the label of padding
+
+
+class Generation(BaseModel):
+    """How answers are generated; names are those of transformers' GenerationConfig."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    max_new_tokens: int = Field(64, ge=1, description="Tokens of the longest answer.")
+    num_beams: int = Field(1, ge=1, le=100, description="Beams of the beam search; 1 is greedy.")
+    length_penalty: float = Field(
+        1.0, description="Above 0 favours longer answers of the beam search, below 0 shorter."
+    )
+
+
+class Text2TextGenerationOptions(TaskOptions):
+    """What a recipe may say under `task:`."""
+
+    metrics: ClassVar[frozenset[str]] = frozenset(translation.METRICS)
+    name: Literal["text2text-generation"]
+    generation: Generation = Field(Generation(), description="How answers are generated.")
+
+
+@final
+@dataclass(frozen=True)
+class Text2TextGeneration(Task[Text2TextGenerationOptions]):
+    """A target text from a source text (Vaswani et al. 2017), trained on the tokens of the target one after another.
+
+    The model is transformers' EncoderDecoderModel of two BERTs. With labels `forward` scores the target, and without
+    them it generates one, so that `reduce` keeps the ids of the answer and `decode` only spells them.
+    """
+
+    Options = Text2TextGenerationOptions
+    name = "text2text-generation"
+    schema = Schema(
+        columns={"text": Column("text", "the source"), "target": Column("text", "the text to be generated from it")},
+        inputs=(frozenset({"text"}),),
+        targets=("target",),
+    )
+    chunk_size = 1024
+    padding: ClassVar[dict[str, int]] = {"labels": IGNORED}
+
+    def __post_init__(self) -> None:
+        """Raises RecipeError on answers longer than the model's positions, ModelError on a tokenizer without ends."""
+        longest = self.options.generation.max_new_tokens
+        if longest > self.max_length:
+            what = f"{longest} tokens, but the model generates at most {self.max_length}"
+            raise RecipeError(Problem("task.generation.max_new_tokens", what, "Lower it, or raise model.max_length."))
+        if self.tokenizer.cls_token_id is None or self.tokenizer.sep_token_id is None:
+            what = "the tokenizer has no [CLS] or no [SEP], between which BERT's texts are"
+            raise ModelError(Problem("model.name", what, "Use a BERT."))
+
+    # --- from a recipe, or from a model not trained by bertkit
+
+    @classmethod
+    def settle(cls, options: Text2TextGenerationOptions, rows: Dataset, class_names: Sequence[str]) -> dict[str, Any]:
+        """Nothing. Raises UserError where sacrebleu is not installed."""
+        with extras_required():
+            import sacrebleu  # noqa: F401
+        return {}
+
+    @classmethod
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
+        """Greedy, 64 tokens at most."""
+        return {}, None
+
+    def describe(self) -> str:
+        """Such as `texts of at most 64 tokens, greedy`."""
+        options = self.options.generation
+        how = "greedy" if options.num_beams == 1 else f"{options.num_beams} beams"
+        return f"texts of at most {options.max_new_tokens} tokens, {how}"
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        return translation.METRICS
+
+    # --- rows -> features -> model -> loss
+
+    def encode(self, rows: Dataset) -> Columns:
+        """Sources as the tokenizer's inputs, cut at the end; `labels`, the tokens of the target and [SEP]."""
+        limits: dict[str, Any] = {"max_length": self.max_length, "overflow": "truncate", "stride": 0}
+        columns = encode_texts(self.tokenizer, [rows["text"][:]], **limits)
+        if "target" in rows.column_names:
+            targets = [each.ids for each in tokenize(self.tokenizer, rows["target"][:])]
+            room = self.max_length - 1
+            columns["labels"] = [[*ids[:room], self.tokenizer.sep_token_id] for ids in targets]
+            columns["lost_target"] = [max(len(ids) - room, 0) for ids in targets]
+        return Columns(columns)
+
+    def check(self, features: Dataset, split: str) -> Iterator[Finding]:
+        """Lengths of the sources, and what of the targets was cut."""
+        yield from length_findings(features, split, self.max_length)
+        lost = numbers(features, "lost_target") if "lost_target" in features.column_names else np.zeros(1)
+        if cut := int((lost > 0).sum()):
+            what = f"{split}: {part_of(cut, len(lost), 'target')} truncated at {self.max_length} tokens"
+            yield Finding("warn" if cut >= LARGE * len(lost) else "note", what, "Raise model.max_length.")
+
+    def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
+        """An encoder–decoder as it was saved, or both halves from one BERT (Rothe et al. 2020)."""
+        from bertkit.models.bert.warm_start import encoder_decoder
+
+        start, end = int(self.tokenizer.cls_token_id), int(self.tokenizer.sep_token_id)
+        return encoder_decoder(encoder, start=start, end=end, new_head=new_head)
+
+    def forward(self, model: Any, batch: Batch) -> Any:
+        """With labels the logits of the target, `(batch, target, vocab)`; without, generated ids, `(batch, tokens)`."""
+        from accelerate.utils.other import extract_model_from_parallel
+
+        from bertkit.models.bert.transformer import shift_right
+
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        alone = extract_model_from_parallel(model)
+        if "labels" in batch:
+            return model(**inputs, decoder_input_ids=shift_right(batch["labels"], alone.config))
+        return alone.generate(**inputs, **self.options.generation.model_dump())
+
+    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """The cross-entropy of the target tokens and [SEP], with smoothed labels (Vaswani et al. 2017, section 5.4)."""
+        from torch.nn import functional as F
+
+        logits, labels = outputs.logits.float().flatten(0, 1), batch["labels"].flatten()
+        return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing)
+
+    def count(self, batch: Batch) -> float:
+        """Target tokens, [SEP] included."""
+        return float((batch["labels"] != IGNORED).sum())
+
+    # --- outputs -> answers -> scores
+
+    def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
+        """`tokens`, `(features, tokens)`: the generated ids after the start token."""
+        return {"tokens": outputs[:, 1:]}
+
+    def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
+        """Per row `generated_text`; `finished`: it ended before `max_new_tokens`; `truncated`: the source was cut."""
+        end = self.tokenizer.sep_token_id
+        return [
+            {
+                "generated_text": self.tokenizer.decode(ids, skip_special_tokens=True),
+                "finished": end in ids,
+                "truncated": lost > 0,
+            }
+            for ids, lost in zip((item.tolist() for item in items), features["lost"][:], strict=True)
+        ]
+
+    def grade(self, answers: Sequence[Answer], rows: Dataset) -> Translations:
+        required(rows, "target")
+        return Translations([answer["generated_text"] for answer in answers], rows["target"][:])
+
+    def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:
+        """The source itself; the target of the nearest source of train."""
+        known = enough(train)
+        return translation.baselines(known["text"][:], known["target"][:], rows["text"][:], rows["target"][:])
