@@ -10,7 +10,7 @@ from cases import EVEN, TEXTS, encoder
 from small import write_rows
 
 import bertkit
-from bertkit.errors import ModelError, RecipeError
+from bertkit.errors import RecipeError
 from bertkit.models.bert.warm_start import encoder_decoder
 from bertkit.models.encoder import load_tokenizer
 from bertkit.recipe.recipe import load_recipe
@@ -30,7 +30,12 @@ def run(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory):
 task: {{name: text2text-generation, generation: {{max_new_tokens: 16, num_beams: 2}}}}
 model: {{name: {tiny_encoder}, max_length: 32}}
 data: {{source: {{train: {folder}/train.jsonl, validation: {folder}/validation.jsonl}}}}
-training: {{num_train_epochs: 100, learning_rate: 1e-2, per_device_train_batch_size: 4, label_smoothing_factor: 0.1, eval_strategy: "no"}}
+training:
+  num_train_epochs: 100
+  learning_rate: 1e-2
+  per_device_train_batch_size: 4
+  label_smoothing_factor: 0.1
+  eval_strategy: "no"
 """
     (folder / "recipe.yaml").write_text(text, encoding="utf-8")
     return train(load_recipe(folder / "recipe.yaml"), folder / "run")
