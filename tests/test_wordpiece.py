@@ -30,7 +30,7 @@ from transformers import AutoTokenizer, BertTokenizer
 import bertkit
 from bertkit.data.readers import read_texts
 from bertkit.errors import DataError, ModelError
-from bertkit.models.bert.wordpiece import BERT_LAYOUT, SPECIALS, _cut, reserved, train_wordpiece
+from bertkit.models.bert.wordpiece import BERT_LAYOUT, SPECIALS, cut, reserved, train_wordpiece
 from bertkit.sections import DataSpec
 
 SAMPLES = Path(bertkit.__file__).parent / "samples" / "sentiment"
@@ -173,14 +173,14 @@ def test_a_vocabulary_is_as_large_as_was_asked_for_or_says_so(corpus: Path, tmp_
     assert [tokenizer.convert_tokens_to_ids(token) for token in SPECIALS] == [0, 100, 101, 102, 103]
     assert "requested" not in caplog.text
     assert "no room" not in caplog.text
-    assert "1,200 word pieces" in caplog.text
+    assert "1,200 tokens" in caplog.text
     (tmp_path / "few.txt").write_text("low lower lowest\n" * 9)
     caplog.clear()
     assert len(train_wordpiece([tmp_path / "few.txt"], tmp_path / "few", vocab_size=60)) == 24
     assert "no more than these, of 60 requested" in caplog.text
     assert "no room for BERT's own ids" in caplog.text
     assert "9 texts, 27 words, 7 characters\n" in caplog.text
-    assert "1.00 word pieces per word, 0.000 % of them [UNK]" in caplog.text
+    assert "1.00 tokens per word, 0.000 % of them [UNK]" in caplog.text
 
 
 def test_rare_characters_are_left_out_and_counted(tmp_path: Path, caplog: Any) -> None:
@@ -291,7 +291,7 @@ def test_one_corpus_in_two_formats_and_two_files_gives_the_same(corpus: Path, tm
 
 @given(st.text(alphabet="ab \n", max_size=60), st.integers(1, 9))
 def test_long_texts_are_cut_at_blanks_and_nothing_is_lost(text: str, size: int) -> None:
-    pieces = list(_cut(text, size))
+    pieces = list(cut(text, size))
     assert "".join(pieces) == text
     assert all(len(piece) <= size for piece in pieces)
     if all(len(word) < size for word in text.split()):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import processes
-from bertkit.cli.shared import COLUMN, LAYOUT, OVERRIDES, RECIPE, argument, command, files_and_overrides, flag, path
+from bertkit.cli.shared import LAYOUT, OVERRIDES, RECIPE, argument, command, files_and_overrides, flag, path
 from bertkit.errors import Problem, UserError
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.text import columns
@@ -146,20 +146,34 @@ def audit(source: str, rest: list[str], output_dir: Path, **files: Any) -> None:
 
 
 @command(
-    "train a WordPiece tokenizer, as BERT's, on texts",
+    "train a tokenizer on texts: WordPiece, as BERT's, or byte-level BPE",
     LAYOUT,
     argument("--input", "txt, csv, tsv, xlsx, json, jsonl, parquet or arrow", nargs="+", required=True, metavar="FILE"),
     path("--output", "a new folder", "DIR", required=True),
-    argument("--vocab-size", "word pieces", default=30522),
+    argument("--vocab-size", "tokens", default=30522),
+    flag("--byte-level", "BPE of bytes, as RoBERTa's, which keeps texts as they are: for models that generate texts"),
     flag("--cased", "keep case and accents; by default they are removed"),
     argument("--min-frequency", "minimum count of a pair to be merged", default=2),
     argument("--limit-alphabet", "maximum number of different characters", default=1000),
-    COLUMN,
+    argument("--column", "columns of texts", dest="columns", default=["text"], nargs="+", metavar="NAME"),
     argument("--max-length", "maximum tokens of the model's input", default=512),
 )
-def tokenizer_train(rest: list[str], input: list[str], output: Path, cased: bool, **options: Any) -> None:
+def tokenizer_train(
+    rest: list[str],
+    input: list[str],
+    output: Path,
+    byte_level: bool,
+    cased: bool,
+    limit_alphabet: int,
+    **options: Any,
+) -> None:
+    from bertkit.models.bert.byte_level import train_byte_level
     from bertkit.models.bert.wordpiece import train_wordpiece
     from bertkit.recipe.recipe import parse_layout
 
     files, overrides = files_and_overrides([*input, *rest])
-    train_wordpiece(files, output, lowercase=not cased, spec=parse_layout(overrides), **options)
+    spec = parse_layout(overrides)
+    if byte_level:
+        train_byte_level(files, output, spec=spec, **options)
+    else:
+        train_wordpiece(files, output, lowercase=not cased, limit_alphabet=limit_alphabet, spec=spec, **options)

@@ -17,6 +17,7 @@ from bertkit.data.brat import brat_rows, is_brat
 from bertkit.data.disk_list import AT_A_TIME, DiskList
 from bertkit.data.exports import survey
 from bertkit.data.memory import stored_files
+from bertkit.data.parallel import parallel_files, parallel_rows, stem_of
 from bertkit.data.readers import COMPRESSIONS, FORMATS, format_of, read_rows, row_prefix, suffix_of
 from bertkit.data.schema import Finding, Source, mapped_columns
 from bertkit.data.splits import SPLITS, VALIDATION, match_splits
@@ -99,11 +100,11 @@ def _beir_parts(beir: Beir, split: str, name: str) -> list[Part]:
 def find_files(spec: DataSpec) -> dict[str, list[Path]] | None:
     """Split -> files of a local source; None for a Hub data set. Raises DataError with all that is wrong."""
     if isinstance(spec.source, dict):
-        return _named_files(spec.source)
+        return _named_files(spec.source, spec)
     path = _path(spec.source)
     if path.is_dir() and not is_brat(path):
         return _folder(path, spec)
-    if path.exists():
+    if path.exists() or parallel_files(path, spec):
         return {"train": [path]}
     like_a_file = suffix_of(path) in FORMATS or path.suffix in COMPRESSIONS
     if like_a_file or spec.source.startswith((".", "/", "~")) or spec.source.count("/") > 1 or "\\" in spec.source:
@@ -116,7 +117,7 @@ def samples_folder() -> Path:
     return Path(str(files("bertkit").joinpath("samples")))
 
 
-def _named_files(source: Mapping[str, str | list[str]]) -> dict[str, list[Path]]:
+def _named_files(source: Mapping[str, str | list[str]], spec: DataSpec) -> dict[str, list[Path]]:
     problems = Problems()
     for split in source:
         if split not in SPLITS:
@@ -125,7 +126,7 @@ def _named_files(source: Mapping[str, str | list[str]]) -> dict[str, list[Path]]
     found = {k: [Path(p).expanduser() for p in ([v] if isinstance(v, str) else v)] for k, v in source.items()}
     for paths in found.values():
         for path in paths:
-            if not path.is_file() and not is_brat(path):
+            if not path.is_file() and not is_brat(path) and not parallel_files(path, spec):
                 what = "is a folder; a file is needed here" if path.is_dir() else "no such file"
                 what = "is not a regular file" if path.exists() and not path.is_dir() else what
                 problems.add(str(path), f"{what} (looked from {Path.cwd()})")
@@ -146,7 +147,10 @@ def _path(source: str) -> Path:
 
 
 def _folder(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
-    """The files of a folder by split: train.csv, dev.jsonl.gz, shards as train-00000-of-00002.parquet; or of data/."""
+    """The files of a folder by split: train.csv, dev.jsonl.gz, shards as train-00000-of-00002.parquet; or of data/.
+
+    Of parallel texts, train.en and train.de, what their names begin with.
+    """
     by_name, wanted = _saved(folder) or _by_name(folder, spec), {*SPLITS, *VALIDATION, *(spec.splits or {}).values()}
     if wanted.isdisjoint(by_name) and (folder / "data").is_dir():
         by_name = _by_name(folder / "data", spec)
@@ -170,6 +174,8 @@ def _by_name(folder: Path, spec: DataSpec) -> dict[str, list[Path]]:
     for path in sorted(p for p in folder.iterdir() if p.is_file() or is_brat(p)):
         if path.is_dir():
             by_name[path.name] = [path]
+        elif stem := stem_of(path, spec):
+            by_name[stem.name] = [stem]
         elif spec.format or suffix_of(path) in FORMATS:
             plain = path.with_suffix("") if path.suffix in COMPRESSIONS else path
             by_name.setdefault(_SHARD.sub("", plain.stem), []).append(path)
@@ -214,10 +220,14 @@ def _file_parts(paths: Sequence[Path], spec: DataSpec, name: str = "") -> list[P
 
 
 def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
-    problems, brat = Problems(name), path.is_dir()
-    rows = brat_rows(path, problems) if brat else read_rows(path, spec, problems)
+    problems = Problems(name)
+    if path.is_dir():
+        rows, prefix = brat_rows(path, problems), f"{name}, document "
+    elif files := {} if path.is_file() else parallel_files(path, spec):
+        rows, prefix = parallel_rows(files, spec), f"{name}.{{{','.join(files)}}}:"
+    else:
+        rows, prefix = read_rows(path, spec, problems), row_prefix(name, format_of(path, spec))
     first = next(rows)
-    prefix = f"{name}, document " if brat else row_prefix(name, format_of(path, spec))
     rows = chain([first], rows)
     if problems.export is None:
         return Part(name, prefix, list(first[1]), rows, problems.class_names, problems.findings)

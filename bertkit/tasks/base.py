@@ -122,7 +122,8 @@ class Task(ABC, Generic[O]):
     @abstractmethod
     def encode(self, rows: Dataset) -> Dataset:
         """A chunk of rows -> features. A row may give several; `row` says which, `length` counts tokens, and
-        `unread` is that of `encoding.pieces`, where there are texts.
+        `unread` is that of `encoding.pieces`, where there are texts. Of tasks that generate a text, `target_length`
+        counts the tokens of the target.
 
         Rows and features are Datasets, or `Columns`, which have the methods of Dataset that tasks use. Columns named in
         `tokenizer.model_input_names` go to the model. Raises RowsError for rows that cannot be read.

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from bertkit.data.rows import Columns
 from bertkit.data.schema import LARGE, Answer, Column, Finding, Schema
 from bertkit.data.table import numbers, required
+from bertkit.encoding.lengths import length_findings
 from bertkit.encoding.pieces import tokenize
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, Problem, RecipeError, extras_required
@@ -21,7 +22,6 @@ from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.translation import Translations
 from bertkit.models.encoder import Encoder
 from bertkit.tasks.base import Batch, Task, TaskOptions
-from bertkit.tasks.labels import length_findings
 from bertkit.text import part_of
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
             targets = [each.ids for each in tokenize(self.tokenizer, rows["target"][:])]
             room = self.max_length - 1
             columns["labels"] = [[*ids[:room], self.tokenizer.sep_token_id] for ids in targets]
+            columns["target_length"] = [len(ids) for ids in columns["labels"]]
             columns["lost_target"] = [max(len(ids) - room, 0) for ids in targets]
         return Columns(columns)
 
@@ -133,7 +134,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         return encoder_decoder(encoder, start=start, end=end, new_head=new_head)
 
     def forward(self, model: Any, batch: Batch) -> Any:
-        """With labels the logits of the target, `(batch, target, vocab)`; without, generated ids, `(batch, tokens)`."""
+        """With labels the logits of the target, `(tokens, vocab)`; without, generated ids, `(batch, length)`."""
         from accelerate.utils.other import extract_model_from_parallel
 
         from bertkit.models.bert.transformer import shift_right
@@ -141,15 +142,16 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         alone = extract_model_from_parallel(model)
         if "labels" in batch:
-            return model(**inputs, decoder_input_ids=shift_right(batch["labels"], alone.config))
+            shifted = shift_right(batch["labels"], alone.config)
+            return model(**inputs, decoder_input_ids=shifted, position=batch["labels"] != IGNORED)
         return alone.generate(**inputs, **self.options.generation.model_dump())
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """The cross-entropy of the target tokens and [SEP], with smoothed labels (Vaswani et al. 2017, section 5.4)."""
         from torch.nn import functional as F
 
-        logits, labels = outputs.logits.float().flatten(0, 1), batch["labels"].flatten()
-        return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing)
+        labels = batch["labels"][batch["labels"] != IGNORED]
+        return F.cross_entropy(outputs.logits.float(), labels, reduction="sum", label_smoothing=label_smoothing)
 
     def count(self, batch: Batch) -> float:
         """Target tokens, [SEP] included."""

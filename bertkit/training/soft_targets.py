@@ -18,7 +18,7 @@ from bertkit.tasks.base import Batch
 from bertkit.tasks.labels import weight_tensor
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.tasks.question_answering import QuestionAnswering
-from bertkit.tasks.text2text_generation import IGNORED, Text2TextGeneration
+from bertkit.tasks.text2text_generation import Text2TextGeneration
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.tasks.text_ranking import TextRanking
 from bertkit.tasks.token_classification import TokenClassification
@@ -133,8 +133,7 @@ def _masked_tokens_loss(task: Pretraining, outputs: Any, batch: Batch, temperatu
 
 def _target_tokens_loss(task: Text2TextGeneration, outputs: Any, batch: Batch, temperature: float) -> Tensor:
     """KL of each target token."""
-    known = batch["labels"] != IGNORED
-    return soft_losses.kl(outputs.logits[known], batch["soft"][known], temperature).sum()
+    return soft_losses.kl(outputs.logits, batch["soft"], temperature).sum()
 
 
 VECTORS = SoftTargets(

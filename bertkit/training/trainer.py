@@ -83,6 +83,8 @@ class TaskTrainer(CheckpointTrainer):
 
     def get_train_dataloader(self) -> EpochLoader:
         lengths, units = numbers(self.features, "length"), self.task.units(self.features)
+        if "target_length" in self.features.column_names:  # both texts are padded
+            lengths = np.maximum(lengths, numbers(self.features, "target_length"))
         division = {
             "accumulation": self.args.gradient_accumulation_steps,
             "world": self.args.world_size,

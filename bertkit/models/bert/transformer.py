@@ -161,13 +161,16 @@ class BertLMHeadModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         source: Tensor,
         source_mask: Tensor | None = None,
         cache: EncoderDecoderCache | None = None,
+        position: Tensor | None = None,
     ) -> Tensor:
-        """The logits of each next token, `(batch, target, vocab)`.
+        """The logits of each next token, `(batch, target, vocab)`; with a position, `(chosen, vocab)`.
 
         input_ids: `(batch, target)`. source: the encoder's last states, `(batch, source, hidden)`. source_mask: 1 where
-        there is text, `(batch, source)`. cache: of the tokens before these; these are added to it.
+        there is text, `(batch, source)`. cache: of the tokens before these; these are added to it. position: true
+        where logits are wanted, `(batch, target)`.
         """
-        return cast(Tensor, self.cls.predictions(self.bert(input_ids, source, source_mask, cache)))
+        x = self.bert(input_ids, source, source_mask, cache)  # (batch, target, hidden)
+        return cast(Tensor, self.cls.predictions(x if position is None else x[position]))
 
 
 # --- both
@@ -207,6 +210,7 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
         past_key_values: EncoderDecoderCache | None = None,
         labels: Tensor | None = None,
         label_smoothing: float = 0.0,
+        position: Tensor | None = None,
         use_cache: bool | None = None,
         return_dict: bool = True,
     ) -> Seq2SeqLMOutput:
@@ -214,10 +218,12 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
 
         input_ids and attention_mask: `(batch, source)`. decoder_input_ids: `(batch, target)`; None: made of the labels.
         encoder_outputs: of the source, computed before. labels: the ids to be predicted, `(batch, target)`, -100 for
-        padding. label_smoothing: ε of section 5.4. past_key_values: the cache, to which this call's tokens are added.
-        use_cache and return_dict: what `generate` of transformers passes; they change nothing.
+        padding. label_smoothing: ε of section 5.4. position: without labels, true where logits are wanted, `(batch,
+        target)`; None: everywhere. past_key_values: the cache, to which this call's tokens are added. use_cache and
+        return_dict: what `generate` of transformers passes; they change nothing.
 
-        Returns `logits`, `(batch, target, vocab)`, and with labels `loss`, the mean cross-entropy per target token.
+        Returns `logits`, `(batch, target, vocab)`, with a position `(chosen, vocab)`, and with labels `loss`, the mean
+        cross-entropy per target token.
         Raises ModelError on more tokens than positions, ValueError without a target.
         """
         if encoder_outputs is None:
@@ -227,7 +233,7 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
                 raise ValueError("decoder_input_ids or labels are needed")
             decoder_input_ids = shift_right(labels, self.config)
         source = encoder_outputs.last_hidden_state  # (batch, source, hidden)
-        logits = self.decoder(decoder_input_ids, source, attention_mask, past_key_values)
+        logits = self.decoder(decoder_input_ids, source, attention_mask, past_key_values, position)
         return Seq2SeqLMOutput(
             loss=mean_loss(logits, labels, label_smoothing),
             logits=logits,

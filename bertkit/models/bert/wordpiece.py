@@ -6,14 +6,14 @@ import logging
 import os
 import random
 import shutil
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from tokenizers import Tokenizer, models, trainers
-from tokenizers.normalizers import BertNormalizer
+from tokenizers.normalizers import BertNormalizer, Normalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertTokenizer, PreTrainedTokenizerBase
 
@@ -30,6 +30,7 @@ BERT_LAYOUT = (  # ids 0 to 998 of BERT's published vocabulary, whose characters
     *SPECIALS[1:],
     *(f"[unused{n}]" for n in range(99, 994)),
 )
+SMALLEST = {"vocab_size": len(SPECIALS) + 1, "min_frequency": 1, "limit_alphabet": 1, "max_length": 3}
 PART = 10_000  # characters that are processed at a time
 SAMPLE, SAMPLE_PART = 500, 1_000  # texts, and characters of each, that are reported on
 
@@ -44,38 +45,45 @@ def train_wordpiece(
     lowercase: bool = True,
     min_frequency: int = 2,
     limit_alphabet: int = 1000,
-    column: str = "text",
+    columns: Sequence[str] = ("text",),
     max_length: int = 512,
     spec: DataSpec | None = None,
 ) -> PreTrainedTokenizerBase:
     """Train WordPiece on the texts of `files`, write a folder that AutoTokenizer opens, and return that tokenizer.
 
-    files: see `read_texts`, written as `spec` says; missing texts are skipped. They are read twice, and only the counts
-    of words are held in memory. output: a new or an empty folder. vocab_size: of the result, special tokens included
-    (see `reserved`). min_frequency: of pairs that are merged. limit_alphabet: how many characters are learned, the most
-    frequent; words with any other become [UNK]. max_length: tokens that the model will read. The same texts and
-    settings give the same bytes.
+    files: see `read_texts`, written as `spec` says; missing texts are skipped. They are read twice for each of
+    `columns`, and only the counts of words are held in memory. output: a new or an empty folder. vocab_size: of the
+    result, special tokens included (see `reserved`). min_frequency: of pairs that are merged. limit_alphabet: how many
+    characters are learned, the most frequent; words with any other become [UNK]. max_length: tokens that the model will
+    read. The same texts and settings give the same bytes.
 
     Raises DataError, with all that is wrong with the settings or the files, and ModelError where the written
     tokenizer does not read as the trained one. Then nothing is left behind.
     """
-    _check_settings(files, output, vocab_size, min_frequency, limit_alphabet, max_length)
+    sizes = {"vocab_size": vocab_size, "min_frequency": min_frequency, "limit_alphabet": limit_alphabet}
+    check_settings(files, output, {**sizes, "max_length": max_length})
     normalizer, layout = BertNormalizer(lowercase=lowercase), reserved(vocab_size)
-    read = partial(read_texts, spec=spec or DataSpec(source="-"), column=column, skip_missing=True)
-    corpus = _scan(files, read, normalizer)
+    read = reader(columns, spec)
+    corpus = scan(files, read, normalizer)
     alphabet = corpus.alphabet(limit_alphabet)
     if (needed := len(layout) + len(alphabet)) > vocab_size:
         what = f"{vocab_size:,} is too small: {len(layout)} are special, {len(alphabet):,} are the alphabet"
         fix = f"Take more than {needed:,}, or learn fewer characters (limit_alphabet)."
         raise DataError(Problem("vocab_size", what, fix))
-    parts = (part for file in files for each in read(file) for part in _cut(each.text, PART))
+    parts = (part for file in files for each in read(file) for part in cut(each.text, PART))
     tokens = [*layout, *_learn(parts, normalizer, alphabet, vocab_size - len(layout), min_frequency)]
     vocab = {token: index for index, token in enumerate(tokens)}
-    output = Path(os.path.realpath(output))
-    _write(BertTokenizer(vocab=vocab, do_lower_case=lowercase, model_max_length=max_length), tokens, output)
+    trained = BertTokenizer(vocab=vocab, do_lower_case=lowercase, model_max_length=max_length)
+    write(trained, output, {"vocab.txt": "".join(f"{token}\n" for token in tokens)})
     tokenizer = load_tokenizer(output, split_special_tokens=False)
-    _report(tokenizer, corpus, limit_alphabet, vocab_size)
+    report(tokenizer, corpus, vocab_size, limit_alphabet)
     return tokenizer
+
+
+def reader(columns: Sequence[str], spec: DataSpec | None) -> Callable[[Path], Iterator[TextRow]]:
+    """What streams the texts in these columns of a file, one column after the other; see `read_texts`."""
+    layout = spec or DataSpec(source="-")
+    return lambda file: (row for column in columns for row in read_texts(file, layout, column, skip_missing=True))
 
 
 def reserved(vocab_size: int) -> tuple[str, ...]:
@@ -89,10 +97,10 @@ def reserved(vocab_size: int) -> tuple[str, ...]:
 
 
 @dataclass
-class _Corpus:
-    """Statistics of the first reading."""
+class Corpus:
+    """Statistics of the first reading. normalizer: of the tokenizer."""
 
-    normalizer: BertNormalizer
+    normalizer: Normalizer
     texts: int = 0
     parts: int = 0
     words: int = 0  # between spaces
@@ -114,7 +122,7 @@ class _Corpus:
         self.parts += 1
         index = len(self.sample) if len(self.sample) < SAMPLE else self.draw.randrange(self.parts)
         if index < SAMPLE:  # every part with the same probability: algorithm R (Vitter 1985)
-            self.sample[index : index + 1] = [next(_cut(part, SAMPLE_PART))]
+            self.sample[index : index + 1] = [next(cut(part, SAMPLE_PART))]
 
     def alphabet(self, limit: int) -> list[str]:
         """The `limit` most frequent characters; then, as ##c, those that continue words. Both are sorted."""
@@ -123,13 +131,14 @@ class _Corpus:
         return [*chosen, *(f"##{char}" for char in chosen if char in self.continuing)]
 
 
-def _scan(files: Sequence[Path], read: Callable[[Path], Iterator[TextRow]], normalizer: BertNormalizer) -> _Corpus:
-    corpus, problems = _Corpus(normalizer), list[Problem]()
+def scan(files: Sequence[Path], read: Callable[[Path], Iterator[TextRow]], normalizer: Normalizer) -> Corpus:
+    """Read everything once. Raises DataError with all that is wrong, or where there are no words."""
+    corpus, problems = Corpus(normalizer), list[Problem]()
     for file in files:
         try:
             for each in read(file):
                 corpus.texts += bool(each.text.strip())
-                for part in _cut(each.text, PART):
+                for part in cut(each.text, PART):
                     corpus.add(part)
         except DataError as error:
             problems += error.problems
@@ -140,7 +149,7 @@ def _scan(files: Sequence[Path], read: Callable[[Path], Iterator[TextRow]], norm
     return corpus
 
 
-def _cut(text: str, size: int) -> Iterator[str]:
+def cut(text: str, size: int) -> Iterator[str]:
     """The text in parts of at most `size` characters, cut after spaces; a longer word is split."""
     start = 0
     while len(text) - start > size:
@@ -151,18 +160,12 @@ def _cut(text: str, size: int) -> Iterator[str]:
     yield text[start:]
 
 
-def _check_settings(
-    files: Sequence[Path], output: Path, vocab_size: int, min_frequency: int, limit_alphabet: int, max_length: int
-) -> None:
-    """Report all errors that are known before the first text is read."""
-    smallest = (
-        ("vocab_size", vocab_size, len(SPECIALS) + 1),
-        ("min_frequency", min_frequency, 1),
-        ("limit_alphabet", limit_alphabet, 1),
-        ("max_length", max_length, 3),
-    )
+def check_settings(files: Sequence[Path], output: Path, sizes: Mapping[str, int]) -> None:
+    """Raises DataError with all errors that are known before the first text is read. sizes: by SMALLEST's names."""
     problems = [
-        Problem(n, f"{value} is too small", f"Take {least} or more.") for n, value, least in smallest if value < least
+        Problem(name, f"{value} is too small", f"Take {SMALLEST[name]} or more.")
+        for name, value in sizes.items()
+        if value < SMALLEST[name]
     ]
     if not files:
         problems.append(Problem("", "no files to train on", "Name them: --input FILE."))
@@ -200,15 +203,17 @@ def _learn(
     return sorted(vocab, key=vocab.__getitem__)
 
 
-def _write(trained: BertTokenizer, tokens: Sequence[str], output: Path) -> None:
-    """Write the folder aside, open it again, compare, and only then give it its name.
+def write(trained: PreTrainedTokenizerBase, output: Path, more: Mapping[str, str]) -> None:
+    """Write the folder aside, open it again, compare, and only then give it its name. more: file name -> content.
 
     AutoTokenizer builds the tokenizer from the vocabulary and the settings, other programs from tokenizer.json.
     """
+    output = Path(os.path.realpath(output))
     aside = output.with_name(f".{output.name}.{os.getpid()}.writing")
     try:
         save_tokenizer(trained, aside)
-        write_text(aside / "vocab.txt", "".join(f"{token}\n" for token in tokens))
+        for name, content in more.items():
+            write_text(aside / name, content)
         opened = load_tokenizer(aside, split_special_tokens=False)
         written = {"AutoTokenizer": opened.backend_tokenizer}
         written["tokenizer.json"] = Tokenizer.from_file(str(aside / "tokenizer.json"))
@@ -228,20 +233,24 @@ def _settings(tokenizer: PreTrainedTokenizerBase) -> list[object]:
     return [type(tokenizer), tokenizer.special_tokens_map, tokenizer.model_max_length, tokenizer.model_input_names]
 
 
-def _report(tokenizer: PreTrainedTokenizerBase, corpus: _Corpus, limit_alphabet: int, vocab_size: int) -> None:
+def report(
+    tokenizer: PreTrainedTokenizerBase, corpus: Corpus, vocab_size: int, limit_alphabet: int = sys.maxunicode
+) -> None:
+    """Log what the tokenizer is, and how it reads a sample of the corpus."""
     known = sum(not char.isspace() for char in corpus.characters)
     rare = f", {known - limit_alphabet:,} rarer ones become [UNK]" if known > limit_alphabet else ""
     logger.info("%s texts, %s words, %s characters%s", f"{corpus.texts:,}", f"{corpus.words:,}", f"{known:,}", rare)
-    special = ", ".join(f"{token} {tokenizer.convert_tokens_to_ids(token)}" for token in SPECIALS)
-    logger.info("%s word pieces in %s: %s", f"{len(tokenizer):,}", tokenizer.name_or_path, special)
-    if reserved(vocab_size) == SPECIALS:
+    special = ", ".join(f"{token} {tokenizer.convert_tokens_to_ids(token)}" for token in tokenizer.all_special_tokens)
+    logger.info("%s tokens in %s: %s", f"{len(tokenizer):,}", tokenizer.name_or_path, special)
+    if isinstance(tokenizer, BertTokenizer) and reserved(vocab_size) == SPECIALS:
         logger.info("a vocabulary this small has no room for BERT's own ids of special tokens")
     if len(tokenizer) < vocab_size:
         logger.warning("the corpus gives no more than these, of %s requested", f"{vocab_size:,}")
     ids = [i for each in tokenizer(corpus.sample, verbose=False, add_special_tokens=False)["input_ids"] for i in each]
     words = sum(len(text.split()) for text in corpus.sample)
-    unknown = 100 * ids.count(tokenizer.convert_tokens_to_ids("[UNK]")) / max(len(ids), 1)
-    logger.info("in a sample: %.2f word pieces per word, %.3f %% of them [UNK]", len(ids) / max(words, 1), unknown)
+    unknown = 100 * ids.count(tokenizer.unk_token_id) / max(len(ids), 1)
+    figures = len(ids) / max(words, 1), unknown, tokenizer.unk_token
+    logger.info("in a sample: %.2f tokens per word, %.3f %% of them %s", *figures)
     for text in [text for text in corpus.sample if text.strip()][:2]:
         example = " ".join(text.split())[:60]
         logger.info("  %s\n    %s", example, " ".join(tokenizer.tokenize(example)))
