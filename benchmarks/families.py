@@ -47,7 +47,7 @@ TRAINING = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1
 LORA, FREEZE = {"peft": {"r": 2}}, {"freeze": {"embeddings": True, "layers": 1}}
 CELLS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> case of tests/cases.py, sections of the recipe
     **{case: (case, {}) for case in "single-label pair multi-label regression windows ner-softmax ner-crf".split()},
-    **{case: (case, {}) for case in "qa similarity-cosent retrieval ranking-binary mlm".split()},
+    **{case: (case, {}) for case in "qa similarity-cosent retrieval ranking-binary text-to-text mlm".split()},
     **{f"{case}, LoRA": (case, LORA) for case in ("single-label", "ner-crf", "mlm")},
     **{f"{case}, freeze": (case, FREEZE) for case in ("single-label", "mlm")},
 }

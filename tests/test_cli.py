@@ -236,6 +236,7 @@ HINTED = [
     "similarity-in-batch",
     "retrieval",
     "ranking-binary",
+    "text-to-text",
     "mlm-nsp",
 ]
 

@@ -20,7 +20,7 @@ from bertkit.training.soft_targets import SOFT_TARGETS
 
 VECTORS = ("sentence-similarity", "retrieval")
 TABLES: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {
-    "audits/audit": (LABELS, ("retrieval", "text-ranking", "pretraining")),
+    "audits/audit": (LABELS, ("retrieval", "text-ranking", "text2text-generation", "pretraining")),
     "explain/targets": (TARGETS, ()),
     "export/extra_outputs": (EXTRA_OUTPUTS, ("question-answering", *VECTORS, "text2text-generation", "pretraining")),
     "report/task_pictures, reliability": (

@@ -84,9 +84,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 model = AutoModelForSeq2SeqLM.from_pretrained("PATH_OR_HUB_ID")
 tokenizer = AutoTokenizer.from_pretrained("PATH_OR_HUB_ID")
 inputs = tokenizer("your text", return_tensors="pt", return_token_type_ids=False)
-tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0], skip_special_tokens=True)""",
+tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)""",
         '"your text"',
-        "with the beams and lengths of training, and with a mark on truncated texts",
+        "the same text, with a mark on a source or an answer that was cut",
     ),
     "pretraining": Usage(
         """\

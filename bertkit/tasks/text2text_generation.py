@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from bertkit.data.rows import Columns
 from bertkit.data.schema import LARGE, Answer, Column, Finding, Schema
@@ -15,7 +14,7 @@ from bertkit.data.table import numbers, required
 from bertkit.encoding.lengths import length_findings
 from bertkit.encoding.pieces import tokenize
 from bertkit.encoding.texts import encode_texts
-from bertkit.errors import ModelError, Problem, RecipeError, extras_required
+from bertkit.errors import ModelError, Problem, RecipeError, extras_required, require_finite
 from bertkit.evaluation import translation
 from bertkit.evaluation.baselines import enough
 from bertkit.evaluation.intervals import Scores
@@ -41,6 +40,13 @@ class Generation(BaseModel):
     length_penalty: float = Field(
         1.0, description="Above 0 favours longer answers of the beam search, below 0 shorter."
     )
+
+    @field_validator("length_penalty")
+    @classmethod
+    def _of_beams(cls, given: float, info: ValidationInfo) -> float:
+        if given != 1.0 and info.data.get("num_beams") == 1:
+            raise ValueError("has no effect without beams: set num_beams too, or remove it")
+        return given
 
 
 class Text2TextGenerationOptions(TaskOptions):
@@ -116,27 +122,40 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
             columns["labels"] = [[*ids[:room], self.tokenizer.sep_token_id] for ids in targets]
             columns["target_length"] = [len(ids) for ids in columns["labels"]]
             columns["lost_target"] = [max(len(ids) - room, 0) for ids in targets]
+            spelled = zip(self._spelled(targets), rows["target"][:], strict=True)
+            columns["misspelled"] = [text.split() != target.split() for text, target in spelled]
         return Columns(columns)
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
-        """Lengths of the sources, and what of the targets was cut."""
+        """Lengths of the sources, what of the targets was cut, and what the tokenizer cannot spell."""
         yield from length_findings(features, split, self.max_length)
-        lost = numbers(features, "lost_target") if "lost_target" in features.column_names else np.zeros(1)
-        if cut := int((lost > 0).sum()):
-            what = f"{split}: {part_of(cut, len(lost), 'target')} truncated at {self.max_length} tokens"
-            yield Finding("warn" if cut >= LARGE * len(lost) else "note", what, "Raise model.max_length.")
+        if "lost_target" not in features.column_names:
+            return
+        limit, rows = f"{self.max_length} tokens", len(features)
+        fix = "A byte-level tokenizer spells any text: bertkit tokenizer train --byte-level"
+        for column, what, remedy in (
+            ("lost_target", f"truncated at {limit}", "Raise model.max_length."),
+            ("misspelled", "cannot be spelled with the tokenizer, so that no answer equals them", fix),
+        ):
+            if count := int((numbers(features, column) > 0).sum()):
+                level: Literal["warn", "note"] = "warn" if count >= LARGE * rows else "note"
+                yield Finding(level, f"{split}: {part_of(count, rows, 'target')} {what}", remedy)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         """An encoder–decoder as it was saved, or both halves from one BERT (Rothe et al. 2020)."""
         from bertkit.models.bert.warm_start import encoder_decoder
 
         start, end = int(self.tokenizer.cls_token_id), int(self.tokenizer.sep_token_id)
-        return encoder_decoder(encoder, start=start, end=end, new_head=new_head)
+        model = encoder_decoder(encoder, start=start, end=end, new_head=new_head)
+        saved: Any = model.generation_config  # so that transformers answers alike
+        saved.update(**self.options.generation.model_dump())
+        return model
 
     def forward(self, model: Any, batch: Batch) -> Any:
         """With labels the logits of the target, `(tokens, vocab)`; without, generated ids, `(batch, length)`."""
         from accelerate.utils.other import extract_model_from_parallel
 
+        from bertkit.models.bert.generation import generate
         from bertkit.models.bert.transformer import shift_right
 
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -144,7 +163,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         if "labels" in batch:
             shifted = shift_right(batch["labels"], alone.config)
             return model(**inputs, decoder_input_ids=shifted, position=batch["labels"] != IGNORED)
-        return alone.generate(**inputs, **self.options.generation.model_dump())
+        return generate(alone, inputs, self.options.generation.model_dump())
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """The cross-entropy of the target tokens and [SEP], with smoothed labels (Vaswani et al. 2017, section 5.4)."""
@@ -160,20 +179,22 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
     # --- outputs -> answers -> scores
 
     def reduce(self, outputs: Any, batch: Batch) -> dict[str, Tensor]:
-        """`tokens`, `(features, tokens)`: the generated ids after the start token."""
-        return {"tokens": outputs[:, 1:]}
+        """`tokens`, `(features, tokens)`: the generated ids; -1 where the outputs are not finite."""
+        return {"tokens": outputs}
 
     def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
         """Per row `generated_text`; `finished`: it ended before `max_new_tokens`; `truncated`: the source was cut."""
-        end = self.tokenizer.sep_token_id
+        require_finite(item.min() >= 0 for item in items)
+        end, answers = self.tokenizer.sep_token_id, [item.tolist() for item in items]
         return [
-            {
-                "generated_text": self.tokenizer.decode(ids, skip_special_tokens=True),
-                "finished": end in ids,
-                "truncated": lost > 0,
-            }
-            for ids, lost in zip((item.tolist() for item in items), features["lost"][:], strict=True)
+            {"generated_text": text, "finished": end in ids, "truncated": lost > 0}
+            for text, ids, lost in zip(self._spelled(answers), answers, features["lost"][:], strict=True)
         ]
+
+    def _spelled(self, ids: list[list[int]]) -> list[str]:
+        """The texts of these tokens, without special ones."""
+        texts: list[str] = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return texts
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Translations:
         required(rows, "target")
