@@ -163,8 +163,9 @@ def test_marginals_with_padding_and_forbidden_tags_pass_gradcheck() -> None:
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
     task, spec, teacher = teach(case, tiny_encoder, tmp_path / "teacher")
-    features = with_soft_targets(task.features(case.rows()), teacher)
-    batch = batch_of(task, features)
+    features, online = task.features(case.rows()), is_online(spec, task)
+    batch = batch_of(task, features if online else with_soft_targets(features, teacher))
+    batch |= {"soft": teacher.soft(batch)} if online else {}
     sizes = []
     for model in (teacher.predictor.model, task.model(encoder(tiny_encoder))):
         model.train()
