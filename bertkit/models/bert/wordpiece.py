@@ -111,6 +111,7 @@ class Corpus:
     draw: random.Random = field(default_factory=lambda: random.Random(0))
 
     def add(self, part: str) -> None:
+        """Count a part of a text."""
         text = self.normalizer.normalize_str(part)
         self.words += len(text.split())
         self.characters.update(text)
