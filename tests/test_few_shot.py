@@ -454,7 +454,8 @@ def test_auto_does_not_compare_several_processes_nor_contrasts_of_numbers(
     assert seen == ["head", "full-1", "full"]
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RecipeError, match="in a single process"):
-        folds.validated(job, Run(tmp_path / "run"))
+        bertkit.train(job.recipe, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_an_interrupted_auto_compares_nothing_again(

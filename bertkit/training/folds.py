@@ -20,7 +20,6 @@ from bertkit import processes
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer
 from bertkit.data.table import numbers
-from bertkit.errors import Problem, RecipeError
 from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.labels import GradedLabels
@@ -67,13 +66,10 @@ def cross_validate(recipe: Recipe, folder: str | Path, *, callbacks: Sequence[Tr
 def validated(job: Job, run: Run, callbacks: Sequence[TrainerCallback] = ()) -> tuple[Job, OutOfFold | None]:
     """The job, of `task.method: auto` with the best method, and what `cross_validated` returns for it.
 
-    The best method has the highest headline metric over the rows of all folds, then the lowest log loss. Raises
-    RecipeError where several processes would compare methods.
+    The best method has the highest headline metric over the rows of all folds, then the lowest log loss.
     """
     if dict(job.task.options).get("method") != "auto":
         return job, cross_validated(job, run, callbacks)
-    if processes.world() > 1:
-        raise RecipeError(Problem("task.method", "auto compares methods in a single process", "Name a method."))
     compared, table = dict[str, OutOfFold](), list[dict[str, Any]]()
     headline = job.recipe.training.get("metric_for_best_model", job.task.metrics[0])
     for method in METHODS if job.task.options.kind != "regression" else ("head", "full"):

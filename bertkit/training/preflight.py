@@ -17,6 +17,7 @@ from transformers import TrainingArguments
 from transformers.integrations import integration_utils
 
 from bertkit import data as sources
+from bertkit import processes
 from bertkit.data import Data
 from bertkit.data.folds import fold_rows
 from bertkit.data.memory import keep_rows
@@ -71,13 +72,16 @@ def check_hub(recipe: Recipe) -> None:
 
 def checked_job(recipe: Recipe, metrics: Sequence[Any] = ()) -> tuple[Job, list[Finding]]:
     """The job of a recipe, and the findings about its data and model. Raises UserError before anything is written."""
+    compares = dict(recipe.task).get("method") == "auto"
+    if compares and processes.world() > 1:
+        what, fix = "auto compares methods in a single process", "Name a method, or start it without torchrun."
+        raise RecipeError(Problem("task.method", what, fix))
     encoder = resolve_encoder(recipe.model)
     logger.info("encoder: %s (%s)", encoder.name, encoder.origin)
     task, data = prepare(recipe, encoder, metrics)
     logger.info("task: %s, %s", task.name, task.describe())
     features, findings = inspect(task, data)
     folds, divided = list[int](), list[Finding]()
-    compares = dict(recipe.task).get("method") == "auto"
     if count := recipe.folds or (AUTO_FOLDS if compares else 0):
         folds, divided = fold_rows(data, count, recipe.data.seed, task.schema.group_columns)
         if compares and (rows := len(data.rows["train"])) > MANY_ROWS:
