@@ -26,10 +26,10 @@ def parallel_files(stem: Path, spec: DataSpec) -> dict[str, Path]:
 
     Raises DataError where only some of them exist.
     """
-    names = [stem.with_name(f"{stem.name}.{column}") for column in sorted(mapped_columns(spec))]
-    files = (Path(f"{name}{suffix}") for name in names for suffix in ("", *COMPRESSIONS))
-    found = {suffix_of(file): file for file in files if file.is_file() and stem_of(file, spec) == stem}
-    if missing := found and [str(name) for name in names if name.suffix[1:] not in found]:
+    columns = sorted(mapped_columns(spec))
+    files = {f"{column}{suffix}": column for column in columns for suffix in (*reversed(COMPRESSIONS), "")}
+    found = {column: file for suffix, column in files.items() if (file := Path(f"{stem}.{suffix}")).is_file()}
+    if missing := found and [f"{stem}.{column}" for column in columns if column not in found]:
         what = f"no {' and no '.join(missing)}, plain or as {' or '.join(COMPRESSIONS)}, to go with it"
         raise DataError(Problem(str(next(iter(found.values()))), what, "Correct data.columns, or add the file."))
     return found
@@ -49,8 +49,6 @@ def parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> Iterator[Numbere
     longest = max(last.values())
     short = [column for column in files if last[column] < longest]
     if short:
-        what, fix = (
-            f"the last line, where other files go on to {longest:,}",
-            "Give each text the same line in all files.",
-        )
+        what = f"the last line, where another file goes on to line {longest:,}"
+        fix = "Give a text and its counterpart lines of the same number."
         raise DataError(Problem(f"{files[column]}:{last[column]}", what, fix) for column in short)

@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
+from glob import escape, glob
 from itertools import chain
 from operator import getitem
 from pathlib import Path
@@ -228,7 +229,8 @@ def resolve_paths(
         if path == ("data", "source") and (text == MEMORY or text.startswith("sample:")):
             continue
         absolute = os.path.abspath(os.path.join(folder(path), os.path.expanduser(text)))
-        exists = os.path.exists(absolute) if is_data else os.path.isdir(absolute)
+        parallel = glob(f"{escape(absolute)}.*")  # what the names of parallel texts begin with
+        exists = os.path.exists(absolute) or parallel if is_data else os.path.isdir(absolute)
         is_path = text in (".", "..") or text.startswith(("./", "../", "/", "~"))
         is_path |= is_data and (is_file or suffix_of(text) in FORMATS)
         if exists or (is_path and not must_exist):

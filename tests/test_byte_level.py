@@ -1,0 +1,122 @@
+"""Byte-level BPE trained from text: against the library's own, exact in both directions, and opened again by others."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small
+from hypothesis import given
+from hypothesis import strategies as st
+from test_cli import _own_logging, refused, said  # noqa: F401
+from test_wordpiece import HARD, TIES, sentiment
+from tokenizers import ByteLevelBPETokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, RobertaTokenizer
+
+from bertkit.errors import DataError
+from bertkit.models.bert.byte_level import SPECIALS, train_byte_level
+from bertkit.models.encoder import load_tokenizer
+
+FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer of 1,000 tokens, of the sample's training texts."""
+    home = tmp_path_factory.mktemp("byte-level")
+    texts = small.write_rows(home / "texts.jsonl", [{"text": text} for text in sentiment("train")])
+    train_byte_level([texts], home / "out", vocab_size=1000, max_length=77)
+    return home / "out"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    return load_tokenizer(folder)
+
+
+def test_tokens_are_those_of_the_library(tokenizer: PreTrainedTokenizerBase) -> None:
+    theirs = ByteLevelBPETokenizer()
+    theirs.train_from_iterator(sentiment("train"), vocab_size=1000, special_tokens=list(SPECIALS), show_progress=False)
+    assert tokenizer.get_vocab() == theirs.get_vocab()
+    for text in (*HARD, *sentiment("test")):
+        assert tokenizer.tokenize(text) == theirs.encode(text, add_special_tokens=False).tokens
+
+
+def decoded(tokenizer: PreTrainedTokenizerBase, text: str) -> Any:
+    return tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"], skip_special_tokens=True)
+
+
+@given(st.text())
+def test_what_is_decoded_is_what_was_encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    assert decoded(tokenizer, text) == text
+
+
+@pytest.mark.parametrize("text", [*HARD, "don't , do ' t .", " two  spaces ", "</s> <mask> <unk>", "a\r\n\tb"])
+def test_hard_texts_come_back(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    assert decoded(tokenizer, text) == text
+    assert tokenizer.unk_token_id not in tokenizer(text)["input_ids"]
+
+
+def test_others_open_it(folder: Path) -> None:
+    opened = AutoTokenizer.from_pretrained(folder)
+    assert type(opened) is RobertaTokenizer
+    assert opened.convert_tokens_to_ids(list(SPECIALS)) == [0, 1, 2, 3, 4]
+    assert opened.model_max_length == 77
+    one, other = (opened.encode(text, add_special_tokens=False) for text in "ab")
+    assert opened("a", "b")["input_ids"] == [0, *one, 2, 2, *other, 2]
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from bertkit.models.bert.byte_level import train_byte_level
+train_byte_level([Path(sys.argv[1])], Path(sys.argv[2]), vocab_size=400, min_frequency=1)
+"""
+
+
+def test_the_same_bytes_in_every_process_and_with_threads(tmp_path: Path) -> None:
+    """Every pair is as frequent as many others."""
+    (tmp_path / "ties.txt").write_text(TIES + "\n" + TIES[::-1] + "\n")
+    train_byte_level([tmp_path / "ties.txt"], tmp_path / "here", vocab_size=400, min_frequency=1)
+    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "3"}
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, str(tmp_path / "ties.txt"), str(tmp_path / "there")]
+    subprocess.run(command, check=True, env=environment, capture_output=True)
+    for name in FILES:
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
+
+
+@pytest.mark.parametrize("kind", [[], ["--byte-level"]])
+def test_the_command_reads_several_columns(kind: list[str], capsys: Any, tmp_path: Path) -> None:
+    rows = [{"en": "a dog and a dog", "de": "ein Hund, ein Hund"}] * 3
+    file = small.write_rows(tmp_path / "pairs.jsonl", rows)
+    command = ("tokenizer", "train", *kind, "--vocab-size", "320", "--min-frequency", "1", "--output")
+    said(capsys, *command, tmp_path / "both", "--input", file, "--column", "en", "de")
+    known = load_tokenizer(tmp_path / "both").get_vocab()
+    words = {"Ġdog", "ĠHund"} if kind else {"dog", "hund"}
+    assert words <= known.keys()
+    assert "no column 'fr'" in refused(capsys, *command, tmp_path / "none", "--input", file, "--column", "en", "fr")
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_is_wrong_is_said_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("a dog\n")
+    for size, said_so in ((3, "vocab_size: 3 is too small"), (260, "5 are special, 256 are bytes")):
+        with pytest.raises(DataError, match=said_so):
+            train_byte_level([tmp_path / "texts.txt"], tmp_path / "out", vocab_size=size)
+    assert not (tmp_path / "out").exists()
+    smallest = train_byte_level([tmp_path / "texts.txt"], tmp_path / "out", vocab_size=261)
+    assert decoded(smallest, "Größe") == "Größe"
+
+
+def test_it_reports_what_it_learned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "texts.txt").write_text("dog dog dog\n")
+    with caplog.at_level(logging.INFO, "bertkit"):
+        train_byte_level([tmp_path / "texts.txt"], tmp_path / "out", vocab_size=1000)
+    assert "1 texts, 3 words, 3 characters" in caplog.text
+    assert "of 1,000 requested" in caplog.text
+    assert "1.00 tokens per word, 0.000 % of them <unk>" in caplog.text
