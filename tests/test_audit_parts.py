@@ -14,7 +14,7 @@ import bertkit
 from bertkit.audits.drift import counted_words, drift, label_shifts, other_rows, two_samples, word_shifts
 from bertkit.audits.duplicates import PROBLEMS, clusters, duplicates
 from bertkit.audits.neighbours import nearest, outliers, row_parts, unlearned
-from bertkit.audits.next_rows import Unlabelled, chosen, margin, next_part, next_rows, read_unlabelled
+from bertkit.audits.next_rows import Unlabelled, changed, chosen, margin, next_part, next_rows, read_unlabelled
 from bertkit.audits.parts import Evidence
 from bertkit.audits.rows import centred, joined, unit_vectors
 from bertkit.cli.main import main
@@ -285,6 +285,18 @@ def test_the_least_sure_rows_are_chosen_each_text_once() -> None:
     assert chosen(scores, ["a", "A ", "c", "d", "e"], 9) == [0, 3, 2, 4]
 
 
+def test_predictions_that_changed_are_counted_with_kappa() -> None:
+    def answered(*names: str) -> list[dict[str, Any]]:
+        return [{"scores": {"a": 0.4, "b": 0.5, name: 0.9}} for name in names]
+
+    assert changed(answered(*"aabb"), answered(*"aaba")) == "25.0% (kappa 0.500)"  # (0.75 - 0.5) / (1 - 0.5)
+    assert changed(answered("a"), answered("a")) == "0.0% (kappa 1.000)"
+    sets = [[{"labels": names, "scores": {}} for names in each] for each in ([["a", "b"], []], [["b", "a"], ["a"]])]
+    assert changed(*sets).startswith("50.0% ")
+    words = [[{"words": [{"tag": tag} for tag in tags]}] for tags in (["O", "B-X", "O"], ["O", "B-X", "B-X"])]
+    assert changed(*words) == "33.3% (kappa 0.400)"  # (2/3 - 4/9) / (1 - 4/9)
+
+
 def test_of_words_the_mean_entropy_counts() -> None:
     def answer(*probabilities: float) -> dict[str, Any]:
         words = [{"word": f"w{n}", "scores": {"O": p, "X": 1 - p}} for n, p in enumerate(probabilities)]
@@ -404,6 +416,8 @@ def test_the_command_chooses_rows_and_compares_files(tiny_encoder: Path, tmp_pat
         assert f'id="{part}"' in page
     assert main([*words, "--unlabelled", str(new), "--next", "0"]) == 2
     assert "--next: must be at least 1, is 0" in capsys.readouterr().err
+    assert main([*words, "--previous", str(tmp_path)]) == 2
+    assert "--previous: there is no file to choose rows from" in capsys.readouterr().err
 
 
 def test_bad_files_are_reported_before_anything_is_trained(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
@@ -422,6 +436,13 @@ def test_a_run_with_a_model_answers_the_rows_to_choose_from(tiny_encoder: Path, 
     done = bertkit.audit(run.folder, tmp_path / "audit", unlabelled=new, next=2)
     texts = [row["text"] for row in small.read_rows(new)]
     answers = dict(zip(texts, bertkit.load(run.folder)(texts), strict=True))
+    (tmp_path / "other").mkdir()
+    number = small.recipe(tmp_path / "other", tiny_encoder, "training.max_steps=1", kind="regression")
+    other = bertkit.train(number, tmp_path / "regression")
+    with pytest.raises(UserError, match="which is something else"):
+        bertkit.audit(run.folder, tmp_path / "again", unlabelled=new, previous=other.folder)
+    again = bertkit.audit(run.folder, tmp_path / "again", unlabelled=new, next=2, previous=run.folder)
+    assert "differ from those of the previous run: 0.0% (kappa 1.000)" in again.parts[-1].summary
     for row in small.read_rows(tmp_path / "audit" / "next.jsonl"):
         assert (row["answer"], row["probability"]) == (
             answers[row["text"]]["label"],

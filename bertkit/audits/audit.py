@@ -61,10 +61,12 @@ class Audit:
 
 @dataclass(frozen=True)
 class Files:
-    """Further files: one from which `count` rows are chosen for labelling, and one that is compared with train."""
+    """Further files: one from which `count` rows are chosen for labelling, an earlier run whose answers to it are
+    compared, and a file that is compared with train."""
 
     unlabelled: Path | None
     count: int
+    previous: Path | None
     compare: Path | None
 
 
@@ -75,6 +77,7 @@ def audit(
     data: Any = None,
     unlabelled: str | Path | None = None,
     next: int | None = None,
+    previous: str | Path | None = None,
     compare: str | Path | None = None,
     **overrides: Any,
 ) -> Audit:
@@ -83,14 +86,19 @@ def audit(
     source: a recipe, a shipped recipe's name, a recipe file or the name of a task; or a run folder, whose out-of-fold
         answers are used if it has them and nothing is overridden.
     output_dir: a new or empty folder; the same call continues what was interrupted. data, overrides: as for `train`.
-    unlabelled: a file from which `next` rows are chosen for labelling, 100 by default. compare: a file that is compared
-        with train.
+    unlabelled: a file from which `next` rows are chosen for labelling, 100 by default. previous: an earlier run, whose
+        answers to that file are compared. compare: a file that is compared with train.
     Raises UserError, RecipeError, DataError or ModelError before anything is trained; ModelError on damaged answers.
     """
-    if next is not None and not unlabelled:
-        raise UserError(Problem("--next", "there is no file to choose rows from", "Name it with --unlabelled."))
-    count = 100 if next is None else next
-    files = Files(Path(unlabelled) if unlabelled else None, count, Path(compare) if compare else None)
+    alone = {} if unlabelled else {"--next": next, "--previous": previous}
+    if given := [name for name, value in alone.items() if value is not None]:
+        raise UserError(Problem(given[0], "there is no file to choose rows from", "Name it with --unlabelled."))
+    files = Files(
+        Path(unlabelled) if unlabelled else None,
+        100 if next is None else next,
+        Path(previous) if previous else None,
+        Path(compare) if compare else None,
+    )
     run = Run(Path(source)) if isinstance(source, str | Path) else None
     if run is None or not (run.folder / "recipe.yaml").is_file():
         return _audit(adapted(source, data, overrides), Path(output_dir), files)
@@ -108,7 +116,7 @@ def _audit(recipe: Recipe, folder: Path, files: Files, run: Run | None = None) -
         recipe = recipe.with_(f"folds={COUNT}")
     _check_folder(folder, recipe)
     model = run.folder if run and (run.model / "config.json").is_file() else None
-    new = read_unlabelled(recipe, files.unlabelled, files.count, model) if files.unlabelled else None
+    new = read_unlabelled(recipe, files.unlabelled, files.count, model, files.previous) if files.unlabelled else None
     other = other_rows(recipe, files.compare) if files.compare else None
     encode = unit_vectors(recipe.model) if recipe.model.name or new or other else None
     found = run.predictions(OUT_OF_FOLD) if run else None
