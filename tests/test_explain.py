@@ -27,13 +27,14 @@ from bertkit.explain.words import Text, add_feature
 from bertkit.inference.display import answer_line
 from bertkit.inference.predictor import Predictor
 from bertkit.models.encoder import load_tokenizer
+from bertkit.report.html import write_explanations_page
 from bertkit.tasks.base import Task
 
 CPU = torch.device("cpu")
 IDS = (
     *("single-label", "pair", "multi-label", "regression", "windows", "qa", "qa-windows-or-none", "similarity-nli"),
     *("similarity-cached", "retrieval", "ner-softmax", "ner-crf-windows-bioes", "ner-document", "words-crf-windows"),
-    *("ranking-graded-windows", "mlm", "mlm-nsp"),
+    *("ranking-graded-windows", "mlm", "mlm-nsp", "text-to-text"),
 )
 KNOWN = {case.id: case for case in [*CASES, *DRAWN]}
 
@@ -113,6 +114,25 @@ def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) ->
     answer, (one,) = found["qa"]
     assert one["what"] == f"answer {answer['answer']}"
     assert one["value"] == pytest.approx(kept["qa"][1].scores[0], abs=1e-4)
+
+
+def test_a_generated_text_is_explained_by_its_log_probability(tiny_encoder: Path) -> None:
+    """Held against what transformers' own generation says of each token."""
+    predictor = predictor_of(KNOWN["text-to-text"].task(tiny_encoder), tiny_encoder)
+    theirs = transformers.EncoderDecoderModel(
+        transformers.EncoderDecoderConfig.from_dict(predictor.model.config.to_dict())
+    ).eval()
+    theirs.load_state_dict(predictor.model.state_dict())
+    for text in ("the cat was good", "a dog"):
+        (made,) = explain_rows(predictor, [text])
+        ids = predictor.task.tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+        wanted = theirs.generate(**ids, max_new_tokens=16, output_scores=True, return_dict_in_generate=True)
+        each = theirs.compute_transition_scores(wanted.sequences, wanted.scores, normalize_logits=True)
+        assert predictor.task.tokenizer.decode(wanted.sequences[0], skip_special_tokens=True)
+        (one,) = made["attributed"]
+        assert one["value"] == pytest.approx(float(each.sum()), rel=1e-4)
+        assert one["unit"] == "log-probability"
+        assert [text[start:end] for start, end, _ in one["words"]["text"]] == text.split()
 
 
 def test_both_texts_of_a_pair_are_explained(tiny_encoder: Path) -> None:
@@ -274,6 +294,23 @@ def test_attention_is_written_as_it_is(tiny_encoder: Path) -> None:
     assert kept["pieces"] == ["[CLS]", "the", "cat", "was", "good", "[SEP]"]
     levels = np.frombuffer(base64.b64decode(kept["levels"]), dtype=np.uint8).reshape(kept["shape"])
     assert np.abs(levels.sum(-1) / 255 - 1).max() < 6 * 0.5 / 255
+
+
+def test_maps_of_an_encoder_decoder_are_of_both_texts(tiny_encoder: Path, tmp_path: Path) -> None:
+    predictor = predictor_of(KNOWN["text-to-text"].task(tiny_encoder), tiny_encoder)
+    explanations = explain_rows(predictor, ["the cat was good", "a dog"])
+    source, own, cross = (explanations[0][name] for name in ("attention", "decoder_attention", "cross_attention"))
+    assert source is not None and own is not None and cross is not None
+    assert source["pieces"] == cross["attended"] == ["[CLS]", "the", "cat", "was", "good", "[SEP]"]
+    assert own["pieces"] == cross["pieces"]
+    assert own["pieces"][0] == "[CLS]"  # the start token
+    assert cross["shape"] == [2, 2, len(own["pieces"]), 6]
+    for kept, across in ((own, len(own["pieces"])), (cross, 6)):
+        levels = np.frombuffer(base64.b64decode(kept["levels"]), dtype=np.uint8).reshape(kept["shape"])
+        assert np.abs(levels.sum(-1) / 255 - 1).max() < across * 0.5 / 255 + 1e-9
+    page = write_explanations_page(explanations, "RUN", tmp_path / "page.html").read_text(encoding="utf-8")
+    for kind in ("Attention maps", "Decoder attention maps", "Cross-attention maps"):
+        assert page.count(f"<summary>{kind} of row ") == 2
 
 
 # --- rows

@@ -111,6 +111,17 @@ def test_a_target_without_labels_is_theirs() -> None:
     assert made.loss is None
 
 
+def test_attention_weights_are_theirs() -> None:
+    model = ours()
+    asked = {**source_and_target(), "output_attentions": True}
+    made, wanted = model(**asked), theirs(model)(**asked)
+    for name, columns in (("encoder_attentions", 9), ("decoder_attentions", 8), ("cross_attentions", 9)):
+        assert made[name][2].shape[-1] == columns
+        torch.testing.assert_close(made[name], wanted[name], **CLOSE)
+    torch.testing.assert_close(made.logits, model(**source_and_target()).logits, **CLOSE)
+    assert model(**source_and_target()).cross_attentions is None
+
+
 def test_one_seed_draws_the_weights_that_theirs_draws() -> None:
     config = ours().config
     torch.manual_seed(3)

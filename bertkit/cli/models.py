@@ -181,6 +181,7 @@ def explain(
         raise UserError("--column works only with --input FILE")
     if not rest and not input:
         return _explain_run(source, output=output, json=as_json, **options)
+    from bertkit.explain.attention import MAPS
     from bertkit.explain.explain import explain_rows, rows_of, rows_of_file
     from bertkit.explain.text import LEGEND, lines
     from bertkit.inference.predict_file import with_columns
@@ -192,7 +193,7 @@ def explain(
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for each in explanations:
         if as_json:
-            print(json.dumps({**each, "attention": None}, ensure_ascii=False))
+            print(json.dumps({**each, **dict.fromkeys(each.keys() & MAPS)}, ensure_ascii=False))
         else:
             print("\n".join(lines(each, colour)), end="\n\n")
     if not as_json:

@@ -3,35 +3,68 @@
 from __future__ import annotations
 
 import base64
-from typing import Any, TypedDict
+from collections.abc import Sequence
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
 
 from bertkit.errors import ModelError, Problem
 from bertkit.inference.predictor import Predictor
+from bertkit.models.bert.transformer import shift_right
 from bertkit.tasks.base import Batch, Task
 
 MAX_WEIGHTS = 500_000  # attention weights of a feature that are kept: 83 tokens of MiniLM, 58 of BERT base
 
 
 class Attention(TypedDict):
-    """Weights of a row's first feature. levels: base64 of bytes, 255 times `(layers, heads, tokens, tokens)`."""
+    """Weights of a row's first feature. levels: base64 of bytes, 255 times `(layers, heads, tokens, attended)`."""
 
     pieces: list[str]  # its tokens
+    attended: NotRequired[list[str]]  # the tokens that they attend to, where these are of another text
     shape: list[int]
     levels: str
 
 
-def attention(predictor: Predictor, batch: Batch) -> Attention | None:
-    """The attention weights of the one feature in `batch`, as they are written; None if they are too many to show."""
-    config, tokens = predictor.model.config, batch["input_ids"].shape[1]
-    if config.num_hidden_layers * config.num_attention_heads * tokens**2 > MAX_WEIGHTS:
+class Maps(TypedDict):
+    """The attention of an explained row; None where it has too many weights to show."""
+
+    attention: Attention | None
+    decoder_attention: NotRequired[Attention | None]  # of an encoder–decoder: of the generated text to itself
+    cross_attention: NotRequired[Attention | None]  # and to the source
+
+
+MAPS = frozenset(Maps.__annotations__)
+
+
+def maps(predictor: Predictor, batch: Batch) -> Maps:
+    """The attention weights of the one feature in `batch`, as they are written.
+
+    batch: of an encoder–decoder with `labels`, the generated ids.
+    """
+    task, model = predictor.task, predictor.model
+    source = task.tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())
+    if model.config.model_type != "encoder-decoder":
+        config = model.config
+        small = config.num_hidden_layers * config.num_attention_heads * len(source) ** 2 <= MAX_WEIGHTS
+        return Maps(attention=_written(attentions(task, model, batch), source) if small else None)
+    read = shift_right(batch["labels"], model.config)
+    with torch.no_grad():
+        found = model(batch["input_ids"], batch["attention_mask"], read, output_attentions=True)
+    target = task.tokenizer.convert_ids_to_tokens(read[0].tolist())
+    return Maps(
+        attention=_written(_stacked(found.encoder_attentions), source),
+        decoder_attention=_written(_stacked(found.decoder_attentions), target),
+        cross_attention=_written(_stacked(found.cross_attentions), target, source),
+    )
+
+
+def _written(weights: Tensor, tokens: Sequence[str], attended: Sequence[str] = ()) -> Attention | None:
+    if weights.numel() > MAX_WEIGHTS:
         return None
-    weights = attentions(predictor.task, predictor.model, batch)
-    levels = (weights * 255).round().to(torch.uint8).numpy().tobytes()
-    names = predictor.task.tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())
-    return Attention(pieces=list(names), shape=list(weights.shape), levels=base64.b64encode(levels).decode())
+    levels = base64.b64encode((weights * 255).round().to(torch.uint8).numpy().tobytes()).decode()
+    made = Attention(pieces=list(tokens), shape=list(weights.shape), levels=levels)
+    return Attention(**made, attended=list(attended)) if attended else made
 
 
 def attentions(task: Task, model: Any, batch: Batch) -> Tensor:
@@ -50,4 +83,8 @@ def attentions(task: Task, model: Any, batch: Batch) -> Tensor:
         model.set_attn_implementation(kernel)
     if not weights or weights[0] is None:
         raise ModelError(Problem("the model", f"a {model.config.model_type} does not return its attention weights"))
+    return _stacked(weights)
+
+
+def _stacked(weights: Sequence[Tensor]) -> Tensor:
     return torch.stack([layer[0].float().cpu() for layer in weights])

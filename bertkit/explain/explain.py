@@ -16,13 +16,14 @@ from bertkit.data.schema import Answer
 from bertkit.data.words import words
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, Problem
-from bertkit.explain.attention import Attention, attention
+from bertkit.explain.attention import Maps, maps
 from bertkit.explain.gradients import MAX_STEPS, Integrated, integrated_gradients
-from bertkit.explain.targets import TARGETS, Read, Target
+from bertkit.explain.targets import TARGETS, Read, Target, generated
 from bertkit.explain.words import Share, Text, add_feature
 from bertkit.inference.predict_file import layout_of
 from bertkit.inference.predictor import Predictor
 from bertkit.tasks.base import Batch
+from bertkit.tasks.text2text_generation import Text2TextGeneration
 from bertkit.tasks.vectors import VectorTask
 
 PAIRS = (("question", "context"), ("query", "document"), ("text_a", "text_b"))
@@ -31,7 +32,6 @@ NOTHING: Mapping[str, str] = {
     "token-classification": "no entity, or no labelled word, was found in it, so there is nothing to explain",
     "sentence-similarity": "one text alone has a vector; give two, whose cosine is explained",
     "retrieval": "one text alone has a vector; give a query and a document, whose cosine is explained",
-    "text2text-generation": "a generated text has no single number that could be attributed to words",
     "pretraining": "it has no [MASK] to fill",
 }
 
@@ -40,7 +40,7 @@ class Attributed(TypedDict):
     """One number behind an answer. The words' scores and `rest` add up to value - baseline, except for `error`."""
 
     what: str
-    unit: str  # logit, value or cosine
+    unit: str  # logit, value, cosine or log-probability
     value: float
     baseline: float  # the same number for masked tokens
     error: float
@@ -50,13 +50,12 @@ class Attributed(TypedDict):
     rest: float  # of tokens that belong to no word
 
 
-class Explanation(TypedDict):
+class Explanation(Maps):
     """A row, its answer, and what the answer comes from."""
 
     texts: dict[str, str]  # column -> text, as the model read it
     answer: Answer
     attributed: list[Attributed]
-    attention: Attention | None  # None if it is too large to show
 
 
 def explain(
@@ -74,13 +73,15 @@ def explain(
     read = Read(task, rows[row], [features[index] for index in indices], [items[index] for index in indices], answer)
     collate = Collator.of(task.tokenizer, task.padding)
     columns = [collate(task.examples(features, [index])) for index in indices]
-    batches = [{name: values.to(predictor.device) for name, values in each.items()} for each in columns]
     own, targets = rows.select([row]), TARGETS[task.name](read)[:max_targets]
+    if isinstance(task, Text2TextGeneration):  # the decoder reads what was generated
+        columns = [{**each, "labels": generated(read)} for each in columns]
+    batches = [{name: values.to(predictor.device) for name, values in each.items()} for each in columns]
     return Explanation(
         texts={each.name: each.text for each in texts_of(task, own)},
         answer=answer,
         attributed=[_attributed(predictor, batches, texts_of(task, own), each, max_steps) for each in targets],
-        attention=attention(predictor, batches[0]) if batches else None,
+        **(maps(predictor, batches[0]) if batches else Maps(attention=None)),
     )
 
 

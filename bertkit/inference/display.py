@@ -34,11 +34,14 @@ def answer_line(answer: Mapping[str, Any], text: str = "") -> str:
     if "words" in answer:
         return " ".join(f"{each['word']}/{_types(each, each['tag'])}" for each in answer["words"]) or "no words"
     label = answer.get("label", ", ".join(answer["labels"]) or "none" if "labels" in answer else "")
+    if "generated_text" in answer:
+        label = " ".join(answer["generated_text"].splitlines())
     if label is None:
         label = _unsure(answer["set"]) if "set" in answer else "unsure"
     if answer.get("unsure"):
         label += f" (unsure: {', '.join(answer['unsure'])})"
     marks = [f"({name})" for name in ("truncated", "empty", "unreadable") if answer.get(name)]
+    marks += ["(unfinished)"] if answer.get("finished") is False else []
     return "  ".join(filter(None, (label, score, text, *marks)))
 
 

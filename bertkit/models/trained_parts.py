@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import Problem, UserError, extras_required
@@ -16,11 +17,26 @@ if TYPE_CHECKING:
     from bertkit.sections import Freeze, Lora
 
 
-def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
-    """Stop gradients of the embeddings and of the first layers.
+CROSS_ATTENTION = "crossattention"  # new where a decoder is made of a BERT, so never frozen
 
-    Raises UserError where there are not so many layers, or where they share their weights.
+
+def halves(model: Any) -> list[Any]:
+    """The encoder and the decoder of an encoder–decoder; any other model alone."""
+    return [model.encoder, model.decoder] if model.config.model_type == "encoder-decoder" else [model]
+
+
+def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
+    """Stop gradients of the embeddings and of the first layers; of an encoder–decoder, those of both halves.
+
+    The decoder's attention to the source is still trained. Raises UserError where there are not so many layers, or
+    where they share their weights.
     """
+    for half in halves(model):
+        _freeze(half, spec)
+    return model
+
+
+def _freeze(model: PreTrainedModel, spec: Freeze) -> None:
     base: Any = model.base_model
     count = model.config.num_hidden_layers
     stacks = _stacks(base, count)
@@ -30,14 +46,13 @@ def freeze(model: PreTrainedModel, spec: Freeze) -> PreTrainedModel:
     if spec.layers > count:
         raise UserError(Problem("freeze.layers", f"{spec.layers} layers to freeze, but the encoder has {count}"))
     for layers in stacks:
-        for layer in layers[: spec.layers]:
-            layer.requires_grad_(False)
+        for name, parameter in chain.from_iterable(layer.named_parameters() for layer in layers[: spec.layers]):
+            parameter.requires_grad_(CROSS_ATTENTION in name)
     if spec.embeddings:
         base.get_input_embeddings().requires_grad_(False)
         for name, parameter in base.named_parameters():
             if "emb" in name and not any(part.isdigit() for part in name.split(".")):  # a number: within a layer
                 parameter.requires_grad_(False)
-    return model
 
 
 def _stacks(base: Module, count: int) -> list[list[Module]]:

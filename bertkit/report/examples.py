@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from bertkit.explain.attention import MAPS
 from bertkit.explain.explain import explain
 from bertkit.files import write_json
 from bertkit.inference.display import answer_line
@@ -68,7 +69,7 @@ def write_explanations(folder: Path) -> Path:
         kinds = zip(_wrong_and_right(predictor.task, facts), ("mistake", "hit"), strict=False)
         found = [each for chosen in kinds for each in islice(_explained(predictor, *chosen), EXAMPLES)]
     for each in [each for each in found if each["attention"]][1:]:
-        each["attention"] = None  # the maps of one example are enough
+        each.update(dict.fromkeys(each.keys() & MAPS))  # the maps of one example are enough
     write_json(folder / "explanations.json", {"examples": found, "neighbours": neighbours(predictor, facts.rows)})
     return folder / "explanations.json"
 

@@ -286,27 +286,26 @@ def setting(
 
 
 @mpl.rc_context(STYLE)
-def attention(levels: Any) -> Picture:
+def attention(levels: Any, title: str) -> Picture:
     """Attention maps, a row of them for each layer, a column for each head.
 
-    levels: `(layers, heads, tokens, tokens)`, 0 to 255.
+    levels: `(layers, heads, tokens, attended)`, 0 to 255.
     """
-    layers, heads, tokens, _ = levels.shape
-    cells = np.full((layers, heads, tokens + 1, tokens + 1, 4), GAP, dtype=np.uint8)
+    layers, heads, tokens, attended = levels.shape
+    cells = np.full((layers, heads, tokens + 1, attended + 1, 4), GAP, dtype=np.uint8)
     cells[:, :, :-1, :-1] = BLUE
     cells[:, :, :-1, :-1, 3] = np.sqrt(levels / 255) * 255  # weights are small: roots are easier to distinguish
-    table = cells.transpose(0, 2, 1, 3, 4).reshape(layers * (tokens + 1), heads * (tokens + 1), 4)
+    table = cells.transpose(0, 2, 1, 3, 4).reshape(layers * (tokens + 1), heads * (attended + 1), 4)
     figure, axes = _axes("head", "layer", height=0.6 + 0.72 * layers, width=0.6 + 0.72 * heads)
     axes.imshow(table, interpolation="none")
-    middles = (tokens + 1) * (np.arange(max(layers, heads)) + 0.5) - 0.5
-    axes.set_xticks(middles[:heads], range(1, heads + 1))
-    axes.set_yticks(middles[:layers], range(1, layers + 1))
+    axes.set_xticks((attended + 1) * (np.arange(heads) + 0.5) - 0.5, range(1, heads + 1))
+    axes.set_yticks((tokens + 1) * (np.arange(layers) + 0.5) - 0.5, range(1, layers + 1))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    alt = f"Attention maps of {layers} layers with {heads} heads each, over {tokens} tokens. On average a token "
+    alt = f"{title} of {layers} layers with {heads} heads each, {tokens} by {attended} tokens. On average a token "
     alt += f"gives {levels[:, :, :, 0].mean() / 255:.0%} of its attention to the first one."
     note = "In each map, rows are tokens that attend and columns are those attended to; darker is more."
-    return Picture("Attention", to_svg(figure, "attention"), alt, note)
+    return Picture(title, to_svg(figure, "attention"), alt, note)
 
 
 def _axes(across: str = "", along: str = "", height: float = 2.9, width: float = 4.6) -> tuple[Figure, Any]:

@@ -75,9 +75,8 @@ def causal_mask(target: int, past: int, device: torch.device) -> Tensor:
 class BertDecoderLayer(GradientCheckpointingLayer):  # type: ignore[no-untyped-call]
     """Attention to the target so far, attention to the source, the feed-forward network (sections 3.1, 3.2.3)."""
 
-    def __init__(self, config: BertConfig, index: int) -> None:
+    def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.index = index  # its place in the cache
         self.attention = BertAttention(config)
         self.crossattention = BertAttention(config)
         self.intermediate = BertIntermediate(config)
@@ -89,25 +88,31 @@ class BertDecoderLayer(GradientCheckpointingLayer):  # type: ignore[no-untyped-c
         mask: Tensor,
         source: Tensor,
         source_mask: Tensor | None,
+        index: int,
+        with_weights: bool,
         past_key_values: EncoderDecoderCache | None = None,
-    ) -> Tensor:
-        """x: `(batch, target, hidden)`, and so is what it returns. source: `(batch, source, hidden)`."""
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """x: `(batch, target, hidden)`. source: `(batch, source, hidden)`. index: the layer's place in the cache.
+
+        Returns x, and the weights of both attentions, `(batch, heads, target, past + target)` and
+        `(batch, heads, target, source)`.
+        """
         own = self.attention.self.keys_and_values(x)  # each (batch, heads, target, size)
         if past_key_values is not None:
-            own = past_key_values.self_attention_cache.update(*own, self.index)  # (batch, heads, past + target, size)
-        x, _ = self.attention(x, mask, False, own)
+            own = past_key_values.self_attention_cache.update(*own, index)  # (batch, heads, past + target, size)
+        x, weights = self.attention(x, mask, with_weights, own)
         # Queries are of the target, keys and values of the source.
-        x, _ = self.crossattention(x, source_mask, False, self._source(source, past_key_values))
-        return cast(Tensor, self.output(self.intermediate(x), x))
+        x, cross = self.crossattention(x, source_mask, with_weights, self._source(source, index, past_key_values))
+        return self.output(self.intermediate(x), x), weights, cross
 
-    def _source(self, source: Tensor, cache: EncoderDecoderCache | None) -> tuple[Tensor, Tensor]:
+    def _source(self, source: Tensor, index: int, cache: EncoderDecoderCache | None) -> tuple[Tensor, Tensor]:
         """Keys and values of the source, each `(batch, heads, source, size)`, computed once where there is a cache."""
         if cache is None:
             return self.crossattention.self.keys_and_values(source)
-        if not cache.is_updated.get(self.index):
-            cache.cross_attention_cache.update(*self.crossattention.self.keys_and_values(source), self.index)
-            cache.is_updated[self.index] = True
-        layer: Any = cache.cross_attention_cache.layers[self.index]
+        if not cache.is_updated.get(index):
+            cache.cross_attention_cache.update(*self.crossattention.self.keys_and_values(source), index)
+            cache.is_updated[index] = True
+        layer: Any = cache.cross_attention_cache.layers[index]
         return layer.keys, layer.values
 
 
@@ -119,21 +124,30 @@ class BertDecoder(BertPreTrainedModel):  # type: ignore[no-untyped-call]
     def __init__(self, config: transformers.BertConfig) -> None:
         super().__init__(config)
         self.embeddings = BertEmbeddings(self.config)
-        layers = (BertDecoderLayer(self.config, index) for index in range(self.config.num_hidden_layers))
+        layers = (BertDecoderLayer(self.config) for _ in range(self.config.num_hidden_layers))
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})  # transformers' name of any stack of layers
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(
-        self, input_ids: Tensor, source: Tensor, source_mask: Tensor | None, cache: EncoderDecoderCache | None
-    ) -> Tensor:
-        """As `BertLMHeadModel`; returns `(batch, target, hidden)`."""
+        self,
+        input_ids: Tensor,
+        source: Tensor,
+        source_mask: Tensor | None,
+        cache: EncoderDecoderCache | None,
+        with_weights: bool,
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """As `BertLMHeadModel`, with the last states, `(batch, target, hidden)`, in place of the logits."""
         past = 0 if cache is None else cache.get_seq_length()
         x = self.embeddings(input_ids, None, past)  # (batch, target, hidden)
         mask = causal_mask(input_ids.shape[1], past, x.device)
         seen = None if source_mask is None else source_mask[:, None, None].bool()  # (batch, 1, 1, source)
-        for layer in cast(nn.ModuleList, self.encoder["layer"]):
-            x = layer(x, mask, source, seen, past_key_values=cache)
-        return cast(Tensor, x)
+        attentions, cross_attentions = [], []
+        for index, layer in enumerate(cast(nn.ModuleList, self.encoder["layer"])):
+            x, weights, cross = layer(x, mask, source, seen, index, with_weights, past_key_values=cache)
+            if with_weights:
+                attentions.append(weights)
+                cross_attentions.append(cross)
+        return x, attentions, cross_attentions
 
 
 class BertLMHeadModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
@@ -162,15 +176,16 @@ class BertLMHeadModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         source_mask: Tensor | None = None,
         cache: EncoderDecoderCache | None = None,
         position: Tensor | None = None,
-    ) -> Tensor:
-        """The logits of each next token, `(batch, target, vocab)`; with a position, `(chosen, vocab)`.
+        with_weights: bool = False,
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """The logits of each next token, `(batch, target, vocab)`, and on request each layer's attention weights.
 
         input_ids: `(batch, target)`. source: the encoder's last states, `(batch, source, hidden)`. source_mask: 1 where
         there is text, `(batch, source)`. cache: of the tokens before these; these are added to it. position: true
-        where logits are wanted, `(batch, target)`.
+        where logits are wanted, `(batch, target)`; with it they are `(chosen, vocab)`.
         """
-        x = self.bert(input_ids, source, source_mask, cache)  # (batch, target, hidden)
-        return cast(Tensor, self.cls.predictions(x if position is None else x[position]))
+        states, *weights = self.bert(input_ids, source, source_mask, cache, with_weights)
+        return self.cls.predictions(states if position is None else states[position]), *weights
 
 
 # --- both
@@ -195,7 +210,12 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
         self.encoder = BertModel(encoder)
         self.encoder.get_submodule("pooler").requires_grad_(False)  # saved for transformers; nothing reads it
         self.decoder = BertLMHeadModel(decoder)
+        config.encoder, config.decoder = self.encoder.config, self.decoder.config
         self.post_init()  # type: ignore[no-untyped-call]
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The word embeddings of the source."""
+        return self.encoder.get_input_embeddings()
 
     def get_output_embeddings(self) -> nn.Module:
         """The projection to the vocabulary."""
@@ -212,6 +232,7 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
         label_smoothing: float = 0.0,
         position: Tensor | None = None,
         use_cache: bool | None = None,
+        output_attentions: bool = False,
         return_dict: bool = True,
     ) -> Seq2SeqLMOutput:
         """Source texts, and target texts from their start token on; or their labels, from which these follow.
@@ -222,23 +243,29 @@ class EncoderDecoderModel(transformers.PreTrainedModel, GenerationMixin):  # typ
         target)`; None: everywhere. past_key_values: the cache, to which this call's tokens are added. use_cache and
         return_dict: what `generate` of transformers passes; they change nothing.
 
-        Returns `logits`, `(batch, target, vocab)`, with a position `(chosen, vocab)`, and with labels `loss`, the mean
-        cross-entropy per target token.
-        Raises ModelError on more tokens than positions, ValueError without a target.
+        Returns `logits`, `(batch, target, vocab)`, with a position `(chosen, vocab)`; with labels `loss`, the mean
+        cross-entropy per target token; on request `decoder_attentions` and `cross_attentions`, each layer's weights,
+        `(batch, heads, target, past + target or source)`, and with input_ids those of the source, `encoder_attentions`,
+        before dropout. Raises ModelError on more tokens than positions, ValueError without a target.
         """
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask)
+            encoder_outputs = self.encoder(input_ids, attention_mask, output_attentions=output_attentions)
         if decoder_input_ids is None:
             if labels is None:
                 raise ValueError("decoder_input_ids or labels are needed")
             decoder_input_ids = shift_right(labels, self.config)
         source = encoder_outputs.last_hidden_state  # (batch, source, hidden)
-        logits = self.decoder(decoder_input_ids, source, attention_mask, past_key_values, position)
+        logits, own, cross = self.decoder(
+            decoder_input_ids, source, attention_mask, past_key_values, position, output_attentions
+        )
         return Seq2SeqLMOutput(
             loss=mean_loss(logits, labels, label_smoothing),
             logits=logits,
             past_key_values=past_key_values,
+            decoder_attentions=tuple(own) if output_attentions else None,
+            cross_attentions=tuple(cross) if output_attentions else None,
             encoder_last_hidden_state=source,
+            encoder_attentions=encoder_outputs.attentions,
         )
 
 
