@@ -146,10 +146,10 @@ class Lora(Section):
 
 
 class Freeze(Section):
-    """Parts of the encoder that keep their pretrained weights."""
+    """Parts of the encoder, and of the decoder if there is one, that keep their pretrained weights."""
 
     embeddings: bool = Field(False, description="Freeze the embeddings too.")
-    layers: int = Field(0, ge=0, description="Number of encoder layers to freeze, from the first.")
+    layers: int = Field(0, ge=0, description="Number of layers to freeze, from the first; of a decoder too.")
 
 
 class Batching(Section):

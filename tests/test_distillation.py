@@ -459,6 +459,8 @@ def test_contradictions_are_found_in_the_recipe(tiny_encoder: Path, tmp_path: Pa
     assert "distillation.teacher: no folder" in said("distillation.teacher=./nowhere")
     vectors = ("task={name: retrieval, mini_batch: 8}", "distillation.hidden=true")
     assert "hidden states are learned from whole batches" in said(named, *vectors)
+    texts = ("task={name: text2text-generation}", "distillation.hidden=true")
+    assert "hidden states are those of an encoder alone" in said(named, *texts)
     new = ("~model.name", "model.config=tiny", f"model.tokenizer={tiny_encoder}")
     assert "selects layers of a pretrained model" in said(named, "distillation.student.layers=2", *new)
 

@@ -300,7 +300,9 @@ def test_maps_of_an_encoder_decoder_are_of_both_texts(tiny_encoder: Path, tmp_pa
     predictor = predictor_of(KNOWN["text-to-text"].task(tiny_encoder), tiny_encoder)
     explanations = explain_rows(predictor, ["the cat was good", "a dog"])
     source, own, cross = (explanations[0][name] for name in ("attention", "decoder_attention", "cross_attention"))
-    assert source is not None and own is not None and cross is not None
+    assert source is not None
+    assert own is not None
+    assert cross is not None
     assert source["pieces"] == cross["attended"] == ["[CLS]", "the", "cat", "was", "good", "[SEP]"]
     assert own["pieces"] == cross["pieces"]
     assert own["pieces"][0] == "[CLS]"  # the start token

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from itertools import chain
@@ -74,7 +75,7 @@ def _stacks(base: Module, count: int) -> list[list[Module]]:
 def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Module]) -> Any:
     """The model with LoRA adapters; every module outside the encoder is trained and saved.
 
-    What such a module shares with the encoder, as the masked language model's decoder shares the word embeddings, is
+    Of an encoder–decoder, that is the decoder's attention to the source and its projection to the vocabulary. What such a module shares with the encoder, as the masked language model's decoder shares the word embeddings, is
     the encoder's, and frozen.
 
     extra_modules: for a model that is an encoder without a head, its modules that do not belong to the encoder.
@@ -84,21 +85,26 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
         from peft import LoraConfig, get_peft_model
     from torch.nn import Linear
 
-    bare = model.base_model is model
+    pair, bare = len(halves(model)) > 1, model.base_model is model
     head = [
         name
         for name, module in model.named_children()
         if name != model.base_model_prefix and any(True for _ in module.parameters())
         if not bare or any(module is other for other in extra_modules.values())
     ]
-    encoder = {p for name, child in model.named_children() if name not in head for p in child.parameters()}
-    inside = (name.split(".") for name, module in model.named_modules() if isinstance(module, Linear))
-    linear = dict.fromkeys(path[-1] for path in inside if path[0] not in head and not path[-1].isdigit())
+    if pair:
+        head = [name for name, _ in model.named_modules() if name.rpartition(".")[2] in (CROSS_ATTENTION, "cls")]
+    of_head = tuple(f"{name}." for name in head)
+    encoder = {p for name, p in model.named_parameters(remove_duplicate=False) if not name.startswith(of_head)}
+    names = [name for name, module in model.named_modules() if isinstance(module, Linear)]
+    inside = [name.rpartition(".")[2] for name in names if not f"{name}.".startswith(of_head)]
+    linear = dict.fromkeys(name for name in inside if not name.isdigit())
     config = LoraConfig(
         r=spec.r,
         lora_alpha=spec.lora_alpha,
         lora_dropout=spec.lora_dropout,
-        target_modules=spec.target_modules,
+        target_modules=spec.target_modules or (["query", "value"] if pair else None),  # peft's choice for BERT
+        exclude_modules=rf"({'|'.join(map(re.escape, of_head))}).*" if pair else None,
         modules_to_save=head,
     )
     try:

@@ -110,6 +110,8 @@ def _section_rules(data: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[_R
          "write the number of layers there: model: {config: {num_hidden_layers: …}}"),
         (distillation.get("hidden") and task.get("mini_batch") is not None, "distillation.hidden",
          "hidden states are learned from whole batches, which `task.mini_batch` splits", "remove one of the two"),
+        (distillation.get("hidden") and task.get("name") == "text2text-generation", "distillation.hidden",
+         "hidden states are those of an encoder alone", "remove it"),
         (task.get("scheme") == "none" and task.get("data_scheme") is not None, "task.data_scheme",
          "has no meaning for scheme none, whose tags are labels of words", "remove it"),
         (task.get("costs") is not None, "task.costs", "costs change the decisions of a trained model, not the training",

@@ -27,6 +27,7 @@ from bertkit.inference.predictor import Predictor, load_as, model_folder, requir
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.encoder import Encoder
 from bertkit.models.heads import soft_losses
+from bertkit.models.trained_parts import halves
 from bertkit.sections import Distillation
 from bertkit.tasks.base import Batch, Task
 from bertkit.training.soft_targets import SOFT_TARGETS
@@ -99,8 +100,10 @@ def check_sizes(spec: Distillation, teacher: Teacher, task: Task, model: Any, fe
     if theirs != ours:
         what = f"its vectors have {theirs:,} numbers, the student's {ours:,}"
         raise ModelError(Problem(WHERE, what, f"Give the student a dense layer:  task: {{dense: {theirs}}}"))
+    if not spec.hidden:
+        return
     theirs, ours = (each.config.hidden_size for each in (teacher.predictor.model, model))
-    if spec.hidden and theirs != ours:
+    if theirs != ours:
         what = f"the teacher's hidden states have {theirs:,} numbers, the student's {ours:,}"
         raise ModelError(Problem("distillation.hidden", what, "Write false, or use a student of the teacher's width."))
 
@@ -108,9 +111,15 @@ def check_sizes(spec: Distillation, teacher: Teacher, task: Task, model: Any, fe
 def keep_layers(model: Any, count: int) -> Any:
     """The model with `count` of its encoder's layers, evenly spaced, the first and the last included.
 
-    DistilBERT keeps every second (Sanh et al. 2019, section 3). Raises ModelError where the encoder has fewer layers or
-    several kinds of them.
+    DistilBERT keeps every second (Sanh et al. 2019, section 3). An encoder–decoder has `count` layers in each half.
+    Raises ModelError where there are fewer layers or several kinds of them.
     """
+    for half in halves(model):
+        _keep_layers(half, count)
+    return model
+
+
+def _keep_layers(model: Any, count: int) -> None:
     config = model.config
     total = int(config.num_hidden_layers)
     if count > total:
@@ -129,7 +138,6 @@ def keep_layers(model: Any, count: int) -> Any:
     stack: Any = getattr(owner, name)
     setattr(owner, name, nn.ModuleList(stack[index] for index in chosen_layers(total, count)))
     config.num_hidden_layers = count
-    return model
 
 
 def chosen_layers(total: int, count: int) -> list[int]:
