@@ -162,6 +162,23 @@ def test_fill_mask_as_transformers_pipeline(served: tuple[str, Predictor], tiny_
     refused("no [MASK]", client.fill_mask, "the cat " * 30 + "[MASK]")
 
 
+@cases("text-to-text")
+def test_generated_texts(served: tuple[str, Predictor]) -> None:
+    url, predictor = served
+    predictor.model.decoder.cls.predictions.bias.data[5] = 1.0  # a word: untrained, it writes nothing
+    for client in (InferenceClient(url), InferenceClient(base_url=url)):
+        for text in TEXTS[:2]:
+            wanted = predictor(text)["generated_text"]
+            assert wanted
+            assert client.text_generation(text) == wanted
+            assert client.translation(text).translation_text == wanted
+            assert client.summarization(text).summary_text == wanted
+    with TestClient(make_app(predictor, "own", Limits())) as own:
+        assert said(own, "/", inputs=TEXTS[0])[0]["generated_text"] == predictor(TEXTS[0])["generated_text"]
+    refused("parameters.src_lang: Extra inputs", client.translation, TEXTS[0], src_lang="en", tgt_lang="de")
+    refused("parameters.generate_parameters: Extra", client.summarization, TEXTS[0], generate_parameters={"top_k": 3})
+
+
 @cases("retrieval", "similarity-nli")
 def test_feature_extraction_and_sentence_similarity(served: tuple[str, Predictor]) -> None:
     url, predictor = served

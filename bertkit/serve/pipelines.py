@@ -82,13 +82,20 @@ class MaskRequest(Request):
     parameters: MaskParameters = MaskParameters()
 
 
+class GenerationParameters(Request):
+    """None: texts are generated as in training."""
+
+
 class GenerationRequest(Request):
     """A text from which another is generated."""
 
     inputs: str
+    parameters: GenerationParameters = GenerationParameters()
+    stream: Literal[False] | None = None
 
 
-GeneratedOutput = schema("GeneratedOutput", "A generated text.", generated_text=str)
+_generated = dict.fromkeys(("generated_text", "translation_text", "summary_text"), str)
+GeneratedOutput = schema("GeneratedOutput", "A generated text, by the name that each client's call reads.", **_generated)
 TokenOutput = schema("TokenOutput", "A word with its tag.", word=str, entity=str, **SPAN)
 EntityOutput = schema("EntityOutput", "An entity with its type.", word=str, entity_group=str, **SPAN)
 AnswerOutput = schema("AnswerOutput", "An answer; an empty text where the context has none.", answer=str, **SPAN)
@@ -96,6 +103,11 @@ _mask = {"token": int, "token_str": str, "sequence": str, "score": float}
 MaskOutput = schema(
     "MaskOutput", "A token for a mask, by its id and as text; the sequence is the text with it.", **_mask
 )
+
+
+def generated(task: Task, body: GenerationRequest, answers: Sequence[Answer]) -> list[dict[str, str]]:
+    """The text under each of its names."""
+    return [dict.fromkeys(_generated, answer["generated_text"]) for answer in answers]
 
 
 def tokens(task: Task, body: TokenRequest, answers: Sequence[Answer]) -> list[dict[str, Any]]:

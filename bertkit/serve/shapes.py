@@ -108,7 +108,7 @@ GENERATE = Shape(
     pipelines.GenerationRequest,
     list_of(pipelines.GeneratedOutput),
     lambda task, body: [{"text": body.inputs}],
-    lambda task, body, answers: [{"generated_text": answer["generated_text"]} for answer in answers],
+    pipelines.generated,
 )
 
 
