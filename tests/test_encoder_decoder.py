@@ -8,12 +8,20 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from cases import CASES, encoder
-from conftest import build_encoder
+from cases import CASES, TEXTS, encoder
+from conftest import WORDS, build_encoder
+from starlette.testclient import TestClient
 
+from bertkit.encoding.padding import Collator
+from bertkit.errors import ModelError
+from bertkit.explain.explain import explain_rows
+from bertkit.inference.predictor import load
 from bertkit.models.bert.transformer import EncoderDecoderModel
 from bertkit.models.trained_parts import freeze, merged, with_lora
-from bertkit.sections import Freeze, Lora
+from bertkit.sections import Distillation, Freeze, Lora
+from bertkit.serve.app import model_app
+from bertkit.serve.limits import Limits
+from bertkit.serve.service import Service
 from bertkit.training.distillation import check_sizes, find_teacher, keep_layers
 from bertkit.training.seed import save
 
@@ -94,10 +102,67 @@ def test_a_student_keeps_layers_of_both_halves(model: Any, tmp_path: Path) -> No
 
 
 def test_a_student_of_an_encoder_decoder_is_compared_with_its_teacher(tiny_encoder: Path, tmp_path: Path) -> None:
-    from bertkit.sections import Distillation
-
     task = CASE.task(tiny_encoder)
     model = task.model(encoder(tiny_encoder))
     save(model, task, tmp_path, {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
     spec = Distillation(teacher=str(tmp_path))
     check_sizes(spec, find_teacher(spec, task), task, model, task.features(CASE.rows()))
+
+
+# --- models that bertkit has not trained
+
+
+def theirs(folder: Path, seed: int = 0, **ids: int) -> Any:
+    """Two BERTs as transformers' users save them, in a folder with a tokenizer. ids: of their config."""
+    bert = str(build_encoder(folder))
+    made: Any = transformers.EncoderDecoderModel.from_encoder_decoder_pretrained(bert, bert)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    made.config.update(ids)
+    made.save_pretrained(folder)
+    return made.eval()
+
+
+START_AND_END = {"decoder_start_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+
+
+@pytest.mark.parametrize("ids", [{}, START_AND_END, {**START_AND_END, "decoder_start_token_id": 4}])
+def test_two_berts_saved_by_transformers_answer_as_there(ids: dict[str, int], tmp_path: Path) -> None:
+    other = theirs(tmp_path, **ids)
+    predictor = load(tmp_path, task="text2text-generation", precision="fp32")
+    inputs = predictor.task.tokenizer(TEXTS[:3], return_tensors="pt", padding=True, return_token_type_ids=False)
+    wanted = other.generate(**inputs, **{**START_AND_END, **ids}, max_new_tokens=64)
+    texts = predictor.task.tokenizer.batch_decode(wanted, skip_special_tokens=True)
+    assert all(texts)
+    assert [answer["generated_text"] for answer in predictor(TEXTS[:3])] == texts
+    assert explain_rows(predictor, TEXTS[:1])[0]["attributed"]
+    with TestClient(model_app(Service(predictor, "two", Limits()))) as client:
+        assert client.post("/", json={"inputs": TEXTS[0]}).json()[0]["generated_text"] == texts[0]
+
+
+def test_two_berts_saved_by_transformers_are_trained_further(tmp_path: Path) -> None:
+    theirs(tmp_path)
+    task = CASE.task(tmp_path)
+    model: Any = task.model(encoder(tmp_path))
+    batch = Collator.of(task.tokenizer, task.padding)(task.examples(task.features(CASE.rows()), range(8)))
+    loss = task.loss(task.forward(model, batch), batch)
+    loss.backward()
+    assert loss.isfinite()
+    again = saved(model, tmp_path / "again")
+    assert {name: getattr(again.generation_config, name) for name in START_AND_END} == START_AND_END
+
+
+def test_halves_that_are_no_berts_of_one_vocabulary_are_refused(tmp_path: Path) -> None:
+    folder = build_encoder(tmp_path / "pair")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    bert = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=64, **sizes)
+    for decoder, what in (
+        (transformers.RobertaConfig(vocab_size=len(WORDS), max_position_embeddings=64, **sizes), "made of a roberta"),
+        (transformers.BertConfig(vocab_size=99, max_position_embeddings=64, **sizes), "reads 42 tokens and writes 99"),
+    ):
+        config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(bert, decoder)
+        transformers.EncoderDecoderModel(config).save_pretrained(folder)
+        with pytest.raises(ModelError, match=what):
+            load(folder, task="text2text-generation")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
+import transformers
 from transformers import EncoderDecoderConfig
 
 from bertkit.errors import ModelError, Problem
@@ -25,10 +27,7 @@ def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -
         return EncoderDecoderModel(config(cast(BertConfig, encoder.config), **ids))
     kind = read_object(encoder.folder / "config.json").get("model_type")
     if kind == EncoderDecoderConfig.model_type:
-        own = load_config(encoder.folder)
-        return cast(
-            EncoderDecoderModel, load_model(encoder, EncoderDecoderModel, {}, new_head=new_head, own_config=own)
-        )
+        return _saved(encoder, ids, new_head)
     if kind != "bert":
         what = f"{encoder.name!r} is a {kind}, and both halves of this model are BERTs"
         raise ModelError(Problem("model.name", what, "Name a BERT, such as google-bert/bert-base-uncased."))
@@ -39,3 +38,25 @@ def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -
     model.encoder.load_state_dict(found.get_submodule("bert").state_dict(), strict=False)
     model.decoder.load_state_dict(found.state_dict(), strict=False)
     return model
+
+
+def _saved(encoder: Encoder, ids: Mapping[str, int], new_head: bool) -> EncoderDecoderModel:
+    """The encoder–decoder in the folder. ids: what its config has in place of those that it leaves out.
+
+    Raises ModelError where its halves are not BERTs of one vocabulary.
+    """
+    own = cast(EncoderDecoderConfig, load_config(encoder.folder))
+    source, target = (cast(transformers.BertConfig, half) for half in (own.encoder, own.decoder))
+    if other := {source.model_type, target.model_type} - {"bert"}:
+        what = f"{encoder.name!r} is made of a {other.pop()}, and both halves of this model are BERTs"
+        raise ModelError(Problem("model.name", what))
+    if source.vocab_size != target.vocab_size:
+        what = f"{encoder.name!r} reads {source.vocab_size:,} tokens and writes {target.vocab_size:,}"
+        raise ModelError(Problem("model.name", what, "Source and target must have one tokenizer."))
+    model = load_model(encoder, EncoderDecoderModel, {}, new_head=new_head, own_config=own)
+    generation: Any = model.generation_config
+    for name, value in {**ids, "pad_token_id": source.pad_token_id}.items():
+        known = [given for given in (getattr(generation, name), getattr(own, name, None), value) if given is not None]
+        setattr(generation, name, known[0])
+        setattr(model.config, name, known[0])
+    return cast(EncoderDecoderModel, model)
