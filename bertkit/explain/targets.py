@@ -161,8 +161,8 @@ def text(read: Read) -> list[Target]:
 
 
 def _likelihood(ids: Tensor, outputs: Any) -> Tensor:
-    logits = outputs.logits.float()
-    each = logits.reshape(-1, len(ids), logits.shape[-1]).log_softmax(-1)
+    logits: Tensor = outputs.logits.float()
+    each = logits.reshape(-1, len(ids), logits.shape[-1]).log_softmax(-1)  # (copies, tokens, vocab)
     return each[:, range(len(ids)), ids].sum(1)
 
 

@@ -75,8 +75,9 @@ def _stacks(base: Module, count: int) -> list[list[Module]]:
 def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Module]) -> Any:
     """The model with LoRA adapters; every module outside the encoder is trained and saved.
 
-    Of an encoder–decoder, that is the decoder's attention to the source and its projection to the vocabulary. What such a module shares with the encoder, as the masked language model's decoder shares the word embeddings, is
-    the encoder's, and frozen.
+    Of an encoder–decoder, these are the decoder's attention to the source and its projection to the vocabulary. What
+    such a module shares with the encoder, as the masked language model's decoder shares the word embeddings, is the
+    encoder's, and frozen.
 
     extra_modules: for a model that is an encoder without a head, its modules that do not belong to the encoder.
     Raises UserError when peft is not installed, knows no targets for this architecture, or does not find those given.

@@ -95,7 +95,9 @@ class GenerationRequest(Request):
 
 
 _generated = dict.fromkeys(("generated_text", "translation_text", "summary_text"), str)
-GeneratedOutput = schema("GeneratedOutput", "A generated text, by the name that each client's call reads.", **_generated)
+GeneratedOutput = schema(
+    "GeneratedOutput", "A generated text, by the name that each client's call reads.", **_generated
+)
 TokenOutput = schema("TokenOutput", "A word with its tag.", word=str, entity=str, **SPAN)
 EntityOutput = schema("EntityOutput", "An entity with its type.", word=str, entity_group=str, **SPAN)
 AnswerOutput = schema("AnswerOutput", "An answer; an empty text where the context has none.", answer=str, **SPAN)
@@ -107,7 +109,7 @@ MaskOutput = schema(
 
 def generated(task: Task, body: GenerationRequest, answers: Sequence[Answer]) -> list[dict[str, str]]:
     """The text under each of its names."""
-    return [dict.fromkeys(_generated, answer["generated_text"]) for answer in answers]
+    return [{name: answer["generated_text"] for name in _generated} for answer in answers]
 
 
 def tokens(task: Task, body: TokenRequest, answers: Sequence[Answer]) -> list[dict[str, Any]]:
