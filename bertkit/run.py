@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from bertkit import processes
 from bertkit.errors import Problem, RecipeError, UserError
 from bertkit.files import read_json
-from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
+from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.sections import Checkpoints
 
 if TYPE_CHECKING:
@@ -67,6 +67,11 @@ class Run:
         """The recipe, with every default filled in. Raises RecipeError."""
         return load_recipe(self.folder / "recipe.yaml", check_files=False)
 
+    @property
+    def tasks(self) -> dict[str, Self]:
+        """Of a finished run of several tasks, the run of each; otherwise empty."""
+        return {name: type(self)(self.folder / name) for name in self.results.get("tasks", ())}
+
     def load(self) -> Predictor:
         """The run's predictor."""
         from bertkit.inference.predictor import load
@@ -74,13 +79,13 @@ class Run:
         return load(self.folder)
 
 
-def check_folder(run: Run, recipe: Recipe, resume: bool, changed: bool = False) -> None:
+def check_folder(run: Run, text: str, resume: bool, changed: bool = False) -> None:
     """Raises UserError unless the folder is new or empty or, to resume, a run of this recipe.
 
-    changed: accept a run of another recipe too. Nothing is written yet, so that errors in data or model leave no
-    folder behind.
+    text: of the recipe, as a run has it. changed: accept a run of another recipe too. Nothing is written yet, so that
+    errors in data or model leave no folder behind.
     """
-    folder, text, stored = run.folder, to_yaml(recipe), run.folder / "recipe.yaml"
+    folder, stored = run.folder, run.folder / "recipe.yaml"
     if folder.exists() and not folder.is_dir():
         raise UserError(Problem(str(folder), "is not a folder", "Name a folder with --output-dir."))
     used = folder.is_dir() and any(folder.iterdir())
@@ -127,6 +132,7 @@ def clean(
     for folder in map(Path, folders):
         inside = sorted(folder.glob("*/results.json")) if (folder / "sweep.json").is_file() else []
         found = [Run(file.parent) for file in inside] or [Run(folder)]
+        found += found[0].tasks.values() if found[0].finished else ()
         if not found[0].finished:
             what = "is not a finished run: what it is resumed from is not deleted"
             stopped = Problem(str(folder), what, "Finish it first: bertkit train … --resume")

@@ -339,7 +339,8 @@ def test_licence_and_language_have_their_names(hub: str, said: str, tiny_encoder
 
 def test_the_samples_recipes_state_theirs() -> None:
     files = sorted((Path(__file__).resolve().parent.parent / "recipes").glob("*/*.yaml"))
-    samples = [file for file in files if "{source: sample:" in file.read_text(encoding="utf-8")]
+    one = [file for file in files if file.parent.name != "multi-task"]
+    samples = [file for file in one if "{source: sample:" in file.read_text(encoding="utf-8")]
     assert len(samples) == 8
     for file in samples:
         recipe = load_recipe(file)

@@ -203,7 +203,7 @@ def test_recipes_are_found_once_each() -> None:
     assert sorted(SHIPPED.values()) == files, "two shipped recipes have the same name"
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", [name for name, file in SHIPPED.items() if file.parent.name != "multi-task"])
 def test_shipped_recipe_is_valid_and_its_dump_says_the_same(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name, check_files=False)
     assert recipe.task.name == SHIPPED[name].parent.name

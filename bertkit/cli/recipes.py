@@ -18,16 +18,18 @@ from bertkit.text import columns
 def recipes() -> None:
     shipped = sorted(shipped_recipes().items(), key=lambda item: (item[1].parent.name, item[0]))
     try:
-        from bertkit.recipe.recipe import load_recipe
+        from bertkit.recipe.multitask import MultiTaskRecipe, load_any
     except ModuleNotFoundError as error:  # installed without dependencies: names are still an answer
         print("\n".join(f"{name}  ({file.parent.name})" for name, file in shipped))
         print(f"\nEncoders and scores need {error.name}: pip install bertkit", file=sys.stderr)
         return
     rows = [["recipe", "task", "encoder", "expected"]]
     for name, file in shipped:
-        recipe = load_recipe(file, check_files=False)
-        ranges = [f"{k} {v[0]}–{v[1]}" for k, v in (recipe.expected or {}).items() if isinstance(v, list)]
-        rows.append([name, recipe.task.name, recipe.model.title, ", ".join(ranges) or "none stated"])
+        recipe = load_any(file, check_files=False)
+        parts = recipe.parts if isinstance(recipe, MultiTaskRecipe) else {recipe.task.name: recipe}
+        stated = (each for part in parts.values() for each in (part.expected or {}).items())
+        ranges = [f"{metric} {bounds[0]}–{bounds[1]}" for metric, bounds in stated if isinstance(bounds, list)]
+        rows.append([name, " + ".join(parts), recipe.model.title, ", ".join(ranges) or "none stated"])
     print(columns(rows))
 
 
@@ -38,22 +40,24 @@ def recipes() -> None:
     flag("--schema", "print the JSON Schema of recipes, for editors"),
 )
 def show(recipe: str | None, rest: list[str], schema: bool) -> None:
-    from bertkit.recipe.recipe import json_schema, load_recipe, to_yaml
+    from bertkit.recipe import multitask
+    from bertkit.recipe.recipe import Recipe, json_schema, to_yaml
 
     if schema:
         print(json.dumps(json_schema(), indent=2))
     elif recipe is None:
         raise UserError("no recipe given", "`bertkit recipes` lists the shipped ones.")
     else:
-        print(to_yaml(load_recipe(recipe, rest, check_files=False)), end="")
+        loaded = multitask.load_any(recipe, rest, check_files=False)
+        print(to_yaml(loaded) if isinstance(loaded, Recipe) else multitask.to_yaml(loaded), end="")
 
 
 @command("copy a shipped recipe to a file of your own", RECIPE, argument("file", "a new file", type=Path))
 def copy(recipe: str, file: Path) -> None:
     from bertkit.files import write_text
-    from bertkit.recipe.recipe import load_recipe
+    from bertkit.recipe.multitask import load_any
 
-    load_recipe(recipe, check_files=False)
+    load_any(recipe, check_files=False)
     source = shipped_recipes().get(recipe, Path(recipe))
     if file.exists():
         raise UserError(Problem(str(file), "already exists", "Name another file."))
@@ -63,16 +67,20 @@ def copy(recipe: str, file: Path) -> None:
 
 @command("check a recipe and its data without training", RECIPE, OVERRIDES)
 def check(recipe: str, rest: list[str]) -> None:
-    from bertkit.recipe.recipe import load_recipe
+    from bertkit.recipe.multitask import load_any
+    from bertkit.recipe.recipe import Recipe
 
-    loaded = load_recipe(recipe, rest, own_metrics=False)
+    loaded = load_any(recipe, rest, own_metrics=False)
+    from bertkit.training.multitask import checked_jobs
     from bertkit.training.preflight import checked_job
 
-    job, _ = checked_job(loaded)
-    task, features = job.task, job.features
-    print(f"{task.name}: {task.describe()}")
-    print(f"first row as the model reads it: {task.tokenizer.decode(task.examples(features, [0])['input_ids'][0])}")
-    folds = f" {len(loaded.seeds) + loaded.folds} times: {loaded.folds} folds, and on all rows" if loaded.folds else ""
+    jobs = {"": checked_job(loaded)[0]} if isinstance(loaded, Recipe) else checked_jobs(loaded)[0].by_task
+    for name, job in jobs.items():
+        task, first = job.task, job.task.examples(job.features, [0])["input_ids"][0]
+        print(f"{name}: {task.name}: {task.describe()}" if name else f"{task.name}: {task.describe()}")
+        print(f"first row as the model reads it: {task.tokenizer.decode(first)}")
+    divided = loaded.folds if isinstance(loaded, Recipe) else None
+    folds = f" {len(loaded.seeds) + divided} times: {divided} folds, and on all rows" if divided else ""
     print(f"ready to train{folds}")
 
 
@@ -87,11 +95,11 @@ def check(recipe: str, rest: list[str]) -> None:
     interrupted="continue with the same command and --resume",
 )
 def train(recipe: str, rest: list[str], output_dir: Path, resume: bool, changed: bool, profile: bool) -> None:
-    from bertkit.recipe.recipe import load_recipe
+    from bertkit.recipe.multitask import load_any
 
     if changed and not resume:
         raise UserError("--changed works only with --resume", "Give both.")
-    loaded = load_recipe(recipe, rest, own_metrics=False)
+    loaded = load_any(recipe, rest, own_metrics=False)
     from bertkit.report.table import after_training
     from bertkit.training.train import train
 

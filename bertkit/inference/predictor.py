@@ -199,6 +199,8 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
     for folder in (path / "model", path):
         if (folder / "config.json").is_file():
             return folder
+    if tasks := sorted(str(file.parents[1]) for file in path.glob("*/model/config.json")):
+        raise ModelError(Problem(str(source), "a run of several tasks", f"Name one of them: {', '.join(tasks)}."))
     if (path / "recipe.yaml").is_file():
         fix = f"Finish it: bertkit train {path}/recipe.yaml --output-dir {path} --resume"
         raise ModelError(Problem(str(source), "this run has no model yet", fix))

@@ -29,9 +29,9 @@ from bertkit.validation import KeyProblem, describe, did_you_mean, validate
 
 TASK_OPTIONS: tuple[type[TaskOptions], ...] = tuple(task.Options for task in TASKS)
 if TYPE_CHECKING:
-    _AnyTask = TaskOptions
+    AnyTask = TaskOptions
 else:
-    _AnyTask = Annotated[reduce(or_, TASK_OPTIONS), Field(discriminator="name")]
+    AnyTask = Annotated[reduce(or_, TASK_OPTIONS), Field(discriminator="name")]
 
 TRAINING_DEFAULTS = {
     "learning_rate": 5e-5,
@@ -49,7 +49,7 @@ FEW_ROWS = {"learning_rate": 2e-4, "num_train_epochs": 20}  # of `method: full`
 class Sections(Section):
     """The fields of a recipe."""
 
-    task: _AnyTask
+    task: AnyTask
     model: ModelSpec
     data: DataSpec
     batching: sections.Batching | None = Field(None, description="null: training.per_device_train_batch_size rows.")
@@ -162,6 +162,15 @@ def load_recipe(
     """
     if isinstance(source, Mapping):
         return _valid(_checked(source, overrides, check_files=check_files))
+    data, report = read_recipe(source, overrides)
+    return _valid(_complete(data, report, check_files, own_metrics))
+
+
+def read_recipe(source: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Report]:
+    """A recipe file or shipped recipe as plain data with the overrides, and what is wrong so far.
+
+    Raises RecipeError where it cannot be read.
+    """
     shipped = shipped_recipes()
     file = shipped.get(str(source)) or Path(os.path.expanduser(source))
     home = Path() if file in shipped.values() else file.absolute().parent
@@ -176,10 +185,14 @@ def load_recipe(
         what = f"no such recipe{did_you_mean(file.name, [*shipped, *near])}"
         raise RecipeError(Problem(report.name, what, f"shipped recipes: {', '.join(shipped) or 'none'}")) from None
     apply_overrides(data, overrides, report)
-    rows, section = file.absolute().with_name("data"), data.get("data")
-    if isinstance(section, dict) and section.get("source") == MEMORY and rows.is_dir():
-        section.setdefault("folder", str(rows))
-    return _valid(_complete(data, report, check_files, own_metrics))
+    find_rows(data.get("data"), file.absolute().with_name("data"))
+    return data, report
+
+
+def find_rows(section: Any, folder: Path) -> None:
+    """Let a `data:` section of rows that were given from Python name this folder, in place, if there is one."""
+    if isinstance(section, dict) and section.get("source") == MEMORY and folder.is_dir():
+        section.setdefault("folder", str(folder))
 
 
 def parse_data_spec(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> DataSpec:
@@ -250,8 +263,11 @@ def _checked(
 
 def _complete(data: dict[str, Any], report: Report, check_files: bool, own_metrics: bool = True) -> dict[str, Any]:
     """Plain data with absolute paths. Raises RecipeError with everything that is wrong."""
-    clean = _check(data, report, own_metrics)
-    report.add(*resolve_paths(clean, report.folder, must_exist=check_files))
+    if "tasks" in data:
+        fix = "a run of several tasks has a folder for each, which is given in its place: RUN/NAME"
+        report.add(KeyProblem(("tasks",), "several tasks, where a recipe of one task is expected", fix))
+        report.raise_if_any()
+    clean = check_sections(data, report, check_files, own_metrics)
     report.raise_if_any()
     return clean
 
@@ -276,8 +292,8 @@ def _saving(training: Mapping[str, Any]) -> dict[str, Any]:
     return {"eval_strategy": strategy, "save_strategy": "epoch" if strategy == "no" else strategy, **steps}
 
 
-def _check(data: dict[str, Any], report: Report, own_metrics: bool) -> dict[str, Any]:
-    """Report everything that is wrong with the values; returns the values that are right."""
+def check_sections(data: dict[str, Any], report: Report, check_files: bool, own_metrics: bool) -> dict[str, Any]:
+    """Report everything that is wrong with the values; returns those that are right, paths as absolute ones."""
     options, problems = _options(data)
     kinds = {**SECTIONS, "task": options or TaskOptions}
     own = {key: name for name, kind in kinds.items() for key in kind.model_fields.keys() - _AMBIGUOUS}
@@ -298,6 +314,7 @@ def _check(data: dict[str, Any], report: Report, own_metrics: bool) -> dict[str,
     report.add(*problems, *(each for each in contradictions if not {each.path, each.path[:1]} & bad))
     if best := clean.get("training", {}).get("metric_for_best_model"):
         clean["training"]["metric_for_best_model"] = best.removeprefix("eval_")
+    report.add(*resolve_paths(clean, report.folder, must_exist=check_files))
     return clean
 
 

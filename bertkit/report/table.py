@@ -11,7 +11,7 @@ from bertkit.data.schema import Finding
 from bertkit.errors import Problem
 from bertkit.files import read_json
 from bertkit.inference.display import example
-from bertkit.report.verdict import score_findings, verdict
+from bertkit.report.verdict import best_baseline, score_findings, verdict
 from bertkit.run import OUT_OF_FOLD
 from bertkit.tasks import get_task
 from bertkit.text import columns
@@ -139,6 +139,8 @@ def _changed(now: Mapping[str, Any], name: str) -> str:
 
 def after_training(folder: Path, results: Mapping[str, Any]) -> str:
     """What `train` prints at the end: scores compared with baselines, where the run is, what to type next."""
+    if "tasks" in results:
+        return after_tasks(folder, results)
     parts = [baselines_table(results, split) for split in results["splits"]]
     if over := ", ".join(f"{split} {text}" for split, text in over_seeds(results).items()):
         parts.append(f"{results['headline']} over {len(results['seeds'])} seeds (mean ± sd): {over}")
@@ -157,6 +159,23 @@ def after_training(folder: Path, results: Mapping[str, Any]) -> str:
         f"and open {folder}/report.html in a browser"
     )
     return "\n" + "\n\n".join(parts)
+
+
+def after_tasks(folder: Path, results: Mapping[str, Any]) -> str:
+    """The same for a run of several tasks: a line each."""
+    rows = [["task", "", "split", "metric", "score", "95 % interval", "best baseline"]]
+    for name, each in results["tasks"].items():
+        best = best_baseline(read_json(folder / name / "results.json"), each["split"])
+        scored = [number(each["score"]), interval(each["interval"]), number(best.score if best else None)]
+        rows.append([name, each["task"], each["split"], each["headline"], *scored])
+    names = list(results["tasks"])
+    commands = "\n".join(f"  {first_to_try(folder / name)}" for name in names)
+    said = (
+        f"mean of the {len(names)} scores: {number(results['mean'])}",
+        f"The run is in {folder}, trained and scored in {results['seconds']:.0f} s; "
+        f"each task has a run of its own: {', '.join(names)}. What to type next:\n{commands}",
+    )
+    return "\n" + "\n\n".join([columns(rows), *said])
 
 
 def first_to_try(folder: Path) -> str:

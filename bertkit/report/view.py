@@ -76,6 +76,8 @@ class Run(run.Run):
     def _repr_html_(self) -> str:
         if not self.finished:
             return f"<p>The run in <code>{escape(str(self.folder))}</code> is not finished.</p>"
+        if several := self.tasks:
+            return "\n".join(f"<h4>{escape(name)}</h4>\n{run._repr_html_()}" for name, run in several.items())
         facts = self.facts
         parts = [f"<p>{escape(summary(facts))}</p>", _table(score_rows(facts))]
         found = to_act_on(facts)

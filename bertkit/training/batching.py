@@ -13,6 +13,7 @@ from datasets import Dataset
 from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader, Sampler
 
+from bertkit.data.table import numbers
 from bertkit.tasks.base import Task
 
 UNIT = "unit"  # the column that names the unit of a feature; features of a unit stay together
@@ -39,12 +40,17 @@ class Batches(Sampler[list[int]], ABC):
         world: int = 1,
         rank: int = 0,
         seed: int = 0,
+        whole: bool = False,
     ) -> None:
-        """lengths, units: for each feature its number of tokens and the unit that it belongs to."""
+        """lengths, units: for each feature its number of tokens and the unit that it belongs to.
+
+        whole: each step has `accumulation` micro-batches of every process, the last one too. Raises ValueError where
+        there are too few units.
+        """
         _, self.starts, self.counts = np.unique(np.asarray(units), return_index=True, return_counts=True)
         self.lengths = np.maximum.reduceat(np.asarray(lengths), self.starts)
         self.accumulation, self.world, self.rank = accumulation, world, rank
-        self.seed, self.epoch = seed, 0
+        self.seed, self.epoch, self.whole = seed, 0, whole
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Trainer before each epoch."""
@@ -55,7 +61,11 @@ class Batches(Sampler[list[int]], ABC):
         return len(self.sizes) // self.world
 
     def __iter__(self) -> Iterator[list[int]]:
-        for units in self._epoch(np.random.default_rng((self.seed, self.epoch)))[self.rank :: self.world]:
+        return self.in_epoch(self.epoch)
+
+    def in_epoch(self, epoch: int) -> Iterator[list[int]]:
+        """This process's micro-batches in this epoch, whichever is the current one."""
+        for units in self._epoch(np.random.default_rng((self.seed, epoch)))[self.rank :: self.world]:
             yield self._features(units)
 
     @abstractmethod
@@ -82,10 +92,10 @@ class LengthBatches(Batches):
     smaller.
     """
 
-    def __init__(self, lengths: ArrayLike, units: ArrayLike, *, batch_size: int, **division: int) -> None:
+    def __init__(self, lengths: ArrayLike, units: ArrayLike, *, batch_size: int, **division: Any) -> None:
         super().__init__(lengths, units, **division)
         self.step = batch_size * self.accumulation * self.world
-        self.sizes = _micro_sizes(len(self.starts), batch_size, self.accumulation, self.world)
+        self.sizes = _micro_sizes(len(self.starts), batch_size, self.accumulation, self.world, self.whole)
 
     def _epoch(self, rng: np.random.Generator) -> list[np.ndarray]:
         order = rng.permutation(len(self.starts))
@@ -111,7 +121,7 @@ class TokenBatches(Batches):
     them, whatever their rows: two processes take the same steps as accumulation over two.
     """
 
-    def __init__(self, lengths: ArrayLike, units: ArrayLike, *, tokens: int, **division: int) -> None:
+    def __init__(self, lengths: ArrayLike, units: ArrayLike, *, tokens: int, **division: Any) -> None:
         super().__init__(lengths, units, **division)
         similar = np.floor(np.log(np.maximum(self.lengths, 1)) / np.log(SIMILAR)).astype(np.int64)
         longest = np.ones(similar.max() + 1, dtype=np.int64)
@@ -120,7 +130,7 @@ class TokenBatches(Batches):
         self.kinds = self.counts - similar * (self.counts.max() + 1)
         self.order = np.argsort(self.kinds, kind="stable")
         sizes = _cut(longest[similar[self.order]], self.counts[self.order], tokens)
-        self.sizes = _evened(sizes, self.accumulation, self.world)
+        self.sizes = _evened(sizes, self.accumulation, self.world, self.whole)
 
     def _epoch(self, rng: np.random.Generator) -> list[np.ndarray]:
         order = rng.permutation(len(self.starts))
@@ -132,6 +142,16 @@ class TokenBatches(Batches):
             return self.counts[units].sum() * self.lengths[units].max() ** 2
 
         return self._features(max(self._divided(self.order), key=memory))
+
+
+def batches_of(task: Task, features: Dataset, batch_size: int, tokens: int | None, **division: Any) -> Batches:
+    """The batches of a task's features: of so many units, or of at most `tokens` slots. Raises ValueError."""
+    lengths, units = numbers(features, "length"), task.units(features)
+    if "target_length" in features.column_names:  # both texts are padded
+        lengths = np.maximum(lengths, numbers(features, "target_length"))
+    if tokens is None:
+        return LengthBatches(lengths, units, batch_size=batch_size, **division)
+    return TokenBatches(lengths, units, tokens=tokens, **division)
 
 
 def _cut(lengths: np.ndarray, counts: np.ndarray, tokens: int) -> list[int]:
@@ -150,9 +170,9 @@ def _cut(lengths: np.ndarray, counts: np.ndarray, tokens: int) -> list[int]:
     return sizes
 
 
-def _evened(sizes: list[int], accumulation: int, world: int) -> list[int]:
+def _evened(sizes: list[int], accumulation: int, world: int, whole: bool) -> list[int]:
     """Halve the largest micro-batches until there are whole steps, or at least as many for every process."""
-    for multiple in (accumulation * world, world):
+    for multiple in (accumulation * world, *(() if whole else (world,))):
         wanted = -(-len(sizes) // multiple) * multiple
         if wanted <= sum(sizes):
             while len(sizes) < wanted:
@@ -162,15 +182,16 @@ def _evened(sizes: list[int], accumulation: int, world: int) -> list[int]:
     raise ValueError(f"{sum(sizes)} rows are too few for {world} processes")
 
 
-def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int) -> list[int]:
+def _micro_sizes(units: int, batch_size: int, accumulation: int, world: int, whole: bool = False) -> list[int]:
     """The number of units of each micro-batch: whole steps, then the rest; as many for each process, none empty."""
     steps, rest = divmod(units, batch_size * accumulation * world)
-    if 0 < rest < world:  # too few for every process to have one: they join the step before
+    if 0 < rest < (world * accumulation if whole else world):  # too few for the last step: they join the one before
         if not steps:
             raise ValueError(f"{units} rows are too few for {world} processes")
         steps, rest = steps - 1, rest + batch_size * accumulation * world
     # Never more than `accumulation`, which Trainer would take for two steps.
-    micro = world * min(-(-rest // (world * batch_size)), rest // world, accumulation)
+    fewest = min(-(-rest // (world * batch_size)), rest // world, accumulation)
+    micro = world * (accumulation if whole and rest else fewest)
     last = [rest // micro + (index < rest % micro) for index in range(micro)]
     return [batch_size] * (steps * accumulation * world) + last
 
@@ -197,5 +218,5 @@ class EpochLoader(DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Trainer before each epoch."""
-        if isinstance(self.batch_sampler, Batches):
-            self.batch_sampler.set_epoch(epoch)
+        sampler: Any = self.batch_sampler
+        sampler.set_epoch(epoch)

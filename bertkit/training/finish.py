@@ -105,9 +105,17 @@ def publish(run: Run, seed: int) -> None:
 
 
 def finish(
-    job: Job, run: Run, outcomes: list[dict[str, Any]], started: float, held_out: OutOfFold | None = None
+    job: Job,
+    run: Run,
+    outcomes: list[dict[str, Any]],
+    started: float,
+    held_out: OutOfFold | None = None,
+    trained_with: Sequence[str] = (),
 ) -> None:
-    """Score the saved model, compare it with baselines and with a fresh process; results.json is written last."""
+    """Score the saved model, compare it with baselines and with a fresh process; results.json is written last.
+
+    trained_with: the other tasks that share the encoder.
+    """
     recipe, data, predictor = job.recipe, job.data, load(run.folder)
     scoring = [split for split in scored_splits(data) if split != "train" or held_out is None]
     splits, baselines = score_splits(run, predictor, data, scoring, job.metrics)
@@ -134,6 +142,7 @@ def finish(
         "seconds": time.monotonic() - started,
         "verified": recipe.verify,
         "expected": recipe.expected,
+        **({"trained_with": list(trained_with)} if trained_with else {}),
     }
     if job.teacher:
         chosen = "validation" if "validation" in splits else next(iter(splits))

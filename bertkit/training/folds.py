@@ -27,7 +27,7 @@ from bertkit.files import read_json, write_json, write_text, written_aside
 from bertkit.inference.evaluate import scored
 from bertkit.models.encoder import no_bars, quiet_logger
 from bertkit.models.trained_parts import merged
-from bertkit.recipe.recipe import Recipe
+from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.report.table import more_rows
 from bertkit.run import OUT_OF_FOLD, Run, check_folder, only_writer
 from bertkit.tasks.base import Task, calibrate
@@ -52,7 +52,7 @@ def cross_validate(recipe: Recipe, folder: str | Path, *, callbacks: Sequence[Tr
     recipe = recipe if recipe.folds else recipe.with_(f"folds={COUNT}")
     run, first = Run(Path(folder)), processes.first()
     if first:
-        check_folder(run, recipe, resume=True)
+        check_folder(run, to_yaml(recipe), resume=True)
     with nullcontext() if first else quiet_logger("bertkit"):
         job, findings = checked_job(recipe)
     with only_writer(run) if first else nullcontext(), no_bars():

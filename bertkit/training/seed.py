@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments, set_seed
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, TrainingArguments, set_seed
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from bertkit.errors import ModelError, Problem, RecipeError
@@ -24,6 +24,7 @@ from bertkit.models.device import resolve_precision
 from bertkit.models.encoder import save_tokenizer
 from bertkit.models.trained_parts import merged
 from bertkit.run import Run
+from bertkit.sections import EarlyStopping
 from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.training import few_shot
 from bertkit.training.callbacks import MetricsLog, Profile, Progress, Shutdown
@@ -31,6 +32,7 @@ from bertkit.training.checkpoint import latest_intact
 from bertkit.training.distillation import Distiller, is_online, with_soft_targets
 from bertkit.training.preflight import Job, arguments, build, scored_splits
 from bertkit.training.sharding import sharded_map
+from bertkit.training.steps import StepTrainer
 from bertkit.training.trainer import TaskTrainer, out_of_memory
 
 logger = logging.getLogger(__name__)
@@ -87,37 +89,54 @@ def fit(
     args = arguments(recipe, job.task, job.data, folder, seed)
     runner = untrained(job, args)
     headline = str(args.metric_for_best_model or job.task.metrics[0])
-    settings: dict[str, Any] = {
-        "version": version("bertkit"),
-        "precision": _precision(job),
-        "batch_size": recipe.batching.model_dump() if recipe.batching else args.per_device_eval_batch_size,
-        "columns": dict(recipe.data.columns),
-    }
+    settings = settings_of(job, args)
     if few_shot.applies(job.task):
         if not args.should_save:
             return None
         model, facts = few_shot.learn(replace(runner, model=runner.model.to(args.device)), job.features, seed)
         return Fitted(replace(runner, model=model), headline, settings, facts)
-    built_in: list[TrainerCallback] = [Progress(title, headline), MetricsLog(log, seed)]
-    if stop := recipe.early_stopping:
-        built_in.append(EarlyStoppingCallback(stop.patience, stop.threshold))
+    built_in = usual_callbacks(recipe.early_stopping, title, headline, log, seed)
     trainer = make_trainer(job, runner, args, [*built_in, *callbacks], profile)
-    for each in trainer.callback_handler.callbacks:
-        if isinstance(each, TensorBoardCallback) and each.logging_dir is None:  # else TENSORBOARD_LOGGING_DIR is set
-            each.logging_dir = str(folder.parent.parent / "logs" / folder.name)
     seconds = run_trainer(trainer, folder)
     model = trainer.gathered_model(partial(build, recipe, job.encoder, job.task))
     trainer.accelerator.wait_for_everyone()  # all have read the best checkpoint, which may be deleted from here on
     if not args.should_save:
         return None
-    state = trainer.state
-    facts = {"steps": state.global_step, "seconds": seconds, "best_step": state.best_global_step}
-    return Fitted(replace(runner, model=model), headline, settings, facts)
+    return Fitted(replace(runner, model=model), headline, settings, facts_of(trainer.state, seconds))
+
+
+def settings_of(job: Job, args: TrainingArguments) -> dict[str, Any]:
+    """What a predictor needs besides the task."""
+    batching = job.recipe.batching
+    return {
+        "version": version("bertkit"),
+        "precision": _precision(job),
+        "batch_size": batching.model_dump() if batching else args.per_device_eval_batch_size,
+        "columns": dict(job.recipe.data.columns),
+    }
+
+
+def facts_of(state: TrainerState, seconds: float) -> dict[str, Any]:
+    """`Fitted.facts` of a training."""
+    return {"steps": state.global_step, "seconds": seconds, "best_step": state.best_global_step}
+
+
+def usual_callbacks(
+    stop: EarlyStopping | None, title: str, headline: str, log: Path, seed: int
+) -> list[TrainerCallback]:
+    """Progress, metrics.jsonl, and early stopping where it is asked for."""
+    callbacks: list[TrainerCallback] = [Progress(title, headline), MetricsLog(log, seed)]
+    return [*callbacks, EarlyStoppingCallback(stop.patience, stop.threshold)] if stop else callbacks
 
 
 def untrained(job: Job, args: TrainingArguments) -> Runner:
     """A model with a new head, not yet on its device, determined by the seed."""
     set_seed(args.seed)
+    return runner_of(job, args)
+
+
+def runner_of(job: Job, args: TrainingArguments) -> Runner:
+    """The same, determined by torch's random state."""
     model = build(job.recipe, job.encoder, job.task)
     batch_size = job.recipe.batching or args.per_device_eval_batch_size
     return Runner(job.task, model, args.device, resolve_precision(_precision(job), args.device), batch_size)
@@ -158,8 +177,11 @@ def make_trainer(
         raise RecipeError(Problem("training", str(error).strip())) from error
 
 
-def run_trainer(trainer: TaskTrainer, folder: Path) -> float:
+def run_trainer(trainer: StepTrainer, folder: Path) -> float:
     """Train from the latest intact checkpoint in `folder`, if any; returns the seconds it took. Raises UserError."""
+    for each in trainer.callback_handler.callbacks:
+        if isinstance(each, TensorBoardCallback) and each.logging_dir is None:  # else TENSORBOARD_LOGGING_DIR is set
+            each.logging_dir = str(folder.parent.parent / "logs" / folder.name)
     start, damaged = latest_intact(folder)
     if damaged and trainer.is_fsdp_enabled:
         what = "training with FSDP cannot continue from a checkpoint"

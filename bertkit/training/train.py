@@ -16,12 +16,14 @@ from bertkit import processes
 from bertkit.errors import Problem, RecipeError
 from bertkit.files import write_json
 from bertkit.models.encoder import no_bars, quiet_logger
-from bertkit.recipe.recipe import Recipe, adapted
+from bertkit.recipe.multitask import MultiTaskRecipe, multitask
+from bertkit.recipe.recipe import Recipe, adapted, to_yaml
 from bertkit.report.view import Run
 from bertkit.run import check_folder, free, only_writer
 from bertkit.training.callbacks import Profile, profile_lines
 from bertkit.training.finish import finish, publish, push_run, write_reports
 from bertkit.training.folds import calibrated, validated
+from bertkit.training.multitask import train_tasks
 from bertkit.training.preflight import check_hub, checked_job, write_run_metadata
 from bertkit.training.seed import train_seed
 
@@ -43,7 +45,7 @@ def train(
 ) -> Run: ...
 @overload
 def train(
-    recipe: Recipe | Mapping[str, Any] | str | Path,
+    recipe: Recipe | MultiTaskRecipe | Mapping[str, Any] | str | Path,
     output_dir: str | Path,
     resume: bool = False,
     *,
@@ -86,6 +88,11 @@ def train(  # type: ignore[misc]
         data, output_dir, resume = None, data, resume or bool(output_dir)
     if not isinstance(output_dir, str | Path):
         raise RecipeError(Problem("output_dir", "missing", 'bertkit.train("text-classification", data, "runs/x", …)'))
+    if several := multitask(recipe, overrides):
+        if data is not None or metrics:
+            what = "a recipe of several tasks has the data in `tasks`, and takes no metrics of your own"
+            raise RecipeError(Problem("", what, 'tasks: {NAME: {"task": …, "data": …}}'))
+        return train_tasks(several, Path(output_dir), resume, callbacks, profile, changed)
     settled = adapted(recipe, data, overrides)
     del data  # it is on disk: a frame that nobody else holds need not be in memory
     return _train(settled, Path(output_dir), resume, metrics, callbacks, profile, changed)
@@ -105,7 +112,7 @@ def _train(
     check_hub(recipe)
     run, first = Run(folder), processes.first()  # under torchrun, one process writes
     if first:
-        check_folder(run, recipe, resume, changed)
+        check_folder(run, to_yaml(recipe), resume, changed)
     if resume and run.finished:
         logger.info("%s is finished; there is nothing to resume", run.folder)
         return run

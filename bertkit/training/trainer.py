@@ -1,14 +1,10 @@
-"""Hugging Face's Trainer with the task's metrics, the loss of the whole step, and length batches."""
+"""The trainer of one task."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, final
 
@@ -17,36 +13,24 @@ import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from datasets import Dataset
 from transformers import TrainerCallback, TrainingArguments
-from transformers.trainer_callback import PrinterCallback
 
-from bertkit.data.table import numbers
 from bertkit.encoding.padding import Collator
-from bertkit.errors import Problem, UserError
 from bertkit.files import read_json
 from bertkit.inference.runner import Runner
-from bertkit.models.cpu_kernels import faster, memory_kept
-from bertkit.tasks.base import Batch, Task, evaluate
-from bertkit.training.batching import UNIT, Batches, EpochLoader, Examples, LengthBatches, TokenBatches
+from bertkit.tasks.base import Batch, evaluate
+from bertkit.training.batching import UNIT, EpochLoader, Examples, batches_of
 from bertkit.training.callbacks import Profile
-from bertkit.training.checkpoint import CheckpointTrainer
 from bertkit.training.distillation import Distiller
+from bertkit.training.steps import StepTrainer
 
 logger = logging.getLogger(__name__)
 
-MAX_ROWS_SHOWN = 64  # rows of a step that a message names
 DIVISION = "division.json"  # in a checkpoint: into how many parts micro-batches are split
 
 
 @final
-class TaskTrainer(CheckpointTrainer):
-    """Trainer with three differences.
-
-    Evaluation goes through the task. The loss is a sum divided by the count of the whole step, over accumulation and
-    processes: stock Trainer takes gradients of BERT's heads `accumulation` times and `processes` times too large.
-    Batches come from `LengthBatches` or `TokenBatches`.
-    """
-
-    loss_is_scaled_for_ga = True
+class TaskTrainer(StepTrainer):
+    """Trainer of one task: evaluation goes through it, and batches come from `LengthBatches` or `TokenBatches`."""
 
     def __init__(
         self,
@@ -70,116 +54,32 @@ class TaskTrainer(CheckpointTrainer):
         batch. profile: measures the parts of a step. locate: training row -> its location, for messages.
         """
         super().__init__(
-            model=runner.model, args=args, train_dataset=features, eval_dataset=validation, callbacks=list(callbacks)
+            learner=runner.task,
+            model=runner.model,
+            args=args,
+            features=features,
+            validation=validation,
+            callbacks=callbacks,
+            objective=distiller,
+            profile=profile,
         )
-        self.remove_callback(PrinterCallback)  # Progress reports instead
         self.task, self.runner, self.features = runner.task, runner, features
-        self.objective: Task | Distiller = distiller or runner.task
         self.tokens, self.divide, self.parts = tokens, divide, 1
-        self.metrics = metrics
-        self.locate, self.profile = locate, profile or Profile()
-        if profile:  # a profile that is no callback measures nothing
-            self.add_callback(profile)
+        self.metrics, self.locate = metrics, locate
 
     def get_train_dataloader(self) -> EpochLoader:
-        lengths, units = numbers(self.features, "length"), self.task.units(self.features)
-        if "target_length" in self.features.column_names:  # both texts are padded
-            lengths = np.maximum(lengths, numbers(self.features, "target_length"))
-        division = {
-            "accumulation": self.args.gradient_accumulation_steps,
-            "world": self.args.world_size,
-            "rank": self.args.process_index,
-            "seed": self.args.seed,
-        }
-        if self.tokens is None:
-            self.batches: Batches = LengthBatches(lengths, units, batch_size=self._train_batch_size, **division)
-        else:
-            self.batches = TokenBatches(lengths, units, tokens=self.tokens, **division)
-        return EpochLoader(
+        units, division = self.task.units(self.features), self.division()
+        self.batches = batches_of(self.task, self.features, self._train_batch_size, self.tokens, **division)
+        return self.loader(
             Examples(self.task, self.features, self.batches, units if self.divide else None),
-            batch_sampler=self.batches,
-            collate_fn=Collator.of(self.task.tokenizer, self.task.padding),
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
+            Collator.of(self.task.tokenizer, self.task.padding),
         )
 
-    def create_optimizer(self, model: Any = None) -> Any:
-        """Trainer's optimizer; parameters with a factor of the task get their own learning rate and no decay."""
-        if self.optimizer is not None:
-            return self.optimizer
-        optimizer: Any = super().create_optimizer(model)
-        trained: Any = self.model
-        for part, factor in self.task.learning_rate_factors.items():
-            fast = {parameter for name, parameter in trained.named_parameters() if part in name.split(".")}
-            for group in list(optimizer.param_groups):
-                if chosen := [p for p in group["params"] if p in fast]:
-                    group["params"] = [p for p in group["params"] if p not in fast]
-                    own = {"params": chosen, "lr": group["lr"] * factor, "weight_decay": 0.0}
-                    optimizer.add_param_group({**group, **own})
-        return optimizer
+    def located(self, indices: Sequence[int]) -> Sequence[str]:
+        return [self.locate(row) for row in sorted(set(self.features[indices]["row"]))]
 
-    def train(
-        self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
-    ) -> Any:
-        gc.freeze()  # accelerate collects garbage first, and would scan everything imported
-        try:
-            with memory_kept():
-                return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
-        finally:
-            gc.unfreeze()
-
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
-        """The micro-batches of one step, and the count of loss terms over all processes."""
-        self.profile.switch("data")
-        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        counted = self.accelerator.reduce(self._counted(batches), "sum")
-        self.profile.count(batches)
-        self.profile.switch("other")
-        return batches, counted
-
-    def _counted(self, batches: list[Any]) -> torch.Tensor:
-        counts = torch.tensor([self.objective.count(batch) for batch in batches], dtype=torch.float64)
-        return counts.sum(0).to(self.args.device, torch.float32)
-
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        outputs = self.task.forward(model, inputs)
-        total = self.objective.loss(outputs, inputs, self.args.label_smoothing_factor)
-        # DDP averages gradients over processes; the count is already over all of them.
-        # The count may be 0: a batch of texts without words.
-        loss = (total / num_items_in_batch.clamp(min=1e-12)).sum() * self.args.world_size
-        self.profile.switch("backward")
-        return (loss, outputs) if return_outputs else loss
-
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        parts = list(split_batch(inputs, self.parts))
-        losses = []
-        for part in parts:
-            with contextlib.nullcontext() if part is parts[-1] else self.accelerator.no_sync(model):
-                losses.append(self._part(model, part, num_items_in_batch))
-        loss = torch.stack(losses).sum()
-        self.profile.switch("optimizer")
-        if not torch.isfinite(loss):
-            what = f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {self._rows_of_step()}"
-            fix = "Lower training.learning_rate, or check the rows with `bertkit check`."
-            raise UserError(Problem("training", what, fix + " Earlier checkpoints are intact."))
-        return loss
-
-    def _rows_of_step(self) -> str:
-        """The locations of the current step's rows, for messages."""
-        micro = self.args.gradient_accumulation_steps
-        start = self.state.global_step % -(-len(self.batches) // micro) * micro
-        features = self.features[[i for batch in islice(self.batches, start, start + micro) for i in batch]]
-        rows = sorted(set(features["row"]))
-        more = f" and {len(rows) - MAX_ROWS_SHOWN:,} more" if len(rows) > MAX_ROWS_SHOWN else ""
-        return ", ".join(map(self.locate, rows[:MAX_ROWS_SHOWN])) + more
-
-    def _part(self, model: Any, part: Batch, counted: Any) -> torch.Tensor:
-        self.profile.switch("forward")
-        plain = not (self.args.torch_compile or self.args.activation_checkpointing)
-        with faster(self.args.device) if plain else contextlib.nullcontext():
-            return super().training_step(model, part, counted)
+    def divided(self, batch: Batch) -> Iterator[Batch]:
+        return split_batch(batch, self.parts)
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
         prepared = super()._prepare_for_training(  # type: ignore[no-untyped-call]
@@ -240,23 +140,11 @@ class TaskTrainer(CheckpointTrainer):
         self.profile.switch("evaluation")
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         scores = evaluate(self.task, rows, replace(self.runner, model=self.model), fitted=True, metrics=self.metrics)
-        overall = {  # NaN is never better than anything, which is how an undefined metric must compare
-            f"{metric_key_prefix}_{name}": math.nan if value is None else value
-            for name, value in scores.items()
-            if "/" not in name or name == self.args.metric_for_best_model
-        }
-        self.profile.switch("other")
-        self.log(dict(overall))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, overall)
-        return overall
+        best = self.args.metric_for_best_model
+        return self.tell({name: scores[name] for name in scores if "/" not in name or name == best}, metric_key_prefix)
 
     def checkpoint_files(self) -> dict[str, Any]:
         return {DIVISION: {"parts": self.parts}} if self.divide else {}
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self.profile.switch("saving")
-        super()._save_checkpoint(model, trial)
-        self.profile.switch("other")
 
 
 def out_of_memory(error: Exception) -> bool:

@@ -1,0 +1,243 @@
+"""The recipe of multi-task learning: several tasks, each with data of its own, over one encoder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from bertkit import sections
+from bertkit.data.memory import Rows, store_rows
+from bertkit.recipe.errors import Report
+from bertkit.recipe.given import place, plain_sections
+from bertkit.recipe.recipe import AnyTask, Recipe, Sections, check_sections, find_rows, load_recipe, read_recipe
+from bertkit.recipe.shipped import shipped_recipes
+from bertkit.recipe.yaml import written
+from bertkit.sections import DataSpec, ModelSpec, Section, Seed, Text
+from bertkit.tasks import TASKS as ALL_TASKS
+from bertkit.text import KeyPath, short_repr
+from bertkit.validation import KeyProblem, did_you_mean, validate
+
+MEAN = "mean"  # of the tasks' selection metrics: the `metric_for_best_model` of a recipe that names none
+TASKS = ("text-classification", "token-classification", "question-answering", "sentence-similarity")
+Mixing = Literal["proportional", "sqrt", "uniform"]
+Positive = Annotated[float, Field(gt=0)]
+# Folders of a run, which are no tasks; and `mean`.
+RESERVED = frozenset({MEAN, "adapter", "checkpoints", "data", "logs", "model", "predictions"})
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_SINGLE = {  # sections of a recipe of one task -> what to do without them
+    **dict.fromkeys(("task", "data"), "each task has its own: tasks: {NAME: {task: …, data: …}}"),
+    "folds": "remove it, or cross-validate one task by itself",
+    "distillation": "remove it, or distil one task by itself",
+    "hub": "remove it; afterwards: bertkit push RUN/NAME OWNER/MODEL",
+    "expected": "each task has its own: tasks: {NAME: {expected: …}}",
+}
+_REFUSED = ("auto_find_batch_size", "activation_checkpointing", "torch_compile", "fsdp", "deepspeed")  # of `training`
+
+
+class TaskPart(Section):
+    """One of the tasks: what is different from the others."""
+
+    task: AnyTask
+    data: DataSpec
+    weight: Positive = Field(1.0, description="Factor on this task's loss.")
+    max_length: Annotated[int, Field(ge=8)] | None = Field(None, description="null: model.max_length.")
+    metric_for_best_model: Text | None = Field(None, description="null: the task's selection metric.")
+    expected: dict[str, Any] | None = Field(None, description="Measured scores: {metric: [low, high], ...}.")
+
+
+class MultiTaskRecipe(Section):
+    """The complete settings of a run of several tasks. Immutable; every default is filled in."""
+
+    tasks: Annotated[dict[str, TaskPart], Field(min_length=1)] = Field(description="Name -> task and data.")
+    mixing: Mixing | Annotated[dict[str, Positive], Field(min_length=1)] = Field(
+        "proportional",
+        description="How often a task is drawn: in proportion to its batches per epoch, to their square root, equally "
+        "often, or by {NAME: weight}.",
+    )
+    mixed_steps: bool = Field(False, description="Whether the micro-batches of a step are of different tasks.")
+    model: ModelSpec
+    batching: sections.Batching | None
+    training: dict[str, Any]
+    seeds: list[Seed]
+    early_stopping: sections.EarlyStopping | None
+    peft: sections.Lora | None
+    freeze: sections.Freeze | None
+    verify: bool
+    explain: bool
+    checkpoints: sections.Checkpoints
+
+    @property
+    def parts(self) -> dict[str, Recipe]:
+        """Name -> the recipe that would train this task by itself."""
+        shared = {name: getattr(self, name) for name in Sections.model_fields.keys() & MultiTaskRecipe.model_fields}
+        recipes = {}
+        for name, part in self.tasks.items():
+            length, metric = part.max_length or self.model.max_length, part.metric_for_best_model
+            training = {key: value for key, value in self.training.items() if key != "metric_for_best_model"}
+            training |= {"metric_for_best_model": metric} if metric else {}
+            own: dict[str, Any] = {"model": self.model.model_copy(update={"max_length": length}), "training": training}
+            own |= {"task": part.task, "data": part.data, "expected": part.expected}
+            recipes[name] = Recipe.model_construct(**{**shared, **own})
+        return recipes
+
+
+def load_any(
+    source: str | Path, overrides: Sequence[str] = (), *, check_files: bool = True, own_metrics: bool = True
+) -> Recipe | MultiTaskRecipe:
+    """`load_recipe`, also for a recipe of several tasks. Raises RecipeError with everything that is wrong."""
+    data, report = read_recipe(source, overrides)
+    if "tasks" in data:
+        for name, part in _mapping(data["tasks"]).items():
+            find_rows(_mapping(part).get("data"), Path(source).expanduser().absolute().with_name(name) / "data")
+        return _checked(data, {}, report, check_files)
+    return load_recipe(source, overrides, check_files=check_files, own_metrics=own_metrics)
+
+
+def multitask(source: Any, values: Mapping[str, Any]) -> MultiTaskRecipe | None:
+    """The recipe of several tasks that `bertkit.train` is called with; None where it is not of several.
+
+    source: a recipe, a shipped recipe's name or a file, or a mapping. values: sections, and keys of sections by their
+    own names. Raises RecipeError, and DataError on rows that cannot be read.
+    """
+    if isinstance(source, MultiTaskRecipe) and not values:
+        return source
+    data, report = dict(source) if isinstance(source, Mapping) else {}, Report("")
+    if isinstance(source, str | Path) and (str(source) in shipped_recipes() or Path(source).expanduser().is_file()):
+        data, report = read_recipe(source)
+    if "tasks" not in data:
+        return None
+    report.add(*place(data, values, MultiTaskRecipe.model_fields, {}))
+    parts, rows = data["tasks"], dict[str, Mapping[str, Rows]]()
+    if isinstance(parts, Mapping):
+        split = {name: plain_sections(part) for name, part in parts.items() if isinstance(part, Mapping)}
+        data["tasks"] = {**parts, **{name: plain for name, (plain, _) in split.items()}}
+        rows = {name: given for name, (_, given) in split.items()}
+    return _checked(plain_sections(data)[0], rows, report, check_files=True)
+
+
+def to_yaml(recipe: MultiTaskRecipe) -> str:
+    """The recipe as YAML text with every default written, as `recipe.to_yaml` writes one of a single task."""
+    return written(recipe.model_dump(exclude={"tasks": {"__all__": {"data": {"folder"}}}}))
+
+
+class _Outer(Section):
+    """What a recipe of one task does not have. What it has, `check_sections` checks."""
+
+    class Part(Section):
+        task: Any = None
+        data: Any = None
+        weight: Positive = 1.0
+        max_length: Any = None
+        metric_for_best_model: Any = None
+        expected: Any = None
+
+    tasks: Annotated[dict[str, Part], Field(min_length=1)]
+    mixing: Mixing | Annotated[dict[str, Positive], Field(min_length=1)] = "proportional"
+    mixed_steps: bool = False
+
+
+class _PartReport(Report):
+    """Reports what is wrong with one task's recipe at its place in that of all; what all share, once."""
+
+    def __init__(self, whole: Report, name: str, own: Mapping[str, Any], known: set[KeyProblem]) -> None:
+        super().__init__(whole.name)
+        self.whole, self.part, self.own, self.known = whole, name, own, known
+
+    def _path(self, path: KeyPath) -> KeyPath:
+        inside = ("tasks", self.part)
+        if path[:1] in (("task",), ("data",), ("expected",)):
+            return (*inside, *path)
+        return (*inside, *path[1:]) if len(path) > 1 and path[1] in _INNER and path[1] in self.own else path
+
+    def add(self, *problems: KeyProblem) -> None:
+        for problem in problems:
+            placed = problem._replace(path=self._path(problem.path))
+            if placed not in self.known:
+                self.known.add(placed)
+                self.whole.add(placed)
+
+    def folder(self, path: KeyPath) -> Path:
+        return self.whole.folder(self._path(path))
+
+
+def _checked(
+    data: Mapping[str, Any], rows: Mapping[str, Mapping[str, Rows]], report: Report, check_files: bool
+) -> MultiTaskRecipe:
+    """The recipe of plain data. rows: task -> rows that were given from Python. Raises RecipeError, DataError."""
+    shared = {name: data[name] for name in data.keys() & _SHARED}
+    outer = {name: value for name, value in data.items() if name not in {*shared, *_SINGLE}}
+    for name in data.keys() & _SINGLE.keys():
+        report.add(KeyProblem((name,), "has no place in a recipe of several tasks", _SINGLE[name]))
+    report.add(*validate(_Outer, outer, {"tasks": _Outer.Part}), *_contradictions(outer, shared))
+    parts = {name: part for name, part in _mapping(outer["tasks"]).items() if isinstance(part, dict)}
+    known = set[KeyProblem]()
+    clean = {
+        name: check_sections(_of_one(shared, part), _PartReport(report, name, part, known), check_files, False)
+        for name, part in parts.items()
+    }
+    report.raise_if_any()
+    for name, stored in rows.items():
+        clean[name]["data"] |= store_rows(stored) if stored else {}
+    valid = {name: Sections.model_validate(each) for name, each in clean.items()}
+    first = next(iter(valid.values()))
+    entries = {
+        name: TaskPart(**{**part, "task": valid[name].task, "data": valid[name].data}) for name, part in parts.items()
+    }
+    given = {name: _mapping(shared.get(name)) for name in ("model", "training")}
+    length = given["model"].get("max_length", ModelSpec.model_fields["max_length"].default)
+    best = given["training"].get("metric_for_best_model", MEAN)
+    settled = {name: getattr(first, name) for name in _SHARED} | outer
+    settled |= {"tasks": entries, "model": first.model.model_copy(update={"max_length": length})}
+    return MultiTaskRecipe(**{**settled, "training": {**first.training, "metric_for_best_model": best}})
+
+
+def _of_one(shared: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain data of the recipe that would train this task by itself."""
+    own = {name: part[name] for name in ("task", "data", "expected") if name in part}
+    for section, name in ((section, name) for name, section in _INNER.items()):
+        given = shared.get(section, {})
+        if isinstance(given, dict):
+            inherited = {key: value for key, value in given.items() if key != name or name == "max_length"}
+            own[section] = {**inherited, **({name: part[name]} if part.get(name) is not None else {})}
+    return {**shared, **own}
+
+
+def _contradictions(outer: Mapping[str, Any], shared: Mapping[str, Any]) -> Iterator[KeyProblem]:
+    parts, training, mixing = _mapping(outer["tasks"]), _mapping(shared.get("training")), outer.get("mixing")
+    for name, part in parts.items():
+        task = _mapping(_mapping(part).get("task"))
+        if not _NAME.fullmatch(name) or name.lower() in RESERVED:
+            what = "is no name of a task, which is a folder of the run"
+            fix = f"letters, digits, - and _, at most 64, and not one of {', '.join(sorted(RESERVED))}"
+            yield KeyProblem(("tasks", name), what, fix)
+        if task.get("name") in {each.name for each in ALL_TASKS}.difference(TASKS):
+            what = f"{task['name']} is trained by itself"
+            yield KeyProblem(("tasks", name, "task", "name"), what, f"known here: {', '.join(TASKS)}")
+        if task.get("method") is not None:
+            what = "several tasks are trained in one way, by fine-tuning everything"
+            yield KeyProblem(("tasks", name, "task", "method"), what, "remove it")
+    for name in sorted(_mapping(mixing).keys() ^ parts.keys()) if isinstance(mixing, dict) else ():
+        what = f"no task of this name{did_you_mean(name, parts)}" if name in _mapping(mixing) else "missing"
+        yield KeyProblem(("mixing", name), what, f"a weight for each of the tasks: {', '.join(parts)}")
+    for name in _REFUSED:
+        if training.get(name):
+            yield KeyProblem(("training", name), "is not available for several tasks", "remove it")
+    best = training.get("metric_for_best_model", MEAN)
+    if best != MEAN and best not in parts:
+        what = f"expected {MEAN!r}, or a task, found {short_repr(best)}"
+        yield KeyProblem(("training", "metric_for_best_model"), what, f"tasks: {', '.join(parts)}")
+    if outer.get("mixed_steps") is True and training.get("gradient_accumulation_steps", 1) == 1:
+        what = "a step has one micro-batch, which is of one task"
+        yield KeyProblem(("mixed_steps",), what, "write training: {gradient_accumulation_steps: 2} or more, or false")
+
+
+def _mapping(given: Any) -> dict[str, Any]:
+    return given if isinstance(given, dict) else {}
+
+
+_INNER = {"max_length": "model", "metric_for_best_model": "training"}  # key of a task -> its section elsewhere
+_SHARED = Sections.model_fields.keys() & MultiTaskRecipe.model_fields.keys()

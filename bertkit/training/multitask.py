@@ -1,0 +1,300 @@
+"""Multi-task learning: the program for a recipe of several tasks. Each task's folder is a run like any other."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import math
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, final
+
+from transformers import TrainerCallback, TrainingArguments, set_seed
+
+from bertkit import processes
+from bertkit.errors import DataError, Problem, RecipeError, UserError
+from bertkit.files import read_json, write_json, write_text
+from bertkit.inference.runner import Runner
+from bertkit.models.encoder import no_bars, quiet_logger
+from bertkit.recipe.multitask import MEAN, MultiTaskRecipe, to_yaml
+from bertkit.report.facts import lines_of
+from bertkit.report.verdict import reported_split
+from bertkit.report.view import Run
+from bertkit.run import check_folder, free, only_writer
+from bertkit.tasks.base import Task, evaluate
+from bertkit.training.batching import EpochLoader, batches_of
+from bertkit.training.callbacks import Profile, profile_lines
+from bertkit.training.finish import finish, publish, write_reports
+from bertkit.training.mixing import MixedBatches, MixedCollator, MixedExamples
+from bertkit.training.preflight import Job, arguments, checked_job, write_run_metadata
+from bertkit.training.seed import (
+    Fitted,
+    facts_of,
+    merge_and_calibrate,
+    run_trainer,
+    runner_of,
+    settings_of,
+    usual_callbacks,
+)
+from bertkit.training.sharding import sharded_map
+from bertkit.training.shared_encoder import MultiTask, SharedEncoder
+from bertkit.training.steps import StepTrainer
+
+logger = logging.getLogger(__name__)
+
+_KEY = re.compile(r"(task|data)(\.|$)")  # of the recipe of one task
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """What a training of several tasks works on."""
+
+    recipe: MultiTaskRecipe
+    by_task: Mapping[str, Job]
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """Name -> task."""
+        return {name: job.task for name, job in self.by_task.items()}
+
+    def headline(self, name: str) -> str:
+        """The metric of this task that the choice of the checkpoint depends on."""
+        job = self.by_task[name]
+        return str(job.recipe.training.get("metric_for_best_model", job.task.metrics[0]))
+
+    def arguments(self, folder: Path, seed: int) -> TrainingArguments:
+        """Hugging Face's arguments of one seed's training."""
+        first = next(iter(self.by_task.values()))
+        shared = first.recipe.model_copy(update={"training": self.recipe.training})
+        return arguments(shared, first.task, first.data, folder, seed)
+
+    def batches(self, size: int, *, accumulation: int, **division: int) -> MixedBatches:
+        """The batches of one process. size: rows of a micro-batch. Raises DataError where a task has too few rows."""
+        recipe, run = self.recipe, 1 if self.recipe.mixed_steps else accumulation
+        tokens, own, problems = recipe.batching.tokens if recipe.batching else None, [], []
+        for name, job in self.by_task.items():
+            try:
+                cut = batches_of(job.task, job.features, size, tokens, accumulation=run, whole=True, **division)
+                own.append(cut)
+            except ValueError:
+                what = f"too few training rows for a step of {run} micro-batches in each process"
+                problems.append(Problem(f"tasks.{name}.data", what, "Lower gradient_accumulation_steps, or add rows."))
+        if problems:
+            raise DataError(problems)
+        mixing = recipe.mixing if isinstance(recipe.mixing, str) else [recipe.mixing[name] for name in self.by_task]
+        features = [len(job.features) for job in self.by_task.values()]
+        return MixedBatches(own, features, mixing, run=run, seed=division["seed"])
+
+
+@final
+class MultiTaskTrainer(StepTrainer):
+    """Trainer of several tasks over one encoder: each batch is of one task, and all are evaluated."""
+
+    def __init__(
+        self, jobs: Jobs, runners: Mapping[str, Runner], args: TrainingArguments, callbacks: Sequence[TrainerCallback],
+        profile: Profile | None,
+    ) -> None:  # fmt: skip
+        """runners: of each task, with its own model, which become those of `self.model`."""
+        weights = {name: part.weight for name, part in jobs.recipe.tasks.items()}
+        models = {name: runner.model for name, runner in runners.items()}
+        splits = {name: job.data.rows for name, job in jobs.by_task.items()}
+        rows = {name: split["validation"] for name, split in splits.items() if "validation" in split}
+        super().__init__(
+            learner=MultiTask(jobs.tasks, weights),
+            model=SharedEncoder(jobs.tasks, models, lora=jobs.recipe.peft is not None),
+            args=args,
+            features=None,
+            validation=rows,
+            callbacks=callbacks,
+            profile=profile,
+        )
+        if self._sharded:
+            what = "several tasks are not trained with FSDP or DeepSpeed, which divide a model between processes"
+            raise RecipeError(Problem("", what, "Start it with torchrun, or with accelerate and multi-GPU."))
+        self.jobs, self.runners, self.rows = jobs, runners, rows
+
+    def get_train_dataloader(self) -> EpochLoader:
+        self.batches = self.jobs.batches(self._train_batch_size, **self.division())
+        features = {name: job.features for name, job in self.jobs.by_task.items()}
+        self.examples = MixedExamples(self.jobs.tasks, features, self.batches)
+        return self.loader(self.examples, MixedCollator(self.jobs.tasks))
+
+    def located(self, indices: Sequence[int]) -> Sequence[str]:
+        places = []
+        for name, own in self.examples.split(indices).items():
+            job = self.jobs.by_task[name]
+            places += [job.data.origins["train"][row] for row in sorted(set(job.features[own]["row"]))]
+        return places
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """`NAME/METRIC` of each task on its validation rows, the selection metric also as `NAME`, and their `mean`."""
+        self.profile.switch("evaluation")
+        scores, headlines = dict[str, float | None](), dict[str, float | None]()
+        for name, rows in self.rows.items():
+            runner = replace(self.runners[name], model=self.model.of(name))  # type: ignore[union-attr, operator]
+            own, headline = evaluate(runner.task, rows, runner, fitted=True), self.jobs.headline(name)
+            scores |= {f"{name}/{metric}": own[metric] for metric in own if "/" not in metric or metric == headline}
+            headlines[name] = own[headline]
+        return self.tell({**scores, **headlines, MEAN: mean(headlines.values())}, metric_key_prefix)
+
+
+def mean(scores: Iterable[float | None]) -> float | None:
+    """None where one of them is not defined."""
+    given = list(scores)
+    defined = [score for score in given if score is not None]
+    return fmean(defined) if len(defined) == len(given) else None
+
+
+def checked_jobs(recipe: MultiTaskRecipe) -> tuple[Jobs, dict[str, list[Any]]]:
+    """The jobs of a recipe, and the findings about each. Raises UserError with what is wrong with any of them."""
+    by_task, findings, problems = dict[str, Job](), dict[str, list[Any]](), list[Problem]()
+    for name, part in recipe.parts.items():
+        logger.info("%s:", name)
+        try:
+            by_task[name], findings[name] = checked_job(part)
+        except UserError as error:
+            problems += [
+                each._replace(where=f"tasks.{name}.{each.where}") if _KEY.match(each.where) else each
+                for each in error.problems
+            ]
+    without = [name for name, job in by_task.items() if "validation" not in job.data.rows]
+    if len(without) < len(by_task):
+        what = "no validation split, which the others have: the checkpoint is chosen by the scores of all tasks"
+        fix = "Hold one out: data: {validation: 0.1}"
+        problems += [Problem(f"tasks.{name}.data", what, fix) for name in without]
+    if problems:
+        raise UserError(problems)
+    jobs = Jobs(recipe, by_task)
+    args = jobs.arguments(Path(), recipe.seeds[0])
+    accumulation, world = args.gradient_accumulation_steps, args.world_size
+    jobs.batches(args.train_batch_size, accumulation=accumulation, world=world, seed=0)
+    return jobs, findings
+
+
+def fit(
+    jobs: Jobs, seed: int, folder: Path, log: Path, callbacks: Sequence[TrainerCallback], profile: Profile | None
+) -> dict[str, Fitted] | None:
+    """Train the models in `folder`, a folder of RUN/checkpoints; None in other processes than the first."""
+    recipe, args = jobs.recipe, jobs.arguments(folder, seed)
+    set_seed(seed)
+    runners = {name: runner_of(job, args) for name, job in jobs.by_task.items()}
+    if args.world_size > 1:
+        runners = {name: replace(runner, mapper=sharded_map) for name, runner in runners.items()}
+    title = f"seed {seed}" if len(recipe.seeds) > 1 else "training"
+    best = str(args.metric_for_best_model)
+    own = usual_callbacks(recipe.early_stopping, title, best, log, seed)
+    trainer = MultiTaskTrainer(jobs, runners, args, [*own, *callbacks], profile)
+    seconds = run_trainer(trainer, folder)
+    trainer.accelerator.wait_for_everyone()  # all have read the best checkpoint, which may be deleted from here on
+    if not args.should_save:
+        return None
+    fitted = {}
+    for name, job in jobs.by_task.items():
+        model = trainer.model.of(name)  # type: ignore[union-attr, operator]
+        if recipe.peft:
+            model = copy.deepcopy(model)  # adapters are merged into the encoder, once for each
+        runner = replace(runners[name], model=model, mapper=map)
+        fitted[name] = Fitted(runner, jobs.headline(name), settings_of(job, args), facts_of(trainer.state, seconds))
+    return fitted
+
+
+def train_seed(
+    jobs: Jobs, seed: int, run: Run, callbacks: Sequence[TrainerCallback], profile: Profile | None
+) -> dict[str, dict[str, Any]]:
+    """Train one seed; calibrate and save each task's model; returns the contents of their done.json."""
+    folders = {name: Run(run.folder / name).checkpoints / f"seed-{seed}" for name in jobs.by_task}
+    done = {name: folder / "done.json" for name, folder in folders.items()}
+    if all(file.is_file() for file in done.values()):
+        return {name: dict(read_json(file)) for name, file in done.items()}
+    fitted = fit(jobs, seed, run.checkpoints / f"seed-{seed}", run.folder / "metrics.jsonl", callbacks, profile)
+    outcomes = {}
+    for name, each in (fitted or {}).items():
+        scores = merge_and_calibrate(jobs.by_task[name], each.runner, folders[name], each.settings)
+        headline = scores.get("validation", {}).get(each.headline)
+        outcomes[name] = {"seed": seed, "headline": headline, "metrics": scores, **each.facts}
+    for name, outcome in outcomes.items():
+        write_json(done[name], outcome)
+    return outcomes
+
+
+def train_tasks(
+    recipe: MultiTaskRecipe,
+    folder: Path,
+    resume: bool,
+    callbacks: Sequence[TrainerCallback],
+    profile: bool,
+    changed: bool,
+) -> Run:
+    """The program. Raises UserError before anything is trained."""
+    started, run, first = time.monotonic(), Run(folder), processes.first()
+    text = to_yaml(recipe)
+    if first:
+        check_folder(run, text, resume, changed)
+    if resume and run.finished:
+        logger.info("%s is finished; there is nothing to resume", run.folder)
+        return run
+    with nullcontext() if first else quiet_logger("bertkit"):
+        jobs, findings = checked_jobs(recipe)
+    with only_writer(run) if first else nullcontext(), no_bars():
+        if first:
+            write_text(run.folder / "recipe.yaml", text)
+            for name, job in jobs.by_task.items():
+                (run.folder / name).mkdir(exist_ok=True)
+                write_run_metadata(job, Run(run.folder / name), findings[name], changed)
+        stopwatch = Profile() if profile else None
+        outcomes = [train_seed(jobs, seed, run, callbacks, stopwatch) for seed in recipe.seeds]
+        if first and stopwatch:
+            write_json(run.folder / "profile.json", stopwatch.facts())
+            logger.info("%s", profile_lines(stopwatch.facts()))
+        if first:
+            finish_all(jobs, run, outcomes, started)
+            if freed := sum(free(each, recipe.checkpoints) for each in (run, *run.tasks.values())):
+                logger.info("%s bytes of checkpoints were deleted", f"{freed:,}")
+    return run
+
+
+def finish_all(jobs: Jobs, run: Run, outcomes: Sequence[Mapping[str, Any]], started: float) -> None:
+    """Publish the best seed's models, score each; RUN/results.json is written last."""
+    best = jobs.recipe.training["metric_for_best_model"]
+
+    def rank(outcome: Mapping[str, Any]) -> float:
+        scores = [each["headline"] for name, each in outcome.items() if best in (MEAN, name)]
+        chosen = mean(scores)
+        return -math.inf if chosen is None else chosen
+
+    chosen, told = max(outcomes, key=rank), dict[str, Any]()
+    for name, job in jobs.by_task.items():
+        part, weight = Run(run.folder / name), jobs.recipe.tasks[name].weight
+        publish(part, chosen[name]["seed"])
+        own = "".join(json.dumps(event) + "\n" for event in events_of(name, lines_of(run.folder / "metrics.jsonl")))
+        write_text(part.folder / "metrics.jsonl", own)
+        others = [each for each in jobs.by_task if each != name]
+        finish(job, part, [each[name] for each in outcomes], started, trained_with=others)
+        write_reports(part, jobs.recipe.explain)
+        results = part.results
+        split, headline = reported_split(results), results["headline"]
+        score, interval = (results["splits"][split][kind].get(headline) for kind in ("metrics", "intervals"))
+        kept = {"task": results["task"]["name"], "weight": weight, "headline": headline, "split": split}
+        told[name] = {**kept, "score": score, "interval": interval}
+    write_json(
+        run.folder / "results.json",
+        {"tasks": told, MEAN: mean(each["score"] for each in told.values()), "seconds": time.monotonic() - started},
+    )
+
+
+def events_of(name: str, events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The events of metrics.jsonl that are about this task, with its metrics as those of a run of its own."""
+    prefix = f"eval_{name}/"
+    for event in events:
+        own = {f"eval_{key.removeprefix(prefix)}": value for key, value in event.items() if key.startswith(prefix)}
+        common = {key: value for key, value in event.items() if not key.startswith("eval_")}
+        if own or len(common) == len(event):
+            yield {**common, **own}

@@ -1,0 +1,195 @@
+"""Steps of a training: the loss of the whole step, divided once, over accumulation and processes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Protocol
+
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
+
+from bertkit.errors import Problem, UserError
+from bertkit.evaluation.intervals import Scores
+from bertkit.models.cpu_kernels import faster, memory_kept
+from bertkit.tasks.base import Batch
+from bertkit.training.batching import EpochLoader
+from bertkit.training.callbacks import Profile
+from bertkit.training.checkpoint import CheckpointTrainer
+
+MAX_ROWS_SHOWN = 64  # rows of a step that a message names
+
+
+class Objective(Protocol):
+    """What is minimised; see `Task`, whose methods these are."""
+
+    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> torch.Tensor: ...
+    def count(self, batch: Batch) -> float | tuple[float, ...]: ...
+
+
+class Learner(Objective, Protocol):
+    """What a model is trained for: a task, or several."""
+
+    @property
+    def learning_rate_factors(self) -> Mapping[str, float]: ...
+    def forward(self, model: Any, batch: Batch) -> Any: ...
+
+
+class StepTrainer(CheckpointTrainer, ABC):
+    """Trainer whose loss is a sum, divided by the count of the whole step, over accumulation and processes.
+
+    Stock Trainer takes gradients of BERT's heads `accumulation` times and `processes` times too large.
+    """
+
+    loss_is_scaled_for_ga = True
+
+    def __init__(
+        self,
+        *,
+        learner: Learner,
+        model: Any,
+        args: TrainingArguments,
+        features: Dataset | None,
+        validation: Any,
+        callbacks: Sequence[TrainerCallback],
+        objective: Objective | None = None,
+        profile: Profile | None = None,
+    ) -> None:
+        """objective: in place of the learner's own loss. profile: measures the parts of a step."""
+        super().__init__(
+            model=model, args=args, train_dataset=features, eval_dataset=validation, callbacks=list(callbacks)
+        )
+        self.remove_callback(PrinterCallback)  # Progress reports instead
+        self.learner = learner
+        self.objective: Objective = objective or learner
+        self.profile = profile or Profile()
+        if profile:  # a profile that is no callback measures nothing
+            self.add_callback(profile)
+
+    batches: Any  # the batch sampler of the training, once there is one
+
+    @abstractmethod
+    def located(self, indices: Sequence[int]) -> Sequence[str]:
+        """The locations of the rows of these features, for messages."""
+
+    def divided(self, batch: Batch) -> Iterator[Batch]:
+        """The parts of a micro-batch that fit into memory. Default: all of it."""
+        yield batch
+
+    def division(self) -> dict[str, int]:
+        """How steps are divided into micro-batches, for `Batches`."""
+        return {
+            "accumulation": self.args.gradient_accumulation_steps,
+            "world": self.args.world_size,
+            "rank": self.args.process_index,
+            "seed": self.args.seed,
+        }
+
+    def loader(self, examples: Any, collate: Any) -> EpochLoader:
+        """A loader of `self.batches`."""
+        return EpochLoader(
+            examples,
+            batch_sampler=self.batches,
+            collate_fn=collate,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """Trainer's optimizer; parameters with a factor of the task get their own learning rate and no decay."""
+        if self.optimizer is not None:
+            return self.optimizer
+        optimizer: Any = super().create_optimizer(model)
+        trained: Any = self.model
+        for part, factor in self.learner.learning_rate_factors.items():
+            words = set(part.split("."))
+            fast = {parameter for name, parameter in trained.named_parameters() if words <= {*name.split(".")}}
+            for group in list(optimizer.param_groups):
+                if chosen := [p for p in group["params"] if p in fast]:
+                    group["params"] = [p for p in group["params"] if p not in fast]
+                    own = {"params": chosen, "lr": group["lr"] * factor, "weight_decay": 0.0}
+                    optimizer.add_param_group({**group, **own})
+        return optimizer
+
+    def train(
+        self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
+    ) -> Any:
+        gc.freeze()  # accelerate collects garbage first, and would scan everything imported
+        try:
+            with memory_kept():
+                return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        finally:
+            gc.unfreeze()
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
+        """The micro-batches of one step, and the count of loss terms over all processes."""
+        self.profile.switch("data")
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        counted = self.accelerator.reduce(self._counted(batches), "sum")
+        self.profile.count(batches)
+        self.profile.switch("other")
+        return batches, counted
+
+    def _counted(self, batches: list[Any]) -> torch.Tensor:
+        counts = torch.tensor([self.objective.count(batch) for batch in batches], dtype=torch.float64)
+        return counts.sum(0).to(self.args.device, torch.float32)
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        outputs = self.learner.forward(model, inputs)
+        total = self.objective.loss(outputs, inputs, self.args.label_smoothing_factor)
+        # DDP averages gradients over processes; the count is already over all of them.
+        # The count may be 0: a batch of texts without words.
+        loss = (total / num_items_in_batch.clamp(min=1e-12)).sum() * self.args.world_size
+        self.profile.switch("backward")
+        return (loss, outputs) if return_outputs else loss
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        parts = list(self.divided(inputs))
+        losses = []
+        for part in parts:
+            with contextlib.nullcontext() if part is parts[-1] else self.accelerator.no_sync(model):
+                losses.append(self._part(model, part, num_items_in_batch))
+        loss = torch.stack(losses).sum()
+        self.profile.switch("optimizer")
+        if not torch.isfinite(loss):
+            what = f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {self._rows_of_step()}"
+            fix = "Lower training.learning_rate, or check the rows with `bertkit check`."
+            raise UserError(Problem("training", what, fix + " Earlier checkpoints are intact."))
+        return loss
+
+    def _rows_of_step(self) -> str:
+        """The locations of the current step's rows, for messages."""
+        micro = self.args.gradient_accumulation_steps
+        start = self.state.global_step % -(-len(self.batches) // micro) * micro
+        rows = self.located([i for batch in islice(self.batches, start, start + micro) for i in batch])
+        more = f" and {len(rows) - MAX_ROWS_SHOWN:,} more" if len(rows) > MAX_ROWS_SHOWN else ""
+        return ", ".join(rows[:MAX_ROWS_SHOWN]) + more
+
+    def _part(self, model: Any, part: Batch, counted: Any) -> torch.Tensor:
+        self.profile.switch("forward")
+        plain = not (self.args.torch_compile or self.args.activation_checkpointing)
+        with faster(self.args.device) if plain else contextlib.nullcontext():
+            return super().training_step(model, part, counted)
+
+    def tell(self, scores: Scores, prefix: str) -> dict[str, float]:
+        """Log these scores of an evaluation, and let callbacks and the choice of the checkpoint see them."""
+        told = {  # NaN is never better than anything, which is how an undefined metric must compare
+            f"{prefix}_{name}": math.nan if value is None else value for name, value in scores.items()
+        }
+        self.profile.switch("other")
+        self.log(dict(told))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, told)
+        return told
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self.profile.switch("saving")
+        super()._save_checkpoint(model, trial)
+        self.profile.switch("other")

@@ -1,0 +1,34 @@
+"""Recipes of several tasks on the rows of the cases; also a program, for torchrun: it trains one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from cases import CASES
+
+from bertkit.training.train import train
+
+OF = {"sentiment": "single-label", "entities": "ner-crf", "answers": "qa", "similarity": "similarity-mse"}
+SHORT = {"num_train_epochs": 2, "per_device_train_batch_size": 2, "learning_rate": 3e-3, "logging_steps": 1}
+
+
+def part(case: str, validation: int = 5) -> dict[str, Any]:
+    """A task, and its eight rows as training and, some of them, as validation rows."""
+    found = next(each for each in CASES if each.id == case)
+    rows = [dict(zip(found.columns, values, strict=True)) for values in zip(*found.columns.values(), strict=True)]
+    return {"task": found.options, "data": {"train": rows, "validation": rows[:validation]}}
+
+
+def recipe(encoder: Path, *names: str, training: dict[str, Any] = {}, **more: Any) -> dict[str, Any]:  # noqa: B006
+    """A recipe of these tasks of `OF`, as `train` takes it."""
+    tasks = {name: part(OF[name]) for name in names}
+    rest = {"model": {"name": str(encoder), "max_length": 32}, "verify": False, "explain": False}
+    return {"tasks": tasks, **rest, "training": {**SHORT, **training}, **more}
+
+
+if __name__ == "__main__":
+    encoder, folder, more = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+    train(recipe(encoder, *OF, **more), folder)

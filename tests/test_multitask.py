@@ -1,0 +1,527 @@
+"""Several tasks over one encoder: the steps, the weights, and what a run of them leaves."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import multitask
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from multitask import OF, part, recipe
+from safetensors.torch import load_file
+from steps import FirstStep, arguments
+
+from bertkit import load
+from bertkit.cli.main import main
+from bertkit.errors import ModelError, RecipeError, UserError
+from bertkit.files import read_json, sha256
+from bertkit.recipe.multitask import MultiTaskRecipe, load_any, to_yaml
+from bertkit.recipe.multitask import multitask as read
+from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.report.view import Run
+from bertkit.training.batching import LengthBatches, TokenBatches
+from bertkit.training.mixing import MixedBatches, shares
+from bertkit.training.multitask import MultiTaskTrainer, checked_jobs
+from bertkit.training.seed import runner_of
+from bertkit.training.train import train
+
+# --- which task is drawn when
+
+
+def mixed(sizes: list[int], mixing: Any = "proportional", run: int = 1, **division: int) -> MixedBatches:
+    """Rows of one token, two to a micro-batch."""
+    own = [
+        LengthBatches(np.ones(n), np.arange(n), batch_size=2, whole=True, **{"accumulation": run, **division})
+        for n in sizes
+    ]
+    return MixedBatches(own, sizes, mixing, run=run, seed=division.get("seed", 0))
+
+
+def drawn(batches: MixedBatches, sizes: list[int]) -> list[int]:
+    """The task of each micro-batch."""
+    bounds = np.cumsum(sizes)
+    found = [{int(np.searchsorted(bounds, index, side="right")) for index in batch} for batch in batches]
+    assert all(len(each) == 1 for each in found), "a micro-batch is of one task"
+    return [min(each) for each in found]
+
+
+@given(
+    st.lists(st.integers(4, 40), min_size=1, max_size=4), st.sampled_from([1, 2]), st.sampled_from([1, 2]),
+    st.integers(0, 3),
+)  # fmt: skip
+def test_in_proportion_each_row_is_read_once_an_epoch(sizes: list[int], run: int, world: int, epoch: int) -> None:
+    ranks = [mixed(sizes, run=run, world=world, rank=rank, seed=3) for rank in range(world)]
+    for each in ranks:
+        each.set_epoch(epoch)
+    read = Counter(index for each in ranks for batch in each for index in batch)
+    assert read == Counter(range(sum(sizes)))
+    assert len({len(list(each)) for each in ranks}) == 1
+    assert len(ranks[0]) == len(list(ranks[0]))
+    of = [drawn(each, sizes) for each in ranks]
+    assert all(each == of[0] for each in of), "all processes read the same task"
+    assert all(len(set(of[0][at : at + run])) == 1 for at in range(0, len(of[0]), run)), "a step is of one task"
+
+
+@pytest.mark.parametrize("mixing", ["sqrt", "uniform", [3.0, 1.0]])
+def test_other_mixtures_read_every_row_equally_often_over_the_epochs(mixing: Any) -> None:
+    sizes = [4, 36]
+    batches = mixed(sizes, mixing)
+    small, large = batches.counts
+    assert small + large == 20, "an epoch has as many steps as one of each task together"
+    read: Counter[int] = Counter()
+    for epoch in range(18):
+        batches.set_epoch(epoch)
+        assert drawn(batches, sizes).count(0) == small
+        read.update(index for batch in batches for index in batch)
+    for first, count, share in ((0, 4, small), (4, 36, large)):
+        times = [read[index] for index in range(first, first + count)]
+        assert max(times) - min(times) <= 1
+        assert sum(times) == 18 * 2 * share
+
+
+def test_the_square_root_draws_small_tasks_more_often() -> None:
+    assert shares([2, 18], "proportional") == [2, 18]
+    assert shares([2, 18], "sqrt") == [5, 15]  # 1 : 3
+    assert shares([2, 18], "uniform") == [10, 10]
+    assert shares([2, 18], [1.0, 4.0]) == [4, 16]
+    assert shares([1, 999], "proportional") == [1, 999]
+    assert shares([3, 3, 1], [0.001, 1.0, 1.0]) == [1, 4, 3], "each task at least once"
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.data())
+def test_shares_are_rounded_fairly(sizes: list[int], data: st.DataObject) -> None:
+    weights = data.draw(st.lists(st.floats(0.2, 5), min_size=len(sizes), max_size=len(sizes)))
+    exact = [weight / sum(weights) * sum(sizes) for weight in weights]
+    counts = shares(sizes, weights)
+    assert all(abs(count - max(part, 1)) < 1 + 1e-6 for count, part in zip(counts, exact, strict=True))
+    assert sum(counts) - sum(sizes) == pytest.approx(sum(c - e for c, e in zip(counts, exact, strict=True)))
+    assert shares(sizes, "proportional") == sizes
+
+
+@given(st.integers(4, 60), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
+def test_whole_steps_have_all_their_micro_batches(units: int, size: int, accumulation: int, world: int) -> None:
+    division = {"accumulation": accumulation, "world": world, "whole": True}
+    cut = [lambda: LengthBatches(np.ones(units), np.arange(units), batch_size=size, **division)]
+    if units < accumulation * world:
+        with pytest.raises(ValueError, match="too few"):
+            cut[0]()
+        return
+    if units >= 2 * accumulation * world:
+        cut.append(lambda: TokenBatches(np.ones(units), np.arange(units), tokens=3, **division))
+    for make in cut:
+        sizes = make().sizes
+        assert len(sizes) % (accumulation * world) == 0
+        assert min(sizes) > 0
+        assert sum(sizes) == units
+
+
+# --- the steps
+
+
+def trainer_of(folder: Path, given: dict[str, Any], callback: Any = None, **more: Any) -> MultiTaskTrainer:
+    """A trainer of this recipe's tasks, with these arguments."""
+    jobs, _ = checked_jobs(read(given, {}))  # type: ignore[arg-type]
+    args = arguments(folder, 2, more.pop("accumulate", 1), **more)
+    transformers.set_seed(5)
+    runners = {name: runner_of(job, args) for name, job in jobs.by_task.items()}
+    return MultiTaskTrainer(jobs, runners, args, [callback] if callback else [], None)
+
+
+def common_name(task: str, parameter: str, model: Any) -> str:
+    """A name that the tasks' parameters of the encoder share, and others do not."""
+    inside = parameter.removeprefix(f"{model.base_model_prefix}.")
+    shared = inside != parameter or (task == "similarity" and not inside.startswith("dense"))
+    return inside if shared else f"{task}/{parameter}"
+
+
+def test_the_gradient_of_a_mixed_step_is_the_weighted_sum_of_the_tasks_own(tiny_encoder: Path, tmp_path: Path) -> None:
+    """By hand: separate models, each with the mean loss over its rows of the step."""
+    weights = {"sentiment": 0.5, "entities": 2.0, "answers": 1.0, "similarity": 3.0}
+    given = recipe(tiny_encoder, *OF, mixed_steps=True, training={"gradient_accumulation_steps": 16})
+    for name, weight in weights.items():
+        given["tasks"][name]["weight"] = weight
+    step = FirstStep()
+    trainer = trainer_of(tmp_path, given, step, accumulate=16, optim="sgd")
+    alone = {name: copy.deepcopy(trainer.model.of(name)) for name in OF}
+    trainer.train()
+    trainer.batches.set_epoch(0)
+    wanted: dict[str, torch.Tensor] = {}
+    logged = 0.0
+    loader = trainer.get_train_dataloader()
+    fetched = [loader.collate_fn(trainer.examples.__getitems__(batch)) for batch in trainer.batches]
+    assert {batch["task"] for batch in fetched} == set(OF), "all rows of all tasks are one step"
+    for name, task in trainer.jobs.tasks.items():
+        own = [batch for batch in fetched if batch["task"] == name]
+        total = sum(task.loss(task.forward(alone[name].train(), batch), batch) for batch in own)
+        loss = weights[name] * total / sum(task.count(batch) for batch in own)  # type: ignore[misc]
+        loss.backward()
+        logged += loss.item()
+        for parameter_name, parameter in alone[name].named_parameters():
+            if parameter.grad is not None:
+                key = common_name(name, parameter_name, alone[name])
+                wanted[key] = wanted.get(key, 0) + parameter.grad
+    found = {}
+    for parameter_name, gradient in step.gradients.items():
+        _, of, inside = parameter_name.split(".", 2)
+        name = of.removeprefix("task-")
+        found[common_name(name, inside, alone[name])] = gradient
+    assert found.keys() == wanted.keys()
+    for key, gradient in wanted.items():
+        torch.testing.assert_close(found[key], gradient, rtol=1e-4, atol=1e-7)
+    assert next(e["loss"] for e in trainer.state.log_history if "loss" in e) == pytest.approx(logged, rel=1e-5)
+
+
+def test_a_head_that_is_not_drawn_is_not_updated(tiny_encoder: Path, tmp_path: Path) -> None:
+    """Not by weight decay either, nor by the moments of an earlier step."""
+    before: dict[str, torch.Tensor] = {}
+    moved: list[set[str]] = []
+
+    class Watch(transformers.TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+            before.update({name: value.clone() for name, value in model.state_dict().items()})
+
+        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+            changed = [name for name, value in model.state_dict().items() if not torch.equal(before[name], value)]
+            moved.append({name for name in OF for key in changed if f"task-{name}." in key and _is_head(key)})
+            assert any("word_embeddings" in key for key in changed), "the encoder always learns"
+
+    given = recipe(tiny_encoder, *OF)
+    trainer = trainer_of(tmp_path, given, Watch(), max_steps=16, weight_decay=0.5, learning_rate=0.01)
+    trainer.train()
+    assert moved == [set(trainer.examples.split(batch)) for batch in trainer.batches]
+    assert {name for names in moved for name in names} == set(OF)
+
+
+def _is_head(key: str) -> bool:
+    """Also of the dense layer behind the vectors, but not of those inside the encoder."""
+    return key.split(".")[2] in ("classifier", "crf", "qa_outputs", "dense")
+
+
+@pytest.mark.parametrize("name", list(OF))
+def test_one_task_is_trained_as_by_itself(name: str, tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    given = recipe(tiny_encoder_with_dropout, name)
+    alone = {**given, **given["tasks"][name]}
+    del alone["tasks"]
+    one, other = train(alone, tmp_path / "alone"), train(given, tmp_path / "several").tasks[name]
+    assert sha256(one.model / "model.safetensors") == sha256(other.model / "model.safetensors")
+    predicted = [run.predictions("validation").read_bytes() for run in (one, other)]
+    assert predicted[0] == predicted[1]
+    settings = [read_json(run.model / "config.json")["bertkit"] for run in (one, other)]
+    assert settings[0] == settings[1]
+    loss = [[e["loss"] for e in run.facts.log if "loss" in e] for run in (one, other)]
+    assert loss[0] == loss[1]
+    assert len(loss[0]) == 8
+
+
+# --- the run
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("multitask")
+
+
+@pytest.fixture(scope="module")
+def run(tiny_encoder_with_dropout: Path, room: Path) -> Run:
+    """All four tasks, two micro-batches to a step."""
+    training = {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    return train(recipe(tiny_encoder_with_dropout, *OF, training=training), room / "run")
+
+
+def test_the_folder_of_a_task_is_a_run(run: Run) -> None:
+    assert list(run.tasks) == list(OF)
+    for name, one in run.tasks.items():
+        assert one.finished
+        assert one.facts.task == part(OF[name])["task"]["name"]
+        assert one.results["trained_with"] == [each for each in OF if each != name]
+        assert (one.folder / "report.html").is_file()
+        assert (one.model / "README.md").is_file()
+        answered = one.frame("validation")
+        assert len(answered) == 5
+        told = run.results["tasks"][name]
+        assert told["score"] == one.results["splits"]["validation"]["metrics"][told["headline"]]
+        evaluated = [e for e in one.facts.log if f"eval_{told['headline']}" in e]
+        assert [e["step"] for e in evaluated] == [2, 4, 6, 8, 10, 12, 14, 16]
+    scores = [each["score"] for each in run.results["tasks"].values()]
+    assert run.results["mean"] == pytest.approx(sum(scores) / 4)
+
+
+def test_the_models_share_the_encoder(run: Run, tiny_encoder_with_dropout: Path) -> None:
+    tensors = {name: load_file(one.model / "model.safetensors") for name, one in run.tasks.items()}
+    before = load_file(tiny_encoder_with_dropout / "model.safetensors")
+    for key, tensor in before.items():
+        found = [own[name] for own in tensors.values() for name in (key, f"bert.{key}") if name in own]
+        assert len(found) == (2 if key.startswith("pooler") else 4), "only classification and vectors have a pooler"
+        assert all(torch.equal(found[0], each) for each in found)
+        assert not torch.equal(found[0], tensor) or "position" in key
+
+
+def test_transformers_loads_each_model(run: Run) -> None:
+    for name, kind in (
+        ("sentiment", transformers.AutoModelForSequenceClassification),
+        ("answers", transformers.AutoModelForQuestionAnswering),
+        ("similarity", transformers.AutoModel),
+    ):
+        _, told = kind.from_pretrained(run.tasks[name].model, output_loading_info=True)
+        assert not told["missing_keys"]
+
+
+def test_the_checkpoint_with_the_best_mean_is_kept(run: Run) -> None:
+    log = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [event for event in log if "eval_mean" in event]
+    for event in evaluated:
+        assert event["eval_mean"] == pytest.approx(sum(event[f"eval_{name}"] for name in OF) / 4)
+        assert event["eval_sentiment"] == event["eval_sentiment/accuracy"]
+    best = max(evaluated, key=lambda event: event["eval_mean"])["step"]
+    assert {one.results["seeds"][0]["best_step"] for one in run.tasks.values()} == {best}
+
+
+def test_a_named_task_chooses_the_checkpoint(tiny_encoder: Path, tmp_path: Path) -> None:
+    training = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "similarity"}
+    given = recipe(tiny_encoder, "sentiment", "similarity", training=training)
+    given["tasks"]["similarity"]["metric_for_best_model"] = "pearson"
+    done = train(given, tmp_path / "run")
+    log = [json.loads(line) for line in (done.folder / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [event for event in log if "eval_mean" in event]
+    assert all(event["eval_similarity"] == event["eval_similarity/pearson"] for event in evaluated)
+    best = max(evaluated, key=lambda event: event["eval_similarity/pearson"])["step"]
+    assert done.tasks["sentiment"].results["seeds"][0]["best_step"] == best
+    assert done.results["tasks"]["similarity"]["headline"] == "pearson"
+
+
+class Killed(BaseException):
+    """Nothing catches it."""
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(
+    run: Run, tiny_encoder_with_dropout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    given = recipe(tiny_encoder_with_dropout, *OF, training=training)
+    real, count = MultiTaskTrainer.training_step, iter(range(1, 1000))
+
+    def training_step(self: MultiTaskTrainer, *args: Any) -> torch.Tensor:
+        if next(count) == 22:  # the second half of step 11, in the second epoch
+            raise Killed
+        return real(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MultiTaskTrainer, "training_step", training_step)
+        with pytest.raises(Killed):
+            train(given, tmp_path / "run")
+    assert not Run(tmp_path / "run").finished
+    resumed = train(load_any(tmp_path / "run" / "recipe.yaml"), tmp_path / "run", resume=True)
+    for name, one in resumed.tasks.items():
+        for file in ("model/model.safetensors", "predictions/validation.jsonl", "model/config.json"):
+            assert (one.folder / file).read_bytes() == (run.folder / name / file).read_bytes(), (name, file)
+    last = [sorted((each.checkpoints / "seed-42").glob("checkpoint-16/*.safetensors")) for each in (run, resumed)]
+    assert [file.name for file in last[0]] == ["model.safetensors", "optimizer.safetensors", "random-0.safetensors"]
+    assert [sha256(file) for file in last[0]] == [sha256(file) for file in last[1]]
+    with pytest.raises(RecipeError, match="another recipe"):
+        train({**given, "mixing": "uniform"}, tmp_path / "run", resume=True)
+
+
+def test_two_processes_train_what_one_does(tiny_encoder: Path, tmp_path: Path) -> None:
+    """A head must learn too where the last micro-batch of a step, after which gradients are shared, is not its own."""
+    weights = []
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    for processes, rows in ((1, 4), (2, 2)):
+        training = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": rows, "max_steps": 6}
+        training |= {"learning_rate": 0.1, "optim": "sgd", "bf16": False}
+        more = json.dumps({"training": training, "mixed_steps": True, "mixing": "uniform"})
+        folder = tmp_path / str(processes)
+        launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
+        program = [str(Path(multitask.__file__)), str(tiny_encoder), str(folder), more]
+        command = [sys.executable, *(launcher if processes > 1 else []), *program]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert Run(folder).finished, done.stderr[-3000:]
+        weights.append({name: load_file(one.model / "model.safetensors") for name, one in Run(folder).tasks.items()})
+    for name, tensors in weights[0].items():
+        for key, tensor in tensors.items():
+            torch.testing.assert_close(weights[1][name][key], tensor, rtol=1e-4, atol=1e-6, msg=f"{name}: {key}")
+
+
+def test_lora_adapts_the_one_encoder(tiny_encoder: Path, tmp_path: Path) -> None:
+    names = ("sentiment", "entities", "similarity")
+    done = train(recipe(tiny_encoder, *names, peft={"r": 2}), tmp_path / "run")
+    before = load_file(tiny_encoder / "model.safetensors")
+    tensors = {name: load_file(one.model / "model.safetensors") for name, one in done.tasks.items()}
+    for key, tensor in before.items():
+        found = [own[each] for own in tensors.values() for each in (key, f"bert.{key}") if each in own]
+        assert all(torch.equal(found[0], each) for each in found)
+        adapted = key.endswith(("query.weight", "value.weight"))
+        assert torch.equal(found[0], tensor) != adapted, key
+    for name, prefix in (("sentiment", "bert."), ("similarity", "")):
+        adapter = load_file(done.tasks[name].folder / "adapter" / "adapter_model.safetensors")
+        place = "encoder.layer.1.attention.self.query"
+        a, b = (adapter[f"base_model.model.{prefix}{place}.lora_{side}.weight"] for side in "AB")
+        merged = before[f"{place}.weight"] + b @ a * (16 / 2)
+        torch.testing.assert_close(tensors[name][f"{prefix}{place}.weight"], merged)
+
+
+def test_what_is_frozen_stays(tiny_encoder: Path, tmp_path: Path) -> None:
+    done = train(recipe(tiny_encoder, *OF, freeze={"embeddings": True, "layers": 1}), tmp_path / "run")
+    before = load_file(tiny_encoder / "model.safetensors")
+    after = load_file(done.tasks["similarity"].model / "model.safetensors")
+    for key, tensor in before.items():
+        assert torch.equal(after[key], tensor) == (key.startswith("embeddings") or "layer.0." in key), key
+
+
+def test_several_seeds_publish_the_best_mean(tiny_encoder: Path, tmp_path: Path) -> None:
+    done = train(recipe(tiny_encoder, "sentiment", "similarity", seeds=[1, 2, 3]), tmp_path / "run")
+    seeds = {name: one.results["seeds"] for name, one in done.tasks.items()}
+    means = [np.mean([each[place]["headline"] for each in seeds.values()]) for place in range(3)]
+    best = int(np.argmax(means)) + 1
+    for name, one in done.tasks.items():
+        assert not (one.checkpoints / f"seed-{best}" / "model").exists(), "it was published"
+        chosen = next(each for each in seeds[name] if each["seed"] == best)
+        headline = done.results["tasks"][name]["headline"]
+        assert one.results["splits"]["validation"]["metrics"][headline] == pytest.approx(chosen["headline"])
+
+
+# --- recipes and commands
+
+
+def test_a_recipe_survives_being_written(tiny_encoder: Path, tmp_path: Path) -> None:
+    given = recipe(tiny_encoder, *OF, mixing={name: place + 1.0 for place, name in enumerate(OF)})
+    given["tasks"]["answers"] |= {"max_length": 24, "weight": 0.5, "expected": {"f1": [0.1, 0.9]}}
+    made = read(given, {"epochs": 4})
+    assert made is not None
+    assert made.training["num_train_epochs"] == 4
+    (tmp_path / "again.yaml").write_text(to_yaml(made))
+    again = load_any(tmp_path / "again.yaml", check_files=False)
+    assert isinstance(again, MultiTaskRecipe)
+    assert to_yaml(again) == to_yaml(made)
+    assert {name: each.model.max_length for name, each in made.parts.items()} == {
+        **dict.fromkeys(OF, 32),
+        "answers": 24,
+    }
+    assert made.parts["answers"].expected == {"f1": [0.1, 0.9]}
+    assert all(isinstance(each, Recipe) for each in made.parts.values())
+
+
+BAD = """\
+tasks:
+  sentiment: {task: {name: text-classification, method: head}, data: {source: sample:sentiment}, weight: 0}
+  my entities: {task: {name: token-clasification}, data: {source: sample:ner, shed: 3}}
+  entities: {task: {name: token-classification}, data: {source: sample:ner}}
+  entities: {task: {name: token-classification}, data: {}}
+  ranking: {task: {name: text-ranking}, data: {source: sample:retrieval}}
+  data: {task: {name: token-classification}, data: {source: sample:ner}, max_length: 3}
+mixing: {sentiment: 1, entitys: 2, ranking: 1, data: 1, my entities: 1}
+mixed_steps: true
+folds: 3
+task: {name: text-classification}
+model: {name: ./gone}
+training: {learning_rate: high, torch_compile: true, metric_for_best_model: f1}
+"""
+
+
+def test_everything_that_is_wrong_is_said_at_once_with_its_key(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(BAD)
+    with pytest.raises(RecipeError) as caught:
+        load_any(file)
+    said = {(int(p.where.rpartition(":")[2]), p.what.partition(": ")[0]) for p in caught.value.problems}
+    assert said == {
+        (2, "tasks.sentiment.weight"), (2, "tasks.sentiment.task.method"),
+        (3, "tasks.my entities"), (3, "tasks.my entities.task.name"), (3, "tasks.my entities.data.shed"),
+        (5, "tasks.entities"),
+        (6, "tasks.ranking.task.name"),
+        (7, "tasks.data"), (7, "tasks.data.max_length"),
+        (8, "mixing.entitys"), (8, "mixing.entities"),
+        (9, "mixed_steps"), (10, "folds"), (11, "task"),
+        (12, "model.name"),
+        (13, "training.learning_rate"), (13, "training.torch_compile"), (13, "training.metric_for_best_model"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("tasks", ["{}", "null", "3", "[sentiment]", "{sentiment: }", "{sentiment: {task: x}}"])
+def test_tasks_that_are_none(tasks: str, tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(f"tasks: {tasks}\nmodel: {{name: x}}\n")
+    with pytest.raises(RecipeError, match="tasks"):
+        load_any(file)
+
+
+def test_what_is_wrong_with_the_data_is_said_of_all_tasks(tiny_encoder: Path, tmp_path: Path) -> None:
+    given = recipe(tiny_encoder, "sentiment", "entities", "similarity")
+    del given["tasks"]["sentiment"]["data"]["validation"]
+    given["tasks"]["entities"]["data"]["train"] = [{"words": ["a"], "tags": ["O"]}]
+    with pytest.raises(UserError) as caught:
+        train(given, tmp_path / "run")
+    said = str(caught.value)
+    assert "tasks.sentiment.data: no validation split" in said
+    assert "tokens" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_few_rows_for_a_step(tiny_encoder: Path, tmp_path: Path) -> None:
+    given = recipe(tiny_encoder, "sentiment", "entities", training={"gradient_accumulation_steps": 16})
+    with pytest.raises(
+        UserError, match=r"tasks\.sentiment\.data: too few training rows for a step of 16(.|\n)*entities"
+    ):
+        train(given, tmp_path / "run")
+
+
+def test_python_refuses_data_and_metrics_for_several_tasks(tiny_encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="`tasks`"):
+        train(recipe(tiny_encoder, "sentiment"), [{"text": "a", "label": "b"}], tmp_path / "run")
+
+
+def test_the_commands(tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    swapped = [f"model.name={tiny_encoder}", "model.max_length=32"]
+    swapped += [f"tasks.{name}.data.limit=40" for name in ("sentiment", "entities", "similarity")]
+    assert main(["check", "multi-task-quickstart", *swapped, "tasks.entities.max_length=16"]) == 0
+    said = capsys.readouterr().out
+    assert "sentiment: text-classification: single texts" in said
+    assert said.endswith("ready to train\n")
+    short = ["training.max_steps=3", "verify=false", "explain=false"]
+    assert main(["train", "multi-task-quickstart", *swapped, *short, "--output-dir", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    results = read_json(tmp_path / "run" / "results.json")
+    for name, each in results["tasks"].items():
+        assert name in said
+        assert f"{each['score']:.4f}" in said
+        assert f"bertkit predict {tmp_path}/run/{name}" in said
+    assert f"mean of the 3 scores: {results['mean']:.4f}" in said
+    assert main(["predict", str(tmp_path / "run" / "sentiment"), "a good cat"]) == 0
+    assert "a good cat" in capsys.readouterr().out
+    for command in (["predict", str(tmp_path / "run"), "a"], ["evaluate", str(tmp_path / "run")]):
+        assert main(command) == 2
+        assert f"{tmp_path}/run/sentiment" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "run")]) == 2
+    assert "RUN/NAME" in capsys.readouterr().err
+    freed = sorted((tmp_path / "run").glob("**/checkpoint-*"))
+    assert freed
+    assert main(["clean", str(tmp_path / "run")]) == 0
+    assert not sorted((tmp_path / "run").glob("**/checkpoint*/seed-*"))
+    with pytest.raises(ModelError, match="a run of several tasks"):
+        load(tmp_path / "run")
+    with pytest.raises(RecipeError, match="several tasks, where a recipe of one task"):
+        load_recipe("multi-task-quickstart")
+
+
+SHIPPED = sorted((Path(__file__).resolve().parent.parent / "recipes" / "multi-task").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=[file.stem for file in SHIPPED])
+def test_a_shipped_recipe_loads_and_says_how_it_is_run(file: Path, tmp_path: Path) -> None:
+    made = load_any(file.stem, check_files=False)
+    assert isinstance(made, MultiTaskRecipe)
+    (tmp_path / "again.yaml").write_text(to_yaml(made))
+    assert load_any(tmp_path / "again.yaml", check_files=False) == made
+    assert (
+        file.read_text().splitlines()[1].startswith(f"# Run:  bertkit train {file.stem} --output-dir runs/{file.stem}")
+    )
