@@ -27,7 +27,18 @@ from bertkit.evaluation import ranking, squad
 from bertkit.files import read_json
 from bertkit.inference.predictor import Predictor
 from bertkit.recipe.recipe import load_recipe
-from bertkit.report import comparison, examples, matrices, mistakes, pictures, rankings, sections, task_pictures, view
+from bertkit.report import (
+    calibration,
+    comparison,
+    examples,
+    matrices,
+    mistakes,
+    pictures,
+    rankings,
+    sections,
+    task_pictures,
+    view,
+)
 from bertkit.report.card import write_card
 from bertkit.report.examples import neighbours, write_explanations
 from bertkit.report.facts import Facts, read_facts
@@ -487,7 +498,7 @@ def test_labels_have_thresholds_and_bars_the_most_frequent_first(facts: Facts) -
         ["rare", "3 few", "0.1250", "0.2500"],
     ]
     assert report(many).count('<td class="bar" style="--share:0.2500">0.2500</td>') == 6
-    assert not [name for name in sections.fitted_options(many) if "threshold" in name]
+    assert not [name for name in calibration.fitted_options(many) if "threshold" in name]
     assert "threshold" not in sections.label_rows(facts)[0]
 
 

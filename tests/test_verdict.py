@@ -27,7 +27,7 @@ def results(
     intervals = {"accuracy": bounds} if bounds else {}
     scores = {"rows": rows, "metrics": {"accuracy": score}, "intervals": intervals, "calibration": {"ece_after": ece}}
     simple = {split: {name: {"accuracy": value} for name, value in baselines.items()}}
-    return {"headline": "accuracy", "splits": {split: scores}, "baselines": simple, "expected": expected}
+    return {"headline": "accuracy", "splits": {split: scores}, "baselines": simple, "expected": expected, "seeds": [{}]}
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,13 @@ def test_scores_that_mislead_are_findings(made: dict[str, Any], level: str, what
 @pytest.mark.parametrize("made", [results(0.6, majority=0.59), results(ece=0.1), results(None, majority=0.5)])
 def test_good_scores_are_no_findings(made: dict[str, Any]) -> None:
     assert not [*score_findings(made)]
+
+
+def test_a_method_without_a_learning_rate_is_not_told_to_change_it() -> None:
+    made = results(0.6, majority=0.6)
+    (found,), (linear,) = score_findings(made), score_findings({**made, "seeds": [{"C": 1.0}]})
+    assert "learning rate" in found.fix
+    assert linear.fix == "Try another task.method, or look at the data."
 
 
 def test_a_baseline_as_good_on_several_splits_is_one_finding() -> None:

@@ -10,7 +10,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from bertkit.errors import ModelError, Problem
 from bertkit.files import write_text
-from bertkit.report import sections
+from bertkit.report import calibration, cross_validation, sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.html import library
 from bertkit.report.rankings import is_ranked
@@ -75,6 +75,8 @@ def card(facts: Facts, repo_id: str | None = None) -> str:
     return markdown.get_template("card.md").render(
         facts=facts,
         sections=sections,
+        calibration=calibration,
+        cross_validation=cross_validation,
         metadata=_metadata(facts, name),
         title=_title(facts),
         begin=BEGIN,
@@ -186,10 +188,10 @@ def _calibration(facts: Facts) -> str:
         return "Its scores are not calibrated as probabilities."
     if facts.options["temperature"] is None:
         return "Its probabilities are not calibrated: there were no validation rows to fit a temperature on."
-    values = ", ".join(f"{_inline(name)} {value}" for name, value in sections.fitted_options(facts).items())
+    values = ", ".join(f"{_inline(name)} {value}" for name, value in calibration.fitted_options(facts).items())
     error = None if facts.split == OUT_OF_FOLD else facts.scores["metrics"].get("ece")  # before calibration
     measured = f"; expected calibration error on {facts.split}: {error:.4f}" if error is not None else ""
-    how = sections.fitted_on(facts) or "set by the recipe"
+    how = calibration.fitted_on(facts) or "set by the recipe"
     return f"Its probabilities are calibrated ({how}): {values}{measured}."
 
 

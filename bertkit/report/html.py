@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from bertkit.errors import Problem, UserError
 from bertkit.files import write_text
-from bertkit.report import comparison, matrices, pictures, sections
+from bertkit.report import calibration, comparison, cross_validation, matrices, pictures, sections
 from bertkit.report.facts import Facts, damage_as_error, read_facts
 from bertkit.report.mistakes import Mistakes, mistakes
 from bertkit.report.mistakes_table import write_mistakes
@@ -82,6 +82,8 @@ def _page(facts: Facts, wrong: Mistakes | None, csv: str) -> str:
         "report.html",
         facts=facts,
         sections=sections,
+        calibration=calibration,
+        cross_validation=cross_validation,
         teacher=teacher_table(facts.results["distillation"]) if "distillation" in facts.results else "",
         task_pictures=task_pictures(facts),
         reliability=reliability(facts),

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.data.schema import Finding, warn
+from bertkit.data.schema import Finding
 from bertkit.explain.text import difference_line
 from bertkit.inference.display import answer_line
-from bertkit.report import pictures, table
+from bertkit.report import pictures
+from bertkit.report.calibration import calibrated_later, label_thresholds
 from bertkit.report.facts import Facts
 from bertkit.report.mistakes import Part, shortened
 from bertkit.report.pictures import Picture
-from bertkit.report.table import interval, mean_of_folds, number, over_seeds, overall_metrics
+from bertkit.report.table import interval, number, over_seeds, overall_metrics
 from bertkit.report.verdict import FEW, Baseline, Verdict, best_baseline, score_findings, verdict
-from bertkit.run import OUT_OF_FOLD
 from bertkit.sections import MEMORY
 from bertkit.text import counted
 
@@ -115,7 +115,7 @@ def findings(facts: Facts) -> list[Finding]:
 
 def of_scores(facts: Facts) -> list[Finding]:
     """What the scores tell, the most severe first."""
-    return sorted([*score_findings(facts.results), *_calibrated_later(facts)], key=lambda each: each.severity)
+    return sorted([*score_findings(facts.results), *calibrated_later(facts)], key=lambda each: each.severity)
 
 
 def to_act_on(facts: Facts) -> list[Finding]:
@@ -125,17 +125,6 @@ def to_act_on(facts: Facts) -> list[Finding]:
 
 def _of_data(facts: Facts) -> list[Finding]:
     return [Finding(**each) for each in facts.data["findings"]]
-
-
-def _calibrated_later(facts: Facts) -> list[Finding]:
-    """That temperature and thresholds are no longer those of the scores, if `bertkit calibrate` changed them."""
-    if not (found := facts.calibrated):
-        return []
-    values = [f"{name} {value}" for name, value in _fitted(found["options"]).items()]
-    values += [f"threshold of {name} {value:.4f}" for name, value in label_thresholds(found["options"]).items()]
-    on = f"{found['rows']:,} rows (sha256 {found['sha256'][:16]}…; {found['goal']})"
-    what = f"these scores are from before `bertkit calibrate`, which fitted on {on} what answers now use"
-    return [warn(f"{what}: {', '.join(values)}", "Score the calibrated model with bertkit evaluate.")]
 
 
 def score_rows(facts: Facts) -> list[list[str]]:
@@ -162,45 +151,6 @@ def seed_rows(facts: Facts) -> list[list[str]]:
         rows.append([str(each["seed"]), *scores, best, f"{each['steps']:,}", f"{each['seconds']:.0f}"])
     means = ["mean ± sd", *(over.get(split, "–") for split in splits), "", "", ""]
     return [*rows, means] if len(seeds) > 1 else rows
-
-
-def fold_rows(facts: Facts) -> list[list[str]]:
-    """The scores of each fold, and their mean with its standard deviation; the first row is the header."""
-    rows = [["fold", "rows", f"{facts.headline}, {OUT_OF_FOLD}", "seconds"]]
-    for each in facts.results["folds"]["each"]:
-        score = number(each["metrics"].get(facts.headline))
-        rows.append([str(each["fold"]), f"{each['rows']:,}", score, f"{each['seconds']:.0f}"])
-    return [*rows, ["mean ± sd", "", mean_of_folds(facts.results), ""]]
-
-
-def method_rows(facts: Facts) -> list[list[str]]:
-    """The methods that `task.method: auto` compared; the first row is the header."""
-    rows = [["method", f"{facts.headline}, {OUT_OF_FOLD}", "95 % interval", "mean ± sd over folds", "seconds"]]
-    for each in facts.results.get("methods", ()):
-        if "first_fold" in each:
-            scores = [f"first fold alone: {number(each['first_fold'])}", "", ""]
-        else:
-            spread = f"{number(each['mean'])} ± {number(each['sd'])}"
-            scores = [number(each["score"]), interval(each["interval"]), spread]
-        rows.append([each["method"], *scores, f"{each['seconds']:.0f}"])
-    return rows if len(rows) > 1 else []
-
-
-def curve_rows(facts: Facts) -> list[list[str]]:
-    """The learning curve of head, and what it predicts; the first row is the header."""
-    curve = facts.results.get("learning_curve", {})
-    rows = [
-        [f"{n:,}", number(score), ""] for n, score in zip(curve.get("rows", ()), curve.get("scores", ()), strict=True)
-    ]
-    for each in curve.get("predicted", ()):
-        rows.append([f"{each['rows']:,}, predicted", number(each["score"]), interval(each["score_interval"])])
-    return [["rows", f"{facts.headline} of head", "95 % interval"], *rows] if rows else []
-
-
-def more_rows(facts: Facts) -> str:
-    """What more rows would bring, where methods were compared."""
-    curve = facts.results.get("learning_curve")
-    return table.more_rows(curve, facts.headline, str(facts.options["method"])) if curve else ""
 
 
 def split_rows(facts: Facts) -> list[list[str]]:
@@ -289,54 +239,6 @@ def _logged(facts: Facts) -> dict[str, dict[str, list[tuple[float, float]]]]:
 def points_of(facts: Facts, name: str, seed: int) -> list[tuple[float, float]]:
     """(step, value) of a logged number, wherever it was finite."""
     return [(e["step"], e[name]) for e in facts.log if e["seed"] == seed and e.get(name) is not None]
-
-
-def fitted_options(facts: Facts) -> Mapping[str, str]:
-    """Temperature and thresholds that the scores are of, whether fitted or given; those of single labels left out."""
-    return _fitted(facts.options)
-
-
-def _fitted(options: Mapping[str, Any]) -> Mapping[str, str]:
-    names = [name for name in ("temperature", "null_threshold", "threshold") if options.get(name) is not None]
-    return {name.replace("_", " "): f"{options[name]:.4f}" for name in names}
-
-
-def label_thresholds(options: Mapping[str, Any]) -> Mapping[str, float]:
-    """The thresholds of single labels, if they have their own."""
-    thresholds = options.get("thresholds")
-    return thresholds if isinstance(thresholds, Mapping) else {}
-
-
-COVERAGE = {
-    "coverage": "requested coverage",
-    "measured": "measured on test",
-    "lowest": "lowest of a label",
-    "mean_size": "mean size of a set",
-    "single": "sets of size one",
-    "mean_width": "width of an interval",
-}
-
-
-def coverage_rows(facts: Facts) -> list[list[str]]:
-    """How often sets or intervals had what is right on test; the first row is the header. Empty without any."""
-    test, rows = facts.results["splits"].get("test", {}), []
-    for name, suffix in (("coverage", ""), ("class_conditional_coverage", ", class-conditional")):
-        for each in test.get(name, ()):
-            lowest = {"lowest": min(each["labels"].values())} if "labels" in each else {}
-            rows.append({**each, **lowest, "coverage": f"{each['coverage']:g}{suffix}"})
-    columns = [name for name in COVERAGE if any(name in row for row in rows)]
-    table = [[row["coverage"], *(number(row.get(name)) for name in columns[1:])] for row in rows]
-    return [[COVERAGE[name] for name in columns], *table] if rows else []
-
-
-def fitted_on(facts: Facts) -> str:
-    """On how many decisions the temperature was fitted, and how many were wrong; empty if it was not."""
-    given = facts.recipe.task.model_dump().get("temperature")
-    if given is not None or facts.options.get("temperature") is None:
-        return ""
-    split = "validation" if "validation" in facts.results["splits"] else OUT_OF_FOLD
-    found = facts.results["splits"][split]["calibration"]
-    return f"fitted on {counted(found['decisions'], 'decision')} of {split}, {found['errors']:,} of them wrong"
 
 
 def explained(explanations: Sequence[Mapping[str, Any]]) -> list[Explained]:

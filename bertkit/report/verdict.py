@@ -89,12 +89,14 @@ def score_findings(results: Mapping[str, Any]) -> Iterator[Finding]:
     if reported_split(results) == "train":
         fix = "Hold rows out, for example with data.validation=0.1."
         yield Finding("severe", "these scores are on training rows", fix)
+    linear = any("C" in each for each in results["seeds"])  # a method for few rows, without a learning rate
+    fix = "Try another task.method" if linear else "Train longer or with a higher learning rate"
     for baseline in dict.fromkeys(baseline for each in baselines.values() for baseline in each):
         scores = {split: (_compared(results, split), each) for split, each in baselines.items()}
         strong = [split for split, (ours, each) in scores.items() if _at_least(each.get(baseline, {}).get(name), ours)]
         if strong:
             what = f"the baseline {baseline} is at least as good on {' and '.join(strong)}"
-            yield Finding("severe", what, "Train longer or with a higher learning rate, or look at the data.")
+            yield Finding("severe", what, f"{fix}, or look at the data.")
     for split, each in results["splits"].items():
         if split == OUT_OF_FOLD:  # its answers are not calibrated
             continue

@@ -1,0 +1,70 @@
+"""What a report says of calibration: temperature, thresholds, and the coverage of prediction sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertkit.data.schema import Finding, warn
+from bertkit.report.facts import Facts
+from bertkit.report.table import number
+from bertkit.run import OUT_OF_FOLD
+from bertkit.text import counted
+
+COVERAGE = {
+    "coverage": "requested coverage",
+    "measured": "measured on test",
+    "lowest": "lowest of a label",
+    "mean_size": "mean size of a set",
+    "single": "sets of size one",
+    "mean_width": "width of an interval",
+}
+
+
+def fitted_options(facts: Facts) -> Mapping[str, str]:
+    """Temperature and thresholds that the scores are of, whether fitted or given; those of single labels left out."""
+    return _fitted(facts.options)
+
+
+def _fitted(options: Mapping[str, Any]) -> Mapping[str, str]:
+    names = [name for name in ("temperature", "null_threshold", "threshold") if options.get(name) is not None]
+    return {name.replace("_", " "): f"{options[name]:.4f}" for name in names}
+
+
+def label_thresholds(options: Mapping[str, Any]) -> Mapping[str, float]:
+    """The thresholds of single labels, if they have their own."""
+    thresholds = options.get("thresholds")
+    return thresholds if isinstance(thresholds, Mapping) else {}
+
+
+def coverage_rows(facts: Facts) -> list[list[str]]:
+    """How often sets or intervals had what is right on test; the first row is the header. Empty without any."""
+    test, rows = facts.results["splits"].get("test", {}), []
+    for name, suffix in (("coverage", ""), ("class_conditional_coverage", ", class-conditional")):
+        for each in test.get(name, ()):
+            lowest = {"lowest": min(each["labels"].values())} if "labels" in each else {}
+            rows.append({**each, **lowest, "coverage": f"{each['coverage']:g}{suffix}"})
+    columns = [name for name in COVERAGE if any(name in row for row in rows)]
+    table = [[row["coverage"], *(number(row.get(name)) for name in columns[1:])] for row in rows]
+    return [[COVERAGE[name] for name in columns], *table] if rows else []
+
+
+def fitted_on(facts: Facts) -> str:
+    """On how many decisions the temperature was fitted, and how many were wrong; empty if it was not."""
+    given = facts.recipe.task.model_dump().get("temperature")
+    if given is not None or facts.options.get("temperature") is None:
+        return ""
+    split = "validation" if "validation" in facts.results["splits"] else OUT_OF_FOLD
+    found = facts.results["splits"][split]["calibration"]
+    return f"fitted on {counted(found['decisions'], 'decision')} of {split}, {found['errors']:,} of them wrong"
+
+
+def calibrated_later(facts: Facts) -> list[Finding]:
+    """That temperature and thresholds are no longer those of the scores, if `bertkit calibrate` changed them."""
+    if not (found := facts.calibrated):
+        return []
+    values = [f"{name} {value}" for name, value in _fitted(found["options"]).items()]
+    values += [f"threshold of {name} {value:.4f}" for name, value in label_thresholds(found["options"]).items()]
+    on = f"{found['rows']:,} rows (sha256 {found['sha256'][:16]}…; {found['goal']})"
+    what = f"these scores are from before `bertkit calibrate`, which fitted on {on} what answers now use"
+    return [warn(f"{what}: {', '.join(values)}", "Score the calibrated model with bertkit evaluate.")]
