@@ -169,6 +169,7 @@ def test_a_label_that_the_nearest_rows_contradict_is_wrong_and_one_that_they_sha
     found = [(row["text"], row["probability"], row["label"], row["answer"], row["verdict"]) for row in part.rows]
     assert found == [("wrong", 0.1, "y", "x", "wrong"), ("hard", 0.4, "x", "y", "hard")]
     assert [(row["nearest_with_label"], row["nearest_with_answer"]) for row in part.rows] == [(0, 2), (1, 1)]
+    assert part.summary.endswith("out of fold: their nearest rows contradict the label of 1, and share that of 1.")
 
 
 def test_of_several_labels_the_least_likely_statement_counts() -> None:

@@ -117,8 +117,8 @@ def unlearned(rows: Sequence[Row], neighbours: Ints, names: Mapping[str, str]) -
     return Part(
         name="unlearned",
         title="Rows that are not learned",
-        summary=f"{part_of(len(found), len(rows), 'row')} answered wrongly by the model that was not trained on it: "
-        f"{wrong:,} have a label that their nearest rows contradict, {len(found) - wrong:,} one that these share.",
+        summary=f"{part_of(len(found), len(rows), 'row')} answered wrongly out of fold: their nearest rows contradict "
+        f"the label of {wrong:,}, and share that of {len(found) - wrong:,}.",
         rows=found,
         columns=("probability", "label", "answer", "nearest_with_label", "nearest_with_answer", "verdict"),
         notes=(
