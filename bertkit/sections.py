@@ -42,7 +42,9 @@ class ModelSpec(Section):
     config: Text | Annotated[dict[str, Any], Field(min_length=1)] | None = Field(
         None, description="Random weights: tiny, mini, small, medium, base, large; or BertConfig's fields."
     )
-    tokenizer: Text | None = Field(None, description="With `config`: a Hub id, or a folder with a tokenizer.")
+    tokenizer: Text | None = Field(
+        None, description="With `config`: a Hub id, a folder with a tokenizer, or sample:NAME."
+    )
     revision: str | None = Field(None, description="Commit, tag or branch on the Hub. Pin a commit to repeat a run.")
     max_length: int = Field(128, ge=8, description="Tokens per window, special tokens included.")
 

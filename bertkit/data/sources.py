@@ -57,7 +57,7 @@ def open_source(spec: DataSpec, splits: Collection[str] | None, wanted: Collecti
     separately. Raises DataError: a source that does not exist, is ambiguous, or lacks one of `splits`.
     """
     given = spec.source == MEMORY
-    path = None if given or isinstance(spec.source, dict) else _path(spec.source)
+    path = None if given or isinstance(spec.source, dict) else local_path(spec.source)
     if spec.splits and (path is None or path.is_file()):
         fix = "`splits:` is for folders and the Hub; write  data: {source: {train: FILE, validation: FILE}}"
         raise DataError(Problem("data.splits", "this source names its splits itself", fix))
@@ -101,7 +101,7 @@ def find_files(spec: DataSpec) -> dict[str, list[Path]] | None:
     """Split -> files of a local source; None for a Hub data set. Raises DataError with all that is wrong."""
     if isinstance(spec.source, dict):
         return _named_files(spec.source, spec)
-    path = _path(spec.source)
+    path = local_path(spec.source)
     if path.is_dir() and not is_brat(path):
         return _folder(path, spec)
     if path.exists() or parallel_files(path, spec):
@@ -134,7 +134,7 @@ def _named_files(source: Mapping[str, str | list[str]], spec: DataSpec) -> dict[
     return found
 
 
-def _path(source: str) -> Path:
+def local_path(source: str) -> Path:
     """Where a source would be on this machine. Raises DataError for an unknown sample."""
     if not source.startswith(SAMPLE):
         return Path(source).expanduser()

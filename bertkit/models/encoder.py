@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.sources import SAMPLE, local_path
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.special_tokens import keep_out
@@ -76,15 +77,17 @@ def resolve_encoder(spec: ModelSpec) -> Encoder:
 def _new(spec: ModelSpec) -> Encoder:
     from bertkit.models.bert import bert_config
 
-    located = _located(str(spec.tokenizer), spec.revision)
-    tokenizer = load_tokenizer(located.folder)
+    name = str(spec.tokenizer)
+    of_sample = name.startswith(SAMPLE)
+    folder = local_path(name) / "tokenizer" if of_sample else _located(name, spec.revision).folder
+    tokenizer = load_tokenizer(folder)
     config = bert_config.config(
         spec.config or {},
         vocab_size=len(tokenizer),
         pad_token_id=int(tokenizer.pad_token_id),
         max_position_embeddings=max(512, spec.max_length),
     )
-    return Encoder(spec.title, located.folder, "config", config=config)
+    return Encoder(spec.title, folder, "config", config=config)
 
 
 def _located(name: str, revision: str | None) -> Encoder:
