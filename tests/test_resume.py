@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import small
 import torch
+from cases import EVEN, TEXTS
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
@@ -180,6 +181,18 @@ def test_by_tokens(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     given = load_recipe(
         file, ["~training.per_device_train_batch_size", "~training.per_device_eval_batch_size", *rhythm]
     )
+    whole = train(given, tmp_path / "whole")
+    run = killed(given, tmp_path / "run")
+    train(given, run.folder, resume=True)
+    same(run, whole)
+
+
+def test_text_to_text(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    rows = [{"text": text, "target": target} for text, target in zip(TEXTS, EVEN, strict=True)] * 2
+    source = {s: str(small.write_rows(tmp_path / f"{s}.jsonl", rows)) for s in ("train", "validation", "test")}
+    task = {"name": "text2text-generation", "generation": {"max_new_tokens": 8}}
+    model = {"name": str(tiny_encoder_with_dropout), "max_length": 32}
+    given = load_recipe({"task": task, "model": model, "data": {"source": source}}).with_(*RHYTHM, "verify=false")
     whole = train(given, tmp_path / "whole")
     run = killed(given, tmp_path / "run")
     train(given, run.folder, resume=True)

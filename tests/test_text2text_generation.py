@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from cases import EVEN, TEXTS, encoder
+from datasets import Dataset
+from pydantic import ValidationError
 from small import write_rows
+from steps import arguments
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, EncoderDecoderModel
 
 import bertkit
-from bertkit.errors import RecipeError
+from bertkit.errors import ModelError, RecipeError
+from bertkit.inference.runner import Runner
 from bertkit.models.bert.warm_start import encoder_decoder
 from bertkit.models.encoder import load_tokenizer
 from bertkit.recipe.recipe import load_recipe
-from bertkit.tasks.text2text_generation import Text2TextGeneration, Text2TextGenerationOptions
+from bertkit.tasks.text2text_generation import Generation, Text2TextGeneration, Text2TextGenerationOptions
 from bertkit.training.train import train
+from bertkit.training.trainer import TaskTrainer
 
 ROWS = [{"text": text, "target": target} for text, target in zip(TEXTS, EVEN, strict=True)]
+
+OTHERS = [*TEXTS, "the cat", "ok", "was the dog good , or was it the cat ?"]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +59,88 @@ def test_a_run_has_scores_baselines_and_a_card(run) -> None:
     predictor = bertkit.load(run.folder)
     assert predictor(TEXTS[0])["generated_text"]
     assert "AutoModelForSeq2SeqLM" in (run.model / "README.md").read_text(encoding="utf-8")
+
+
+def test_evaluate_gives_the_scores_of_the_run(run) -> None:
+    told, known = bertkit.evaluate(run.folder, split="validation"), run.results["splits"]["validation"]
+    for part in ("metrics", "intervals", "signatures"):
+        assert told[part] == known[part]
+
+
+@pytest.mark.parametrize("kind", [EncoderDecoderModel, AutoModelForSeq2SeqLM])
+def test_transformers_answers_as_bertkit_one_by_one_and_together(kind: Any, run) -> None:
+    plain, tokenizer = kind.from_pretrained(run.model), AutoTokenizer.from_pretrained(run.model)
+    assert type(plain) is EncoderDecoderModel
+    theirs = []
+    for text in OTHERS:
+        ids = plain.generate(**tokenizer(text, return_tensors="pt", return_token_type_ids=False))[0]
+        theirs.append(tokenizer.decode(ids, skip_special_tokens=True))
+    predictor = bertkit.load(run.folder, precision="fp32")
+    assert [answer["generated_text"] for answer in predictor(OTHERS)] == theirs
+    assert [predictor(text)["generated_text"] for text in OTHERS] == theirs
+    assert len(set(theirs)) > 4
+
+
+def test_an_answer_that_was_cut_says_so(run) -> None:
+    predictor = bertkit.load(run.folder)
+    assert all(answer["finished"] for answer in predictor(TEXTS))
+    task = predictor.task
+    short = replace(task, options=task.options.model_copy(update={"generation": Generation(max_new_tokens=2)}))
+    cut = replace(predictor, task=short)(TEXTS)
+    assert not any(answer["finished"] for answer in cut)
+    whole = [answer["generated_text"] for answer in predictor(TEXTS)]
+    assert all(text.startswith(answer["generated_text"]) for text, answer in zip(whole, cut, strict=True))
+    assert [answer["truncated"] for answer in predictor(["cat " * 29, "cat " * 31])] == [False, True]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_outputs_that_are_not_finite_are_refused(beams: int, run) -> None:
+    predictor = bertkit.load(run.folder)
+    task = predictor.task
+    other = replace(
+        task, options=task.options.model_copy(update={"generation": Generation(max_new_tokens=8, num_beams=beams)})
+    )
+    broken = replace(predictor, task=other)
+    rows = task.tokenizer.convert_tokens_to_ids(["cat"])
+    with torch.no_grad():
+        predictor.model.encoder.get_input_embeddings().weight[rows] = math.nan
+    with pytest.raises(ModelError, match="not finite for 1 of 2 rows"):
+        broken(["the cat", "the dog"])
+
+
+def test_check_counts_what_is_cut_and_what_cannot_be_spelled(tiny_encoder: Path) -> None:
+    options = Text2TextGenerationOptions(name="text2text-generation", generation=Generation(max_new_tokens=8))
+    task = Text2TextGeneration(options, load_tokenizer(tiny_encoder), 8)
+    targets = ["the cat", "The cat", "the cat was ok", "the ' cat", "was " * 9]
+    features = task.features(Dataset.from_dict({"text": ["the cat"] * 5, "target": targets}))
+    told = [finding.what for finding in task.check(features, "train")]
+    assert any("1 of 5 targets (20.0%) is truncated at 8 tokens" in each for each in told), told
+    assert any("3 of 5 targets (60.0%) are not texts that the tokenizer can spell" in each for each in told), told
+
+
+def test_batches_have_sources_and_targets_of_similar_length(tiny_encoder: Path, tmp_path: Path) -> None:
+    rows = {"text": ["cat", "cat " * 20] * 8, "target": ["dog"] * 8 + ["dog " * 20] * 8}
+    options = Text2TextGenerationOptions(name="text2text-generation", generation=Generation(max_new_tokens=8))
+    task = Text2TextGeneration(options, load_tokenizer(tiny_encoder), 32)
+    args = arguments(tmp_path, 4, 1)
+    model: Any = task.model(encoder(tiny_encoder))
+    trainer = TaskTrainer(
+        runner=Runner(task, model, args.device, "fp32", 8),
+        args=args,
+        features=task.features(Dataset.from_dict(rows)),
+        validation=None,
+        callbacks=[],
+    )
+    longest = [
+        max(len(ids) for ids in (*batch["input_ids"], *batch["labels"])) for batch in trainer.get_train_dataloader()
+    ]
+    assert sorted(longest) == [3, 21, 22, 22]
+
+
+def test_the_penalty_of_beams_is_refused_without_them() -> None:
+    with pytest.raises(ValidationError, match="has no effect without beams"):
+        Generation(length_penalty=2.0)
+    assert Generation(length_penalty=2.0, num_beams=4).length_penalty == 2.0
 
 
 def test_a_warm_start_takes_every_weight_but_the_attention_to_the_source(tiny_encoder: Path) -> None:

@@ -217,6 +217,14 @@ def test_padding_of_the_target_changes_nothing() -> None:
     torch.testing.assert_close(torch.stack(losses).sum() / sum(LENGTHS), whole.loss, **CLOSE)
 
 
+def test_logits_where_they_are_wanted_are_those_of_all() -> None:
+    model, given = ours(), source_and_target()
+    wanted = torch.rand(given["decoder_input_ids"].shape, generator=torch.Generator().manual_seed(4)) < 0.5
+    chosen = model(**given, position=wanted).logits
+    assert chosen.shape == (int(wanted.sum()), VOCAB)
+    torch.testing.assert_close(chosen, model(**given).logits[wanted], **CLOSE)
+
+
 # --- one token after another
 
 

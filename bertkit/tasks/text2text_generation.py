@@ -135,7 +135,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         fix = "A byte-level tokenizer spells any text: bertkit tokenizer train --byte-level"
         for column, what, remedy in (
             ("lost_target", f"truncated at {limit}", "Raise model.max_length."),
-            ("misspelled", "cannot be spelled with the tokenizer, so that no answer equals them", fix),
+            ("misspelled", "not texts that the tokenizer can spell, so that no answer equals them", fix),
         ):
             if count := int((numbers(features, column) > 0).sum()):
                 level: Literal["warn", "note"] = "warn" if count >= LARGE * rows else "note"
