@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -16,15 +17,16 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from cases import TEXTS
 from hypothesis import given
 from hypothesis import strategies as st
 from multitask import OF, part, recipe
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from steps import FirstStep, arguments
 
-from bertkit import load
+from bertkit import load, load_tasks
 from bertkit.cli.main import main
-from bertkit.errors import ModelError, RecipeError, UserError
+from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256
 from bertkit.recipe.multitask import MultiTaskRecipe, load_any, to_yaml
 from bertkit.recipe.multitask import multitask as read
@@ -525,3 +527,84 @@ def test_a_shipped_recipe_loads_and_says_how_it_is_run(file: Path, tmp_path: Pat
     assert (
         file.read_text().splitlines()[1].startswith(f"# Run:  bertkit train {file.stem} --output-dir runs/{file.stem}")
     )
+
+
+# --- all tasks at once
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of texts in each pass of an encoder."""
+    seen: list[int] = []
+    forward = transformers.BertModel.forward
+
+    def counted(self: Any, *args: Any, **inputs: Any) -> Any:
+        seen.append(len(inputs.get("input_ids", args[0] if args else ())))
+        return forward(self, *args, **inputs)
+
+    monkeypatch.setattr(transformers.BertModel, "forward", counted)
+    return seen
+
+
+ROWS = [{"text": text, "tokens": text.split(), "question": "the one ?", "context": text} for text in TEXTS]
+
+
+def test_all_tasks_answer_as_each_by_itself(run: Run, passes: list[int]) -> None:
+    several = load_tasks(run.folder)
+    assert list(several.tasks) == list(OF)
+    rows = [{**row, "text_a": row["text"], "text_b": "the cat"} for row in ROWS]
+    for names in (("sentiment", "entities"), ("entities", "answers"), ("similarity",), ("answers", "sentiment")):
+        alone = {name: load(run.folder / name)(rows) for name in names}
+        passes.clear()
+        together = several.only(*names)(rows)
+        assert [list(each) for each in together] == [list(names)] * len(rows)
+        assert [{name: each[name] for name in names} for each in together] == [
+            dict(zip(names, row, strict=True)) for row in zip(*alone.values(), strict=True)
+        ]
+        if names == ("sentiment", "entities"):
+            assert sum(passes) == len(rows), "each text is read once"
+
+
+def test_one_text_is_answered_by_the_tasks_that_read_texts(run: Run) -> None:
+    several = load_tasks(run.folder, precision="fp32", batch_size=3).only("sentiment", "entities")
+    answer = several("the cat was good")
+    assert answer == {name: load(run.folder / name, precision="fp32")("the cat was good") for name in several.tasks}
+    assert list(several.stream([])) == []
+    with pytest.raises(UserError, match=r"no task 'sentimnt'; did you mean 'sentiment'\?"):
+        several.only("sentimnt")
+    with pytest.raises(DataError, match="question"):
+        load_tasks(run.folder)("the cat was good")
+
+
+def test_tasks_with_limits_of_their_own_share_what_they_read_alike(
+    tiny_encoder: Path, tmp_path: Path, passes: list[int]
+) -> None:
+    given = recipe(tiny_encoder, "sentiment", "entities", training={"max_steps": 2})
+    given["tasks"]["entities"]["max_length"] = 10
+    folder = train(given, tmp_path / "run").folder
+    long = [row for row in ROWS if len(row["tokens"]) > 8]
+    assert 0 < len(long) < len(ROWS)
+    several = load_tasks(folder, precision="fp32")
+    passes.clear()
+    together = several(ROWS)
+    assert sum(passes) > len(ROWS)
+    assert sum(passes) < 2 * len(ROWS)
+    for name in given["tasks"]:
+        for one, other in zip(load(folder / name, precision="fp32")(ROWS), together, strict=True):
+            assert one.keys() == other[name].keys()
+            assert one.get("label") == other[name].get("label")
+            if name == "sentiment":
+                assert one["score"] == pytest.approx(other[name]["score"], abs=1e-6)
+
+
+def test_models_whose_encoders_differ_are_not_loaded_together(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run.folder, folder)
+    file = folder / "entities" / "model" / "model.safetensors"
+    tensors = load_file(file)
+    tensors["bert.encoder.layer.0.output.dense.bias"] += 0.5
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(ModelError, match=r"encoder\.layer\.0\.output\.dense\.bias of its encoder"):
+        load_tasks(folder)
+    with pytest.raises(ModelError, match="a run of one task"):
+        load_tasks(run.folder / "entities")

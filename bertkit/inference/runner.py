@@ -42,15 +42,16 @@ class Runner:
         inputs = features.select_columns([name for name in features.column_names if name != "labels"])
         fill = fills(self.task.tokenizer, self.task.padding)
         batches = batches_by_length(features["length"][:], self.batch_size)
-        with self._inference():
-            results = self.mapper(lambda rows: self._run(pad(self.task.examples(inputs, rows.tolist()), fill)), batches)
+        with self.inference():
+            results = self.mapper(lambda rows: self.run(pad(self.task.examples(inputs, rows.tolist()), fill)), batches)
             for rows, result in zip(batches, results, strict=True):
                 for row, item in zip(rows, result if self.keep else self.task.items(result), strict=True):
                     items[row] = item
         return items
 
     @contextmanager
-    def _inference(self) -> Iterator[None]:
+    def inference(self) -> Iterator[None]:
+        """Within the block, the model predicts, in this precision and without gradients."""
         if self.device is None:
             yield
             return
@@ -60,7 +61,8 @@ class Runner:
         with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             yield
 
-    def _run(self, arrays: Arrays) -> Any:
+    def run(self, arrays: Arrays) -> Any:
+        """What the task reduces the outputs for a batch to, or what `keep` makes of them; within `inference`."""
         if self.device is None:
             return self.model(arrays)
         import torch

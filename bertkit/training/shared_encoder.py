@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from bertkit.models.shared_encoder import share_encoder
 from bertkit.tasks.base import Batch, Task
 from bertkit.training.mixing import TASK
 
@@ -19,24 +20,15 @@ WEIGHTS = "model.safetensors"  # where Trainer looks for them
 
 
 class SharedEncoder(nn.Module):
-    """The models of several tasks whose encoders are one: the same modules, with the same weights and gradients.
-
-    A part that not all encoders have, such as BERT's pooler, is shared by those that have it.
-    """
+    """The models of several tasks whose encoders are one: the same modules, with the same weights and gradients."""
 
     def __init__(self, tasks: Mapping[str, Task], models: Mapping[str, Any], *, lora: bool = False) -> None:
         """models: of each task, from the same pretrained weights. lora: whether they have adapters."""
         super().__init__()
         self.tasks = tasks
         self.models = nn.ModuleDict({_key(name): model for name, model in models.items()})
-        shared: dict[str, Any] = {}
-        for name, model in models.items():
-            inner = model.get_base_model() if lora else model
-            encoder, own = inner.base_model, list(tasks[name].extra_modules(inner).values())
-            of_encoder = [*encoder.named_children(), *encoder.named_parameters(recurse=False)]
-            for part, value in of_encoder:
-                if not any(value is each for each in own):
-                    setattr(encoder, part, shared.setdefault(part, value))
+        inner = {name: model.get_base_model() if lora else model for name, model in models.items()}
+        share_encoder((model, tasks[name].extra_modules(model).values()) for name, model in inner.items())
 
     def forward(self, name: str, batch: Batch) -> Any:
         """The outputs of this task's model."""

@@ -1,0 +1,146 @@
+"""The models of several tasks that were trained together, answering at once: the encoder reads each text once."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.schema import Answer
+from bertkit.encoding.padding import batches_by_length, fills, pad
+from bertkit.errors import ModelError, Problem, RowsError, UserError
+from bertkit.inference.predictor import Predictor, Row, load
+from bertkit.models.device import Precision
+from bertkit.models.shared_encoder import encoder_parts, share_encoder
+from bertkit.recipe.multitask import MultiTaskRecipe, load_any
+from bertkit.tasks.base import marked
+from bertkit.validation import did_you_mean
+
+
+class Once:
+    """An encoder whose outputs are kept: calls between `forget` and the next are the same call."""
+
+    def __init__(self, forward: Any) -> None:
+        self.forward, self.outputs = forward, None
+
+    def __call__(self, *args: Any, **inputs: Any) -> Any:
+        if self.outputs is None:
+            self.outputs = self.forward(*args, **inputs)
+        return self.outputs
+
+    def forget(self) -> None:
+        """The next call is computed."""
+        self.outputs = None
+
+
+@dataclass(frozen=True)
+class MultiTaskPredictor:
+    """The predictors of several tasks over one encoder. Answers are dicts: name of the task -> its answer."""
+
+    tasks: Mapping[str, Predictor]
+    encoder: Once
+
+    def only(self, *names: str) -> MultiTaskPredictor:
+        """The same for these tasks alone, such as those that read the columns of your rows. Raises UserError."""
+        for name in names:
+            if name not in self.tasks:
+                what = f"no task {name!r}{did_you_mean(name, self.tasks)}"
+                raise UserError(Problem("", what, f"It has {', '.join(self.tasks)}."))
+        return MultiTaskPredictor({name: self.tasks[name] for name in names}, self.encoder)
+
+    def __call__(self, rows: Row | Sequence[Row], /) -> dict[str, Answer] | list[dict[str, Answer]]:
+        """The answers to one text or row, or the list of those to several. rows: as for `stream`."""
+        return next(self.stream([rows])) if isinstance(rows, str | Mapping) else list(self.stream(rows))
+
+    def stream(self, rows: Iterable[Row]) -> Iterator[dict[str, Answer]]:
+        """Answers in the rows' order, in constant memory. Raises DataError on a row without the columns of a task.
+
+        rows: as for `Predictor.each`; each row has the columns of every task.
+        """
+        first = next(iter(self.tasks.values()))
+        source, start = first.each(rows), 0
+        while chunk := list(islice(source, first.task.chunk_size)):
+            given = {name: each.canonical(chunk, start) for name, each in self.tasks.items()}
+            try:
+                features = {name: each.task.encode(given[name]) for name, each in self.tasks.items()}
+            except RowsError as error:
+                raise error.renumbered(partial(add, start)) from None
+            items, answers = self._items(features), {}
+            for name, each in self.tasks.items():
+                decoded = each.task.decode(items[name], features[name], given[name])
+                answers[name] = map(each.revise, marked(decoded, features[name]))
+            yield from (dict(zip(answers, row, strict=True)) for row in zip(*answers.values(), strict=True))
+            start += len(chunk)
+
+    def _items(self, features: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """The items of each task's features. What several tasks read alike goes through the encoder once."""
+        items: dict[str, list[Any]] = {name: [None] * len(each) for name, each in features.items()}
+        runners = {name: each.predict_features for name, each in self.tasks.items()}
+        first = next(iter(runners.values()))
+        with first.inference():
+            for names, together in _together(self.tasks, features):
+                lengths = [features[names[0]]["length"][own[0]] for own in together]
+                for batch in batches_by_length(lengths, first.batch_size):
+                    self.encoder.forget()
+                    for place, name in enumerate(names):
+                        task, chosen = runners[name].task, [together[at][place] for at in batch.tolist()]
+                        arrays = pad(task.examples(features[name], chosen), fills(task.tokenizer, task.padding))
+                        for index, item in zip(chosen, task.items(runners[name].run(arrays)), strict=True):
+                            items[name][index] = item
+        self.encoder.forget()
+        return items
+
+
+def load_tasks(
+    folder: str | Path, *, precision: Precision | None = None, batch_size: int | None = None
+) -> MultiTaskPredictor:
+    """The predictor of all tasks of a run that `bertkit.train` trained together, with one encoder in memory.
+
+    precision, batch_size: as for `load`. Raises ModelError where the models do not have the same encoder.
+    """
+    recipe = Path(folder).expanduser() / "recipe.yaml"
+    made = load_any(recipe, check_files=False)
+    if not isinstance(made, MultiTaskRecipe):
+        raise ModelError(Problem(str(folder), "a run of one task", "bertkit.load(…) loads it."))
+    tasks = {name: load(recipe.with_name(name), precision=precision, batch_size=batch_size) for name in made.tasks}
+    models = {name: (each.model, each.task.extra_modules(each.model).values()) for name, each in tasks.items()}
+    parts = {name: encoder_parts(*given) for name, given in models.items()}
+    first = max(parts, key=lambda name: len(parts[name]))  # a part that others do not have, they do not use
+    known = dict(models[first][0].base_model.state_dict())
+    for name, (model, _) in models.items():
+        for key, tensor in model.base_model.state_dict().items():
+            if key.partition(".")[0] in parts[name] and not (key in known and tensor.equal(known[key])):
+                what = f"{key} of its encoder is not that of {first}"
+                fix = "Load the models one by one: bertkit.load."
+                raise ModelError(Problem(str(recipe.with_name(name)), what, fix))
+    share_encoder([models[first], *models.values()])
+    encoder = Once(models[first][0].base_model.forward)
+    for model, _ in models.values():
+        model.base_model.forward = encoder
+    return MultiTaskPredictor(tasks, encoder)
+
+
+def _together(
+    tasks: Mapping[str, Predictor], features: Mapping[str, Any]
+) -> Iterator[tuple[list[str], list[list[int]]]]:
+    """Tasks, and the indices of the features, one of each task, that give the encoder the same inputs."""
+    readers: defaultdict[tuple[Any, ...], list[tuple[str, int]]] = defaultdict(list)
+    for name, own in features.items():
+        read = [own[column] for column in tasks[name].task.tokenizer.model_input_names if column in own.column_names]
+        seen: Counter[Any] = Counter()
+        for index, inputs in enumerate(zip(*read, strict=True)):
+            key = tuple(np.asarray(values, dtype=np.int32).tobytes() for values in inputs)
+            readers[key, seen[key]].append((name, index))
+            seen[key] += 1
+    groups: defaultdict[tuple[str, ...], list[list[int]]] = defaultdict(list)
+    for found in readers.values():
+        groups[tuple(name for name, _ in found)].append([index for _, index in found])
+    for names, together in groups.items():
+        yield list(names), together
