@@ -236,8 +236,10 @@ def _refined(
     column, by = schema.columns[name], _files(records.values())
     if column.holds in TAGS:  # those of the data may have another scheme before
         others = [row for row in range(len(table)) if row not in values]
-        more = refine(table.select(others), split)[1] if others else []
-        table, _ = refine(table, split)
+        rest = refine(table.select(others), split)[1] if others else []
+        table, more = refine(table, split)
+        if _notes(rest) == _notes(more):  # else another scheme was inferred from the other rows alone
+            more = rest
         table, changes = _replaced(table, split, name, column, values, by, spec)
     else:
         table, changes = _replaced(table, split, name, column, values, by, spec)
@@ -302,6 +304,10 @@ def _replaced(
     kind = DiskList if isinstance(old, DiskList) else list
     replaced = kind(changed.get(row, value) for row, value in enumerate(old))
     return Table({**table.values, name: replaced}, table.origin), findings
+
+
+def _notes(findings: Iterable[Finding]) -> list[Finding]:
+    return [each for each in findings if each.level == "note"]
 
 
 def _files(records: Iterable[_Record]) -> str:
