@@ -9,6 +9,7 @@ import numpy as np
 
 from bertkit.audits.parts import Row
 from bertkit.errors import ModelError, Problem
+from bertkit.evaluation.similarity import unit
 from bertkit.inference.features import Features
 from bertkit.inference.vector_cache import Vectors
 from bertkit.models.encoder import resolve_encoder
@@ -31,7 +32,7 @@ def unit_vectors(spec: ModelSpec) -> Encode:
     pooling = read_layout(resolve_encoder(spec).folder)[0].pooling
     features = Features(str(spec.name), pool=pooling, max_length=spec.max_length, revision=spec.revision).fit([])
 
-    return lambda texts: _unit(features.vectors(texts)[0])
+    return lambda texts: np.asarray(unit(features.vectors(texts)[0]))
 
 
 def identified(row: Row) -> dict[str, Any]:
@@ -51,11 +52,7 @@ def centred(vectors: Vectors) -> Vectors:
     All texts have a high cosine by the vectors of many encoders that were not trained for similarity, because these
     have a large mean (Mu and Viswanath 2018).
     """
-    return _unit(vectors - vectors.mean(axis=0))
-
-
-def _unit(vectors: Vectors) -> Vectors:
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
+    return np.asarray(unit(vectors - vectors.mean(axis=0)))
 
 
 def joined(columns: Sequence[Vectors]) -> Vectors:

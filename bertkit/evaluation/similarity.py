@@ -29,6 +29,11 @@ SELECTING = (*GRADED, *LABELLED, *RANKED, *selecting("single-label"), *PER_LABEL
 MIDDLE = 0.5  # the threshold where none is set or fitted
 
 
+def unit(vectors: Any) -> Any:
+    """Vectors `(…, size)` with length 1; those of length 0 stay as they are."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
 def by_classifier(u: Floats, v: Floats, weight: ArrayLike, bias: ArrayLike) -> Floats:
     """Probabilities `(pairs, classes)` of pairs of vectors `(pairs, size)`, by a linear layer over (u, v, |u - v|)."""
     from scipy.special import softmax

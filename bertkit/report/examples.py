@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from bertkit.evaluation.similarity import unit
 from bertkit.explain.attention import MAPS
 from bertkit.explain.explain import explain
 from bertkit.files import write_json
@@ -171,8 +172,7 @@ def neighbours(predictor: Predictor, rows: Sequence[Row]) -> list[dict[str, Any]
     texts = list(dict.fromkeys(str(row[name]) for row in rows for name in PAIR_COLUMNS if name in row))[:MAX_COMPARED]
     if not isinstance(predictor.task, VectorTask) or len(texts) <= NEIGHBOURS:
         return []
-    vectors = predictor.encode(texts)
-    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    vectors = unit(predictor.encode(texts))
     chosen = np.unique(np.linspace(0, len(texts) - 1, COMPARED).astype(int)).tolist()
     cosines = vectors[chosen] @ vectors.T
     cosines[range(len(chosen)), chosen] = -np.inf

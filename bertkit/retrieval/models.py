@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bertkit.cache import fingerprint, model_key
 from bertkit.errors import ModelError, Problem
+from bertkit.evaluation.similarity import unit
 from bertkit.inference.predictor import Predictor, load_as, model_folder
 from bertkit.inference.vector_cache import cached
 from bertkit.models.device import best_device, best_precision
@@ -51,8 +52,7 @@ def model_identity(predictor: Predictor, model: str, revision: str | None = None
 
 
 def _unit_vectors(predictor: Predictor, side: Any, texts: Sequence[str]) -> Vectors:
-    vectors = predictor.encode(list(texts), side)
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), dtype=np.float32)
+    return np.asarray(unit(predictor.encode(list(texts), side)), dtype=np.float32)
 
 
 def cached_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:

@@ -17,6 +17,7 @@ from pydantic import Field
 from scipy.special import expit, logit
 
 from bertkit.data.schema import Answer
+from bertkit.evaluation.similarity import unit
 from bertkit.serve.answers import described, list_of, schema
 from bertkit.serve.limits import Refused
 from bertkit.serve.pipelines import Request, TopK
@@ -182,7 +183,7 @@ def vectors(answers: Sequence[Answer], normalize: bool, dimensions: int | None =
     if dimensions is not None and dimensions > table.shape[1]:
         raise Refused(422, f"dimensions: {dimensions}; the model's vectors have {table.shape[1]}", "Validation")
     table = table[:, :dimensions]
-    return table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12) if normalize else table
+    return unit(table) if normalize else table
 
 
 def similarities(answers: Sequence[Answer]) -> list[float]:

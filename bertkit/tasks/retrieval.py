@@ -16,6 +16,7 @@ from bertkit.data.table import Table
 from bertkit.errors import DataError, Problem, RowsError, UserError
 from bertkit.evaluation import baselines as simple
 from bertkit.evaluation.ranking import KS, GradedSearches, first_rows, searched
+from bertkit.evaluation.similarity import unit
 from bertkit.tasks.base import Predict
 from bertkit.tasks.vectors import VectorOptions, VectorTask, stacked
 
@@ -122,7 +123,7 @@ class Retrieval(VectorTask[RetrievalOptions]):
             found = stacked(predict(features))
             if not start:
                 table = np.empty((len(places), found.shape[1]), dtype=np.float32)
-            table[start : start + len(found)] = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+            table[start : start + len(found)] = unit(found)
         return table
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> GradedSearches:

@@ -181,8 +181,8 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
             table = similarity.by_classifier(sides[:, 0], sides[:, 1], *items[0].classifier)
             answers = [*single_labels(self.names, table)]
         else:
-            sides /= np.maximum(np.linalg.norm(sides, axis=-1, keepdims=True), 1e-12)
-            answers = similarity.by_cosine([*sides.transpose(1, 0, 2)], rows, self.names, self.options.threshold)
+            pairs = similarity.unit(sides).transpose(1, 0, 2)
+            answers = similarity.by_cosine([*pairs], rows, self.names, self.options.threshold)
         cut = (numbers(features, "lost").reshape(len(rows), -1).sum(axis=1) > 0).tolist()
         return [answer | {"truncated": t} for answer, t in zip(answers, cut, strict=True)]
 
