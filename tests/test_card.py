@@ -41,6 +41,7 @@ IDS = (  # each task, and each kind of model that is used in another way; test_h
     "ner-crf",
     "words-crf-windows",
     "ranking-binary",
+    "text-to-text",
     "mlm-nsp",
 )
 BLOCK = re.compile(r"^(`{3,})python\n(.*?)^\1$", re.MULTILINE | re.DOTALL)

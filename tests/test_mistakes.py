@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from cases import CASES
 from finished import finished
+from sacrebleu.metrics.chrf import CHRF
 from test_report import well_formed
 
 from bertkit.report.facts import Facts, Row, read_facts
 from bertkit.report.html import report, write_report
-from bertkit.report.mistakes import MAX_CONFUSIONS, MAX_MISTAKES, mistakes
+from bertkit.report.mistakes import DISTANCES, MAX_CONFUSIONS, MAX_MISTAKES, mistakes
 
 LABELS = ["a", "b", "c"]
 
@@ -96,6 +97,20 @@ def test_no_label_is_doubted_without_grounds(why: str, facts: Facts) -> None:
     found = mistakes(own)
     assert found is not None
     assert found.doubtful == 0
+
+
+def test_generated_texts_are_listed_by_their_chrf(tiny_encoder: Path, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.id == "text-to-text")
+    facts = read_facts(finished(case, tiny_encoder, tmp_path / "run").folder)
+    texts = {"a cat sat on a mat": "a cat sat on a mat", "a cat sat on the mat": "a cat sat on a mat", "": "two dogs"}
+    rows = [{"text": "x", "target": t, "answer": {"generated_text": text}} for text, t in texts.items()]
+    found = mistakes(replace(facts, rows=tuple(rows)))
+    assert found is not None
+    assert [each.row for each in found.every] == [3, 2]
+    chrf = CHRF().sentence_score("a cat sat on the mat", ["a cat sat on a mat"]).score
+    assert [each.measure for each in found.every] == pytest.approx([100, 100 - chrf])
+    assert found.every[0].answer == "(none)"
+    assert found.measure in DISTANCES  # better or worse, not right or wrong, where two runs are compared
 
 
 def test_mistakes_that_are_alike_are_listed_once(facts: Facts) -> None:

@@ -143,6 +143,12 @@ def test_the_penalty_of_beams_is_refused_without_them() -> None:
     assert Generation(length_penalty=2.0, num_beams=4).length_penalty == 2.0
 
 
+def test_the_card_names_sacrebleus_signatures(run) -> None:
+    card = (run.model / "README.md").read_text(encoding="utf-8")
+    assert "sacrebleu's signature of bleu: `nrefs:1|" in card
+    assert "sacrebleu's signature of chrf: `nrefs:1|" in card
+
+
 def test_a_warm_start_takes_every_weight_but_the_attention_to_the_source(tiny_encoder: Path) -> None:
     from transformers import BertModel
 

@@ -84,6 +84,20 @@ def test_the_signatures_are_those_of_the_scores() -> None:
     assert told["chrf"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
 
 
+def test_length_ratio_and_single_texts_are_sacrebleus() -> None:
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    texts, references = corpus(12, seed=4)
+    graded = Translations(texts, references, unfinished=2)
+    assert graded.details()["length_ratio"] == pytest.approx(BLEU().corpus_score(texts, [references]).ratio)
+    assert graded.details()["unfinished"] == 2
+    wanted = [CHRF().sentence_score(text, [other]).score for text, other in zip(texts, references, strict=True)]
+    assert graded.chrf_of_rows() == pytest.approx(wanted)
+    assert len({*wanted}) > 5
+    assert Translations(["a"], [""]).details()["length_ratio"] == 0
+
+
 def test_without_sacrebleu_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "sacrebleu"]:
         monkeypatch.delitem(sys.modules, name)

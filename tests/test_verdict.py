@@ -114,6 +114,24 @@ def test_scores_that_mislead_are_findings(made: dict[str, Any], level: str, what
     assert bool(found.fix) == (level != "note")
 
 
+@pytest.mark.parametrize(
+    ("ratio", "unfinished", "expected"),
+    [
+        (0.79, 0, [("warn", "test: generated texts have 0.79 times the words of their targets")]),
+        (0.8, 0, [("note", "test: generated texts have 0.80 times the words of their targets")]),
+        (1.26, 0, [("warn", "test: generated texts have 1.26 times the words of their targets")]),
+        (1.0, 4, [("note", "words"), ("note", "test: 4 of 500 generated texts (0.8%) are cut at max_new_tokens")]),
+        (1.0, 5, [("note", "words"), ("warn", "test: 5 of 500 generated texts (1.0%) are cut at max_new_tokens")]),
+    ],
+)
+def test_lengths_of_generated_texts_are_findings(ratio: float, unfinished: int, expected: list[Any]) -> None:
+    made = results(0.9, [0.88, 0.92], tfidf=0.8)
+    made["splits"]["test"] |= {"length_ratio": ratio, "unfinished": unfinished}
+    found = list(score_findings(made))
+    assert [each.level for each in found] == [level for level, _ in expected]
+    assert all(what in each.what for each, (_, what) in zip(found, expected, strict=True))
+
+
 @pytest.mark.parametrize("made", [results(0.6, majority=0.59), results(ece=0.1), results(None, majority=0.5)])
 def test_good_scores_are_no_findings(made: dict[str, Any]) -> None:
     assert not [*score_findings(made)]

@@ -29,6 +29,7 @@ class Translations(Graded):
 
     texts: Sequence[str]
     references: Sequence[str]
+    unfinished: int = 0  # texts that were cut at the limit of generated tokens
 
     @cached_property
     def _counted(self) -> dict[str, tuple[Any, Floats]]:
@@ -59,8 +60,20 @@ class Translations(Graded):
         return Scored(weighted, len(exact))
 
     def details(self) -> dict[str, Any]:
-        """`signatures`: sacrebleu's own, with which others can compute the same numbers."""
-        return {"signatures": {name: str(metric.get_signature()) for name, (metric, _) in self._counted.items()}}
+        """`signatures`: sacrebleu's own, with which others can compute the same numbers; `length_ratio`: of the texts'
+        words to those of the references, as BLEU counts them; `unfinished`.
+        """
+        bleu, counts = self._counted["bleu"]
+        return {
+            "signatures": {name: str(metric.get_signature()) for name, (metric, _) in self._counted.items()},
+            "length_ratio": bleu._compute_score_from_stats(counts.sum(axis=0).tolist()).ratio,
+            "unfinished": self.unfinished,
+        }
+
+    def chrf_of_rows(self) -> list[float]:
+        """The chrF of each text by itself, from 0 to 100."""
+        chrf, counts = self._counted["chrf"]
+        return [chrf._compute_score_from_stats(row).score for row in counts.tolist()]
 
     def pairs(self) -> tuple[Sequence[str], Sequence[str]]:
         return self.texts, self.references

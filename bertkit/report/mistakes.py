@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from bertkit.data import tagging
 from bertkit.data.values import folded
 from bertkit.evaluation import squad
+from bertkit.evaluation.translation import Translations
 from bertkit.report.facts import Facts, Row, texts_of
 from bertkit.report.rankings import Query, is_ranked, queries, target
 from bertkit.report.verdict import MAX_ECE
@@ -21,7 +22,8 @@ MAX_CONFUSIONS = 150  # with more, gold and answer are texts rather than labels
 SURE = 0.9  # probability from which a calibrated answer casts doubt on the gold label
 MAX_CHARACTERS = 1500  # of a text
 NONE = "(none)"
-DISTANCES = ("off by", "ranks apart")  # measures by which every row is more or less wrong
+MISSING_CHRF = "100 - chrF"
+DISTANCES = ("off by", "ranks apart", MISSING_CHRF)  # measures by which every row is more or less wrong
 OUTRANKED = "rank of the positive"
 
 
@@ -289,12 +291,18 @@ def _failed_query(query: Query) -> Mistake | None:
     return Mistake(query.number, gold, given, rank, (shortened(query.text),), (), (f"nDCG@10 {query.ndcg:.3f}",))
 
 
-def _generated(facts: Facts, number: int, row: Row) -> Mistake | None:
-    """A text that is not the reference; of the measure, what its words lack to those of the reference (1 - F1)."""
-    text, reference = row["answer"]["generated_text"], row["target"]
-    if text.split() == reference.split():
-        return None
-    return Mistake(number, reference, text or NONE, 1 - squad.question_scores(text, [reference])[1], _texts(row))
+def _generated(facts: Facts) -> Mistakes:
+    """Texts that are not their references, by the chrF of each."""
+    pairs = [(row["answer"]["generated_text"], row["target"]) for row in facts.rows]
+    chrf = Translations([text for text, _ in pairs], [reference for _, reference in pairs]).chrf_of_rows()
+
+    def find(facts: Facts, number: int, row: Row) -> Mistake | None:
+        text, reference = pairs[number - 1]
+        if text.split() == reference.split():
+            return None
+        return Mistake(number, reference, text or NONE, 100 - chrf[number - 1], _texts(row))
+
+    return _by_row(facts, MISSING_CHRF, find)
 
 
 MISTAKES: Mapping[str, Callable[[Facts], Mistakes]] = {
@@ -304,5 +312,5 @@ MISTAKES: Mapping[str, Callable[[Facts], Mistakes]] = {
     "sentence-similarity": _pairs,
     "retrieval": _rankings,
     "text-ranking": _rankings,
-    "text2text-generation": lambda facts: _by_row(facts, "1 - F1 of the words", _generated),
+    "text2text-generation": _generated,
 }

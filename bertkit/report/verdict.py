@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from bertkit.data.schema import Finding, note, warn
+from bertkit.data.schema import LARGE, Finding, note, warn
 from bertkit.run import OUT_OF_FOLD
+from bertkit.text import part_of
 
 FEW = 20  # rows: scores from fewer say little
+LENGTHS = (0.8, 1.25)  # words of generated texts, relative to their targets: beyond, BLEU loses a fifth by length alone
 MAX_ECE = 0.1  # of scores that may be read as probabilities
 BASELINES = {
     "majority": "always giving the same answer",
@@ -18,6 +20,8 @@ BASELINES = {
     "lookup": "each word's most frequent tag in train",
     "unigrams": "always predicting the most frequent token",
     "random": "random scores",
+    "copy": "copying the source",
+    "nearest": "the target of the most similar training source",
 }  # name in results -> in words
 
 
@@ -104,6 +108,7 @@ def score_findings(results: Mapping[str, Any]) -> Iterator[Finding]:
         if (error := max(filter(None, errors), default=0.0)) > MAX_ECE:
             what = f"the expected calibration error on {split} is {error:.2f}"
             yield warn(what, "Do not read scores as probabilities, or fit them again with bertkit calibrate.")
+        yield from _lengths(split, each)
     measured = "validation" if "validation" in results["splits"] else next(iter(results["splits"]))
     for metric, bounds in (results["expected"] or {}).items():
         score = results["splits"][measured]["metrics"].get(metric)
@@ -112,6 +117,20 @@ def score_findings(results: Mapping[str, Any]) -> Iterator[Finding]:
             what = f"{metric} on {measured} is {score:.4f}; the recipe expects {low} to {high}"
             outside = warn(what, "Compare recipe, data and versions with those of the measurement.")
             yield note(what) if low <= score <= high else outside
+
+
+def _lengths(split: str, scores: Mapping[str, Any]) -> Iterator[Finding]:
+    """How long generated texts are."""
+    if "length_ratio" not in scores:
+        return
+    ratio, unfinished = scores["length_ratio"], scores["unfinished"]
+    what = f"{split}: generated texts have {ratio:.2f} times the words of their targets"
+    fix = "Train longer, or generate with beams and another length_penalty."
+    yield note(what) if LENGTHS[0] <= ratio <= LENGTHS[1] else warn(what, fix)
+    if unfinished:
+        what = f"{split}: {part_of(unfinished, scores['rows'], 'generated text')} cut at max_new_tokens"
+        many = unfinished >= LARGE * scores["rows"]
+        yield warn(what, "Raise task.generation.max_new_tokens.") if many else note(what)
 
 
 def _at_least(theirs: float | None, ours: float | None) -> bool:

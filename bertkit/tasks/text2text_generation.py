@@ -198,7 +198,8 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
 
     def grade(self, answers: Sequence[Answer], rows: Dataset) -> Translations:
         required(rows, "target")
-        return Translations([answer["generated_text"] for answer in answers], rows["target"][:])
+        unfinished = sum(not answer["finished"] for answer in answers)
+        return Translations([answer["generated_text"] for answer in answers], rows["target"][:], unfinished)
 
     def baselines(self, train: Dataset, rows: Dataset) -> dict[str, Scores]:
         """The source itself; the target of the nearest source of train."""
