@@ -155,7 +155,7 @@ def test_the_gradient_of_a_mixed_step_is_the_weighted_sum_of_the_tasks_own(tiny_
         given["tasks"][name]["weight"] = weight
     step = FirstStep()
     trainer = trainer_of(tmp_path, given, step, accumulate=16, optim="sgd")
-    alone = {name: copy.deepcopy(trainer.model.of(name)) for name in OF}
+    alone = {name: copy.deepcopy(trainer.shared.of(name)) for name in OF}
     trainer.train()
     trainer.batches.set_epoch(0)
     wanted: dict[str, torch.Tensor] = {}
@@ -248,7 +248,9 @@ def test_the_folder_of_a_task_is_a_run(run: Run) -> None:
         assert one.facts.task == part(OF[name])["task"]["name"]
         assert one.results["trained_with"] == [each for each in OF if each != name]
         assert (one.folder / "report.html").is_file()
-        assert (one.model / "README.md").is_file()
+        others = ", ".join(each for each in OF if each != name)
+        assert f"and, by multi-task learning, for {others}." in (one.model / "README.md").read_text()
+        assert f"with an encoder shared with {others} (multi-task learning)" in (one.folder / "report.html").read_text()
         answered = one.frame("validation")
         assert len(answered) == 5
         told = run.results["tasks"][name]
@@ -292,7 +294,7 @@ def test_the_checkpoint_with_the_best_mean_is_kept(run: Run) -> None:
 def test_a_named_task_chooses_the_checkpoint(tiny_encoder: Path, tmp_path: Path) -> None:
     training = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "similarity"}
     given = recipe(tiny_encoder, "sentiment", "similarity", training=training)
-    given["tasks"]["similarity"]["metric_for_best_model"] = "pearson"
+    given["tasks"]["similarity"]["metric_for_best_model"] = "eval_pearson"  # as transformers writes it
     done = train(given, tmp_path / "run")
     log = [json.loads(line) for line in (done.folder / "metrics.jsonl").read_text().splitlines()]
     evaluated = [event for event in log if "eval_mean" in event]
@@ -373,7 +375,11 @@ def test_lora_adapts_the_one_encoder(tiny_encoder: Path, tmp_path: Path) -> None
 
 
 def test_what_is_frozen_stays(tiny_encoder: Path, tmp_path: Path) -> None:
-    done = train(recipe(tiny_encoder, *OF, freeze={"embeddings": True, "layers": 1}), tmp_path / "run")
+    given = recipe(tiny_encoder, *OF, freeze={"embeddings": True, "layers": 1})
+    given["tasks"]["topics"] = part("multi-label")  # a second classifier, on the same pooler
+    done = train(given, tmp_path / "run")
+    first, second = (load_file(done.tasks[name].model / "model.safetensors") for name in ("sentiment", "topics"))
+    assert {key for key in first if not first[key].equal(second[key])} == {"classifier.weight", "classifier.bias"}
     before = load_file(tiny_encoder / "model.safetensors")
     after = load_file(done.tasks["similarity"].model / "model.safetensors")
     for key, tensor in before.items():

@@ -23,6 +23,8 @@ from bertkit.recipe.multitask import MultiTaskRecipe, load_any
 from bertkit.tasks.base import marked
 from bertkit.validation import did_you_mean
 
+_ONE_BY_ONE = "Load the models one by one: bertkit.load."
+
 
 class Once:
     """An encoder whose outputs are kept: calls between `forget` and the next are the same call."""
@@ -115,11 +117,13 @@ def load_tasks(
     first = max(parts, key=lambda name: len(parts[name]))  # a part that others do not have, they do not use
     known = dict(models[first][0].base_model.state_dict())
     for name, (model, _) in models.items():
+        if type(model.base_model) is not type(models[first][0].base_model):
+            what = f"its encoder reads texts in another way than that of {first} ({type(model.base_model).__name__})"
+            raise ModelError(Problem(str(recipe.with_name(name)), what, _ONE_BY_ONE))
         for key, tensor in model.base_model.state_dict().items():
             if key.partition(".")[0] in parts[name] and not (key in known and tensor.equal(known[key])):
                 what = f"{key} of its encoder is not that of {first}"
-                fix = "Load the models one by one: bertkit.load."
-                raise ModelError(Problem(str(recipe.with_name(name)), what, fix))
+                raise ModelError(Problem(str(recipe.with_name(name)), what, _ONE_BY_ONE))
     share_encoder([models[first], *models.values()])
     encoder = Once(models[first][0].base_model.forward)
     for model, _ in models.values():

@@ -89,12 +89,18 @@ def load_any(
     source: str | Path, overrides: Sequence[str] = (), *, check_files: bool = True, own_metrics: bool = True
 ) -> Recipe | MultiTaskRecipe:
     """`load_recipe`, also for a recipe of several tasks. Raises RecipeError with everything that is wrong."""
-    data, report = read_recipe(source, overrides)
+    data, report = _read(source, overrides)
     if "tasks" in data:
-        for name, part in _mapping(data["tasks"]).items():
-            find_rows(_mapping(part).get("data"), Path(source).expanduser().absolute().with_name(name) / "data")
         return _checked(data, {}, report, check_files)
     return load_recipe(source, overrides, check_files=check_files, own_metrics=own_metrics)
+
+
+def _read(source: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Report]:
+    """`read_recipe`, also of a run whose rows were given from Python, which are in RUN/NAME/data."""
+    data, report = read_recipe(source, overrides)
+    for name, part in _mapping(data.get("tasks")).items():
+        find_rows(_mapping(part).get("data"), Path(source).expanduser().absolute().with_name(name) / "data")
+    return data, report
 
 
 def multitask(source: Any, values: Mapping[str, Any]) -> MultiTaskRecipe | None:
@@ -107,7 +113,7 @@ def multitask(source: Any, values: Mapping[str, Any]) -> MultiTaskRecipe | None:
         return source
     data, report = dict(source) if isinstance(source, Mapping) else {}, Report("")
     if isinstance(source, str | Path) and (str(source) in shipped_recipes() or Path(source).expanduser().is_file()):
-        data, report = read_recipe(source)
+        data, report = _read(source)
     if "tasks" not in data:
         return None
     report.add(*place(data, values, MultiTaskRecipe.model_fields, {}))
@@ -185,7 +191,15 @@ def _checked(
     valid = {name: Sections.model_validate(each) for name, each in clean.items()}
     first = next(iter(valid.values()))
     entries = {
-        name: TaskPart(**{**part, "task": valid[name].task, "data": valid[name].data}) for name, part in parts.items()
+        name: TaskPart(
+            **{
+                **part,
+                "task": own.task,
+                "data": own.data,
+                "metric_for_best_model": own.training.get("metric_for_best_model"),
+            }
+        )
+        for (name, part), own in zip(parts.items(), valid.values(), strict=True)
     }
     given = {name: _mapping(shared.get(name)) for name in ("model", "training")}
     length = given["model"].get("max_length", ModelSpec.model_fields["max_length"].default)

@@ -81,6 +81,8 @@ def trained(facts: Facts) -> str:
     model, data = published(facts.recipe.model.title), published(facts.recipe.data.source)
     outcomes, rows = facts.results["seeds"], facts.data["rows"].get("train")
     on = f"{data} ({rows:,} training rows)" if rows else data
+    if others := facts.results.get("trained_with"):
+        on += f", with an encoder shared with {', '.join(others)} (multi-task learning)"
     most = max(each["steps"] for each in outcomes)
     steps = f"; {counted(most, 'step')}" if most else ""
     if len(outcomes) > 1:

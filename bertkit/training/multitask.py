@@ -103,11 +103,12 @@ class MultiTaskTrainer(StepTrainer):
         """runners: of each task, with its own model, which become those of `self.model`."""
         weights = {name: part.weight for name, part in jobs.recipe.tasks.items()}
         models = {name: runner.model for name, runner in runners.items()}
+        shared = SharedEncoder(jobs.tasks, models, lora=jobs.recipe.peft is not None)
         splits = {name: job.data.rows for name, job in jobs.by_task.items()}
         rows = {name: split["validation"] for name, split in splits.items() if "validation" in split}
         super().__init__(
             learner=MultiTask(jobs.tasks, weights),
-            model=SharedEncoder(jobs.tasks, models, lora=jobs.recipe.peft is not None),
+            model=shared,
             args=args,
             features=None,
             validation=rows,
@@ -117,7 +118,7 @@ class MultiTaskTrainer(StepTrainer):
         if self._sharded:
             what = "several tasks are not trained with FSDP or DeepSpeed, which divide a model between processes"
             raise RecipeError(Problem("", what, "Start it with torchrun, or with accelerate and multi-GPU."))
-        self.jobs, self.runners, self.rows = jobs, runners, rows
+        self.jobs, self.runners, self.rows, self.shared = jobs, runners, rows, shared
 
     def get_train_dataloader(self) -> EpochLoader:
         self.batches = self.jobs.batches(self._train_batch_size, **self.division())
@@ -139,7 +140,7 @@ class MultiTaskTrainer(StepTrainer):
         self.profile.switch("evaluation")
         scores, headlines = dict[str, float | None](), dict[str, float | None]()
         for name, rows in self.rows.items():
-            runner = replace(self.runners[name], model=self.model.of(name))  # type: ignore[union-attr, operator]
+            runner = replace(self.runners[name], model=self.shared.of(name))
             own, headline = evaluate(runner.task, rows, runner, fitted=True), self.jobs.headline(name)
             scores |= {f"{name}/{metric}": own[metric] for metric in own if "/" not in metric or metric == headline}
             headlines[name] = own[headline]
@@ -198,7 +199,7 @@ def fit(
         return None
     fitted = {}
     for name, job in jobs.by_task.items():
-        model = trainer.model.of(name)  # type: ignore[union-attr, operator]
+        model = trainer.shared.of(name)
         if recipe.peft:
             model = copy.deepcopy(model)  # adapters are merged into the encoder, once for each
         runner = replace(runners[name], model=model, mapper=map)
