@@ -63,7 +63,8 @@ def test_a_run_has_scores_baselines_and_a_card(run) -> None:
 
 def test_evaluate_gives_the_scores_of_the_run(run) -> None:
     told, known = bertkit.evaluate(run.folder, split="validation"), run.results["splits"]["validation"]
-    for part in ("metrics", "intervals", "signatures"):
+    assert {name: list(ends) for name, ends in told["intervals"].items()} == known["intervals"]
+    for part in ("metrics", "signatures"):
         assert told[part] == known[part]
 
 
