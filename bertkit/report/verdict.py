@@ -11,7 +11,10 @@ from bertkit.run import OUT_OF_FOLD
 from bertkit.text import part_of
 
 FEW = 20  # rows: scores from fewer say little
-LENGTHS = (0.8, 1.25)  # words of generated texts, relative to their targets: beyond, BLEU loses a fifth by length alone
+LENGTHS = (
+    0.8,
+    1.25,
+)  # words of generated texts, relative to their targets: beyond, length alone costs about a fifth of BLEU
 MAX_ECE = 0.1  # of scores that may be read as probabilities
 BASELINES = {
     "majority": "always giving the same answer",
@@ -124,7 +127,7 @@ def _lengths(split: str, scores: Mapping[str, Any]) -> Iterator[Finding]:
     if "length_ratio" not in scores:
         return
     ratio, unfinished = scores["length_ratio"], scores["unfinished"]
-    what = f"{split}: generated texts have {ratio:.2f} times the words of their targets"
+    what = f"{split}: generated texts have {ratio:.2f} times as many words as their targets"
     fix = "Train longer, or generate with beams and another length_penalty."
     yield note(what) if LENGTHS[0] <= ratio <= LENGTHS[1] else warn(what, fix)
     if unfinished:

@@ -83,7 +83,7 @@ class MaskRequest(Request):
 
 
 class GenerationParameters(Request):
-    """None: texts are generated as in training."""
+    """No parameters: texts are generated with the model's own settings."""
 
 
 class GenerationRequest(Request):

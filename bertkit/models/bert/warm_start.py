@@ -49,7 +49,7 @@ def _saved(encoder: Encoder, ids: Mapping[str, int], new_head: bool) -> EncoderD
     source, target = (cast(transformers.BertConfig, half) for half in (own.encoder, own.decoder))
     if other := {source.model_type, target.model_type} - {"bert"}:
         what = f"{encoder.name!r} is made of a {other.pop()}, and both halves of this model are BERTs"
-        raise ModelError(Problem("model.name", what))
+        raise ModelError(Problem("model.name", what, "Name an encoder–decoder of two BERTs, or a BERT."))
     if source.vocab_size != target.vocab_size:
         what = f"{encoder.name!r} reads {source.vocab_size:,} tokens and writes {target.vocab_size:,}"
         raise ModelError(Problem("model.name", what, "Source and target must have one tokenizer."))
