@@ -342,7 +342,7 @@ def test_the_samples_recipes_state_theirs() -> None:
     files = sorted((Path(__file__).resolve().parent.parent / "recipes").glob("*/*.yaml"))
     one = [file for file in files if file.parent.name != "multi-task"]
     samples = [file for file in one if "{source: sample:" in file.read_text(encoding="utf-8")]
-    assert len(samples) == 8
+    assert len(samples) == 9
     for file in samples:
         recipe = load_recipe(file)
         assert recipe.hub is not None
