@@ -458,6 +458,21 @@ def test_auto_does_not_compare_several_processes_nor_contrasts_of_numbers(
     assert not (tmp_path / "new").exists()
 
 
+def test_auto_leaves_full_fine_tuning_out_where_many_labels_have_few_rows_each(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, _ = checked_job(small.recipe(tmp_path, tiny_encoder, "task.method=auto", "~training"))
+    each = len(job.folds) / len(job.task.names)
+    monkeypatch.setattr(folds, "MANY_LABELS", len(job.task.names) - 1)
+    for enough, expected in ((each, ["head", "contrastive", "full-1", "full"]), (each + 1, ["head", "contrastive"])):
+        monkeypatch.setattr(folds, "ENOUGH_EACH", enough)
+        seen: list[str] = []
+        with monkeypatch.context() as patch:
+            stubbed({"head": (0.8, 0.0), "contrastive": (0.7, 0.0), "full": (0.9, 0.0)}, 0.9, seen, patch)
+            folds.validated(job, Run(tmp_path / f"run-{enough}"))
+        assert seen == expected
+
+
 def test_an_interrupted_auto_compares_nothing_again(
     tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

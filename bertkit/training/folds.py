@@ -31,6 +31,7 @@ from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.report.table import more_rows
 from bertkit.run import OUT_OF_FOLD, Run, check_folder, only_writer
 from bertkit.tasks.base import Task, calibrate
+from bertkit.tasks.text_classification import TextClassification
 from bertkit.training.checkpoint import checkpoints
 from bertkit.training.finish import OutOfFold, over, write_predictions
 from bertkit.training.learning_curve import learning_curve
@@ -39,7 +40,9 @@ from bertkit.training.seed import fit, untrained
 
 logger = logging.getLogger(__name__)
 
-METHODS = ("head", "contrastive", "full")  # that `task.method: auto` compares, the fastest first
+# `task.method: auto` compares full fine-tuning of more labels than these only from so many rows per label on: of 77
+# with 8 each it takes as long as the other methods together, and is the worst (docs/few-shot.md).
+MANY_LABELS, ENOUGH_EACH = 20, 16
 COUNT = 5  # folds of `cross_validate`, where the recipe names no number
 
 
@@ -72,7 +75,7 @@ def validated(job: Job, run: Run, callbacks: Sequence[TrainerCallback] = ()) -> 
         return job, cross_validated(job, run, callbacks)
     compared, table = dict[str, OutOfFold](), list[dict[str, Any]]()
     headline = job.recipe.training.get("metric_for_best_model", job.task.metrics[0])
-    for method in METHODS if job.task.options.kind != "regression" else ("head", "full"):
+    for method in _methods(job):
         candidate, own = with_method(job, method), Run(run.checkpoints / f"method-{method}")
         if method == "full" and (left := _falls_behind(candidate, own, compared.values(), headline, callbacks)):
             table.append({"method": method, **left})
@@ -93,6 +96,17 @@ def validated(job: Job, run: Run, callbacks: Sequence[TrainerCallback] = ()) -> 
     answers = Run(run.checkpoints / f"method-{best}").predictions(OUT_OF_FOLD)
     write_text(run.predictions(OUT_OF_FOLD), answers.read_text(encoding="utf-8"))
     return with_method(job, best), compared[best]._replace(methods=table, learning_curve=curve)
+
+
+def _methods(job: Job) -> Sequence[str]:
+    """What `task.method: auto` compares, the fastest first."""
+    task: TextClassification = job.task  # type: ignore[assignment]
+    labels = len(task.names)
+    if task.kind == "regression":
+        return "head", "full"
+    if labels > MANY_LABELS and len(job.folds) < ENOUGH_EACH * labels:
+        return "head", "contrastive"
+    return "head", "contrastive", "full"
 
 
 def _head_curve(job: Job, run: Run, headline: str) -> dict[str, Any]:
