@@ -218,20 +218,35 @@ def test_an_entity_that_the_model_doubts_stays_and_so_does_the_rest_of_its_sente
     assert (row["suggested"], row["tags"]) == ("PER: Bob", "O O O B-PER O B-LOC".split())
 
 
-def test_sentences_are_ranked_by_their_most_probable_change_which_is_as_probable_as_its_least_probable_entity() -> None:
+def test_a_sentence_has_the_probability_of_its_most_probable_change_which_is_that_of_its_least_probable_entity() -> (
+    None
+):
     several = sentence("Ann Lee met Bob in Rome", "B-LOC I-LOC I-LOC I-LOC O O", "O B-PER O B-PER O B-LOC", 0.95)
     several["answer"]["words"][3]["scores"].update(O=0.5, PER=0.3)  # overlaps LOC, which is doubtful as a whole
-    one = sentence("Ann Lee met Bob in Rome", "O O O O O B-LOC", "O O O B-PER O B-LOC", 0.95)
-    for row, scores in ((several, (0.75, 0.6, 0.85)), (one, (0.8, 0.9))):
-        for entity, score in zip(row["answer"]["entities"], scores, strict=True):
-            entity["score"] = score
-    first, second = sentences(evidence([*RIGHT, one, several])).rows
-    assert (first["suggested"], first["probability"]) == ("PER: Lee; PER: Bob; LOC: Rome", 0.85)
-    assert first["tags"] == "O B-PER O B-PER O B-LOC".split()
-    assert (second["suggested"], second["probability"]) == ("PER: Bob", 0.8)
+    for entity, score in zip(several["answer"]["entities"], (0.75, 0.6, 0.85), strict=True):
+        entity["score"] = score
+    (row,) = sentences(evidence([*RIGHT, several])).rows
+    assert (row["suggested"], row["probability"]) == ("PER: Lee; PER: Bob; LOC: Rome", 0.85)
+    assert row["tags"] == "O B-PER O B-PER O B-LOC".split()
     del several["answer"]["entities"][2]
     several["answer"]["words"][5] |= {"tag": "O", "scores": {"O": 0.95, "PER": 0.02, "LOC": 0.03}}
-    assert [row["probability"] for row in sentences(evidence([*RIGHT, one, several])).rows] == [0.8, 0.6]
+    assert [row["probability"] for row in sentences(evidence([*RIGHT, several])).rows] == [0.6]
+
+
+def test_sentences_are_ranked_by_their_least_probable_word_as_by_cleanlab() -> None:
+    from cleanlab.token_classification.rank import get_label_quality_scores
+
+    gold, types = "O O O O O B-LOC", ["O", "PER", "LOC"]
+    rows = [
+        sentence("Ann Lee met Bob in Rome", gold, "O O O B-PER O B-LOC", sure) for sure in (0.85, 0.97, 0.9, 0.99, 0.88)
+    ]
+    for row, score in zip(rows, (0.9, 0.8, 0.6, 0.7, 0.5), strict=True):
+        row["answer"]["entities"][0]["score"] = score
+    tables = [np.array([[w["scores"][kind] for kind in types] for w in row["answer"]["words"]]) for row in rows]
+    tables = [table / table.sum(axis=1, keepdims=True) for table in tables]
+    quality, _ = get_label_quality_scores([[0, 0, 0, 0, 0, 2]] * len(rows), tables)
+    found = [row["probability"] for row in sentences(evidence([*RIGHT, *rows])).rows]
+    assert found == [rows[index]["answer"]["entities"][0]["score"] for index in np.argsort(quality)]
 
 
 def test_a_word_without_a_token_is_not_judged() -> None:

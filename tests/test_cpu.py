@@ -14,6 +14,7 @@ from cases import CASES
 from steps import first_step
 from transformers import AutoModel, BertConfig, set_seed
 
+from bertkit.models import cpu_kernels
 from bertkit.models.cpu_kernels import FasterStep, attention, dropout, memory_kept
 
 
@@ -221,3 +222,19 @@ def test_memory_is_kept_in_the_block_and_given_back_after_it() -> None:
     assert mapped() < during - 200_000
     during = used(250)  # the first hundred may lie where the heap has room since the block, and stay there
     assert mapped() < during - 400_000, "as before the block"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc has these options")
+def test_memory_that_is_kept_is_at_most_twice_what_steps_need() -> None:
+    with memory_kept() as bound:
+        bound()
+        before = cpu_kernels._held()
+        large = [torch.ones(1 << 20) for _ in range(64)]
+        while cpu_kernels._held() < 2.2 * before:
+            large += [torch.ones(1 << 20) for _ in range(64)]
+        last = large.pop()  # the end of the heap: without it, malloc gives nothing back by itself
+        large.clear()
+        assert cpu_kernels._held() > 2.1 * before
+        bound()
+        assert cpu_kernels._held() < 1.3 * before
+        assert last.sum() == 1 << 20

@@ -29,26 +29,33 @@ class Change(NamedTuple):
     found: list[Entity]
     probability: float
 
+    @property
+    def words(self) -> set[int]:
+        """The words that it covers."""
+        return _words(self.given + self.found)
+
 
 def sentences(evidence: Evidence) -> Part:
-    """Sentences with an entity, or a label of a word, that is likely wrong, the most probable change first.
+    """Sentences with an entity, or a label of a word, that is likely wrong; that with the word whose given type is the
+    least probable comes first, as in cleanlab.
 
     Words are judged by their types; what is suggested are the whole entities of the model where a word is doubtful.
     """
     rows, scheme = evidence.rows, evidence.recipe.task.scheme  # type: ignore[attr-defined]
     doubtful, share = _doubtful_words(rows, scheme)
-    chosen = [
-        (row, [each for each in _changes(row, scheme) if not words.isdisjoint(_words(each.given + each.found))])
-        for row, words in zip(rows, doubtful, strict=True)
-    ]
-    found = [_correction(row, changes, scheme) for row, changes in chosen if changes]
-    found.sort(key=lambda each: -each["probability"])
+    ranked = list[tuple[float, Row]]()
+    for row, words in zip(rows, doubtful, strict=True):
+        changes = [each for each in _changes(row, scheme) if not words.keys().isdisjoint(each.words)]
+        if changes:
+            least = min(p for word, p in words.items() if any(word in each.words for each in changes))
+            ranked.append((least, _correction(row, changes, scheme)))
+    found = [row for _, row in sorted(ranked, key=lambda each: each[0])]
     notes = [METHOD.format("type of a word") + WHOLE]
     return to_check(found, len(rows), "tag", notes, share, "types of words")
 
 
-def _doubtful_words(rows: Sequence[Row], scheme: Learned) -> tuple[list[set[int]], Share]:
-    """The words of each sentence whose type is likely wrong, and the estimated share of these."""
+def _doubtful_words(rows: Sequence[Row], scheme: Learned) -> tuple[list[dict[int, float]], Share]:
+    """The words of each sentence whose type is likely wrong, with its probability, and the estimated share of these."""
     words = [
         (sentence, place, word)
         for sentence, row in enumerate(rows)
@@ -59,10 +66,10 @@ def _doubtful_words(rows: Sequence[Row], scheme: Learned) -> tuple[list[set[int]
     table = np.array([[word["scores"][name] for name in names] for _, _, word in read])
     given = np.array([names.index(type_of(rows[sentence]["tags"][place], scheme)) for sentence, place, _ in read])
     unit = np.array([sentence for sentence, _, _ in read])
-    doubtful: list[set[int]] = [set() for _ in rows]
+    doubtful: list[dict[int, float]] = [{} for _ in rows]
     for index in np.flatnonzero(likely_wrong(table, given)):
         sentence, place, _ = read[index]
-        doubtful[sentence].add(place)
+        doubtful[sentence][place] = float(table[index, given[index]])
     return doubtful, wrong_share(given, table.argmax(axis=1), guesses(table, given), unit)
 
 

@@ -92,17 +92,39 @@ def _bias(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def memory_kept() -> Iterator[None]:
-    """Within the block, glibc's malloc keeps freed memory: mapping pages again takes a quarter of a small step."""
+def memory_kept() -> Iterator[Callable[[], None]]:
+    """Within the block, glibc's malloc keeps freed memory: mapping pages again takes a quarter of a small step.
+
+    Yields a function to be called every few steps. It gives all freed memory back once the process holds more than
+    twice as much as at an earlier call: where tensors have ever new sizes, the pieces that fit none of them add up.
+    """
     if platform.libc_ver()[0] != "glibc":
-        yield
+        yield lambda: None
         return
-    libc = ctypes.CDLL(None)
+    libc, least = ctypes.CDLL(None), 0
+
+    def bound() -> None:
+        nonlocal least
+        held = _held()
+        least = min(least, held) or held
+        if held > 2 * least:
+            libc.malloc_trim(0)
+            least = 0  # the next call sees what the steps need
+
     libc.mallopt(M_MMAP_THRESHOLD, LARGEST)
     libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
     try:
-        yield
+        yield bound
     finally:
         libc.mallopt(M_MMAP_THRESHOLD, DEFAULT)
         libc.mallopt(M_TRIM_THRESHOLD, DEFAULT)
         libc.malloc_trim(0)
+
+
+def _held() -> int:
+    """Pages of memory that this process has; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1])
+    except OSError:
+        return 0

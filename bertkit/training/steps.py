@@ -6,7 +6,7 @@ import contextlib
 import gc
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from bertkit.training.batching import EpochLoader
 from bertkit.training.callbacks import Profile
 from bertkit.training.checkpoint import CheckpointTrainer
 
+BOUNDED_EVERY = 50  # steps, after which kept memory is looked at
 MAX_ROWS_SHOWN = 64  # rows of a step that a message names
 
 
@@ -73,6 +74,7 @@ class StepTrainer(CheckpointTrainer, ABC):
             self.add_callback(profile)
 
     batches: Any  # the batch sampler of the training, once there is one
+    bound_memory: Callable[[], None]  # while it trains
 
     @abstractmethod
     def located(self, indices: Sequence[int]) -> Sequence[str]:
@@ -122,7 +124,7 @@ class StepTrainer(CheckpointTrainer, ABC):
     ) -> Any:
         gc.freeze()  # accelerate collects garbage first, and would scan everything imported
         try:
-            with memory_kept():
+            with memory_kept() as self.bound_memory:
                 return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
         finally:
             gc.unfreeze()
@@ -130,6 +132,8 @@ class StepTrainer(CheckpointTrainer, ABC):
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
         """The micro-batches of one step, and the count of loss terms over all processes."""
         self.profile.switch("data")
+        if self.state.global_step % BOUNDED_EVERY == BOUNDED_EVERY - 1:
+            self.bound_memory()
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         counted = self.accelerator.reduce(self._counted(batches), "sum")
         self.profile.count(batches)
