@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bertkit.evaluation.hf_metrics import as_evaluate_metric
     from bertkit.inference.evaluate import evaluate
     from bertkit.inference.features import Features
-    from bertkit.inference.multitask import MultiTaskPredictor, load_tasks
+    from bertkit.inference.multitask import load_tasks
     from bertkit.inference.predictor import Predictor, load
     from bertkit.recipe.recipe import Recipe, load_recipe
     from bertkit.report.view import Run
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bertkit.training.train import train
 
 __all__ = [
-    "DataError", "Features", "ModelError", "MultiTaskPredictor", "Predictor", "Recipe", "RecipeError", "Run",
+    "DataError", "Features", "ModelError", "Predictor", "Recipe", "RecipeError", "Run",
     "UserError", "as_evaluate_metric", "audit", "calibrate", "evaluate", "load", "load_recipe", "load_tasks", "train",
 ]  # fmt: skip
 
@@ -31,7 +31,7 @@ _MODULES = {
     "evaluation.hf_metrics": "as_evaluate_metric",
     "inference.evaluate": "evaluate",
     "inference.features": "Features",
-    "inference.multitask": "MultiTaskPredictor load_tasks",
+    "inference.multitask": "load_tasks",
     "inference.predictor": "Predictor load",
     "recipe.recipe": "Recipe load_recipe",
     "report.view": "Run",

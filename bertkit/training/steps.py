@@ -30,16 +30,22 @@ MAX_ROWS_SHOWN = 64  # rows of a step that a message names
 class Objective(Protocol):
     """What is minimised; see `Task`, whose methods these are."""
 
-    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> torch.Tensor: ...
-    def count(self, batch: Batch) -> float | tuple[float, ...]: ...
+    def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> torch.Tensor:
+        """The sum of this batch's losses, `()`, or of each of several tasks, `(tasks,)`."""
+
+    def count(self, batch: Batch) -> float | tuple[float, ...]:
+        """The number of their terms."""
 
 
 class Learner(Objective, Protocol):
     """What a model is trained for: a task, or several."""
 
     @property
-    def learning_rate_factors(self) -> Mapping[str, float]: ...
-    def forward(self, model: Any, batch: Batch) -> Any: ...
+    def learning_rate_factors(self) -> Mapping[str, float]:
+        """Part of a parameter's name -> factor on the learning rate."""
+
+    def forward(self, model: Any, batch: Batch) -> Any:
+        """The model's outputs."""
 
 
 class StepTrainer(CheckpointTrainer, ABC):
