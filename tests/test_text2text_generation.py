@@ -113,7 +113,10 @@ def test_check_counts_what_is_cut_and_what_cannot_be_spelled(tiny_encoder: Path)
     options = Text2TextGenerationOptions(name="text2text-generation", generation=Generation(max_new_tokens=8))
     task = Text2TextGeneration(options, load_tokenizer(tiny_encoder), 8)
     targets = ["the cat", "The cat", "the cat was ok", "the ' cat", "was " * 9]
-    features = task.features(Dataset.from_dict({"text": ["the cat"] * 5, "target": targets}))
+    features = task.features(Dataset.from_dict({"text": ["was " * 9, *["the cat"] * 4], "target": targets}))
+    assert [each.fix for each in task.check(features, "train") if "1 of 5 rows" in each.what] == [
+        "Raise model.max_length."
+    ]
     told = [finding.what for finding in task.check(features, "train")]
     assert any("1 of 5 targets (20.0%) is truncated at 8 tokens" in each for each in told), told
     assert any("3 of 5 targets (60.0%) are not texts that the tokenizer can spell" in each for each in told), told

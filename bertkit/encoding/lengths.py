@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-def length_findings(features: Dataset, split: str, max_length: int) -> Iterator[Finding]:
-    """The distribution of lengths in tokens, and what the limit cuts off."""
+def length_findings(features: Dataset, split: str, max_length: int, *, has_windows: bool = True) -> Iterator[Finding]:
+    """The distribution of lengths in tokens, and what the limit cuts off.
+
+    has_windows: whether the task has the option `overflow: window`.
+    """
     _, starts = np.unique(numbers(features, "row"), return_index=True)
     lengths = numbers(features, "length")
     median, high = np.percentile(lengths, [50, 95])
@@ -31,5 +34,5 @@ def length_findings(features: Dataset, split: str, max_length: int) -> Iterator[
     if cut := int((lost > 0).sum()):
         part, tokens = part_of(cut, len(starts), "row"), counted(int(lost.sum()), "token")
         what = f"{split}: {part} truncated at {max_length} tokens: {tokens} dropped"
-        fix = "Raise model.max_length" + (", or set task.overflow: window." if windows else ".")
+        fix = "Raise model.max_length" + (", or set task.overflow: window." if windows and has_windows else ".")
         yield Finding("warn" if cut >= LARGE * len(starts) else "note", what, fix)
