@@ -78,7 +78,7 @@ def test_what_is_wrong_names_file_and_line(tmp_path: Path) -> None:
     stem = write(tmp_path, "train")
     german = tmp_path / "train.de"
     german.write_text("Ein Hund.\nEine Katze.\n")
-    assert refused(stem).startswith(f"{german}:2: the last line, where another file goes on to line 3")
+    assert refused(stem).startswith(f"{german}:2: the file ends here, but another one has 3 lines")
     german.write_bytes(b"Ein Hund.\nM\xe4use\nTee\n")
     assert f"{german}:2: byte 0xE4" in refused(stem)
     german.unlink()

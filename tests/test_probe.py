@@ -57,6 +57,14 @@ def test_an_architecture_whose_outputs_depend_on_padding_is_named(
     assert what.startswith(f"padding changes the outputs of this {kind} by up to ")
 
 
+def test_a_classifier_of_an_encoder_decoder_is_probed_whole(tiny_encoder: Path, tmp_path: Path) -> None:
+    """BART's has no attribute `encoder`."""
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "eos_token_id": 3, "bos_token_id": 2}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    folder = of_kind("bart", tiny_encoder, tmp_path / "bart", **sizes, **heads)
+    assert probed(BY_ID["single-label"], folder) == []
+
+
 def test_outputs_that_become_nan_are_named(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task: Task = BY_ID["single-label"].task(tiny_encoder)
     model = task.model(encoder(tiny_encoder))

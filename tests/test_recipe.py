@@ -163,6 +163,12 @@ def test_the_home_folder(recipe_file: Path, tmp_path: Path, monkeypatch: pytest.
     assert load_recipe(recipe_file, ["data.source=~/a.csv"]).data.source == str(tmp_path / "a.csv")
 
 
+def test_a_hub_id_stays_one_beside_a_recipe_of_the_same_name(tmp_path: Path) -> None:
+    file = tmp_path / "imdb.yaml"
+    file.write_text("task: {name: text-classification}\nmodel: {name: some/bert}\ndata: {source: imdb}\n")
+    assert load_recipe(file).data.source == "imdb"
+
+
 def test_files_need_not_be_there_when_nobody_reads_them(recipe_file: Path, tmp_path: Path) -> None:
     overrides = ["data.source=/nowhere/a.csv", "model.name=./gone"]
     with pytest.raises(RecipeError) as caught:

@@ -49,6 +49,6 @@ def parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> Iterator[Numbere
     longest = max(last.values())
     short = [column for column in files if last[column] < longest]
     if short:
-        what = f"the last line, where another file goes on to line {longest:,}"
-        fix = "Give a text and its counterpart lines of the same number."
+        what = f"the file ends here, but another one has {longest:,} lines"
+        fix = "A line and its translation must have the same number."
         raise DataError(Problem(f"{files[column]}:{last[column]}", what, fix) for column in short)

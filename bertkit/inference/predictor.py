@@ -199,10 +199,10 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
     for folder in (path / "model", path):
         if (folder / "config.json").is_file():
             return folder
-    if tasks := sorted(str(file.parents[1]) for file in path.glob("*/model/config.json")):
-        fix = f"Name one of them, {', '.join(tasks)}; in Python, bertkit.load_tasks loads all."
-        raise ModelError(Problem(str(source), "a run of several tasks", fix))
     if (path / "recipe.yaml").is_file():
+        if tasks := sorted(str(file.parents[1]) for file in path.glob("*/model/config.json")):
+            fix = f"Name one of them, {', '.join(tasks)}; in Python, bertkit.load_tasks loads all."
+            raise ModelError(Problem(str(source), "a run of several tasks", fix))
         fix = f"Finish it: bertkit train {path}/recipe.yaml --output-dir {path} --resume"
         raise ModelError(Problem(str(source), "this run has no model yet", fix))
     if path.exists():

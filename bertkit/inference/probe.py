@@ -13,6 +13,7 @@ from bertkit.data.schema import Finding, warn
 from bertkit.encoding.padding import Collator
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, Problem
+from bertkit.models.trained_parts import halves
 from bertkit.tasks.base import Task
 from bertkit.text import first_line
 
@@ -35,8 +36,7 @@ def padding_findings(task: Task, model: Any) -> Iterator[Finding]:
     """A warning where the padding of a batch changes the outputs for a text, as convolutions do. Raises ModelError."""
     if task.name == "pretraining":  # a tied decoder trains the embedding of the padding too, which may be zero so far
         model.get_input_embeddings().weight.data[task.tokenizer.pad_token_id] += 1.0
-    if model.config.is_encoder_decoder:  # no token of the decoder sees padding, which comes after it
-        model = model.encoder
+    model = halves(model)[0]  # no token of a decoder sees padding, which comes after it
     change = change_by_padding(task.tokenizer, model, task.max_length, pairs=task.name == "question-answering")
     if not change <= LIMIT:  # as NaN is not
         what = f"padding changes the outputs of this {model.config.model_type} by up to {change:.1%}, so that an answer"

@@ -11,13 +11,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
-from glob import escape, glob
 from itertools import chain
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.readers import FORMATS, suffix_of
+from bertkit.data.readers import COMPRESSIONS, FORMATS, suffix_of
 from bertkit.sections import MEMORY
 from bertkit.tasks.base import TaskOptions
 from bertkit.text import KeyPath, escape_controls, short_repr
@@ -226,13 +225,15 @@ def resolve_paths(
     """
     root: Any = data
     given = [(key, (data.get(key[0]) or {}).get(key[1])) for key in _PATHS]
+    columns = [text for _, text in _texts((data.get("data") or {}).get("columns"), ())]
     for path, text in chain.from_iterable(_texts(value, key) for key, value in given):
         is_data, is_file = path[0] == "data", len(path) > 2 or path[1] in ("exclude", "relabel")
         if path == ("data", "source") and (text == MEMORY or text.startswith("sample:")):
             continue
         absolute = os.path.abspath(os.path.join(folder(path), os.path.expanduser(text)))
-        parallel = glob(f"{escape(absolute)}.*")  # what the names of parallel texts begin with
-        exists = os.path.exists(absolute) or parallel if is_data else os.path.isdir(absolute)
+        # files of parallel texts: source `train`, columns `en` and `de` -> train.en, train.de.gz
+        parallel = [f"{absolute}.{column}{suffix}" for column in columns for suffix in ("", *COMPRESSIONS)]
+        exists = any(map(os.path.exists, [absolute, *parallel])) if is_data else os.path.isdir(absolute)
         is_path = text in (".", "..") or text.startswith(("./", "../", "/", "~"))
         is_path |= is_data and (is_file or suffix_of(text) in FORMATS)
         if exists or (is_path and not must_exist):

@@ -11,10 +11,8 @@ from bertkit.run import OUT_OF_FOLD
 from bertkit.text import part_of
 
 FEW = 20  # rows: scores from fewer say little
-LENGTHS = (
-    0.8,
-    1.25,
-)  # words of generated texts, relative to their targets: beyond, length alone costs about a fifth of BLEU
+# Words of generated texts relative to those of their targets: beyond, length alone costs about a fifth of BLEU.
+LENGTHS = (0.8, 1.25)
 MAX_ECE = 0.1  # of scores that may be read as probabilities
 BASELINES = {
     "majority": "always giving the same answer",
