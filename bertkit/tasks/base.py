@@ -177,6 +177,13 @@ class Task(ABC, Generic[O]):
         """Part of a parameter's name -> factor on the learning rate."""
         return {}
 
+    def scheduled(self, batch: Batch, progress: float) -> Batch:
+        """A collated micro-batch, on the CPU, as it is trained on at this progress of the training, from 0 to 1.
+
+        Called once per micro-batch, before `count`. Default: unchanged.
+        """
+        return batch
+
     def forward(self, model: Any, batch: Batch) -> Any:
         """Run the model on the tokenizer's inputs of this batch."""
         return model(**{name: batch[name] for name in self.tokenizer.model_input_names if name in batch})

@@ -78,6 +78,10 @@ class MultiTask:
             for part, factor in task.learning_rate_factors.items()
         }
 
+    def scheduled(self, batch: Batch, progress: float) -> Batch:
+        """The batch as its task schedules it."""
+        return self.tasks[str(batch[TASK])].scheduled(batch, progress)
+
     def forward(self, model: Any, batch: Batch) -> Any:
         """The outputs of the batch's task."""
         return model(batch[TASK], batch)

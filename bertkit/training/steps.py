@@ -44,6 +44,9 @@ class Learner(Objective, Protocol):
     def learning_rate_factors(self) -> Mapping[str, float]:
         """Part of a parameter's name -> factor on the learning rate."""
 
+    def scheduled(self, batch: Batch, progress: float) -> Batch:
+        """A micro-batch as it is trained on at this progress of the training, from 0 to 1."""
+
     def forward(self, model: Any, batch: Batch) -> Any:
         """The model's outputs."""
 
@@ -81,6 +84,7 @@ class StepTrainer(CheckpointTrainer, ABC):
 
     batches: Any  # the batch sampler of the training, once there is one
     bound_memory: Callable[[], None]  # while it trains
+    progress: float  # of the training, from 0 to 1, at the beginning of the current step
 
     @abstractmethod
     def located(self, indices: Sequence[int]) -> Sequence[str]:
@@ -140,7 +144,9 @@ class StepTrainer(CheckpointTrainer, ABC):
         self.profile.switch("data")
         if self.state.global_step % BOUNDED_EVERY == BOUNDED_EVERY - 1:
             self.bound_memory()
-        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self.progress = self.state.global_step / self.state.max_steps
+        collated, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        batches = [self.learner.scheduled(batch, self.progress) for batch in collated]
         counted = self.accelerator.reduce(self._counted(batches), "sum")
         self.profile.count(batches)
         self.profile.switch("other")
