@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers
 from cases import DOCUMENTS, DRAWN, Case, encoder
 from datasets import Dataset
@@ -18,7 +19,13 @@ from test_resume import killed, last
 from test_task_contract import ask, fit
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from tokenizers.pre_tokenizers import PreTokenizer
-from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
 
 from bertkit.encoding.padding import Collator
 from bertkit.errors import DataError, ModelError
@@ -26,6 +33,7 @@ from bertkit.evaluation.pretraining import COUNTED, scored
 from bertkit.inference.predictor import load
 from bertkit.models.bert.bert import BertForMaskedLM, BertForPreTraining
 from bertkit.models.encoder import Encoder, load_tokenizer, resolve_encoder
+from bertkit.models.trained_parts import with_lora
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.sections import Lora, ModelSpec
 from bertkit.tasks import get_task, masks
@@ -210,6 +218,46 @@ def test_a_foreign_masked_language_model_goes_on_learning(tiny_encoder: Path, tm
     assert load(tmp_path / "model")(DOCUMENTS) == ask(task, model)(DOCUMENTS)
     with pytest.raises(ModelError, match="distilbert, which has no head for pairs"):
         DRAWN[1].task(tmp_path / "distil").model(encoder(tmp_path / "distil"))
+
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+FOREIGN: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("roberta", "electra", "albert", "modernbert"), SMALL),
+    "squeezebert": {**SMALL, "embedding_size": 16},
+    "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32},
+    "deberta-v2": {**SMALL, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+    "funnel": {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 32, "block_sizes": [1, 1], "num_decoder_layers": 1},
+    "xlm": {"emb_dim": 16, "n_layers": 2, "n_heads": 2, "n_langs": 2, "pad_index": 0},
+}
+
+
+@pytest.mark.parametrize(("kind", "lora"), [*((kind, []) for kind in FOREIGN), ("modernbert", ["Wqkv"])])
+def test_heads_of_other_architectures_read_the_chosen_tokens_only(
+    kind: str, lora: list[str], tiny_encoder: Path
+) -> None:
+    """With the logits, the loss and the gradients of transformers' own forward, which computes them everywhere."""
+    case = DRAWN[0]
+    task = case.task(tiny_encoder)
+    task.tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    ids = {"vocab_size": len(task.tokenizer), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **ids, **FOREIGN[kind])
+    model: Any = AutoModelForMaskedLM.from_config(config).eval()
+    if lora:
+        model = with_lora(model, Lora(r=2, target_modules=lora), {}).eval()
+    features = task.encode(case.rows())
+    batch = Collator.of(task.tokenizer, task.padding)(task.examples(features, range(len(features)), (3, 1)))
+    outputs = task.forward(model, batch)
+    chosen = batch["labels"] != -100
+    assert outputs.logits.shape == (1, chosen.sum(), len(task.tokenizer))
+    task.loss(outputs, batch).sum().backward()
+    ours = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    everywhere = model(batch["input_ids"], attention_mask=batch["attention_mask"])
+    torch.testing.assert_close(outputs.prediction_logits, everywhere.logits[chosen], rtol=1e-5, atol=1e-6)
+    F.cross_entropy(everywhere.logits[chosen], batch["labels"][chosen], reduction="sum").backward()
+    theirs = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

@@ -129,16 +129,24 @@ class Pretraining(Task[PretrainingOptions]):
 
     def forward(self, model: Any, batch: Batch) -> Any:
         """Outputs whose vocabulary logits are those of the chosen positions, `(chosen, vocab)`."""
-        from accelerate.utils.other import extract_model_from_parallel
+        from transformers import PreTrainedModel
 
         from bertkit.models.bert.bert_config import MODEL_TYPES
 
         inputs = {name: batch[name] for name in self.tokenizer.model_input_names if name in batch}
-        chosen, alone = self.chosen(batch), extract_model_from_parallel(model)
+        chosen = self.chosen(batch)
+        alone: Any = next(each for each in model.modules() if isinstance(each, PreTrainedModel))  # within DDP or LoRA
         if alone.config.model_type in MODEL_TYPES:
             return model(**inputs, position=chosen)
-        outputs = model(**inputs)
-        outputs.prediction_logits = outputs.logits[chosen]
+
+        def choose(encoder: Any, args: Any, states: Any) -> Any:
+            """What the head reads of the encoder's outputs: `(1, chosen, hidden)` instead of all positions."""
+            states.last_hidden_state = states.last_hidden_state[chosen][None]
+            return states
+
+        with alone.base_model.register_forward_hook(choose):
+            outputs = model(**inputs)
+        outputs.prediction_logits = outputs.logits[0]
         return outputs
 
     def chosen(self, batch: Batch) -> Tensor:
