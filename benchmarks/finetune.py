@@ -35,7 +35,6 @@ from transformers import (
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
     Trainer,
-    TrainingArguments,
 )
 
 from bertkit import data as sources
@@ -45,6 +44,7 @@ from bertkit.models.encoder import Encoder, load_tokenizer, resolve_encoder
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, prepare
+from bertkit.training.arguments import Arguments
 from bertkit.training.trainer import TaskTrainer
 
 TASKS = {".tsv": "text-classification", ".conll": "token-classification", ".json": "question-answering"}
@@ -99,9 +99,9 @@ def at_first_pieces(feature: dict[str, Any]) -> list[int]:
     return labels
 
 
-def arguments(batch: int, fast: bool, **more: Any) -> TrainingArguments:
+def arguments(batch: int, fast: bool, **more: Any) -> Arguments:
     device = best_device()
-    return TrainingArguments(
+    return Arguments(
         output_dir=tempfile.mkdtemp(),
         per_device_train_batch_size=batch,
         num_train_epochs=1,

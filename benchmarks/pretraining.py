@@ -34,7 +34,6 @@ from transformers import (
     PrinterCallback,
     Trainer,
     TrainerCallback,
-    TrainingArguments,
     set_seed,
 )
 
@@ -45,6 +44,7 @@ from bertkit.models.encoder import load_tokenizer, resolve_encoder
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks.base import prepare
 from bertkit.tasks.pretraining import Pretraining, PretrainingOptions
+from bertkit.training.arguments import Arguments
 from bertkit.training.trainer import TaskTrainer
 
 LENGTH, BATCH = 128, 32
@@ -60,9 +60,9 @@ class Losses(TrainerCallback):
         self.values += [float(logs["loss"])] if "loss" in logs else []
 
 
-def arguments(steps: int, **more: Any) -> TrainingArguments:
+def arguments(steps: int, **more: Any) -> Arguments:
     device = best_device()
-    return TrainingArguments(
+    return Arguments(
         output_dir=tempfile.mkdtemp(),
         per_device_train_batch_size=BATCH,
         max_steps=steps,

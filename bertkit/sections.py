@@ -1,4 +1,4 @@
-"""Recipe sections that name no task: the model, the data, LoRA, freezing, batching, distillation, the Hub."""
+"""Recipe sections that name no task: the model, the data, training, LoRA, freezing, batching, distillation, the Hub."""
 
 from __future__ import annotations
 
@@ -129,6 +129,15 @@ class DataSpec(Section):
             what = "expected a text encoding that Python knows, such as utf-8, cp1252, latin-1 or utf-16; found {given}"
             raise PydanticCustomError("encoding", what, {"given": repr(given)}) from None
         return given
+
+
+class TrainingKeys(Section):
+    """What `training:` may have besides the fields of transformers' TrainingArguments."""
+
+    muon_learning_rate: float | None = Field(
+        None, gt=0, description="With optim: muon, of the weight matrices of the layers. null: learning_rate."
+    )
+    muon_momentum: float = Field(0.95, ge=0, lt=1, description="With optim: muon, of the same matrices.")
 
 
 class EarlyStopping(Section):

@@ -75,7 +75,7 @@ def training_section() -> str:
         row(name, kind(part), code(ours.get(name, literal(fields[name].default))), fields[name].about)
         for name, part in training_schema()["properties"].items()
     ]
-    about = "Descriptions are those of the installed transformers."
+    about = "Descriptions are those of the installed transformers, except for the keys that only bertkit has."
     more = "What bertkit sets by device and data, regardless of these defaults, is in [Recipes](recipes.md#training)."
     return "\n".join(["## training", "", about, more, "", HEAD, *rows])
 

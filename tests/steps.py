@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from cases import CASES, DRAWN, SEVEN, Case, encoder
 from safetensors.torch import save_file
-from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import Trainer, TrainerCallback, set_seed
 
 from bertkit.inference.runner import Runner
+from bertkit.training.arguments import Arguments
 from bertkit.training.trainer import TaskTrainer
 
 
@@ -29,7 +30,7 @@ class FirstStep(TrainerCallback):
             self.gradients = {n.removeprefix("module."): p.grad.clone() for n, p in named if p.grad is not None}
 
 
-def arguments(folder: Path, batch: int, accumulate: int, **more: Any) -> TrainingArguments:
+def arguments(folder: Path, batch: int, accumulate: int, **more: Any) -> Arguments:
     given = {
         "max_steps": 1,
         "max_grad_norm": 1e9,
@@ -40,7 +41,7 @@ def arguments(folder: Path, batch: int, accumulate: int, **more: Any) -> Trainin
         "disable_tqdm": True,
         "remove_unused_columns": False,
     }
-    return TrainingArguments(
+    return Arguments(
         output_dir=str(folder),
         per_device_train_batch_size=batch,
         gradient_accumulation_steps=accumulate,
@@ -58,7 +59,7 @@ def first_step(
     return next(e["loss"] for e in trainer.state.log_history if "loss" in e), step.gradients
 
 
-def made(case: Case, folder: Path, args: TrainingArguments, **more: Any) -> TaskTrainer:
+def made(case: Case, folder: Path, args: Arguments, **more: Any) -> TaskTrainer:
     """A trainer of the case's model on its rows."""
     task = case.task(folder)
     set_seed(5)

@@ -28,6 +28,7 @@ from bertkit.recipe.recipe import (
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.recipe.training_arguments import DECIDED, REMOVED, training_fields, training_schema
 from bertkit.recipe.yaml import parse
+from bertkit.training.arguments import Arguments
 
 REPOSITORY = Path(__file__).parents[1]
 SHIPPED = shipped_recipes()
@@ -242,7 +243,7 @@ print([name for name in ("torch", "transformers", "datasets", "scipy", "sklearn"
 
 def test_fields_are_those_of_the_class() -> None:
     fields = training_fields()
-    real = transformers.TrainingArguments.__dataclass_fields__
+    real = {name: field for name, field in Arguments.__dataclass_fields__.items() if field.init}
     assert fields.keys() == real.keys()
     assert {name for name, field in fields.items() if field.default == "False"} == {
         name for name, field in real.items() if field.default is False
@@ -250,7 +251,10 @@ def test_fields_are_those_of_the_class() -> None:
     accepted = training_schema()["properties"]
     assert all(accepted[name].keys() - {"description"} for name in fields.keys() - DECIDED.keys())  # of a known type
     assert set(accepted["lr_scheduler_type"]["enum"]) == {kind.value for kind in transformers.SchedulerType}
-    assert set(accepted["optim"]["enum"]) == {kind.value for kind in transformers.training_args.OptimizerNames}
+    assert set(accepted["optim"]["enum"]) == {
+        *(kind.value for kind in transformers.training_args.OptimizerNames),
+        "muon",
+    }
 
 
 def test_no_name_that_works_is_called_removed() -> None:

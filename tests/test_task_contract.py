@@ -12,7 +12,7 @@ import pytest
 import torch
 from cases import CASES, Case, encoder
 from datasets import Dataset
-from transformers import TrainingArguments, set_seed
+from transformers import set_seed
 
 from bertkit.data.words import words
 from bertkit.errors import DataError
@@ -20,6 +20,7 @@ from bertkit.inference.predictor import Predictor, load
 from bertkit.inference.runner import Runner
 from bertkit.tasks.base import Task, calibrate
 from bertkit.tasks.base import evaluate as evaluate_task
+from bertkit.training.arguments import Arguments
 from bertkit.training.seed import save
 from bertkit.training.trainer import TaskTrainer
 
@@ -51,7 +52,7 @@ def fit(case: Case, folder: Path, out: Path, steps: int = 200, batch: int = 4) -
     task = case.task(folder)
     set_seed(1)
     model = task.model(encoder(folder))
-    args = TrainingArguments(
+    args = Arguments(
         output_dir=str(out),
         max_steps=steps,
         learning_rate=1e-2,

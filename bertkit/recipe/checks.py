@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.readers import COMPRESSIONS, FORMATS, suffix_of
-from bertkit.sections import MEMORY
+from bertkit.sections import MEMORY, TrainingKeys
 from bertkit.tasks.base import TaskOptions
 from bertkit.text import KeyPath, escape_controls, short_repr
 from bertkit.validation import KeyProblem, did_you_mean
@@ -152,6 +152,7 @@ def _training_rules(
         data.get(key) is not None for key in ("early_stopping", "peft", "freeze", "batching", "folds")
     )
     compares = options is not None and "mini_batch" in options.model_fields
+    muon = training.get("optim") == "muon"
     return (
         *((early and training.get(key) == "no", f"training.{key}", "early_stopping needs evaluations and checkpoints",
            "write epoch or steps, or remove early_stopping") for key in ("eval_strategy", "save_strategy")),
@@ -169,6 +170,12 @@ def _training_rules(
          "remove `folds` or `distillation`"),
         (folds and data.get("task", {}).get("name") == "pretraining", "folds",
          "documents of pretraining have no targets that a fold could be scored by", "remove it"),
+        *((not muon and training.get(key, field.default) != field.default, f"training.{key}",
+           "has no effect without `optim: muon`", "remove it, or write optim: muon")
+          for key, field in TrainingKeys.model_fields.items() if key.startswith("muon_")),
+        *((muon and training.get(key), f"training.{key}",
+           "divides the weights between processes, which optim: muon does not support", "remove one of the two")
+          for key in ("fsdp", "deepspeed")),
         (peft and freeze, "freeze", "`peft` already freezes the whole encoder", "remove `freeze` or `peft`"),
     )  # fmt: skip
 

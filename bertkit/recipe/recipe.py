@@ -54,7 +54,9 @@ class Sections(Section):
     data: DataSpec
     batching: sections.Batching | None = Field(None, description="null: training.per_device_train_batch_size rows.")
     training: dict[str, Any] = Field(
-        default_factory=dict, validate_default=True, description="TrainingArguments fields of transformers."
+        default_factory=dict,
+        validate_default=True,
+        description="Fields of transformers' TrainingArguments, and bertkit's.",
     )
     seeds: list[Seed] = Field([42], min_length=1, description="One training each; the best on validation is kept.")
     folds: Annotated[int, Field(ge=2)] | None = Field(

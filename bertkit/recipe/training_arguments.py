@@ -1,6 +1,6 @@
-"""The `training:` section, checked against the TrainingArguments of the installed transformers.
+"""The `training:` section: bertkit's own keys, and the TrainingArguments of the installed transformers.
 
-The class is read from its source, because importing transformers takes seconds. Only the fields that bertkit decides
+That class is read from its source, because importing transformers takes seconds. Only the fields that bertkit decides
 itself, and those of transformers 4 with their replacement, are listed here.
 """
 
@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 from pydantic import Field, create_model
 
 from bertkit.errors import UserError
-from bertkit.sections import Section
+from bertkit.sections import Section, TrainingKeys
 from bertkit.text import short_repr
 from bertkit.validation import KeyProblem, unknown_key, validate
 
@@ -111,11 +111,15 @@ class TrainingField(NamedTuple):
 
 @functools.cache
 def training_fields() -> Mapping[str, TrainingField]:
-    """Name -> field of the installed transformers.TrainingArguments, without importing it.
+    """Name -> field of the installed transformers.TrainingArguments, without importing it, and bertkit's own keys.
 
     Raises UserError if transformers is not installed.
     """
-    return {
+    own = {
+        name: TrainingField(str(field.annotation), repr(field.default), field.description or "")
+        for name, field in TrainingKeys.model_fields.items()
+    }
+    return own | {
         node.target.id: TrainingField(ast.unparse(node.annotation), *_default_and_help(node.value))
         for node in _classes()["TrainingArguments"].body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
@@ -149,15 +153,15 @@ def _section() -> type[Section]:
     fields: dict[str, Any] = {
         name: (_type(name, field), Field(None, description=field.about or None))
         for name, field in training_fields().items()
-        if name not in DECIDED
+        if name not in {*DECIDED, *TrainingKeys.model_fields}
     }
-    return create_model("Training", __base__=Section, **fields)
+    return create_model("Training", __base__=TrainingKeys, **fields)
 
 
 def _type(name: str, field: TrainingField) -> Any:
     """What YAML may hold for an annotation such as `SchedulerType | str`, Optional[int] or list[str]."""
     words = re.findall(r"\w+", field.annotation)
-    choices = [choice for word in words for choice in _enum_values(word)]
+    choices = [choice for word in words for choice in _enum_values(word)] + ["muon"] * (name == "optim")
     text: Any = cast(Any, Literal)[("", *choices) if field.default == "''" else tuple(choices)] if choices else str
     bounds: dict[str, Any] = {bound: value for (bound, value), names in _BOUNDS.items() if name in names}
     types: dict[str, Any] = {

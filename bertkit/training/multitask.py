@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, final
 
-from transformers import TrainerCallback, TrainingArguments, set_seed
+from transformers import TrainerCallback, set_seed
 
 from bertkit import processes
 from bertkit.errors import DataError, Problem, RecipeError, UserError
@@ -28,6 +28,7 @@ from bertkit.report.verdict import reported_split
 from bertkit.report.view import Run
 from bertkit.run import check_folder, free, only_writer
 from bertkit.tasks.base import Task, evaluate
+from bertkit.training.arguments import Arguments
 from bertkit.training.batching import EpochLoader, batches_of
 from bertkit.training.callbacks import Profile, profile_lines
 from bertkit.training.finish import finish, publish, write_reports
@@ -68,7 +69,7 @@ class Jobs:
         job = self.by_task[name]
         return str(job.recipe.training.get("metric_for_best_model", job.task.metrics[0]))
 
-    def arguments(self, folder: Path, seed: int) -> TrainingArguments:
+    def arguments(self, folder: Path, seed: int) -> Arguments:
         """Hugging Face's arguments of one seed's training."""
         first = next(iter(self.by_task.values()))
         shared = first.recipe.model_copy(update={"training": self.recipe.training})
@@ -97,7 +98,7 @@ class MultiTaskTrainer(StepTrainer):
     """Trainer of several tasks over one encoder: each batch is of one task, and all are evaluated."""
 
     def __init__(
-        self, jobs: Jobs, runners: Mapping[str, Runner], args: TrainingArguments, callbacks: Sequence[TrainerCallback],
+        self, jobs: Jobs, runners: Mapping[str, Runner], args: Arguments, callbacks: Sequence[TrainerCallback],
         profile: Profile | None,
     ) -> None:  # fmt: skip
         """runners: of each task, with its own model, which become those of `self.model`."""

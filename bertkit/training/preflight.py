@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from datasets import Dataset
-from transformers import TrainingArguments
 from transformers.integrations import integration_utils
 
 from bertkit import data as sources
@@ -35,7 +34,9 @@ from bertkit.run import ANYWAY, Run, versions
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, evaluate
 from bertkit.tasks.base import prepare as prepare_task
+from bertkit.training.arguments import Arguments
 from bertkit.training.distillation import Teacher, check_sizes, find_teacher, keep_layers
+from bertkit.training.optimizers import layer_matrices
 from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -155,6 +156,9 @@ def dry_run(
     with TemporaryDirectory() as folder, quiet_logger("bertkit"):
         args = arguments(recipe, task, data, Path(folder), recipe.seeds[0])
         model = build(recipe, encoder, task)
+        if args.muon and not layer_matrices(model):
+            what = "no weight matrix of a layer is trained, and muon trains nothing else"
+            raise RecipeError(Problem("training.optim", what, "Remove it, or freeze fewer layers."))
         check_token_types(model, task.examples(features, range(min(len(features), 8))))
         findings = list(padding_findings(task, model))
         if recipe.distillation:
@@ -219,7 +223,7 @@ def scored_splits(data: Data) -> list[str]:
     return held_out or ["train"]
 
 
-def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -> TrainingArguments:
+def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -> Arguments:
     """Hugging Face's arguments for one seed. Raises RecipeError where transformers refuses them."""
     given = {**recipe.training, "auto_find_batch_size": False}  # TaskTrainer does it
     device = best_device()
@@ -243,7 +247,7 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
     if (recipe.folds or len(recipe.seeds) > 1) and given.get("run_name"):  # trackers draw runs of one name as one line
         given["run_name"] += f"-{folder.name}"
     try:
-        made = TrainingArguments(**{**defaults, **given})
+        made = Arguments(**{**defaults, **given})
     except (ValueError, TypeError, ImportError) as error:
         raise RecipeError(Problem("training", str(error).strip())) from error
     known = integration_utils.INTEGRATION_TO_CALLBACK.keys()

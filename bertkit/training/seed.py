@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, TrainingArguments, set_seed
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, set_seed
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from bertkit.errors import ModelError, Problem, RecipeError
@@ -27,6 +27,7 @@ from bertkit.run import Run
 from bertkit.sections import EarlyStopping
 from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.training import few_shot
+from bertkit.training.arguments import Arguments
 from bertkit.training.callbacks import MetricsLog, Profile, Progress, Shutdown
 from bertkit.training.checkpoint import latest_intact
 from bertkit.training.distillation import Distiller, is_online, with_soft_targets
@@ -105,7 +106,7 @@ def fit(
     return Fitted(replace(runner, model=model), headline, settings, facts_of(trainer.state, seconds))
 
 
-def settings_of(job: Job, args: TrainingArguments) -> dict[str, Any]:
+def settings_of(job: Job, args: Arguments) -> dict[str, Any]:
     """What a predictor needs besides the task."""
     batching = job.recipe.batching
     return {
@@ -129,13 +130,13 @@ def usual_callbacks(
     return [*callbacks, EarlyStoppingCallback(stop.patience, stop.threshold)] if stop else callbacks
 
 
-def untrained(job: Job, args: TrainingArguments) -> Runner:
+def untrained(job: Job, args: Arguments) -> Runner:
     """A model with a new head, not yet on its device, determined by the seed."""
     set_seed(args.seed)
     return runner_of(job, args)
 
 
-def runner_of(job: Job, args: TrainingArguments) -> Runner:
+def runner_of(job: Job, args: Arguments) -> Runner:
     """The same, determined by torch's random state."""
     model = build(job.recipe, job.encoder, job.task)
     batch_size = job.recipe.batching or args.per_device_eval_batch_size
@@ -148,7 +149,7 @@ def _precision(job: Job) -> Any:
 
 
 def make_trainer(
-    job: Job, runner: Runner, args: TrainingArguments, callbacks: Sequence[TrainerCallback], profile: Profile | None
+    job: Job, runner: Runner, args: Arguments, callbacks: Sequence[TrainerCallback], profile: Profile | None
 ) -> TaskTrainer:
     """The trainer of one seed's model. Raises RecipeError where transformers refuses the arguments."""
     recipe, data, features, distiller = job.recipe, job.data, job.features, None

@@ -12,16 +12,18 @@ from typing import Any, Protocol
 
 import torch
 from datasets import Dataset
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
-from bertkit.errors import Problem, UserError
+from bertkit.errors import Problem, RecipeError, UserError
 from bertkit.evaluation.intervals import Scores
 from bertkit.models.cpu_kernels import faster, memory_kept
 from bertkit.tasks.base import Batch
+from bertkit.training.arguments import Arguments
 from bertkit.training.batching import EpochLoader
 from bertkit.training.callbacks import Profile
 from bertkit.training.checkpoint import CheckpointTrainer
+from bertkit.training.optimizers import MuonWith, layer_matrices
 
 BOUNDED_EVERY = 50  # steps, after which kept memory is looked at
 MAX_ROWS_SHOWN = 64  # rows of a step that a message names
@@ -58,13 +60,14 @@ class StepTrainer(CheckpointTrainer, ABC):
     """
 
     loss_is_scaled_for_ga = True
+    args: Arguments
 
     def __init__(
         self,
         *,
         learner: Learner,
         model: Any,
-        args: TrainingArguments,
+        args: Arguments,
         features: Dataset | None,
         validation: Any,
         callbacks: Sequence[TrainerCallback],
@@ -75,6 +78,9 @@ class StepTrainer(CheckpointTrainer, ABC):
         super().__init__(
             model=model, args=args, train_dataset=features, eval_dataset=validation, callbacks=list(callbacks)
         )
+        if self._sharded and args.muon:
+            what = "FSDP and DeepSpeed divide the weights between processes, which optim: muon does not support"
+            raise RecipeError(Problem("training", what, "Start it with torchrun alone."))
         self.remove_callback(PrinterCallback)  # Progress reports instead
         self.learner = learner
         self.objective: Objective = objective or learner
@@ -114,10 +120,15 @@ class StepTrainer(CheckpointTrainer, ABC):
         )
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """Trainer's optimizer; parameters with a factor of the task get their own learning rate and no decay."""
+        """Trainer's optimizer, or Muon with it; parameters with a factor of the task get their own learning rate and
+        no decay.
+        """
         if self.optimizer is not None:
             return self.optimizer
         optimizer: Any = super().create_optimizer(model)
+        if self.args.muon:
+            rate, momentum = self.args.muon_learning_rate or self.args.learning_rate, self.args.muon_momentum
+            optimizer = self.optimizer = MuonWith(optimizer, layer_matrices(self.model), lr=rate, momentum=momentum)
         trained: Any = self.model
         for part, factor in self.learner.learning_rate_factors.items():
             words = set(part.split("."))

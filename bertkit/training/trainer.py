@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from datasets import Dataset
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainerCallback
 
 from bertkit.encoding.padding import Collator
 from bertkit.files import read_json
 from bertkit.inference.runner import Runner
 from bertkit.tasks.base import Batch, evaluate
+from bertkit.training.arguments import Arguments
 from bertkit.training.batching import UNIT, EpochLoader, Examples, batches_of
 from bertkit.training.callbacks import Profile
 from bertkit.training.distillation import Distiller
@@ -36,7 +37,7 @@ class TaskTrainer(StepTrainer):
         self,
         *,
         runner: Runner,
-        args: TrainingArguments,
+        args: Arguments,
         features: Dataset,
         validation: Dataset | None,
         metrics: Sequence[Any] = (),

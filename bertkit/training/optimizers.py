@@ -1,0 +1,45 @@
+"""Optimizers that transformers does not have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Muon, Optimizer
+
+
+class MuonWith(Optimizer):
+    """Muon (Jordan et al. 2024) for weight matrices of layers, another optimizer for all other parameters.
+
+    For schedules and checkpoints it is one optimizer: it has the groups of both, those of the other first.
+    """
+
+    def __init__(self, other: Optimizer, matrices: set[Tensor], **settings: Any) -> None:
+        """other: of all parameters; it loses the matrices. settings: of Muon. Raises ValueError without a matrix."""
+        groups = []
+        for group in other.param_groups:
+            own = [parameter for parameter in group["params"] if parameter in matrices]
+            group["params"] = [parameter for parameter in group["params"] if parameter not in matrices]
+            groups.append({"params": own, "weight_decay": group["weight_decay"]})
+        # Updates as large as AdamW's (Liu et al. 2025, section 2.2), so that both can have the same learning rate.
+        muon = Muon([group for group in groups if group["params"]], **settings, adjust_lr_fn="match_rms_adamw")
+        self.parts = (other, muon)
+        super().__init__([group for part in self.parts for group in part.param_groups], {})
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update all parameters that have a gradient."""
+        for part in self.parts:
+            # Loading a state replaces groups and states, and the task adds groups.
+            part.param_groups = [g for g in self.param_groups if ("ns_steps" in g) == isinstance(part, Muon)]
+            part.state = self.state
+            part.step()
+
+
+def layer_matrices(model: Any) -> set[Tensor]:
+    """The weight matrices of the linear modules in the model's lists of layers, LoRA's among them, that are trained.
+
+    Not embeddings, nor the head, a decoder to the vocabulary or a pooler, which are not in such a list.
+    """
+    layers = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    linear = {module for layer in layers for module in layer.modules() if isinstance(module, nn.Linear)}
+    return {module.weight for module in linear if module.weight.requires_grad}

@@ -1,0 +1,246 @@
+"""Muon: which weights it trains, its step, its settings, and what it is not for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small
+import torch
+import transformers
+from cases import CASES, DRAWN
+from steps import arguments, made
+from test_resume import RHYTHM, killed, same
+from torch import nn
+from transformers import TrainerCallback
+
+from bertkit.errors import RecipeError
+from bertkit.models.bert.bert import BertForPreTraining
+from bertkit.models.bert.bert_config import BertConfig
+from bertkit.models.trained_parts import with_lora
+from bertkit.recipe.recipe import json_schema
+from bertkit.sections import Lora
+from bertkit.training.optimizers import layer_matrices
+from bertkit.training.train import train
+
+SIZES = {"vocab_size": 30, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12}
+BERT_LAYER = [
+    *(f"attention.{part}.weight" for part in ("self.query", "self.key", "self.value", "output.dense")),
+    *("intermediate.dense.weight", "output.dense.weight"),
+]
+
+
+def bert() -> nn.Module:
+    return BertForPreTraining(BertConfig(**SIZES, num_hidden_layers=2))
+
+
+def modernbert() -> nn.Module:
+    config = transformers.ModernBertConfig(**SIZES, num_hidden_layers=2, pad_token_id=0, cls_token_id=2, sep_token_id=3)
+    return transformers.ModernBertForMaskedLM(config)
+
+
+def deberta() -> nn.Module:
+    config = transformers.DebertaV2Config(
+        **SIZES, num_hidden_layers=2, relative_attention=True, pos_att_type=["p2c", "c2p"], conv_kernel_size=3
+    )
+    return transformers.DebertaV2ForSequenceClassification(config)
+
+
+def encoder_decoder() -> nn.Module:
+    encoder = transformers.BertConfig(**SIZES, num_hidden_layers=2)
+    decoder = transformers.BertConfig(**SIZES, num_hidden_layers=2, is_decoder=True, add_cross_attention=True)
+    both = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    return transformers.EncoderDecoderModel(both)
+
+
+def albert() -> nn.Module:
+    return transformers.AlbertForMaskedLM(transformers.AlbertConfig(**SIZES, embedding_size=4, num_hidden_layers=2))
+
+
+def lora() -> nn.Module:
+    model = transformers.BertForSequenceClassification(transformers.BertConfig(**SIZES, num_hidden_layers=2))
+    return with_lora(model, Lora(r=2), {})
+
+
+LORA_LAYER = [f"attention.self.{part}.lora_{side}.default.weight" for part in ("query", "value") for side in "AB"]
+DEBERTA_LAYER = [
+    *(f"attention.self.{part}_proj.weight" for part in ("query", "key", "value", "pos_query", "pos_key")),
+    *("attention.output.dense.weight", "intermediate.dense.weight", "output.dense.weight"),
+]
+ALBERT_LAYER = [f"attention.{part}.weight" for part in ("query", "key", "value", "dense")]
+
+
+@pytest.mark.parametrize(
+    ("build", "stack", "matrices", "others"),
+    [
+        (bert, "bert.encoder.layer.{}.", BERT_LAYER, ("word_embeddings", "predictions.transform.dense", "pooler")),
+        (
+            modernbert,
+            "model.layers.{}.",
+            ["attn.Wqkv.weight", "attn.Wo.weight", "mlp.Wi.weight", "mlp.Wo.weight"],
+            ("tok_embeddings", "head.dense"),
+        ),
+        (
+            deberta,
+            "deberta.encoder.layer.{}.",
+            DEBERTA_LAYER,
+            ("encoder.rel_embeddings", "encoder.conv.conv", "pooler.dense", "classifier"),
+        ),
+        (
+            encoder_decoder,
+            "encoder.encoder.layer.{}.|decoder.bert.encoder.layer.{}.",
+            BERT_LAYER,
+            ("encoder.embeddings.word_embeddings", "decoder.cls.predictions.transform.dense"),
+        ),
+        (
+            albert,
+            "albert.encoder.albert_layer_groups.0.albert_layers.0.",
+            [*ALBERT_LAYER, "ffn.weight", "ffn_output.weight"],
+            ("embedding_hidden_mapping_in", "predictions.dense"),
+        ),
+        (lora, "base_model.model.bert.encoder.layer.{}.", LORA_LAYER, ("classifier.modules_to_save",)),
+    ],
+)
+def test_muon_gets_the_weight_matrices_of_the_layers(
+    build: Any, stack: str, matrices: list[str], others: tuple[str, ...]
+) -> None:
+    """With the encoder's own names. The decoder to the vocabulary is tied to the embeddings."""
+    model = build()
+    chosen = layer_matrices(model)
+    names = {name for name, parameter in model.named_parameters() if parameter in chosen}
+    stacks = [each.format(layer) for each in stack.split("|") for layer in (0, 1)]
+    wanted = {each + name for each in stacks for name in matrices}
+    if build is encoder_decoder:
+        cross = [name.replace("attention.", "crossattention.", 1) for name in BERT_LAYER if "attention" in name]
+        wanted |= {f"decoder.bert.encoder.layer.{layer}.{name}" for layer in (0, 1) for name in cross}
+    assert names == wanted
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert all(any(part in name for name in trained) for part in others), "what is left to AdamW is there at all"
+
+
+class Updates(TrainerCallback):
+    """Gradients, and the weights before and after each update."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[dict[str, torch.Tensor], ...]] = []
+
+    def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
+        self.before = copies(model.named_parameters())
+        self.gradients = copies((name, p.grad) for name, p in model.named_parameters() if p.grad is not None)
+
+    def on_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
+        self.taken.append((self.before, self.gradients, copies(model.named_parameters())))
+
+
+def copies(named: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in named}
+
+
+def by_hand(
+    weights: dict[str, nn.Parameter], rate: float | None, momentum: float, chain: float
+) -> Iterator[torch.optim.Optimizer]:
+    """torch's own optimizers of the same parameters; of each group that Trainer makes, by names."""
+    for name, weight in weights.items():
+        decay = 0.0 if "bias" in name or "LayerNorm" in name else 0.1
+        if re.search(r"layer\.\d", name) and weight.ndim == 2:
+            settings = {"lr": rate or 1e-2, "momentum": momentum, "weight_decay": decay}
+            yield torch.optim.Muon([weight], **settings, adjust_lr_fn="match_rms_adamw")
+        elif name.endswith("transitions"):
+            yield torch.optim.AdamW([weight], lr=1e-2 * chain, weight_decay=0.0, fused=True)
+        else:
+            yield torch.optim.AdamW([weight], lr=1e-2, weight_decay=decay, fused=True)
+
+
+@pytest.mark.parametrize(
+    ("identifier", "more"),
+    [
+        ("ner-crf", {}),
+        ("mlm-nsp", {"muon_learning_rate": 3e-3, "muon_momentum": 0.8}),
+        ("single-label", {"max_grad_norm": 0.1}),
+    ],
+)
+def test_steps_are_those_of_torch(identifier: str, more: dict[str, Any], tiny_encoder: Path, tmp_path: Path) -> None:
+    """Two steps of two accumulated micro-batches, equal to the last bit, with CRF's own learning rate and clipping."""
+    case = next(case for case in [*CASES, *DRAWN] if case.id == identifier)
+    settings = {"optim": "muon", "learning_rate": 1e-2, "weight_decay": 0.1, "lr_scheduler_type": "constant", **more}
+    updates = Updates()
+    args = arguments(tmp_path, 2, 2, max_steps=2, **settings)
+    trainer = made(case, tiny_encoder, args, callbacks=[updates])
+    trainer.train()
+    weights = {name: nn.Parameter(weight.clone()) for name, weight in updates.taken[0][0].items()}
+    rate, momentum = more.get("muon_learning_rate"), more.get("muon_momentum", 0.95)
+    chain = max(trainer.task.learning_rate_factors.values(), default=1.0)
+    optimizers = list(by_hand(weights, rate, momentum, chain))
+    for before, gradients, after in updates.taken:
+        assert all(torch.equal(weights[name], weight) for name, weight in before.items())
+        for name, weight in weights.items():
+            weight.grad = gradients.get(name)
+        for optimizer in optimizers:
+            optimizer.step()
+        for name, weight in after.items():
+            assert torch.equal(weights[name], weight), name
+    assert len(updates.taken) == 2
+    name = "bert.encoder.layer.0.output.dense.weight"
+    assert not torch.equal(weights[name], updates.taken[0][0][name])
+
+
+def test_the_schedule_is_that_of_all_weights(tiny_encoder: Path, tmp_path: Path) -> None:
+    args = arguments(tmp_path, 4, 1, max_steps=2, optim="muon", learning_rate=1e-2, muon_learning_rate=4e-2)
+    trainer = made(CASES[0], tiny_encoder, args)
+    trainer.train()
+    assert [group["initial_lr"] for group in trainer.optimizer.param_groups] == [1e-2, 1e-2, 4e-2]
+    assert [group["lr"] for group in trainer.optimizer.param_groups] == [0.0, 0.0, 0.0], "after the last step"
+    logged = [event["learning_rate"] for event in trainer.state.log_history if "learning_rate" in event]
+    assert logged == [1e-2, 5e-3], "AdamW's"
+
+
+@pytest.mark.parametrize("more", [(), ("peft={}",), ("freeze={layers: 1}",)], ids=["full", "lora", "freeze"])
+def test_a_resumed_run_is_the_uninterrupted_one(
+    more: tuple[str, ...], tiny_encoder_with_dropout: Path, tmp_path: Path
+) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.optim=muon", *more)
+    run = killed(recipe, tmp_path / "killed")
+    train(recipe, run.folder, resume=True)
+    same(run, train(recipe, tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["training.muon_learning_rate=0.02"], "training.muon_learning_rate: has no effect without `optim: muon`"),
+        (["training.muon_momentum=0.9"], "training.muon_momentum: has no effect without `optim: muon`"),
+        (["training.optim=muon", "training.muon_momentum=1"], "training.muon_momentum: "),
+        (["training.optim=muon", "training.muon_learning_rate=0"], "training.muon_learning_rate: "),
+        (["training.optim=muon", "training.muon_learning_rat=1e-3"], "did you mean 'muon_learning_rate'"),
+        (["training.optim=moun"], "did you mean 'muon'"),
+        (["muon_momentum=0.9"], "it belongs under `training:`"),
+        (
+            ["training.optim=muon", "training.fsdp=full_shard"],
+            "training.fsdp: divides the weights between processes, which optim: muon does not support",
+        ),
+        (
+            ["training.optim=muon", "training.deepspeed=zero.json"],
+            "training.deepspeed: divides the weights between processes, which optim: muon does not support",
+        ),
+    ],
+)
+def test_what_a_recipe_may_not_say(overrides: list[str], message: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as error:
+        small.recipe(tmp_path, tiny_encoder, *overrides)
+    assert message in str(error.value)
+
+
+def test_without_a_matrix_to_train_nothing_is_written(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, "training.optim=muon", "freeze={layers: 2}")
+    with pytest.raises(RecipeError, match="no weight matrix of a layer is trained"):
+        train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_schema_has_the_keys() -> None:
+    training = json_schema()["properties"]["training"]["properties"]
+    assert "muon" in training["optim"]["enum"]
+    assert training["muon_momentum"]["exclusiveMaximum"] == 1
