@@ -126,7 +126,15 @@ def test_show_is_itself_a_recipe(capsys: Any, tmp_path: Path, recipe: Path) -> N
 def test_show_schema_is_a_json_schema(capsys: Any) -> None:
     schema = json.loads(said(capsys, "show", "--schema"))
     jsonschema.Draft202012Validator.check_schema(schema)
-    assert "training" in schema["properties"]
+    one = {"task": {"name": "text-classification"}, "model": {"name": "a"}, "data": {"source": "b"}}
+    part = {name: one[name] for name in ("task", "data")}
+    several = {"tasks": {"a": part, "b": {**part, "weight": 2}}, "mixing": {"a": 1, "b": 3}, "model": one["model"]}
+    for right in (one, {**one, "folds": 2}, several, {**several, "seeds": [1], "training": {"learning_rate": 1e-4}}):
+        jsonschema.validate(right, schema)
+    alone = {"task": {"name": "retrieval"}, "data": part["data"]}
+    for wrong in (part, {**one, "mixing": "sqrt"}, {**several, "folds": 2}, {**several, "tasks": {"a": alone}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
     assert "recipe" in refused(capsys, "show")
 
 

@@ -41,10 +41,10 @@ def recipes() -> None:
 )
 def show(recipe: str | None, rest: list[str], schema: bool) -> None:
     from bertkit.recipe import multitask
-    from bertkit.recipe.recipe import Recipe, json_schema, to_yaml
+    from bertkit.recipe.recipe import Recipe, to_yaml
 
     if schema:
-        print(json.dumps(json_schema(), indent=2))
+        print(json.dumps(multitask.any_json_schema(), indent=2))
     elif recipe is None:
         raise UserError("no recipe given", "`bertkit recipes` lists the shipped ones.")
     else:

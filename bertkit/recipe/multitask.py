@@ -13,7 +13,16 @@ from bertkit import sections
 from bertkit.data.memory import Rows, store_rows
 from bertkit.recipe.errors import Report
 from bertkit.recipe.given import place, plain_sections
-from bertkit.recipe.recipe import AnyTask, Recipe, Sections, check_sections, find_rows, load_recipe, read_recipe
+from bertkit.recipe.recipe import (
+    AnyTask,
+    Recipe,
+    Sections,
+    check_sections,
+    find_rows,
+    json_schema,
+    load_recipe,
+    read_recipe,
+)
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.recipe.yaml import written
 from bertkit.sections import DataSpec, ModelSpec, Section, Seed, Text
@@ -128,6 +137,18 @@ def multitask(source: Any, values: Mapping[str, Any]) -> MultiTaskRecipe | None:
 def to_yaml(recipe: MultiTaskRecipe) -> str:
     """The recipe as YAML text with every default written, as `recipe.to_yaml` writes one of a single task."""
     return written(recipe.model_dump(exclude={"tasks": {"__all__": {"data": {"folder"}}}}))
+
+
+def any_json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a recipe: of several tasks where it has `tasks`, of one where it does not."""
+    one, several = json_schema(), MultiTaskRecipe.model_json_schema()
+    version, definitions = one.pop("$schema"), {**one.pop("$defs"), **several.pop("$defs")}
+    several["properties"] |= {name: one["properties"][name] for name in _SHARED}
+    several["required"] = ["tasks", "model"]
+    choice = definitions["TaskPart"]["properties"]["task"]
+    references = choice.pop("discriminator")["mapping"]
+    choice["oneOf"] = [{"$ref": references[name]} for name in TASKS]
+    return {"$schema": version, "if": {"required": ["tasks"]}, "then": several, "else": one, "$defs": definitions}
 
 
 class _Outer(Section):
