@@ -70,7 +70,8 @@ class Run:
     @property
     def tasks(self) -> dict[str, Self]:
         """Of a finished run of several tasks, the run of each; otherwise empty."""
-        return {name: type(self)(self.folder / name) for name in self.results.get("tasks", ())}
+        several = self.finished and (self.folder / "recipe.yaml").is_file() and not self.model.is_dir()
+        return {name: type(self)(self.folder / name) for name in self.results.get("tasks", ())} if several else {}
 
     def load(self) -> Predictor:
         """The run's predictor."""
@@ -132,7 +133,7 @@ def clean(
     for folder in map(Path, folders):
         inside = sorted(folder.glob("*/results.json")) if (folder / "sweep.json").is_file() else []
         found = [Run(file.parent) for file in inside] or [Run(folder)]
-        found += found[0].tasks.values() if found[0].finished else ()
+        found += found[0].tasks.values()
         if not found[0].finished:
             what = "is not a finished run: what it is resumed from is not deleted"
             stopped = Problem(str(folder), what, "Finish it first: bertkit train … --resume")

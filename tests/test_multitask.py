@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 import json
 import os
 import shutil
@@ -22,9 +23,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multitask import OF, part, recipe
 from safetensors.torch import load_file, save_file
+from small import read_rows, write_rows
 from steps import FirstStep, arguments
 
-from bertkit import load, load_tasks
+from bertkit import evaluate, load, load_tasks
 from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256
@@ -506,9 +508,6 @@ def test_the_commands(tiny_encoder: Path, tmp_path: Path, capsys: pytest.Capture
     assert f"mean of the 3 scores: {results['mean']:.4f}" in said
     assert main(["predict", str(tmp_path / "run" / "sentiment"), "a good cat"]) == 0
     assert "a good cat" in capsys.readouterr().out
-    for command in (["predict", str(tmp_path / "run"), "a"], ["evaluate", str(tmp_path / "run")]):
-        assert main(command) == 2
-        assert f"{tmp_path}/run/sentiment" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "run")]) == 2
     assert "RUN/NAME" in capsys.readouterr().err
     freed = sorted((tmp_path / "run").glob("**/checkpoint-*"))
@@ -580,6 +579,64 @@ def test_one_text_is_answered_by_the_tasks_that_read_texts(run: Run) -> None:
         several.only("sentimnt")
     with pytest.raises(DataError, match="question"):
         load_tasks(run.folder)("the cat was good")
+
+
+def test_predict_answers_with_all_tasks_that_read_the_rows(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several, folder = load_tasks(run.folder), str(run.folder)
+    names = ("sentiment", "entities", "similarity")
+    texts = several.only(*names)(TEXTS)
+    assert main(["predict", folder, *TEXTS, "--json"]) == 0
+    said = capsys.readouterr()
+    assert [json.loads(line) for line in said.out.splitlines()] == [
+        {"text": text, "answer": answer} for text, answer in zip(TEXTS, texts, strict=True)
+    ]
+    assert "no answers by answers, which reads question and context" in said.err
+    assert main(["predict", folder, "the cat\n"]) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "the cat\\n"
+    assert [line.split(":")[0].strip() for line in lines] == list(names)
+
+    rows, out = write_rows(tmp_path / "rows.jsonl", ROWS), tmp_path / "out.jsonl"
+    assert main(["predict", folder, "--input", str(rows), "--output", str(out)]) == 0
+    assert read_rows(out) == [{**row, "answer": all_} for row, all_ in zip(ROWS, several(ROWS), strict=True)]
+    renamed = write_rows(tmp_path / "renamed.jsonl", [{"said": text} for text in (*TEXTS, "")])
+    table = ["--output", str(tmp_path / "out.csv"), "--column", "text=said"]
+    capsys.readouterr()
+    assert main(["predict", folder, "--input", str(renamed), *table]) == 0
+    assert "1 of 9 rows (11.1%)" in capsys.readouterr().err
+    cells = [*csv.DictReader((tmp_path / "out.csv").read_text().splitlines())]
+    assert [row["answer.sentiment.label"] for row in cells[:-1]] == [each["sentiment"]["label"] for each in texts]
+    assert {name.split(".")[1] for name in cells[0] if "." in name} == set(names)
+
+
+def test_evaluate_scores_all_tasks(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(run.folder), "--split", "validation", "--json"]) == 0
+    expected = {name: evaluate(one.folder, split="validation") for name, one in run.tasks.items()}
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(expected))
+    assert main(["evaluate", str(run.folder)]) == 0
+    said = capsys.readouterr().out
+    assert all(f"{name}\nvalidation (5 rows)" in said for name in run.tasks)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["predict", "a", "--threshold", "0"], "Name the run of one"),
+        (["predict", "--input", "x.jsonl", "--format", "conll"], "Name the run of one"),
+        (["predict", "--input", "ROWS"], "no text in this row; it has other"),
+        (["predict", "--input", "ROWS", "--column", "tag=other"], "reads no column 'tag'"),
+        (["evaluate", "--data", "ROWS"], "/NAME --data FILE"),
+    ],
+)
+def test_what_only_the_run_of_one_task_can_do(
+    words: list[str], told: str, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", [{"other": 1}])
+    command, *rest = [str(rows) if word == "ROWS" else word for word in words]
+    assert main([command, str(run.folder), *rest]) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_tasks_with_limits_of_their_own_share_what_they_read_alike(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from bertkit.cli import doctor, models, recipes, serving, shell, vectors
+from bertkit.cli import doctor, models, recipes, runs, serving, shell, vectors
 from bertkit.errors import UserError, not_installed
 from bertkit.text import first_line
 
@@ -18,7 +18,7 @@ COMMANDS = (
     *(recipes.recipes, recipes.show, recipes.copy, recipes.check, recipes.train),
     *(models.evaluate, models.predict, shell.shell, models.calibrate),
     *(vectors.embed, vectors.duplicates, vectors.mine, vectors.cache, vectors.index, vectors.search),
-    *(models.push, models.report, models.clean, models.explain, models.export, serving.serve),
+    *(runs.push, runs.report, runs.clean, models.explain, runs.export, serving.serve),
     *(recipes.sweep, recipes.audit, recipes.tokenizer_train, doctor.doctor),
 )
 QUIET = {  # environment variables that turn off the progress bars and notices of libraries which are not imported yet

@@ -1,4 +1,4 @@
-"""The commands about trained models: evaluate, predict, explain, report, export, push."""
+"""The commands that run a trained model: evaluate, calibrate, predict, explain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from bertkit.cli.shared import (
     argument,
     column_names,
     command,
-    flag,
     path,
 )  # fmt: skip
 from bertkit.errors import DataError, Problem, UserError
@@ -60,7 +59,15 @@ def _on_all_processes(run: Callable[..., None]) -> Callable[..., None]:
 def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **options: Any) -> None:
     from bertkit.inference.evaluate import evaluate
     from bertkit.report.table import scores_table
+    from bertkit.run import Run
 
+    if tasks := Run(Path(source).expanduser()).tasks:
+        if data:
+            raise UserError("--data works only with the run of one task", f"bertkit evaluate {source}/NAME --data FILE")
+        several = {name: evaluate(run.folder, overrides=rest, **options) for name, run in tasks.items()}
+        tables = [f"{name}\n{scores_table(scores)}" for name, scores in several.items()]
+        print(json.dumps(several, indent=2) if as_json else "\n\n".join(tables))
+        return
     scores = evaluate(source, file=data, overrides=rest, **options)
     print(json.dumps(scores, indent=2) if as_json else scores_table(scores))
 
@@ -100,8 +107,7 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
 @_on_all_processes
 def predict(
     source: str, rest: list[str], context: Path | None, input: str | None, output: Path | None, column: list[str],
-    format: str | None, threshold: float | None, coverage: float | None, class_conditional: bool, top_k: int | None,
-    as_json: bool, mapper: Any, **options: Any,
+    format: str | None, task: str | None, revision: str | None, as_json: bool, mapper: Any, **decisions: Any,
 ) -> None:  # fmt: skip
     if not (rest or input) or (input and any(not text.startswith("data.") for text in rest)):
         raise UserError("predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
@@ -112,15 +118,21 @@ def predict(
     columns = column_names(column)
     if input == "-" and mapper is not map:
         raise UserError(Problem("--input -", "stdin cannot be read by several processes", "Name a file of rows."))
+    from bertkit.inference.multitask import load_tasks
     from bertkit.inference.predictor import load
+    from bertkit.run import Run
 
-    decided = load(source, **options).with_decisions(
-        threshold=threshold, coverage=coverage, class_conditional=class_conditional, top_k=top_k
-    )
-    predictor = replace(decided, mapper=mapper)
+    predictor: Any
+    if several := Run(Path(source).expanduser()).tasks:
+        of_one = (context, format, task, revision, *decisions.values())
+        if any(each is not None and each is not False for each in of_one) or mapper is not map:
+            what = "several tasks answer in one process, without --context, --format, --threshold and the like"
+            raise UserError(Problem(source, what, f"Name the run of one: {source}/NAME"))
+        predictor = load_tasks(source)
+    else:
+        predictor = replace(load(source, revision=revision, task=task).with_decisions(**decisions), mapper=mapper)
     if not input:
-        _predict_texts(predictor, source, rest, context, as_json)
-        return
+        return _predict_texts(predictor.reading(rest[0]) if several else predictor, source, rest, context, as_json)
     from bertkit.inference.output_formats import writer_of
     from bertkit.inference.predict_file import predict_file
 
@@ -139,9 +151,11 @@ def read_context(file: Path) -> str:
 
 def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path | None, as_json: bool) -> None:
     from bertkit.inference.display import answer_line, example, read_together
+    from bertkit.inference.predictor import Predictor
     from bertkit.text import escape_controls
 
-    reads = predictor.task.inputs
+    alone = isinstance(predictor, Predictor)
+    reads = predictor.task.inputs if alone else [frozenset({"text"})]  # those of several tasks that do not are left out
     if not context and {"text"} not in reads:
         fix = "give the text that the questions are about with --context FILE; or: " if "context" in reads[0] else ""
         what = f"this model reads {read_together(predictor.task)} together, not a single text"
@@ -152,7 +166,9 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
     rows = [{"question": text, "context": passage} if context else text for text in texts]
     for text, answer in zip(texts, predictor.stream(rows), strict=True):
         both = {"text": text, "answer": answer}
-        print(json.dumps(both, ensure_ascii=False) if as_json else escape_controls(answer_line(answer, text)))
+        lines = [answer_line(answer, text)] if alone else [text]
+        lines += () if alone else (f"  {name}: {answer_line(own)}" for name, own in answer.items())
+        print(json.dumps(both, ensure_ascii=False) if as_json else "\n".join(map(escape_controls, lines)))
 
 
 @command(
@@ -212,81 +228,3 @@ def _explain_run(source: str, **only_with_texts: Any) -> None:
     with damage_as_error(source):
         print(write_explanations(Path(source)))
     print(f"bertkit report {source} shows them", file=sys.stderr)
-
-
-@command(
-    "write a run as one HTML page, or compare several",
-    path("runs", "a finished run folder", "RUN", nargs="+"),
-    path("--output", "default: RUN/report.html for one run, comparison.html for several"),
-)
-def report(runs: list[Path], output: Path | None) -> None:
-    from bertkit.report.html import write_comparison, write_report
-    from bertkit.text import columns
-
-    if len(runs) == 1:
-        print(write_report(runs, output))
-        return
-    page, pairs = write_comparison(runs, output)
-    for pair in pairs:
-        print(f"{columns(pair.differences)}\n\n{pair.verdict} {pair.rows}\n" if pair.units else f"{pair.rows}\n")
-    print(page)
-
-
-@command(
-    "delete the checkpoints of finished runs",
-    path("runs", "a finished run folder, or a sweep", "RUN", nargs="+"),
-    argument("--checkpoints", "best: keep the best model of each seed", choices=("best", "none"), default="none"),
-    flag("--dry-run", "delete nothing; print what would be freed"),
-)
-def clean(runs: list[Path], checkpoints: Any, dry_run: bool) -> None:
-    from bertkit.run import clean
-
-    for folder, freed in clean(runs, checkpoints, dry_run=dry_run):
-        print(f"{folder}: {freed:,} bytes {'would be ' if dry_run else ''}freed")
-
-
-@command(
-    "export a run as an ONNX graph and compare it with the run",
-    RUN,
-    path("--output", "a new folder", "DIR", required=True),
-    flag("--int8", "quantise to int8: a quarter of the size, and faster on CPUs"),
-    argument("--max-drop", "with --int8: largest accepted drop of the headline metric", default=0.005, metavar="X"),
-    argument("--opset", "ONNX opset, for older runtimes; default: 20", type=int, metavar="N"),
-    path("--data", "labelled rows for the comparison; default: the run's validation rows"),
-)
-def export(source: str, output: Path, opset: int | None, **options: Any) -> None:
-    from bertkit.export.graph import OPSET
-    from bertkit.export.program import export
-
-    facts = export(source, output, opset=OPSET if opset is None else opset, **options)
-    headline = facts["headline"]
-    rows = f"{facts['fp32']['rows']:,} rows ({facts['split']})"
-    print(f"{output}: {facts['task']}, compared with the model on {rows}")
-    for name in ("fp32", "int8"):
-        if figures := facts.get(name):
-            values = [metrics.get(headline) for metrics in figures["metrics"].values()]
-            scores = " -> ".join("-" if value is None else f"{value:.4f}" for value in values)
-            equal = figures["rows"] - figures["answers_differ"]
-            print(f"  {name}: {figures['megabytes']:.1f} MB, {headline} {scores}, {equal:,} equal predictions")
-
-
-@command(
-    "upload a run's model to the Hub in one commit",
-    path("source", "the folder of a finished run", "RUN"),
-    argument("repo_id", "owner/model; a new repository is private", metavar="REPO_ID"),
-    flag("--public", "make the repository public once the upload is complete"),
-    flag("--dry-run", "only print what would be uploaded"),
-    argument("--revision", "default: main", metavar="BRANCH"),
-    flag("--create-pr", "open a pull request instead of committing"),
-    flag("--predictions", "upload RUN/predictions too, which contain the rows of the data"),
-    flag("--report", "upload RUN/report.html too, which contains some rows of the data"),
-)
-def push(**options: Any) -> None:
-    from bertkit.hub.push import push
-
-    pushed = push(options.pop("source"), options.pop("repo_id"), **options)
-    print(pushed.table())
-    if pushed.commit is None:
-        print("\nnothing was uploaded: --dry-run")
-    else:
-        print(f'\n{pushed.url}\nbertkit.load("{pushed.repo_id}", revision="{pushed.commit}")')

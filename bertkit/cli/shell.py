@@ -24,17 +24,14 @@ from bertkit.errors import DataError, Problem, UserError
     JSON,
 )
 def shell(
-    source: str, context: Path | None, threshold: float | None, coverage: float | None, class_conditional: bool,
-    top_k: int | None, as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    source: str, context: Path | None, task: str | None, revision: str | None, as_json: bool, **decisions: Any
+) -> None:
     from bertkit.inference.display import answer_line
     from bertkit.inference.predictor import load
     from bertkit.text import escape_controls
 
     passage = read_context(context) if context else None
-    predictor = load(source, **options).with_decisions(
-        threshold=threshold, coverage=coverage, class_conditional=class_conditional, top_k=top_k
-    )
+    predictor = load(source, revision=revision, task=task).with_decisions(**decisions)
 
     def reply(line: str) -> tuple[dict[str, Any], str]:
         row = _row(line, passage, predictor.task)

@@ -49,21 +49,17 @@ def read_inputs(
         if not isinstance(row, Mapping):
             problems.add(where, f"expected a text, or columns such as {{'tokens': […]}}, found {short_repr(row)}")
     problems.raise_if_any()
-
-    def has(row: Mapping[str, Any], names: Iterable[str]) -> bool:
-        return all(name in row or all(each in row for each in columns_of(mapped.get(name, name))) for name in names)
-
     where, first = numbered[0]
-    chosen = next((names for names in inputs if has(first, names)), None)
+    chosen = next((names for names in inputs if has_columns(first, names, mapped)), None)
     if chosen is None:
         needed = " or ".join(", ".join(sorted(names)) for names in inputs)
         what = f"no {needed} in this row; it has {', '.join(map(str, first)) or 'nothing'}"
         raise DataError(Problem(where, what, "Rename your column; on the command line, --column text=NAME names it."))
-    context = {name for name in schema.context if has(first, [name])}
+    context = {name for name in schema.context if has_columns(first, [name], mapped)}
     columns: dict[str, list[Any]] = {name: [] for name in schema.columns if name in chosen | context}
     for where, row in numbered:
         for name, values in columns.items():
-            if name in chosen and not has(row, [name]):
+            if name in chosen and not has_columns(row, [name], mapped):
                 problems.add(where, f"no {name} in this row; it has {', '.join(map(str, row)) or 'nothing'}")
                 continue
             try:
@@ -75,6 +71,11 @@ def read_inputs(
                 problems.add(where, f"`{name}` {error}")
     problems.raise_if_any()
     return columns
+
+
+def has_columns(row: Mapping[str, Any], names: Iterable[str], mapped: Mapping[str, Source]) -> bool:
+    """Whether a caller's row has these canonical columns, under their names or as mapped."""
+    return all(name in row or all(each in row for each in columns_of(mapped.get(name, name))) for name in names)
 
 
 def given_cell(row: Mapping[str, Any], name: str, mapped: Mapping[str, Source]) -> Any:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
-from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
 from bertkit.data.schema import Answer
+from bertkit.data.values import has_columns
 from bertkit.encoding.padding import batches_by_length, fills, pad
-from bertkit.errors import ModelError, Problem, RowsError, UserError
-from bertkit.inference.predictor import Predictor, Row, load
+from bertkit.errors import ModelError, Problem, UserError
+from bertkit.inference.display import read_together
+from bertkit.inference.predictor import Predictor, Row, in_chunks, load
 from bertkit.models.device import Precision
 from bertkit.models.shared_encoder import encoder_parts, share_encoder
 from bertkit.recipe.multitask import MultiTaskRecipe, load_any
 from bertkit.tasks.base import marked
 from bertkit.validation import did_you_mean
+
+logger = logging.getLogger(__name__)
 
 _ONE_BY_ONE = "Load the models one by one: bertkit.load."
 
@@ -42,6 +44,7 @@ class Once:
         self.outputs = None
 
 
+@final
 @dataclass(frozen=True)
 class MultiTaskPredictor:
     """The predictors of several tasks over one encoder. Answers are dicts: name of the task -> its answer."""
@@ -66,20 +69,30 @@ class MultiTaskPredictor:
 
         rows: as for `Predictor.each`; each row has the columns of every task.
         """
-        first = next(iter(self.tasks.values()))
-        source, start = first.each(rows), 0
-        while chunk := list(islice(source, first.task.chunk_size)):
+
+        def answers(chunk: Sequence[Row], start: int) -> Iterator[dict[str, Answer]]:
             given = {name: each.canonical(chunk, start) for name, each in self.tasks.items()}
-            try:
-                features = {name: each.task.encode(given[name]) for name, each in self.tasks.items()}
-            except RowsError as error:
-                raise error.renumbered(partial(add, start)) from None
-            items, answers = self._items(features), {}
+            features = {name: each.task.encode(given[name]) for name, each in self.tasks.items()}
+            items, found = self._items(features), {}
             for name, each in self.tasks.items():
                 decoded = each.task.decode(items[name], features[name], given[name])
-                answers[name] = map(each.revise, marked(decoded, features[name]))
-            yield from (dict(zip(answers, row, strict=True)) for row in zip(*answers.values(), strict=True))
-            start += len(chunk)
+                found[name] = map(each.revise, marked(decoded, features[name]))
+            return (dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True))
+
+        first = next(iter(self.tasks.values()))
+        return in_chunks(first.each(rows), first.task.chunk_size, answers)
+
+    def reading(self, row: Row) -> MultiTaskPredictor:
+        """The same for the tasks whose columns this row has, with a warning of the others; where none has, for all."""
+        given = {"text": row} if isinstance(row, str) else row
+        chosen = [
+            name
+            for name, each in self.tasks.items()
+            if any(has_columns(given, names, each.columns) for names in each.task.inputs)
+        ]
+        for name in self.tasks.keys() - chosen if chosen else ():
+            logger.warning("no answers by %s, which reads %s", name, read_together(self.tasks[name].task))
+        return self.only(*(chosen or self.tasks))
 
     def _items(self, features: Mapping[str, Any]) -> dict[str, list[Any]]:
         """The items of each task's features. What several tasks read alike goes through the encoder once."""

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import chain, tee
+from itertools import chain, islice, tee
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from bertkit.data.excel import write_sheet
 from bertkit.data.loading import ANSWER, LEFT_OUT
@@ -20,17 +20,21 @@ from bertkit.data.schema import Answer
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.display import flat
+from bertkit.inference.multitask import MultiTaskPredictor
 from bertkit.inference.output_formats import Pairs, Writer, write_jsonl
 from bertkit.inference.predictor import Predictor
-from bertkit.recipe.recipe import LAYOUT, load_recipe, parse_layout
+from bertkit.recipe.multitask import load_any
+from bertkit.recipe.recipe import LAYOUT, Recipe, parse_layout
 from bertkit.sections import DataSpec
 from bertkit.text import part_of
 
 logger = logging.getLogger(__name__)
 
+AnyPredictor = TypeVar("AnyPredictor", Predictor, MultiTaskPredictor)
+
 
 def predict_file(
-    predictor: Predictor,
+    predictor: AnyPredictor,
     source: str,
     file: str,
     output: Path | None,
@@ -40,6 +44,7 @@ def predict_file(
 ) -> int:
     """Write `{…the row's own columns, "answer": {…}}` for each row of `file`; returns the number of rows.
 
+    predictor: of several tasks, those answer that read the columns of the first row: `"answer": {NAME: {…}}`.
     source: the run, whose data layout `file` has. file: a path, or - for jsonl from stdin.
     output: .jsonl, or .csv or .xlsx with columns such as `answer.label`; None: jsonl to stdout. A csv file has the
     delimiter, encoding and decimal separator of a csv file that was read.
@@ -48,14 +53,15 @@ def predict_file(
     """
     if output and writer is None:
         require_suffix(output, ".jsonl", ".csv", ".xlsx")
-    table, schema = bool(output and writer is None and output.suffix != ".jsonl"), predictor.task.schema
+    table = bool(output and writer is None and output.suffix != ".jsonl")
+    corpus = isinstance(predictor, Predictor) and predictor.task.schema.corpus
     count, judged = 0, False
     spec = layout_of(source, file, overrides)
     predictor = with_columns(predictor, columns)
 
     def checked() -> Iterator[dict[str, Any]]:
         nonlocal count, judged
-        for number, row in _rows(file, spec, schema.corpus):
+        for number, row in _rows(file, spec, corpus):
             if row.get(ANSWER) in ("accept", *LEFT_OUT):
                 judged = True
                 row = {name: value for name, value in row.items() if name != ANSWER}
@@ -69,8 +75,12 @@ def predict_file(
             count += 1
             yield row
 
-    rows, read = tee(checked())
-    answers = _unread_counted(predictor.stream(read))
+    given = checked()
+    first = list(islice(given, 1))
+    if isinstance(predictor, MultiTaskPredictor) and first:
+        predictor = predictor.reading(first[0])
+    rows, read = tee(chain(first, given))
+    answers = _unread_counted(predictor.stream(read), several=isinstance(predictor, MultiTaskPredictor))
     suffix, pairs = output.suffix if output else ".jsonl", zip(answers, rows, strict=True)
     delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
     with written_aside(output, encoding) if output else nullcontext(sys.stdout) as out:
@@ -87,13 +97,17 @@ def predict_file(
     return count
 
 
-def _unread_counted(answers: Iterable[Answer]) -> Iterator[Answer]:
-    """The same answers; after the last one, warnings of how many are to texts that the model could not read."""
+def _unread_counted(answers: Iterable[Answer], several: bool) -> Iterator[Answer]:
+    """The same answers; after the last one, warnings of how many are to texts that the model could not read.
+
+    several: whether an answer has those of several tasks.
+    """
     flags = {"empty": "a text has no token", "unreadable": "a text has only tokens that are unknown to the model"}
     rows, found = 0, dict.fromkeys(flags, 0)
     for answer in answers:
         rows += 1
-        found = {flag: count + answer.get(flag, False) for flag, count in found.items()}
+        own = list(answer.values()) if several else [answer]
+        found = {flag: count + any(each.get(flag) for each in own) for flag, count in found.items()}
         yield answer
     for flag, count in found.items():
         if count:
@@ -101,20 +115,22 @@ def _unread_counted(answers: Iterable[Answer]) -> Iterator[Answer]:
             logger.warning("%s %s", part_of(count, rows, "row"), what)
 
 
-def with_columns(predictor: Predictor, columns: Mapping[str, str]) -> Predictor:
+def with_columns(predictor: AnyPredictor, columns: Mapping[str, str]) -> AnyPredictor:
     """The predictor, for rows with columns of other names. columns: canonical column -> theirs. Raises DataError."""
-    known = {*chain.from_iterable(predictor.task.inputs), *predictor.task.schema.context}
+    several = predictor.tasks if isinstance(predictor, MultiTaskPredictor) else {"": predictor}
+    known = {name for each in several.values() for name in chain(each.task.schema.context, *each.task.inputs)}
     if unknown := [name for name in columns if name not in known]:
         what = f"this model reads no column {', '.join(map(repr, unknown))}"
         raise DataError(Problem("--column", what, f"It reads {', '.join(sorted(known))}."))
-    return replace(predictor, columns={**predictor.columns, **columns})
+    changed = {name: replace(each, columns={**each.columns, **columns}) for name, each in several.items()}
+    return replace(predictor, tasks=changed) if isinstance(predictor, MultiTaskPredictor) else changed[""]
 
 
 def layout_of(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
     """How a file is written: as the data of the run, if they are of the same kind, and as these overrides say."""
     recipe = Path(source).expanduser() / "recipe.yaml"
-    spec = load_recipe(recipe, check_files=False).data if recipe.is_file() else DataSpec(source=file)
-    return like_data(spec, file, overrides)
+    made = load_any(recipe, check_files=False) if recipe.is_file() else None
+    return like_data(made.data if isinstance(made, Recipe) else DataSpec(source=file), file, overrides)
 
 
 def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataSpec:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from operator import add
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
@@ -38,6 +38,7 @@ from bertkit.text import short_repr
 logger = logging.getLogger(__name__)
 
 Row = str | Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,11 @@ class Predictor:
 
         rows: as for `each`.
         """
-        source, start = self.each(rows), 0
-        while chunk := list(islice(source, self.task.chunk_size)):
-            try:
-                yield from map(self.revise, self.task.answer(self.canonical(chunk, start), self.predict_features))
-            except RowsError as error:
-                raise error.renumbered(partial(add, start)) from None
-            start += len(chunk)
+
+        def answers(chunk: Sequence[Row], start: int) -> Iterable[Answer]:
+            return map(self.revise, self.task.answer(self.canonical(chunk, start), self.predict_features))
+
+        return in_chunks(self.each(rows), self.task.chunk_size, answers)
 
     def each(self, rows: Iterable[Row]) -> Iterator[Row]:
         """The rows, one at a time. Raises DataError on what has no rows.
@@ -172,6 +171,17 @@ class Predictor:
         start: number of rows before these, for messages. Raises DataError on rows without the columns.
         """
         return Columns(read_inputs(rows, self.task.schema, self.task.inputs, self.columns, start))
+
+
+def in_chunks(rows: Iterator[Row], size: int, answers: Callable[[Sequence[Row], int], Iterable[T]]) -> Iterator[T]:
+    """The answers to chunks of `size` rows. answers: of a chunk, and the number of rows before it."""
+    start = 0
+    while chunk := list(islice(rows, size)):
+        try:
+            yield from answers(chunk, start)
+        except RowsError as error:
+            raise error.renumbered(partial(add, start)) from None
+        start += len(chunk)
 
 
 def _cells(answer: Answer) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from bertkit.tasks import get_task
 from bertkit.text import columns
 
 OVERALL = (
-    *("f1", "precision", "recall", "exact_match", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
+    *("chrf", "f1", "precision", "recall", "exact_match", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
     *("roc_auc", "pearson", "spearman", "ndcg@10", "mrr@10", "recall@100", "mrr", "accuracy_at_1"),
     *("triplet_accuracy", "average_precision", "perplexity", "nsp_accuracy"),
 )

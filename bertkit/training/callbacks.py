@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
 from bertkit import processes
+from bertkit.files import write_json
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +137,11 @@ class Profile(TrainerCallback):
         }
         padding = 1 - self.tokens / self.slots if self.slots else 0.0
         return {"steps": self.steps, "seconds": total, "parts": parts, "slots": self.slots, "padding": padding}
+
+    def write(self, folder: Path) -> None:
+        """Write FOLDER/profile.json, and log it as a table."""
+        write_json(folder / "profile.json", self.facts())
+        logger.info("%s", profile_lines(self.facts()))
 
 
 def profile_lines(facts: dict[str, Any]) -> str:

@@ -28,8 +28,8 @@ from bertkit.evaluation.intervals import Scores
 from bertkit.files import write_json, write_text, written_aside
 from bertkit.inference.evaluate import score
 from bertkit.inference.predictor import Predictor, load
-from bertkit.run import OUT_OF_FOLD, Run, environment
-from bertkit.sections import Hub
+from bertkit.run import OUT_OF_FOLD, Run, environment, free
+from bertkit.sections import Checkpoints, Hub
 from bertkit.training.distillation import Teacher
 from bertkit.training.preflight import Job, scored_splits
 
@@ -48,6 +48,12 @@ class OutOfFold(NamedTuple):
     folds: dict[str, Any]
     methods: Sequence[dict[str, Any]] = ()  # that `task.method: auto` compared
     learning_curve: Mapping[str, Any] | None = None  # of head, likewise
+
+
+def free_checkpoints(run: Run, keep: Checkpoints) -> None:
+    """Delete the checkpoints that this finished run, and the runs of its tasks, need not keep; log the bytes."""
+    if freed := sum(free(each, keep) for each in (run, *run.tasks.values())):
+        logger.info("%s bytes of checkpoints were deleted", f"{freed:,}")
 
 
 def push_run(run: Run, hub: Hub, repo_id: str) -> None:

@@ -26,12 +26,12 @@ from bertkit.recipe.multitask import MEAN, MultiTaskRecipe, to_yaml
 from bertkit.report.facts import lines_of
 from bertkit.report.verdict import reported_split
 from bertkit.report.view import Run
-from bertkit.run import check_folder, free, only_writer
+from bertkit.run import check_folder, only_writer
 from bertkit.tasks.base import Task, evaluate
 from bertkit.training.arguments import Arguments
 from bertkit.training.batching import EpochLoader, batches_of
-from bertkit.training.callbacks import Profile, profile_lines
-from bertkit.training.finish import finish, publish, write_reports
+from bertkit.training.callbacks import Profile
+from bertkit.training.finish import finish, free_checkpoints, publish, write_reports
 from bertkit.training.mixing import MixedBatches, MixedCollator, MixedExamples
 from bertkit.training.preflight import Job, arguments, checked_job, write_run_metadata
 from bertkit.training.seed import (
@@ -254,12 +254,10 @@ def train_tasks(
         stopwatch = Profile() if profile else None
         outcomes = [train_seed(jobs, seed, run, callbacks, stopwatch) for seed in recipe.seeds]
         if first and stopwatch:
-            write_json(run.folder / "profile.json", stopwatch.facts())
-            logger.info("%s", profile_lines(stopwatch.facts()))
+            stopwatch.write(run.folder)
         if first:
             finish_all(jobs, run, outcomes, started)
-            if freed := sum(free(each, recipe.checkpoints) for each in (run, *run.tasks.values())):
-                logger.info("%s bytes of checkpoints were deleted", f"{freed:,}")
+            free_checkpoints(run, recipe.checkpoints)
     return run
 
 

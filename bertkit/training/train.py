@@ -14,14 +14,13 @@ from transformers import TrainerCallback
 
 from bertkit import processes
 from bertkit.errors import Problem, RecipeError
-from bertkit.files import write_json
 from bertkit.models.encoder import no_bars, quiet_logger
 from bertkit.recipe.multitask import MultiTaskRecipe, multitask
 from bertkit.recipe.recipe import Recipe, adapted, to_yaml
 from bertkit.report.view import Run
-from bertkit.run import check_folder, free, only_writer
-from bertkit.training.callbacks import Profile, profile_lines
-from bertkit.training.finish import finish, publish, push_run, write_reports
+from bertkit.run import check_folder, only_writer
+from bertkit.training.callbacks import Profile
+from bertkit.training.finish import finish, free_checkpoints, publish, push_run, write_reports
 from bertkit.training.folds import calibrated, validated
 from bertkit.training.multitask import train_tasks
 from bertkit.training.preflight import check_hub, checked_job, write_run_metadata
@@ -126,15 +125,13 @@ def _train(
         stopwatch = Profile() if profile else None
         outcomes = [train_seed(job, seed, run, callbacks, stopwatch) for seed in recipe.seeds]
         if first and stopwatch:
-            write_json(run.folder / "profile.json", stopwatch.facts())
-            logger.info("%s", profile_lines(stopwatch.facts()))
+            stopwatch.write(run.folder)
         if first:
             best = max(outcomes, key=lambda o: -math.inf if o["headline"] is None else o["headline"])
             publish(run, best["seed"])
             finish(job, run, outcomes, started, held_out)
             write_reports(run, recipe.explain)
-            if freed := free(run, recipe.checkpoints):
-                logger.info("%s bytes of checkpoints were deleted", f"{freed:,}")
+            free_checkpoints(run, recipe.checkpoints)
     if first and recipe.hub and recipe.hub.repo_id:
         push_run(run, recipe.hub, recipe.hub.repo_id)
     return run

@@ -1,0 +1,86 @@
+"""The commands about finished runs: report, clean, export, push."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bertkit.cli.shared import RUN, argument, command, flag, path
+
+
+@command(
+    "write a run as one HTML page, or compare several",
+    path("runs", "a finished run folder", "RUN", nargs="+"),
+    path("--output", "default: RUN/report.html for one run, comparison.html for several"),
+)
+def report(runs: list[Path], output: Path | None) -> None:
+    from bertkit.report.html import write_comparison, write_report
+    from bertkit.text import columns
+
+    if len(runs) == 1:
+        print(write_report(runs, output))
+        return
+    page, pairs = write_comparison(runs, output)
+    for pair in pairs:
+        print(f"{columns(pair.differences)}\n\n{pair.verdict} {pair.rows}\n" if pair.units else f"{pair.rows}\n")
+    print(page)
+
+
+@command(
+    "delete the checkpoints of finished runs",
+    path("runs", "a finished run folder, or a sweep", "RUN", nargs="+"),
+    argument("--checkpoints", "best: keep the best model of each seed", choices=("best", "none"), default="none"),
+    flag("--dry-run", "delete nothing; print what would be freed"),
+)
+def clean(runs: list[Path], checkpoints: Any, dry_run: bool) -> None:
+    from bertkit.run import clean
+
+    for folder, freed in clean(runs, checkpoints, dry_run=dry_run):
+        print(f"{folder}: {freed:,} bytes {'would be ' if dry_run else ''}freed")
+
+
+@command(
+    "export a run as an ONNX graph and compare it with the run",
+    RUN,
+    path("--output", "a new folder", "DIR", required=True),
+    flag("--int8", "quantise to int8: a quarter of the size, and faster on CPUs"),
+    argument("--max-drop", "with --int8: largest accepted drop of the headline metric", default=0.005, metavar="X"),
+    argument("--opset", "ONNX opset, for older runtimes; default: 20", type=int, metavar="N"),
+    path("--data", "labelled rows for the comparison; default: the run's validation rows"),
+)
+def export(source: str, output: Path, opset: int | None, **options: Any) -> None:
+    from bertkit.export.graph import OPSET
+    from bertkit.export.program import export
+
+    facts = export(source, output, opset=OPSET if opset is None else opset, **options)
+    headline = facts["headline"]
+    rows = f"{facts['fp32']['rows']:,} rows ({facts['split']})"
+    print(f"{output}: {facts['task']}, compared with the model on {rows}")
+    for name in ("fp32", "int8"):
+        if figures := facts.get(name):
+            values = [metrics.get(headline) for metrics in figures["metrics"].values()]
+            scores = " -> ".join("-" if value is None else f"{value:.4f}" for value in values)
+            equal = figures["rows"] - figures["answers_differ"]
+            print(f"  {name}: {figures['megabytes']:.1f} MB, {headline} {scores}, {equal:,} equal predictions")
+
+
+@command(
+    "upload a run's model to the Hub in one commit",
+    path("source", "the folder of a finished run", "RUN"),
+    argument("repo_id", "owner/model; a new repository is private", metavar="REPO_ID"),
+    flag("--public", "make the repository public once the upload is complete"),
+    flag("--dry-run", "only print what would be uploaded"),
+    argument("--revision", "default: main", metavar="BRANCH"),
+    flag("--create-pr", "open a pull request instead of committing"),
+    flag("--predictions", "upload RUN/predictions too, which contain the rows of the data"),
+    flag("--report", "upload RUN/report.html too, which contains some rows of the data"),
+)
+def push(**options: Any) -> None:
+    from bertkit.hub.push import push
+
+    pushed = push(options.pop("source"), options.pop("repo_id"), **options)
+    print(pushed.table())
+    if pushed.commit is None:
+        print("\nnothing was uploaded: --dry-run")
+    else:
+        print(f'\n{pushed.url}\nbertkit.load("{pushed.repo_id}", revision="{pushed.commit}")')
