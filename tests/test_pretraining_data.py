@@ -490,7 +490,7 @@ def test_whole_words_are_chosen_and_treated_as_one(made):
                 }
                 treatments[len(kinds), len(word) > 1] += 1
         budget = max(1, round(0.15 * (len(original) - 2)))
-        assert taken <= budget or taken in map(len, words)
+        assert 2 * abs(taken - budget) <= max(map(len, words)) or taken in map(len, words)
     assert treatments[1, True] > 200
     assert treatments[2, True] < 0.05 * treatments[1, True]  # a random piece that happens to be the right one
 

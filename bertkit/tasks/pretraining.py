@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, final
 
 from pydantic import Field
 
@@ -16,7 +16,9 @@ from bertkit.errors import DataError, Problem
 from bertkit.evaluation import pretraining as scores
 from bertkit.evaluation.graded import Scored
 from bertkit.models.bert.drawing import Drawing
+from bertkit.models.bert.scheduled import fewer_masks
 from bertkit.models.encoder import Encoder
+from bertkit.sections import Section
 from bertkit.tasks import masks
 from bertkit.tasks.base import Batch, Task, TaskOptions
 
@@ -24,6 +26,16 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel
+
+
+Share: TypeAlias = Annotated[float, Field(gt=0, lt=1)]
+
+
+class MaskSchedule(Section):
+    """A share of masked tokens that changes linearly in the course of the training."""
+
+    start: Share = Field(description="Share of tokens to predict when the training begins.")
+    end: Share = Field(description="Share when it ends, and in evaluation.")
 
 
 class PretrainingOptions(TaskOptions):
@@ -34,7 +46,9 @@ class PretrainingOptions(TaskOptions):
     nsp: Literal["nsp", "sop", "none"] = Field(
         "nsp", description="Second segment: from another document half the time; in swapped order half; or none."
     )
-    mask_probability: Annotated[float, Field(gt=0, lt=1)] = Field(0.15, description="Share of tokens to predict.")
+    mask_probability: Share | MaskSchedule = Field(
+        0.15, description="Share of tokens to predict; `{start: …, end: …}`: changing linearly."
+    )
     whole_word: bool = Field(False, description="Mask all tokens of a word or none.")
     short_sequences: Annotated[float, Field(ge=0, le=1)] = Field(
         0.1, description="Share of examples that are made shorter than max_length on purpose."
@@ -61,7 +75,7 @@ class Pretraining(Task[PretrainingOptions]):
         special_tokens=True,  # `encode` splits all but the mask
     )
     chunk_size = 256
-    padding: ClassVar[Mapping[str, int]] = {"labels": -100}
+    padding: ClassVar[Mapping[str, int]] = {"labels": -100, "mask_order": 0}
 
     # --- from a recipe, or from a model not trained by bertkit
 
@@ -85,8 +99,9 @@ class Pretraining(Task[PretrainingOptions]):
     def describe(self) -> str:
         """Such as `masked tokens (15 %), next sentences`."""
         pairs = {"nsp": ", next sentences", "sop": ", order of sentences", "none": ""}[self.options.nsp]
-        kind = "whole words" if self.options.whole_word else "tokens"
-        return f"masked {kind} ({self.options.mask_probability:.0%}){pairs}"
+        kind, (start, end) = "whole words" if self.options.whole_word else "tokens", self._mask_rates
+        share = f"{end:.0%}" if start == end else f"{start:.0%} to {end:.0%}"
+        return f"masked {kind} ({share}){pairs}"
 
     def check(self, features: Dataset, split: str) -> Iterator[Finding]:
         yield from masks.length_findings(features, split, self.max_length)
@@ -108,9 +123,15 @@ class Pretraining(Task[PretrainingOptions]):
     def examples(
         self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
     ) -> dict[str, list[Any]]:
-        """Pairs with masks, sampled by (seed, epoch); always the same for evaluation."""
-        seed, epoch = draw or (0, 0)
-        return self._drawing(features, indices, seed, epoch)
+        """Pairs with masks, sampled by (seed, epoch), at the highest share of a schedule; alike in all evaluations."""
+        return self._training_drawing(features, indices, *draw) if draw else self._drawing(features, indices, 0, 0)
+
+    def scheduled(self, batch: Batch, progress: float) -> Batch:
+        """Fewer of its tokens masked, where the share of masked tokens has a schedule."""
+        if "mask_order" not in batch:
+            return batch
+        start, end = self._mask_rates
+        return fewer_masks(batch, start + (end - start) * progress)
 
     def __post_init__(self) -> None:
         """Raises ModelError on a tokenizer without masks."""
@@ -118,8 +139,20 @@ class Pretraining(Task[PretrainingOptions]):
 
     @cached_property
     def _drawing(self) -> Drawing:
-        fields = self.options.model_dump(include={"nsp", "mask_probability", "whole_word"})
-        return Drawing.of(self.tokenizer, **fields)
+        """The random part of an example, as in evaluation."""
+        fields = self.options.model_dump(include={"nsp", "whole_word"})
+        return Drawing.of(self.tokenizer, mask_probability=self._mask_rates[1], **fields)
+
+    @cached_property
+    def _training_drawing(self) -> Drawing:
+        start, end = self._mask_rates
+        return replace(self._drawing, mask_probability=max(start, end), keep_order=start != end)
+
+    @property
+    def _mask_rates(self) -> tuple[float, float]:
+        """The share of masked tokens when a training begins, and when it ends."""
+        rate = self.options.mask_probability
+        return (rate.start, rate.end) if isinstance(rate, MaskSchedule) else (rate, rate)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         """Our BERT where the encoder is one; else transformers' masked language model, which knows no pairs."""

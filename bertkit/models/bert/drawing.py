@@ -43,6 +43,7 @@ class Drawing:
     nsp: Pairs
     mask_probability: float
     whole_word: bool
+    keep_order: bool  # whether examples have a column `mask_order`
     cls_id: int
     sep_id: int
     mask_id: int
@@ -59,6 +60,7 @@ class Drawing:
         nsp: Pairs,
         mask_probability: float = 0.15,
         whole_word: bool = False,
+        keep_order: bool = False,
     ) -> Drawing:
         """Raises ModelError: no [CLS], [SEP] or [MASK]; or whole words, and no tokens that begin with ##."""
         vocabulary = tokenizer.get_vocab()
@@ -74,6 +76,7 @@ class Drawing:
             nsp=nsp,
             mask_probability=mask_probability,
             whole_word=whole_word,
+            keep_order=keep_order,
             cls_id=token_id(tokenizer, "cls"),
             sep_id=token_id(tokenizer, "sep"),
             mask_id=token_id(tokenizer, "mask"),
@@ -87,7 +90,9 @@ class Drawing:
         """Examples: each a pure function of (seed, epoch, index) and the features, whatever else is drawn.
 
         features: of `encode_documents`; they are read faster in the format `arrow`.
-        Columns: `input_ids`, `token_type_ids` and `labels` (tokens,), -100 where nothing is to be predicted;
+        Columns: `input_ids`, `token_type_ids` and `labels` (tokens,), -100 where nothing is to be predicted; with
+        keep_order `mask_order` (tokens,), for each token the number of masked tokens of the example from which on it is
+        one of them, 0 for tokens that never are;
         `next_sentence_label`, 0 where the second segment follows (nsp) or the order is the text's own (sop), else 1,
         -100 where there is no pair; `row`; `length`. A pair is [CLS] A [SEP] B [SEP], no longer than its chunk.
         """
@@ -134,43 +139,42 @@ class Drawing:
             chance[:, i, :size] = rng.random((3, size))
         order, kind, other = chance
         free = ~self.special[ids] & (ids != self.mask_id).all(axis=1, keepdims=True)
-        budgets = np.maximum(np.rint(self.mask_probability * free.sum(axis=1)), free.any(axis=1)).astype(int)
         if self.whole_word:
-            chosen = self._whole_words(ids, free, budgets, order, kind)
+            mask_order = self._words_in_order(ids, free, order, kind)
         else:
-            ranks = np.where(free, order, 1.0).argsort(axis=1).argsort(axis=1)
-            chosen = ranks < budgets[:, None]
+            mask_order = np.where(free, np.where(free, order, 1.0).argsort(axis=1).argsort(axis=1) + 1, 0)
+        budgets = np.rint(self.mask_probability * free.sum(axis=1)).clip(min=1)
+        chosen = free & (mask_order <= budgets[:, None])
         labels = np.where(chosen, ids, -100)
         replaced = self.ordinary[(other * len(self.ordinary)).astype(int).clip(max=len(self.ordinary) - 1)]
         ids = np.where(chosen & (kind < 0.8), self.mask_id, np.where(chosen & (kind >= 0.9), replaced, ids))
         columns = {"input_ids": ids, "token_type_ids": types, "labels": labels}
         if not self.token_types:
             del columns["token_type_ids"]
+        if self.keep_order:
+            columns["mask_order"] = mask_order
         return {n: [row[:size].tolist() for row, size in zip(c, sizes, strict=True)] for n, c in columns.items()}
 
-    def _whole_words(self, ids: Integers, free: Flags, budgets: Integers, order: Floats, kind: Floats) -> Flags:
-        """The chosen tokens, (examples, tokens); sets `kind` to be the same for all tokens of a word.
+    def _words_in_order(self, ids: Integers, free: Flags, order: Floats, kind: Floats) -> Integers:
+        """`mask_order` of whole words, (examples, tokens); sets `kind` to be the same for all tokens of a word.
 
-        Words come in random order; one that is longer than the rest of the budget is skipped.
+        Words come in random order. A word is masked where at least half of it is within the number of tokens to mask,
+        so that on average this number is met; the first word always is.
         """
         begins = free & ~self.continuation[ids]
         begins[:, 1:] |= free[:, 1:] & ~free[:, :-1]
-        chosen = np.zeros_like(free)
-        for i, budget in enumerate(budgets.tolist()):
+        mask_order = np.zeros_like(ids)
+        for i in range(len(ids)):
             inside, heads = np.flatnonzero(free[i]), np.flatnonzero(begins[i])
-            word = np.searchsorted(heads, inside, side="right") - 1
-            sizes = np.bincount(word).tolist()
-            words = order[i, heads].argsort().tolist()
-            taken = []
-            for index in words:
-                if sizes[index] <= budget:
-                    taken.append(index)
-                    budget -= sizes[index]
-                if not budget:
-                    break
+            word = begins[i, inside].cumsum() - 1
+            words = order[i, heads].argsort()
+            sizes = np.bincount(word)[words]
+            needed = np.empty_like(words)
+            needed[words] = sizes.cumsum() - sizes // 2
+            needed[words[:1]] = 1
+            mask_order[i, inside] = needed[word]
             kind[i, inside] = kind[i, heads][word]
-            chosen[i, inside] = np.isin(word, taken or words[:1])  # one too long, where all are
-        return chosen
+        return mask_order
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,73 @@
+"""What changes in the course of a pretraining: the share of masked tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cases import DOCUMENTS, Case
+from datasets import Dataset
+from test_pretraining_data import made_documents, vocabulary
+from transformers import BertTokenizer
+
+from bertkit.encoding.padding import Collator
+from bertkit.models.bert.drawing import Drawing
+from bertkit.models.bert.pretraining_data import encode_documents
+from bertkit.models.bert.scheduled import fewer_masks
+from bertkit.tasks.pretraining import Pretraining
+
+FALLING = {"name": "pretraining", "mask_probability": {"start": 0.4, "end": 0.1}}
+
+
+def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("nsp", ["nsp", "none"])
+@pytest.mark.parametrize("more", [{}, {"whole_word": True}], ids=["tokens", "words"])
+def test_fewer_masks_are_those_that_the_lower_share_draws(nsp: Any, more: dict[str, Any]) -> None:
+    documents, words = made_documents(60)
+    tokenizer = BertTokenizer(vocab=vocabulary(words))
+    documents += ["a [MASK] b", "a b"]  # no masks of ours; one token at least
+    features = encode_documents(Dataset.from_dict({"text": documents}), tokenizer, 64, nsp=nsp)
+    indices = list(range(len(features)))[::-3]
+    collate = Collator.of(tokenizer, Pretraining.padding)
+    high = Drawing.of(tokenizer, nsp=nsp, mask_probability=0.5, keep_order=True, **more)
+    batch = collate(high(features, indices, 3, 4))
+    masked = []
+    for rate in (0.5, 0.3, 0.15, 0.01):
+        low = Drawing.of(tokenizer, nsp=nsp, mask_probability=rate, **more)
+        expected = collate(low(features, indices, 3, 4))
+        assert equal(fewer_masks(batch, rate), expected)
+        masked.append(int((expected["labels"] != -100).sum()))
+    assert masked == sorted(masked, reverse=True)
+    assert masked[0] > 10 * masked[-1] > 0
+
+
+def test_the_share_follows_the_progress_and_evaluation_has_the_last_one(tiny_encoder: Path) -> None:
+    falling = Case("falling", FALLING, {"text": DOCUMENTS})
+
+    def constant(share: float) -> Any:
+        return Case("constant", {**FALLING, "mask_probability": share}, {"text": DOCUMENTS}).task(tiny_encoder)
+
+    task = falling.task(tiny_encoder)
+    assert task.describe() == "masked tokens (40% to 10%), next sentences"
+    features = task.encode(falling.rows())
+    collate = Collator.of(task.tokenizer, task.padding)
+    batch = collate(task.examples(features, range(8), (1, 2)))
+    for progress, share in ((0.0, 0.4), (0.5, 0.25), (1.0, 0.1)):
+        expected = collate(constant(share).examples(features, range(8), (1, 2)))
+        assert equal(task.scheduled(batch, progress), expected)
+        assert equal(constant(share).scheduled(expected, progress), expected)
+    assert task.examples(features, range(8)) == constant(0.1).examples(features, range(8))
+
+
+def test_the_share_may_rise(tiny_encoder: Path) -> None:
+    rising = Case("rising", {**FALLING, "mask_probability": {"start": 0.1, "end": 0.4}}, {"text": DOCUMENTS})
+    task = rising.task(tiny_encoder)
+    features = task.encode(rising.rows())
+    batch = Collator.of(task.tokenizer, task.padding)(task.examples(features, range(8), (1, 2)))
+    first, last = (int((task.scheduled(batch, progress)["labels"] != -100).sum()) for progress in (0.0, 1.0))
+    assert first < last == int((batch["labels"] != -100).sum())
