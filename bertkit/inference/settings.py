@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bertkit.errors import ModelError, Problem
-from bertkit.models.encoder import Encoder
+from bertkit.models.encoder import Encoder, unused_positions
 from bertkit.models.untrusted import read_object
 from bertkit.sections import Batching
 from bertkit.tasks import TASKS
@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MIN_LENGTH = 8  # tokens of a window
-# Architectures whose first position is the padding token's id + 1, as RoBERTa's is: those before it are unused.
-AFTER_PADDING = frozenset(
-    "camembert data2vec-text ibert lilt longformer luke mpnet roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl "
-    "xmod".split()
-)
 
 
 class Settings(BaseModel):
@@ -81,8 +76,8 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
         what = f"its tokenizer has token ids up to {last:,}, but the model has embeddings for {rows:,}"
         raise ModelError(Problem(folder, what, "Tokenizer and weights belong to different models."))
     try:
-        unused = int(config.get("pad_token_id", 1)) + 1 if config.get("model_type") in AFTER_PADDING else 0
-        limit = int(min(int(config.get("max_position_embeddings", 512)) - unused, tokenizer.model_max_length))
+        positions = int(config.get("max_position_embeddings", 512)) - unused_positions(config)
+        limit = int(min(positions, tokenizer.model_max_length))
     except (TypeError, ValueError, OverflowError) as error:
         what = f"max_position_embeddings, pad_token_id or model_max_length is not a number of tokens: {error}"
         raise ModelError(Problem(folder, what)) from error

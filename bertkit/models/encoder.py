@@ -6,7 +6,7 @@ import copy
 import importlib.util
 import logging
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,12 @@ EXECUTION = {
     "_attn_implementation": None,
 }
 
+# Architectures whose first position is the padding token's id + 1, as RoBERTa's is: those before it are unused.
+AFTER_PADDING = frozenset(
+    "camembert data2vec-text ibert lilt longformer luke mpnet roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl "
+    "xmod".split()
+)
+
 
 @dataclass(frozen=True)
 class Encoder:
@@ -54,6 +60,11 @@ class Encoder:
     origin: str  # "folder", "hub" or "package"; "config" where it is new
     revision: str | None = None  # the commit, where it comes from the Hub
     config: PretrainedConfig | None = None  # of a new encoder; otherwise the folder has it
+
+
+def unused_positions(config: Mapping[str, Any]) -> int:
+    """The number of positions before that of the first token, by a config.json."""
+    return int(config.get("pad_token_id", 1)) + 1 if config.get("model_type") in AFTER_PADDING else 0
 
 
 def resolve_encoder(spec: ModelSpec) -> Encoder:

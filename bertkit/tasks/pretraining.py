@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, final
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit.cache import cache_root
 from bertkit.data.schema import Answer, Column, Finding, Schema
@@ -53,6 +53,14 @@ class PretrainingOptions(TaskOptions):
     short_sequences: Annotated[float, Field(ge=0, le=1)] = Field(
         0.1, description="Share of examples that are made shorter than max_length on purpose."
     )
+    packing: bool = Field(False, description="Pack documents into rows of max_length; needs `nsp: none`.")
+
+    @field_validator("packing")
+    @classmethod
+    def _without_pairs(cls, given: bool, info: ValidationInfo) -> bool:
+        if given and info.data.get("nsp") != "none":
+            raise ValueError("packed rows hold no pairs of sentences: write nsp: none, or remove it")
+        return given
 
 
 @final
@@ -75,7 +83,7 @@ class Pretraining(Task[PretrainingOptions]):
         special_tokens=True,  # `encode` splits all but the mask
     )
     chunk_size = 256
-    padding: ClassVar[Mapping[str, int]] = {"labels": -100, "mask_order": 0}
+    padding: ClassVar[Mapping[str, int]] = {"labels": -100, "mask_order": 0, "position_ids": 0}
 
     # --- from a recipe, or from a model not trained by bertkit
 
@@ -117,8 +125,13 @@ class Pretraining(Task[PretrainingOptions]):
         return encode_documents(rows, self.tokenizer, self.max_length, cache=cache, **fields)
 
     def features(self, rows: Dataset) -> Dataset:
-        """They are on disk already."""
-        return self.encode(rows)
+        """They are on disk already; packed on request."""
+        chunks = self.encode(rows)
+        if not self.options.packing:
+            return chunks
+        from bertkit.models.bert.packing import pack_chunks
+
+        return pack_chunks(chunks, self.max_length, self._drawing.mask_id)
 
     def examples(
         self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
@@ -157,18 +170,25 @@ class Pretraining(Task[PretrainingOptions]):
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         """Our BERT where the encoder is one; else transformers' masked language model, which knows no pairs."""
         from bertkit.models.bert.bert import load_for_pretraining
+        from bertkit.models.bert.packing import check_packing
 
-        return load_for_pretraining(encoder, pairs=self.options.nsp != "none", new_head=new_head)
+        model = load_for_pretraining(encoder, pairs=self.options.nsp != "none", new_head=new_head)
+        if self.options.packing and new_head:
+            check_packing(model, self._drawing)
+        return model
 
     def forward(self, model: Any, batch: Batch) -> Any:
         """Outputs whose vocabulary logits are those of the chosen positions, `(chosen, vocab)`."""
         from transformers import PreTrainedModel
 
         from bertkit.models.bert.bert_config import MODEL_TYPES
+        from bertkit.models.bert.packing import packed_inputs
 
         inputs = {name: batch[name] for name in self.tokenizer.model_input_names if name in batch}
         chosen = self.chosen(batch)
         alone: Any = next(each for each in model.modules() if isinstance(each, PreTrainedModel))  # within DDP or LoRA
+        if "position_ids" in batch:
+            inputs |= packed_inputs(alone.config, batch["position_ids"])
         if alone.config.model_type in MODEL_TYPES:
             return model(**inputs, position=chosen)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, final
 
@@ -77,7 +78,9 @@ class TaskTrainer(StepTrainer):
         )
 
     def located(self, indices: Sequence[int]) -> Sequence[str]:
-        return [self.locate(row) for row in sorted(set(self.features[indices]["row"]))]
+        columns = self.features[indices]
+        rows = chain(*columns["rows"]) if "rows" in columns else columns["row"]  # several in each, where packed
+        return [self.locate(row) for row in sorted(set(rows))]
 
     def divided(self, batch: Batch) -> Iterator[Batch]:
         return split_batch(batch, self.parts)

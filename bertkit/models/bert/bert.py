@@ -52,8 +52,10 @@ class BertEmbeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None, start: int = 0) -> Tensor:
-        """start: the position of the first token."""
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor | None, start: int = 0, position_ids: Tensor | None = None
+    ) -> Tensor:
+        """start: the position of the first token. position_ids: of every token, `(batch, length)`."""
         end = start + input_ids.shape[1]
         positions = self.position_embeddings.weight  # (max_position_embeddings, hidden)
         if end > len(positions):
@@ -63,7 +65,8 @@ class BertEmbeddings(nn.Module):
             segments = self.token_type_embeddings.weight[0]  # (hidden,)
         else:
             segments = self.token_type_embeddings(token_type_ids)  # (batch, length, hidden)
-        x = self.word_embeddings(input_ids) + segments + positions[start:end]  # (batch, length, hidden)
+        places = positions[start:end] if position_ids is None else F.embedding(position_ids, positions)
+        x = self.word_embeddings(input_ids) + segments + places  # (batch, length, hidden)
         return cast(Tensor, self.dropout(self.LayerNorm(x)))
 
 
@@ -336,11 +339,13 @@ class BertModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
         return_dict: bool = True,
     ) -> BaseModelOutputWithPooling:
-        """Ids, mask (1 where there is text; None: everywhere) and segments (None: all 0), each `(batch, length)`.
+        """Ids, mask (1 where there is text; None: everywhere), segments (None: all 0) and positions (None: from 0 on),
+        each `(batch, length)`.
 
         A mask by pairs of tokens, `(batch, 1 or heads, length, length)`, integer or bool, has a 1 where a token (third
         axis) may attend to another (last axis). A float mask of this shape, which transformers adds to the scores, is
@@ -353,7 +358,7 @@ class BertModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         """
         heads = self.config.num_attention_heads
         mask = None if attention_mask is None else read_mask(attention_mask, heads, input_ids)
-        x = self.embeddings(input_ids, token_type_ids)  # (batch, length, hidden)
+        x = self.embeddings(input_ids, token_type_ids, position_ids=position_ids)  # (batch, length, hidden)
         states, attentions = self.encoder(x, mask, output_attentions)
         return BaseModelOutputWithPooling(
             last_hidden_state=states[-1],
@@ -392,6 +397,7 @@ class BertForPreTraining(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
         position: Tensor | None = None,
         labels: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
@@ -407,7 +413,9 @@ class BertForPreTraining(BertPreTrainedModel):  # type: ignore[no-untyped-call]
         Returns `prediction_logits`, `(chosen, vocab)`, or `(batch, length, vocab)` for all;
         `seq_relationship_logits`, `(batch, 2)`; and `loss`, the sum of the mean cross-entropies of what has labels.
         """
-        made = self.bert(input_ids, attention_mask, token_type_ids, output_attentions, output_hidden_states)
+        made = self.bert(
+            input_ids, attention_mask, token_type_ids, position_ids, output_attentions, output_hidden_states
+        )
         x = made.last_hidden_state  # (batch, length, hidden)
         if position is None and labels is not None:
             position = labels != IGNORED

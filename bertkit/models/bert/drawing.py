@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -89,16 +90,16 @@ class Drawing:
     def __call__(self, features: Dataset, indices: Sequence[int], seed: int, epoch: int) -> dict[str, list[Any]]:
         """Examples: each a pure function of (seed, epoch, index) and the features, whatever else is drawn.
 
-        features: of `encode_documents`; they are read faster in the format `arrow`.
+        features: of `encode_documents` or `pack_chunks`; they are read faster in the format `arrow`.
         Columns: `input_ids`, `token_type_ids` and `labels` (tokens,), -100 where nothing is to be predicted; with
         keep_order `mask_order` (tokens,), for each token the number of masked tokens of the example from which on it is
-        one of them, 0 for tokens that never are;
+        one of them, 0 for tokens that never are; of packed features `position_ids` (tokens,), from 0 in each chunk;
         `next_sentence_label`, 0 where the second segment follows (nsp) or the order is the text's own (sop), else 1,
         -100 where there is no pair; `row`; `length`. A pair is [CLS] A [SEP] B [SEP], no longer than its chunk.
         """
         arrow = features if features.format["type"] == "arrow" else features.with_format("arrow")
         rngs = [np.random.default_rng((seed, epoch, int(index))) for index in indices]
-        chunks = _Chunks.take(arrow, indices)
+        chunks = Chunks.take(arrow, indices)
         bounds = [self._bound(chunks, i, rng) for i, rng in enumerate(rngs)]
         turned = [bound > 0 and rng.random() < 0.5 for bound, rng in zip(bounds, rngs, strict=True)]
         sizes = np.diff(chunks.bounds).tolist()
@@ -110,16 +111,26 @@ class Drawing:
             pair = [ids[:bound], unrelated.get(i, ids[bound:])] if bound else [ids]
             segments.append(pair[::-1] if turned[i] and self.nsp == "sop" else pair)
             labels.append(int(turned[i] if self.nsp == "sop" else i in unrelated) if bound else -100)
+        packed = "rows" in arrow.column_names
+        if packed:
+            parts = [np.diff(chunks.ends[first : last + 1]) for first, last in pairwise(chunks.first.tolist())]
+            segments = [[self._joined(ids, sizes)] for (ids,), sizes in zip(segments, parts, strict=True)]
         columns = self._masked(segments, rngs)
+        if packed:
+            columns["position_ids"] = [np.concatenate([np.arange(n + 2) for n in sizes]).tolist() for sizes in parts]
         lengths = list(map(len, columns["input_ids"]))
         return {**columns, "next_sentence_label": labels, "row": chunks.rows.tolist(), "length": lengths}
 
-    def _bound(self, chunks: _Chunks, index: int, rng: np.random.Generator) -> int:
+    def _bound(self, chunks: Chunks, index: int, rng: np.random.Generator) -> int:
         """Tokens of the first segment; 0 where there is only one segment."""
         first, last = chunks.first[index], chunks.first[index + 1]
         if self.nsp == "none" or last - first < 2:
             return 0
         return int(chunks.ends[rng.integers(first + 1, last)] - chunks.ends[first])
+
+    def _joined(self, ids: Integers, sizes: Integers) -> Integers:
+        """Chunks of these sizes with special tokens between them."""
+        return np.insert(ids, np.repeat(sizes.cumsum()[:-1], 2), [self.sep_id, self.cls_id] * (len(sizes) - 1))
 
     def _masked(
         self, segments: Sequence[Sequence[Integers]], rngs: Sequence[np.random.Generator]
@@ -178,7 +189,7 @@ class Drawing:
 
 
 @dataclass(frozen=True, eq=False)
-class _Chunks:
+class Chunks:
     """Some chunks end to end. Chunk i has ids[bounds[i]:bounds[i + 1]] and the sentences first[i] to first[i + 1]."""
 
     ids: Integers  # (tokens,)
@@ -189,7 +200,7 @@ class _Chunks:
     documents: Integers  # (chunks,)
 
     @classmethod
-    def take(cls, arrow: Dataset, indices: Sequence[int] | Integers) -> _Chunks:
+    def take(cls, arrow: Dataset, indices: Sequence[int] | Integers) -> Chunks:
         table = arrow[[int(index) for index in indices]]
         ids, sentences = (table.column(name).combine_chunks() for name in ("input_ids", "sentences"))
         rows, documents = (table.column(name).to_numpy() for name in ("row", "document"))
@@ -199,7 +210,7 @@ class _Chunks:
 
 
 def _unrelated(
-    arrow: Dataset, chunks: _Chunks, rooms: Mapping[int, int], rngs: Sequence[np.random.Generator], mask_id: int
+    arrow: Dataset, chunks: Chunks, rooms: Mapping[int, int], rngs: Sequence[np.random.Generator], mask_id: int
 ) -> dict[int, Integers]:
     """For chunks with room for so many tokens: sentences of a document of another text, if any was drawn."""
     found: dict[int, Integers] = {}
@@ -208,7 +219,7 @@ def _unrelated(
         if not left:
             break
         drawn = np.concatenate([rngs[i].integers(len(arrow), size=CANDIDATES) for i in left])
-        others = _Chunks.take(arrow, drawn)
+        others = Chunks.take(arrow, drawn)
         allowed = others.documents != np.repeat(chunks.documents[left], CANDIDATES)
         allowed &= ~np.logical_or.reduceat(others.ids == mask_id, others.bounds[:-1])
         room = np.repeat([rooms[i] for i in left], CANDIDATES)
@@ -221,7 +232,7 @@ def _unrelated(
 
 
 def _fitting(
-    others: _Chunks, allowed: Flags, room: Integers, left: Sequence[int], rngs: Sequence[np.random.Generator]
+    others: Chunks, allowed: Flags, room: Integers, left: Sequence[int], rngs: Sequence[np.random.Generator]
 ) -> list[tuple[int, int, int]]:
     """(example, start, end) of the run of whole sentences that best fills its room, so that neither its length nor a
     cut distinguishes it from a real one; where no sentence is short enough, of a part of one.
