@@ -192,4 +192,10 @@ DRAWN = [
     Case("mlm", {"name": "pretraining", "nsp": "none"}, {"text": DOCUMENTS}),
     Case("mlm-nsp", {"name": "pretraining"}, {"text": DOCUMENTS}),
     Case("mlm-sop-words", {"name": "pretraining", "nsp": "sop", "whole_word": True}, {"text": DOCUMENTS}),
+    Case(
+        "mlm-packed",
+        {"name": "pretraining", "nsp": "none", "packing": True, "mask_probability": {"start": 0.4, "end": 0.2}},
+        {"text": DOCUMENTS},
+        max_length=64,
+    ),
 ]

@@ -8,19 +8,23 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from cases import DOCUMENTS, Case, encoder
+from cases import DRAWN
 from datasets import Dataset
+from pydantic import ValidationError
+from steps import arguments
+from steps import made as made_trainer
 from test_pretraining_data import made_documents, vocabulary
 from transformers import BertTokenizer
 
-from bertkit.encoding.padding import Collator
 from bertkit.errors import ModelError
+from bertkit.models.bert import packing
 from bertkit.models.bert.bert import BertForMaskedLM
 from bertkit.models.bert.bert_config import BertConfig
 from bertkit.models.bert.drawing import Drawing
 from bertkit.models.bert.packing import check_packing, pack_chunks, packed_inputs
 from bertkit.models.bert.pretraining_data import encode_documents
-from bertkit.tasks.pretraining import Pretraining
+from bertkit.models.encoder import load_tokenizer
+from bertkit.tasks.pretraining import PretrainingOptions
 
 LENGTH = 64
 SMALL = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
@@ -160,3 +164,40 @@ def test_a_packed_document_has_the_outputs_and_gradients_that_it_has_alone(famil
     assert torch.equal(other[0, :20], packed[0, :20])
     assert torch.equal(other[0, 27:57], packed[0, 27:57])
     assert not torch.equal(other[0, 20:27], packed[0, 20:27])
+
+
+def test_an_architecture_that_mixes_packed_documents_is_refused(
+    tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawing = Drawing.of(load_tokenizer(tiny_encoder), nsp="none")
+    fields = {**SMALL, "vocab_size": 42}
+    with pytest.raises(ModelError, match=r"task\.packing: a deberta-v2 cannot read packed rows: "):
+        check_packing(transformers.DebertaV2ForMaskedLM(transformers.DebertaV2Config(**fields)), drawing)
+    model = transformers.ElectraForMaskedLM(transformers.ElectraConfig(**fields))
+    model.train()
+    check_packing(model, drawing)
+    assert model.training
+    for dropped in ("position_ids", "attention_mask"):
+
+        def partial(*given: Any, dropped: str = dropped) -> dict[str, Any]:
+            return {name: value for name, value in packed_inputs(*given).items() if name != dropped}
+
+        monkeypatch.setattr(packing, "packed_inputs", partial)
+        with pytest.raises(ModelError, match="its outputs for a text depend on the other texts of the row"):
+            check_packing(model, drawing)
+
+
+def test_packing_is_refused_with_pairs() -> None:
+    with pytest.raises(ValidationError, match="write nsp: none"):
+        PretrainingOptions.model_validate({"name": "pretraining", "packing": True})
+
+
+def test_documents_of_a_packed_row_are_all_named(tiny_encoder: Path, tmp_path: Path) -> None:
+    case = DRAWN[-1]
+    trainer = made_trainer(case, tiny_encoder, arguments(tmp_path, 2, 1))
+    assert len(trainer.features) < len(case.rows())
+    assert trainer.located(range(len(trainer.features))) == [f"row {row}" for row in range(1, 9)]
+    task = case.task(tiny_encoder)
+    findings = [finding.what for finding in task.check(task.features(case.rows()), "train")]
+    assert len(findings) == 1
+    assert "examples" in findings[0]

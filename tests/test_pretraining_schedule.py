@@ -9,14 +9,20 @@ import pytest
 import torch
 from cases import DOCUMENTS, Case
 from datasets import Dataset
+from test_pretraining import recipe
 from test_pretraining_data import made_documents, vocabulary
+from test_resume import killed, last
 from transformers import BertTokenizer
 
 from bertkit.encoding.padding import Collator
 from bertkit.models.bert.drawing import Drawing
 from bertkit.models.bert.pretraining_data import encode_documents
 from bertkit.models.bert.scheduled import fewer_masks
-from bertkit.tasks.pretraining import Pretraining
+from bertkit.recipe.recipe import Recipe
+from bertkit.tasks.pretraining import Pretraining, PretrainingOptions
+from bertkit.training.train import train
+
+__all__ = ["recipe"]  # a fixture
 
 FALLING = {"name": "pretraining", "mask_probability": {"start": 0.4, "end": 0.1}}
 
@@ -71,3 +77,17 @@ def test_the_share_may_rise(tiny_encoder: Path) -> None:
     batch = Collator.of(task.tokenizer, task.padding)(task.examples(features, range(8), (1, 2)))
     first, last = (int((task.scheduled(batch, progress)["labels"] != -100).sum()) for progress in (0.0, 1.0))
     assert first < last == int((batch["labels"] != -100).sum())
+
+
+def test_resumed_in_the_middle_of_a_schedule_it_is_the_run_that_was_never_stopped(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    share = {"start": 0.5, "end": 0.1}
+    options = {"name": "pretraining", "nsp": "none", "packing": True, "mask_probability": share}
+    training = {**recipe.training, "num_train_epochs": 12, "per_device_train_batch_size": 2}
+    task = PretrainingOptions.model_validate(options)
+    changed = recipe.model_copy(update={"task": task, "training": training, "verify": False, "explain": False})
+    whole = train(changed, tmp_path / "whole")
+    run = killed(changed, tmp_path / "killed", at=10)
+    assert last(train(changed, run.folder, resume=True)) == last(whole)
+    assert (run.model / "model.safetensors").read_bytes() == (whole.model / "model.safetensors").read_bytes()

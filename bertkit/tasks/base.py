@@ -150,13 +150,6 @@ class Task(ABC, Generic[O]):
         columns: dict[str, list[Any]] = features[indices]
         return columns
 
-    def scheduled(self, batch: Batch, progress: float) -> Batch:
-        """A micro-batch as it is trained on at this progress of the training, from 0 to 1. Default: unchanged.
-
-        For what changes in the course of a training, such as the share of masked tokens.
-        """
-        return batch
-
     def units(self, features: Dataset) -> np.ndarray[Any, Any]:
         """For each feature, the unit that must not be split between batches. Default: the feature itself."""
         return np.arange(len(features))
