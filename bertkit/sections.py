@@ -138,6 +138,9 @@ class TrainingKeys(Section):
         None, gt=0, description="With optim: muon, of the weight matrices of the layers. null: learning_rate."
     )
     muon_momentum: float = Field(0.95, ge=0, lt=1, description="With optim: muon, of the same matrices.")
+    ema: float | None = Field(
+        None, gt=0, lt=1, description="Decay of the moving average of the weights that is evaluated and saved."
+    )
 
 
 class EarlyStopping(Section):

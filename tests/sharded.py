@@ -173,17 +173,25 @@ def with_shares(folder: Path, room: Path, out: Path) -> None:
     several(2, out / "fsdp, 2", two)
 
 
-def with_a_teacher(folder: Path, room: Path, out: Path) -> None:
-    """The same students by one process and by two, whose teacher is asked before training, or along with it."""
+def trained(folder: Path, room: Path, out: Path) -> None:
+    """The same models by one process and by two: averaged weights, Muon, and students.
+
+    Their teacher is asked before training, or along with it.
+    """
     teacher = f"distillation={{teacher: '{out}/fsdp, 1/written', alpha: 0.7}}"
-    for name, more in (("before", ()), ("along", ("distillation.hidden=true",))):
+    for name, more in (
+        ("teacher before", (teacher,)),
+        ("teacher along", (teacher, "distillation.hidden=true")),
+        ("average", ("training.ema=0.6",)),
+        ("muon", ("training.optim=muon", "training.learning_rate=1e-2")),
+    ):
         for count in (1, 2):
-            what = f"teacher {name}, {count}"
+            what = f"{name}, {count}"
 
             def run(rank: int, count: int = count, more: tuple[str, ...] = more, what: str = what) -> None:
                 os.environ["BERTKIT_CACHE"] = str(out / what / "cache")
                 size = f"training.per_device_train_batch_size={8 // count}"
-                recipe = small.recipe(room / f"{what} {rank}", folder, teacher, *more, size, "training.bf16=false")
+                recipe = small.recipe(room / f"{what} {rank}", folder, *more, size, "training.bf16=false")
                 logging.basicConfig(level=logging.INFO)
                 train(recipe, out / what / "written")
 
@@ -201,7 +209,7 @@ def program(folder: Path, out: Path) -> None:
         several(count, out / f"bf16, {count}", answers(room, out / f"bf16, {count}", NAMES, "bf16"))
     commands(room, out)
     with_shares(folder, room, out)
-    with_a_teacher(folder, room, out)
+    trained(folder, room, out)
 
 
 if __name__ == "__main__":

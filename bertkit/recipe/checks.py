@@ -173,9 +173,9 @@ def _training_rules(
         *((not muon and training.get(key, field.default) != field.default, f"training.{key}",
            "has no effect without `optim: muon`", "remove it, or write optim: muon")
           for key, field in TrainingKeys.model_fields.items() if key.startswith("muon_")),
-        *((muon and training.get(key), f"training.{key}",
-           "divides the weights between processes, which optim: muon does not support", "remove one of the two")
-          for key in ("fsdp", "deepspeed")),
+        *((used and training.get(key), f"training.{key}",
+           f"divides the weights between processes, which {name} does not support", "remove one of the two")
+          for key in ("fsdp", "deepspeed") for name, used in (("optim: muon", muon), ("ema", training.get("ema")))),
         (peft and freeze, "freeze", "`peft` already freezes the whole encoder", "remove `freeze` or `peft`"),
     )  # fmt: skip
 

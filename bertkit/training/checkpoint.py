@@ -29,7 +29,7 @@ class CheckpointTrainer(Trainer):
     """
 
     def checkpoint_files(self) -> dict[str, Any]:
-        """More files of a checkpoint: name -> JSON."""
+        """More files of a checkpoint: name -> JSON, or of a .safetensors file, its tensors."""
         return {}
 
     @property
@@ -58,7 +58,10 @@ class CheckpointTrainer(Trainer):
             self.state.stateful_callbacks = {type(c).__name__: c.state() for c in stateful}  # type: ignore[assignment]
             self.state.save_to_json(str(aside / "trainer_state.json"))
             for name, content in self.checkpoint_files().items():
-                write_json(aside / name, content)
+                if name.endswith(".safetensors"):
+                    save_file(content, aside / name)
+                else:
+                    write_json(aside / name, content)
             publish(aside, parent / f"checkpoint-{self.state.global_step}")
             self._remove_old(parent)
 

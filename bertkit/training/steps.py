@@ -8,10 +8,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from datasets import Dataset
+from safetensors.torch import load_file
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
@@ -20,12 +22,14 @@ from bertkit.evaluation.intervals import Scores
 from bertkit.models.cpu_kernels import faster, memory_kept
 from bertkit.tasks.base import Batch
 from bertkit.training.arguments import Arguments
+from bertkit.training.averaging import AveragedWeights
 from bertkit.training.batching import EpochLoader
 from bertkit.training.callbacks import Profile
 from bertkit.training.checkpoint import CheckpointTrainer
 from bertkit.training.optimizers import MuonWith, layer_matrices
 
 BOUNDED_EVERY = 50  # steps, after which kept memory is looked at
+UNAVERAGED = "unaveraged.safetensors"  # in a checkpoint, whose model has the averaged weights
 MAX_ROWS_SHOWN = 64  # rows of a step that a message names
 
 
@@ -78,8 +82,8 @@ class StepTrainer(CheckpointTrainer, ABC):
         super().__init__(
             model=model, args=args, train_dataset=features, eval_dataset=validation, callbacks=list(callbacks)
         )
-        if self._sharded and args.muon:
-            what = "FSDP and DeepSpeed divide the weights between processes, which optim: muon does not support"
+        if self._sharded and (args.muon or args.ema):
+            what = "FSDP and DeepSpeed divide the weights between processes, which muon and ema do not support"
             raise RecipeError(Problem("training", what, "Start it with torchrun alone."))
         self.remove_callback(PrinterCallback)  # Progress reports instead
         self.learner = learner
@@ -88,6 +92,7 @@ class StepTrainer(CheckpointTrainer, ABC):
         if profile:  # a profile that is no callback measures nothing
             self.add_callback(profile)
 
+    average: AveragedWeights | None = None
     batches: Any  # the batch sampler of the training, once there is one
     bound_memory: Callable[[], None]  # while it trains
     progress: float  # of the training, from 0 to 1, at the beginning of the current step
@@ -138,7 +143,40 @@ class StepTrainer(CheckpointTrainer, ABC):
                     group["params"] = [p for p in group["params"] if p not in fast]
                     own = {"params": chosen, "lr": group["lr"] * factor, "weight_decay": 0.0}
                     optimizer.add_param_group({**group, **own})
+        if self.args.ema:
+            self.average = AveragedWeights(trained, self.args.ema)
+            optimizer.register_step_post_hook(self.average.update)
         return optimizer
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within the block the model has the averaged weights, if there are any."""
+        if self.average:
+            self.average.swap()
+        try:
+            yield
+        finally:
+            if self.average:
+                self.average.swap()
+
+    def _evaluate(self, *given: Any, **named: Any) -> Any:
+        with self.averaged():
+            return super()._evaluate(*given, **named)
+
+    def _finalize_training(self, *given: Any, **named: Any) -> Any:
+        if self.average:
+            self.average.swap()  # for good; the best checkpoint, which has the average too, may be loaded after this
+        return super()._finalize_training(*given, **named)  # type: ignore[no-untyped-call]
+
+    def checkpoint_files(self) -> dict[str, Any]:
+        return {UNAVERAGED: self.average.model.state_dict()} if self.average else {}
+
+    def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint_folder)
+        file = Path(checkpoint_folder or "", UNAVERAGED)
+        if self.average and checkpoint_folder and file.is_file():
+            self.average.model.load_state_dict(load_file(file))
+            self.average.swap()
 
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
@@ -218,5 +256,6 @@ class StepTrainer(CheckpointTrainer, ABC):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self.profile.switch("saving")
-        super()._save_checkpoint(model, trial)
+        with self.averaged():
+            super()._save_checkpoint(model, trial)
         self.profile.switch("other")

@@ -148,7 +148,7 @@ class TaskTrainer(StepTrainer):
         return self.tell({name: scores[name] for name in scores if "/" not in name or name == best}, metric_key_prefix)
 
     def checkpoint_files(self) -> dict[str, Any]:
-        return {DIVISION: {"parts": self.parts}} if self.divide else {}
+        return super().checkpoint_files() | ({DIVISION: {"parts": self.parts}} if self.divide else {})
 
 
 def out_of_memory(error: Exception) -> bool:
