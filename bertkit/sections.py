@@ -40,7 +40,7 @@ class ModelSpec(Section):
 
     name: Text | None = Field(None, description="A Hub id, or a folder with weights, config and tokenizer.")
     config: Text | Annotated[dict[str, Any], Field(min_length=1)] | None = Field(
-        None, description="Random weights: tiny, mini, small, medium, base, large; or BertConfig's fields."
+        None, description="Random weights: a preset, such as mini (BERT) or modernbert-mini; or a config's fields."
     )
     tokenizer: Text | None = Field(
         None, description="With `config`: a Hub id, a folder with a tokenizer, or sample:NAME."
@@ -51,8 +51,10 @@ class ModelSpec(Section):
     @property
     def title(self) -> str:
         """The model's name for people."""
-        new = self.config if isinstance(self.config, str) else (self.config or {}).get("preset")
-        return self.name or f"a new BERT{f'-{new}' if new else ''}"
+        given = {"preset": self.config} if isinstance(self.config, str) else self.config or {}
+        kind, preset = str(given.get("model_type", "bert")), str(given.get("preset", ""))
+        of_bert = "-".join(filter(None, ["BERT" if kind == "bert" else kind, preset]))
+        return self.name or f"a new {preset if '-' in preset else of_bert}"
 
 
 class DataSpec(Section):

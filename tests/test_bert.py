@@ -107,7 +107,7 @@ def test_the_page_has_these_numbers_and_fields() -> None:
     written = {name: [int(cell.replace(",", "")) for cell in cells] for name, *cells in rows}
     sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads")
     assert written == {n: [*(bert.PRESETS[n][s] for s in sizes), *counts] for n, counts in PARAMETERS.items()}
-    fields = re.findall(r"^\| `(\w+)` \| (\S*) ?\|", page.partition("## Options")[2], re.M)
+    fields = re.findall(r"^\| `(\w+)` \| (\S*) ?\|", page.partition("## Options")[2].partition("\n## ")[0], re.M)
     defaults = {name: default.strip("`") for name, default in fields}
     own = {name: "" if f.is_required() else str(f.default) for name, f in Architecture.model_fields.items()}
     assert defaults == own

@@ -61,6 +61,16 @@ class Encoder:
     revision: str | None = None  # the commit, where it comes from the Hub
     config: PretrainedConfig | None = None  # of a new encoder; otherwise the folder has it
 
+    @property
+    def model_type(self) -> str | None:
+        """What transformers calls the architecture. Raises ModelError where config.json cannot be read."""
+        return self.config.model_type if self.config else read_object(self.folder / "config.json").get("model_type")
+
+    def tokenizer(self, *, split_special_tokens: bool = True) -> PreTrainedTokenizerBase:
+        """See `load_tokenizer`. Of a new encoder without segments, it gives no token types."""
+        segments = self.config is None or "type_vocab_size" in self.config.to_dict()
+        return load_tokenizer(self.folder, split_special_tokens=split_special_tokens, token_types=segments)
+
 
 def unused_positions(config: Mapping[str, Any]) -> int:
     """The number of positions before that of the first token, by a config.json."""
@@ -86,18 +96,12 @@ def resolve_encoder(spec: ModelSpec) -> Encoder:
 
 
 def _new(spec: ModelSpec) -> Encoder:
-    from bertkit.models.bert import bert_config
+    from bertkit.models.new_config import new_config
 
     name = str(spec.tokenizer)
     of_sample = name.startswith(SAMPLE)
     folder = local_path(name) / "tokenizer" if of_sample else _located(name, spec.revision).folder
-    tokenizer = load_tokenizer(folder)
-    config = bert_config.config(
-        spec.config or {},
-        vocab_size=len(tokenizer),
-        pad_token_id=int(tokenizer.pad_token_id),
-        max_position_embeddings=max(512, spec.max_length),
-    )
+    config = new_config(spec.config or {}, load_tokenizer(folder), spec.max_length)
     return Encoder(spec.title, folder, "config", config=config)
 
 
@@ -131,21 +135,23 @@ def _packaged(name: str) -> Encoder | None:
 
 
 def load_tokenizer(
-    folder: Path, *, split_special_tokens: bool = True, exported: bool = False
+    folder: Path, *, split_special_tokens: bool = True, exported: bool = False, token_types: bool = True
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder. split_special_tokens: whether `[SEP]` in a text is text, or the special token.
 
-    exported: whether `export` wrote the folder, so that torch need not be imported.
+    exported: whether `export` wrote the folder, so that torch need not be imported. token_types: false where the model
+    does not read them.
     Raises ModelError where there is none, and on what bertkit does not support: a tokenizer written in Python, one
     without a padding token, padding on the left.
     """
     from transformers import PreTrainedTokenizerFast
 
     vet(folder, tokenizer=True)
+    inputs = {} if token_types else {"model_input_names": ["input_ids", "attention_mask"]}
     fix = "The folder needs tokenizer.json and tokenizer_config.json."
     with _one_problem("model.name", f"no tokenizer could be loaded from {folder}", fix):
         tokenizer: PreTrainedTokenizerBase = _tokenizer_class(folder, exported).from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, split_special_tokens=split_special_tokens
+            folder, local_files_only=True, trust_remote_code=False, split_special_tokens=split_special_tokens, **inputs
         )
         words = len(tokenizer) - len(tokenizer.all_special_ids)  # recurses endlessly where a token names itself
     if words <= 0:  # transformers makes an empty one where there are no files

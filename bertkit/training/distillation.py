@@ -73,9 +73,12 @@ def find_teacher(spec: Distillation, task: Task) -> Teacher:
                 what = f"{option} {verb} {_listed(theirs)}, the student's {verb} {_listed(ours)}"
                 problems.append(Problem(WHERE, what, f"Write  task: {{{option}: …}}  with the teacher's value."))
     ours, theirs = (each.tokenizer for each in (task, predictor.task))
-    if ours.get_vocab() != theirs.get_vocab() or ours.model_input_names != theirs.model_input_names:
+    if ours.get_vocab() != theirs.get_vocab():
         what = f"its vocabulary ({len(theirs):,} tokens) differs from the student's ({len(ours):,})"
         problems.append(Problem(WHERE, what, "Use a student with the teacher's vocabulary."))
+    elif more := {*theirs.model_input_names} - {*ours.model_input_names}:
+        what = f"it reads {', '.join(sorted(more))}, which the student does not read"
+        problems.append(Problem(WHERE, what, "Use a student of the teacher's architecture."))
     limit = resolve_max_length(Encoder(spec.teacher, folder, "folder"), theirs, None)
     if limit < task.max_length:
         what = f"it reads {limit} tokens, the student {task.max_length}"

@@ -27,7 +27,7 @@ from bertkit.inference.probe import check_token_types, padding_findings
 from bertkit.inference.runner import Runner
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.device import best_device, best_precision, resolve_precision
-from bertkit.models.encoder import Encoder, load_tokenizer, quiet_logger, resolve_encoder
+from bertkit.models.encoder import Encoder, quiet_logger, resolve_encoder
 from bertkit.models.trained_parts import freeze, with_lora
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import ANYWAY, Run, versions
@@ -98,7 +98,7 @@ def checked_job(recipe: Recipe, metrics: Sequence[Any] = ()) -> tuple[Job, list[
 def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tuple[Task, Data]:
     """The rows of every split, and the task with what they determine. metrics: the user's own, as in `dry_run`."""
     kind = get_task(recipe.task.name)
-    tokenizer = load_tokenizer(encoder.folder, split_special_tokens=not kind.schema.special_tokens)
+    tokenizer = encoder.tokenizer(split_special_tokens=not kind.schema.special_tokens)
     limit = resolve_max_length(encoder, tokenizer, recipe.model.max_length)
     data = sources.load(recipe.data, kind.schema_of(recipe.task), partial(kind.refine, recipe.task))
     if "validation" not in data.rows and (recipe.early_stopping or len(recipe.seeds) > 1):

@@ -29,7 +29,6 @@ from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 from bertkit.errors import ModelError, Problem
 from bertkit.models.bert.bert_config import MODEL_TYPES, PRESETS, BertConfig, config, read_config
 from bertkit.models.encoder import Encoder, load_model
-from bertkit.models.untrusted import read_object
 
 __all__ = ["PRESETS", "BertForMaskedLM", "BertForPreTraining", "BertModel", "config", "load", "load_for_pretraining"]
 
@@ -454,13 +453,12 @@ def mean_loss(logits: Tensor | None, labels: Tensor | None, label_smoothing: flo
 
 def load_for_pretraining(encoder: Encoder, *, pairs: bool, new_head: bool) -> transformers.PreTrainedModel:
     """Our BERT where the encoder is one; else transformers' masked language model. Raises ModelError on pairs there."""
-    kind = "bert" if encoder.config else read_object(encoder.folder / "config.json").get("model_type")
-    if kind in MODEL_TYPES:
+    if encoder.model_type in MODEL_TYPES:
         ours = BertForPreTraining if pairs else BertForMaskedLM
         own_config = None if encoder.config else read_config(encoder.folder)
         return load_model(encoder, ours, {}, new_head=new_head, own_config=own_config)
     if pairs:
-        what = f"{encoder.name!r} is a {kind}, which has no head for pairs of sentences"
+        what = f"{encoder.name!r} is a {encoder.model_type}, which has no head for pairs of sentences"
         raise ModelError(Problem("task.nsp", what, "Write  task: {name: pretraining, nsp: none}"))
     return load_model(encoder, transformers.AutoModelForMaskedLM, {}, new_head=new_head)
 

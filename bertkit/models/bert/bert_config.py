@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import transformers
 from huggingface_hub.dataclasses import strict
@@ -18,6 +18,7 @@ WHERE = "model.config"  # its place in a recipe
 PRE_NORM = "bertkit-pre-norm-bert"  # a model type that transformers does not have
 MODEL_TYPES = ("bert", PRE_NORM)  # of the models in `bert.py`
 Size = Annotated[int, Field(ge=1)]
+S = TypeVar("S", bound="Sizes")
 Probability = Annotated[float, Field(ge=0, lt=1)]
 # Those of transformers' ACT2FN that have been used between the two layers of a feed-forward network.
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2", "silu", "mish", "tanh"]
@@ -43,8 +44,8 @@ PRESETS: Mapping[str, Mapping[str, int]] = {
 }
 
 
-class Architecture(BaseModel):
-    """The architecture of a new BERT; names are `transformers.BertConfig`'s, except for `positions` and `norm`."""
+class Sizes(BaseModel):
+    """What every new encoder has; names are those of transformers' configs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -52,6 +53,19 @@ class Architecture(BaseModel):
     num_hidden_layers: Size
     num_attention_heads: Size = Field(description="Divides hidden_size.")
     intermediate_size: Size = Field(description="Width inside the feed-forward network.")
+
+    @field_validator("num_attention_heads")
+    @classmethod
+    def _divides(cls, heads: int, info: ValidationInfo) -> int:
+        hidden = info.data.get("hidden_size", heads)
+        if hidden % heads:
+            raise ValueError(f"hidden_size {hidden} is not a multiple of {heads} heads")
+        return heads
+
+
+class Architecture(Sizes):
+    """The architecture of a new BERT; names are `transformers.BertConfig`'s, except for `positions` and `norm`."""
+
     hidden_act: Activation = Field("gelu", description="Activation of the feed-forward network and of the MLM head.")
     hidden_dropout_prob: Probability = 0.1
     attention_probs_dropout_prob: Probability = 0.1
@@ -67,14 +81,6 @@ class Architecture(BaseModel):
     norm: Literal["post", "pre"] = Field(
         "post", description="pre: layer norm before each sublayer. Only bertkit opens such a model."
     )
-
-    @field_validator("num_attention_heads")
-    @classmethod
-    def _divides(cls, heads: int, info: ValidationInfo) -> int:
-        hidden = info.data.get("hidden_size", heads)
-        if hidden % heads:
-            raise ValueError(f"hidden_size {hidden} is not a multiple of {heads} heads")
-        return heads
 
     @field_validator("positions")
     @classmethod
@@ -136,30 +142,46 @@ def config(
 
     max_position_embeddings: where the fields leave it out. Raises ModelError with everything that is wrong.
     """
+    ids: dict[str, Any] = {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
+    found = checked(Architecture, PRESETS, preset_or_fields, ids, max_position_embeddings=max_position_embeddings)
+    kind = PreNormBertConfig if found.norm == "pre" else BertConfig
+    return kind(**found.model_dump(), **ids)
+
+
+def checked(
+    kind: type[S],
+    presets: Mapping[str, Mapping[str, int]],
+    preset_or_fields: str | Mapping[str, Any],
+    ids: Mapping[str, Any],
+    **defaults: int,
+) -> S:
+    """The fields of an architecture. ids: those of the tokenizer, `vocab_size` and `pad_token_id` among them.
+
+    defaults: of fields that neither the preset nor the given fields have. Raises ModelError with everything that is
+    wrong.
+    """
     given = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else dict(preset_or_fields)
-    presets = f"presets: {', '.join(PRESETS)}"
+    names = f"presets: {', '.join(presets)}"
     problems = [
         Problem(f"{WHERE}.{name}", "is given by the tokenizer", "remove it")
-        for name in ("vocab_size", "pad_token_id")
+        for name in ids
         if given.pop(name, None) is not None
     ]
-    if not 0 <= pad_token_id < vocab_size:
-        what = f"the padding token has id {pad_token_id}, the vocabulary {vocab_size} tokens"
+    if not 0 <= ids["pad_token_id"] < ids["vocab_size"]:
+        what = f"the padding token has id {ids['pad_token_id']}, the vocabulary {ids['vocab_size']} tokens"
         problems.append(Problem("tokenizer", what))
     preset = given.pop("preset", None)
-    if preset is not None and not (isinstance(preset, str) and preset in PRESETS):
-        meant = did_you_mean(preset, PRESETS) if isinstance(preset, str) else ""
-        problems.append(Problem(f"{WHERE}.preset", f"no preset {preset!r}{meant}", presets))
-        preset = next(iter(PRESETS))  # so that the other fields are checked too
-    fields = {"max_position_embeddings": max_position_embeddings, **PRESETS.get(preset or "", {}), **given}
-    for path, what, fix in validate(Architecture, fields):
-        hint = f"write it, or name a preset; {presets}" if what == "missing" else fix
+    if preset is not None and not (isinstance(preset, str) and preset in presets):
+        meant = did_you_mean(preset, presets) if isinstance(preset, str) else ""
+        problems.append(Problem(f"{WHERE}.preset", f"no preset {preset!r}{meant}", names))
+        preset = next(iter(presets))  # so that the other fields are checked too
+    fields = {**defaults, **presets.get(preset or "", {}), **given}
+    for path, what, fix in validate(kind, fields):
+        hint = f"write it, or name a preset; {names}" if what == "missing" else fix
         problems.append(Problem(".".join([WHERE, *map(str, path)]), what.removeprefix("Value error, "), hint))
     if problems:
         raise ModelError(problems)
-    found = Architecture.model_validate(fields)
-    kind = PreNormBertConfig if found.norm == "pre" else BertConfig
-    return kind(**found.model_dump(), vocab_size=vocab_size, pad_token_id=pad_token_id)
+    return kind.model_validate(fields)
 
 
 def read_config(folder: Path) -> BertConfig:

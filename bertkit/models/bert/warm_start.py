@@ -13,7 +13,6 @@ from bertkit.models.bert.bert import BertForMaskedLM
 from bertkit.models.bert.bert_config import BertConfig, read_config
 from bertkit.models.bert.transformer import EncoderDecoderModel, config
 from bertkit.models.encoder import Encoder, load_config, load_model
-from bertkit.models.untrusted import read_object
 
 
 def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -> EncoderDecoderModel:
@@ -23,14 +22,14 @@ def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -
     Raises ModelError where the encoder is neither, and as `load_model` does.
     """
     ids = {"decoder_start_token_id": start, "eos_token_id": end}
-    if encoder.config:
-        return EncoderDecoderModel(config(cast(BertConfig, encoder.config), **ids))
-    kind = read_object(encoder.folder / "config.json").get("model_type")
-    if kind == EncoderDecoderConfig.model_type:
+    if encoder.model_type == EncoderDecoderConfig.model_type:
         return _saved(encoder, ids, new_head)
-    if kind != "bert":
-        what = f"{encoder.name!r} is a {kind}, and both halves of this model are BERTs"
-        raise ModelError(Problem("model.name", what, "Name a BERT, such as google-bert/bert-base-uncased."))
+    if isinstance(encoder.config, BertConfig):
+        return EncoderDecoderModel(config(encoder.config, **ids))
+    if encoder.model_type != "bert":
+        what = f"{encoder.name!r} is a {encoder.model_type}, and both halves of this model are BERTs"
+        where = "model.config" if encoder.config else "model.name"
+        raise ModelError(Problem(where, what, "Name a BERT, such as google-bert/bert-base-uncased."))
     own_config = read_config(encoder.folder)
     found = load_model(encoder, BertForMaskedLM, {}, new_head=new_head, own_config=own_config)
     model = EncoderDecoderModel(config(own_config, **ids))

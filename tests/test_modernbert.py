@@ -1,0 +1,326 @@
+"""A new ModernBERT from a config: what is configured, and that everything works with it that works with a new BERT."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from cases import CASES, DOCUMENTS, DRAWN, Case, encoder
+from safetensors.torch import load_file
+from steps import first_step
+from test_equivalence import assert_same_step
+from test_resume import killed, last
+from test_task_contract import ask, numbers
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig
+
+from bertkit.errors import ModelError
+from bertkit.export.program import export
+from bertkit.inference.predictor import load
+from bertkit.models.bert.bert_config import BertConfig
+from bertkit.models.encoder import Encoder, resolve_encoder
+from bertkit.models.new_config import PRESETS, ModernArchitecture
+from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.report.view import Run
+from bertkit.sections import ModelSpec
+from bertkit.tasks import get_task
+from bertkit.tasks.base import prepare
+from bertkit.training.seed import save
+from bertkit.training.train import train
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+FIELDS = {"model_type": "modernbert", **SMALL}
+SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}}
+
+
+def new(tokenizer: Path, config: Any = FIELDS, max_length: int = 32) -> Encoder:
+    return resolve_encoder(ModelSpec(config=config, tokenizer=str(tokenizer), max_length=max_length))
+
+
+def fields_of(tokenizer: Path, config: Any, max_length: int = 32) -> dict[str, Any]:
+    found = new(tokenizer, config, max_length).config
+    assert found is not None
+    return found.to_dict()
+
+
+# --- the config
+
+
+@pytest.mark.parametrize(
+    ("preset", "millions"),
+    [("modernbert-base", 149), ("modernbert-large", 395), ("ettin-17m", 17), ("ettin-32m", 32), ("ettin-68m", 68)],
+)
+def test_published_sizes_have_their_parameters(preset: str, millions: int) -> None:
+    """With the vocabulary of both families."""
+    with torch.device("meta"):
+        model = AutoModelForMaskedLM.from_config(ModernBertConfig(vocab_size=50_368, **PRESETS[preset]))
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=1)
+
+
+@pytest.mark.parametrize("size", ["tiny", "mini", "small", "medium"])
+def test_other_sizes_are_those_of_the_bert_of_that_name(size: str, tiny_encoder: Path) -> None:
+    ours, bert = fields_of(tiny_encoder, f"modernbert-{size}"), fields_of(tiny_encoder, size)
+    for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"):
+        assert ours[name] == bert[name]
+    assert ours["intermediate_size"] == 1.5 * ours["hidden_size"]
+
+
+def test_fields_and_defaults_are_those_of_transformers(tiny_encoder: Path) -> None:
+    """But for the length, and the rotary base of the global layers, which is ModernBERT's before it was extended."""
+    stock, ours = ModernBertConfig(**SMALL).to_dict(), fields_of(tiny_encoder, FIELDS)
+    changed = {name for name in ours if ours[name] != stock.get(name) and not name.endswith("token_id")}
+    assert changed == {"vocab_size", "max_position_embeddings", "rope_parameters", "global_attn_every_n_layers"}
+    assert ours["rope_parameters"]["full_attention"]["rope_theta"] == 10_000
+    assert ours["rope_parameters"]["sliding_attention"] == stock["rope_parameters"]["sliding_attention"]
+    assert ours["global_attn_every_n_layers"] == 3
+    for name, field in ModernArchitecture.model_fields.items():  # each of them arrives
+        if name not in SMALL and isinstance(field.default, bool):
+            assert fields_of(tiny_encoder, {**FIELDS, name: not field.default})[name] is not field.default
+        elif name not in SMALL and isinstance(field.default, float) and "rope" not in name:
+            assert fields_of(tiny_encoder, {**FIELDS, name: 0.25})[name] == 0.25
+    own = fields_of(
+        tiny_encoder,
+        {**FIELDS, "global_rope_theta": 160_000, "local_rope_theta": 500, "global_attn_every_n_layers": 1},
+    )
+    assert {kind: each["rope_theta"] for kind, each in own["rope_parameters"].items()} == {
+        "full_attention": 160_000,
+        "sliding_attention": 500,
+    }
+    assert own["layer_types"] == ["full_attention"] * 2
+    assert own["max_position_embeddings"] == 512
+    assert fields_of(tiny_encoder, FIELDS, 1024)["max_position_embeddings"] == 1024
+
+
+def test_ids_are_those_of_the_tokenizer(tiny_encoder: Path) -> None:
+    tokenizer, ours = AutoTokenizer.from_pretrained(tiny_encoder), fields_of(tiny_encoder, FIELDS)
+    expected = {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        **dict.fromkeys(("cls_token_id", "bos_token_id"), tokenizer.cls_token_id),
+        **dict.fromkeys(("sep_token_id", "eos_token_id"), tokenizer.sep_token_id),
+    }
+    assert {name: ours[name] for name in expected} == expected
+    assert all(ours[name] < len(tokenizer) for name in ours if name.endswith("_token_id"))
+
+
+def test_the_page_has_these_presets_and_fields() -> None:
+    page = (Path(__file__).parent.parent / "docs/bert.md").read_text(encoding="utf-8").partition("## ModernBERT")[2]
+    page = page.partition("\n## ")[0]
+    rows = re.findall(r"^\| `([\w-]+)` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", page, re.M)
+    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    assert {name: [*map(int, cells)] for name, *cells in rows} == {n: [p[s] for s in sizes] for n, p in PRESETS.items()}
+    defaults = {name: default for name, default in re.findall(r"^\| `([a-z_]+)` \| `([^`]*)` \|", page, re.M)}
+    own = {n: json.dumps(f.default).strip('"') for n, f in ModernArchitecture.model_fields.items() if n not in SMALL}
+    assert defaults == own
+
+
+def test_a_preset_may_be_changed_and_is_named(tiny_encoder: Path) -> None:
+    changed = fields_of(tiny_encoder, {"preset": "ettin-17m", "num_hidden_layers": 4, "local_attention": 64})
+    assert (changed["model_type"], changed["num_hidden_layers"], changed["local_attention"]) == ("modernbert", 4, 64)
+    named = {
+        "mini": "a new BERT-mini",
+        "modernbert-mini": "a new modernbert-mini",
+        "ettin-17m": "a new ettin-17m",
+    }
+    assert {preset: new(tiny_encoder, preset).name for preset in named} == named
+    assert new(tiny_encoder).name == "a new modernbert"
+    assert new(tiny_encoder, SMALL).name == "a new BERT"
+    assert isinstance(new(tiny_encoder, {"model_type": "bert", "preset": "tiny"}).config, BertConfig)
+
+
+def test_what_is_wrong_is_said_at_once(tiny_encoder: Path) -> None:
+    fields = {
+        "preset": "modernbert-bse",
+        "local_atention": 3,
+        "num_attention_heads": 3,
+        "hidden_activation": "gleu",
+        "mlp_dropout": 1.0,
+        "norm_bias": "no",
+        "vocab_size": 9,
+        "cls_token_id": 1,
+    }
+    with pytest.raises(ModelError) as caught:
+        new(tiny_encoder, fields)
+    said = {problem.where.removeprefix("model.config."): problem for problem in caught.value.problems}
+    assert said.keys() == fields.keys()
+    assert "did you mean 'modernbert-base'" in said["preset"].what
+    assert "did you mean 'local_attention'" in said["local_atention"].what
+    assert "is not a multiple of 3 heads" in said["num_attention_heads"].what
+    assert "did you mean 'gelu'" in said["hidden_activation"].what
+    assert said["norm_bias"].fix == "write false: in YAML 1.2 this word is text"
+    assert "tokenizer" in said["cls_token_id"].what
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"model_type": "modernbrt"}, "'bert' or 'modernbert', found 'modernbrt'; did you mean 'modernbert'"),
+        ({"model_type": "modernbert"}, "hidden_size: missing\n    write it, or name a preset"),
+        ({"model_type": "modernbert", "preset": "mini"}, "no preset 'mini'\n    presets: modernbert-tiny"),
+        ({"model_type": "bert", "preset": "modernbert-mini"}, "no preset 'modernbert-mini'"),
+        ({**FIELDS, "num_attention_heads": 16}, "must be even"),
+        ({**FIELDS, "local_attention": 1}, "must be at least 2"),
+        ({**FIELDS, "norm": "pre"}, "norm: unknown key"),
+    ],
+)
+def test_what_is_wrong_is_said(given: Any, said: str, tiny_encoder: Path) -> None:
+    with pytest.raises(ModelError, match=said):
+        new(tiny_encoder, given)
+
+
+# --- tasks
+
+FINE = [case for case in CASES if case.options["name"] != "text2text-generation"]
+
+
+@pytest.mark.parametrize("case", [DRAWN[0], *FINE], ids=[case.id for case in (DRAWN[0], *FINE)])
+def test_every_task_starts_from_it_and_is_opened_again(case: Case, tiny_encoder: Path, tmp_path: Path) -> None:
+    kind, fresh = get_task(case.options["name"]), new(tiny_encoder)
+    tokenizer = fresh.tokenizer(split_special_tokens=not kind.schema.special_tokens)
+    options = kind.Options.model_validate(case.options)
+    task = prepare(kind, options, tokenizer, case.max_length, case.rows(), case.class_names)
+    assert "token_type_ids" not in {*task.features(case.rows()).column_names, *tokenizer.model_input_names}
+    torch.manual_seed(0)
+    model: Any = task.model(fresh)
+    save(model, task, tmp_path / "model", SETTINGS)
+    again = load(tmp_path / "model", precision="fp32")
+    assert again.task.options == task.options
+    assert again.task.tokenizer.model_input_names == tokenizer.model_input_names
+    rows = case.rows().to_list()
+    if case.options["name"] != "pretraining":
+        for one, other in zip(again(rows), ask(task, model)(rows), strict=True):
+            assert numbers(one) == pytest.approx(numbers(other), abs=1e-5)
+    told, report = AutoModel.from_pretrained(tmp_path / "model", output_loading_info=True)
+    assert not report["missing_keys"]
+    weights = dict(model.base_model.named_parameters())
+    assert all(torch.equal(p, weights[name]) for name, p in told.named_parameters())
+
+
+def test_pairs_and_targets_are_refused(tiny_encoder: Path) -> None:
+    with pytest.raises(ModelError, match="'a new modernbert' is a modernbert, which has no head for pairs"):
+        DRAWN[1].task(tiny_encoder).model(new(tiny_encoder))
+    case = next(case for case in CASES if case.options["name"] == "text2text-generation")
+    with pytest.raises(ModelError, match=r"model\.config: 'a new modernbert' is a modernbert, and both halves"):
+        case.task(tiny_encoder).model(new(tiny_encoder))
+
+
+def test_its_first_weights_are_those_of_transformers(tiny_encoder: Path) -> None:
+    task, fresh = DRAWN[0].task(tiny_encoder), new(tiny_encoder)
+    torch.manual_seed(3)
+    ours = task.model(fresh).state_dict()
+    torch.manual_seed(3)
+    theirs = transformers.ModernBertForMaskedLM(fresh.config).state_dict()
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+# --- steps: accumulation and processes change nothing
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ModernBERT with weights."""
+    home, fresh = tmp_path_factory.mktemp("modernbert"), new(tiny_encoder)
+    torch.manual_seed(0)
+    AutoModelForMaskedLM.from_config(fresh.config).save_pretrained(home)
+    fresh.tokenizer().save_pretrained(home)
+    return home
+
+
+def test_accumulation_and_two_processes_equal_one_batch(folder: Path, tmp_path: Path) -> None:
+    case = DRAWN[0]
+    whole = first_step(case, folder, tmp_path / "whole", 8, 1)
+    assert_same_step(whole, first_step(case, folder, tmp_path / "parts", 2, 4))
+    script = str(Path(__file__).with_name("steps.py"))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", script]
+    done = subprocess.run(
+        [*command, str(folder), str(tmp_path), "4", case.id],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    file = tmp_path / f"{case.id}.safetensors"
+    assert file.is_file(), done.stderr[-3000:]
+    assert_same_step(whole, (json.loads(file.with_suffix(".json").read_text()), load_file(file)))
+
+
+# --- the whole program
+
+
+@pytest.fixture(scope="module")
+def recipe(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    room = tmp_path_factory.mktemp("pretraining")
+    for split, count in (("train", 24), ("validation", 6)):
+        lines = [json.dumps({"text": f"{text}\n{text} !"}) for text in (DOCUMENTS * 3)[:count]]
+        (room / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    fields = ", ".join(f"{name}: {value}" for name, value in {**FIELDS, "mlp_dropout": 0.1}.items())
+    (room / "pretraining.yaml").write_text(
+        "task: {name: pretraining, nsp: none, whole_word: true}\n"
+        f"model: {{config: {{{fields}}}, tokenizer: {tiny_encoder}, max_length: 32}}\n"
+        "data: {source: {train: train.jsonl, validation: validation.jsonl}}\n"
+        "training: {num_train_epochs: 3, per_device_train_batch_size: 4, eval_strategy: steps, eval_steps: 4,"
+        " learning_rate: 1e-3}\nexplain: false\n"
+    )
+    return load_recipe(room / "pretraining.yaml")
+
+
+@pytest.fixture(scope="module")
+def pretrained(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(recipe, tmp_path_factory.mktemp("pretrained") / "run")
+
+
+def test_a_resumed_run_is_the_one_that_was_never_stopped(recipe: Recipe, pretrained: Run, tmp_path: Path) -> None:
+    assert pretrained.results["verified"]
+    run = killed(recipe, tmp_path / "killed", at=10)
+    assert last(train(recipe, run.folder, resume=True)) == last(pretrained)
+    assert (run.model / "model.safetensors").read_bytes() == (pretrained.model / "model.safetensors").read_bytes()
+
+
+def test_plain_transformers_fills_its_masks(pretrained: Run) -> None:
+    ours = load(pretrained.folder, precision="fp32")("the [MASK] was good .")["masks"][0]
+    theirs = transformers.pipeline("fill-mask", str(pretrained.model), device="cpu")("the [MASK] was good .", top_k=5)
+    assert [each["id"] for each in ours] == [each["token"] for each in theirs]
+    assert [each["score"] for each in ours] == pytest.approx([each["score"] for each in theirs], rel=1e-4)
+    tokenizer = AutoTokenizer.from_pretrained(pretrained.model)
+    assert [*tokenizer("the cat", "a dog")] == ["input_ids", "attention_mask"]
+
+
+def test_on_to_a_task_an_exported_graph_and_a_student(pretrained: Run, tiny_encoder: Path, tmp_path: Path) -> None:
+    rows = [{"text": text, "label": str(index % 2)} for index, text in enumerate(DOCUMENTS)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "next.yaml").write_text(
+        f"task: {{name: text-classification}}\nmodel: {{name: {pretrained.model}, max_length: 32}}\n"
+        "data: {source: {train: rows.jsonl, validation: rows.jsonl}}\ntraining: {num_train_epochs: 2}\n"
+    )
+    tuned = train(load_recipe(tmp_path / "next.yaml"), tmp_path / "tuned")
+    assert tuned.results["verified"]
+    assert (tuned.folder / "report.html").is_file()
+    export(tuned.folder, tmp_path / "onnx")
+    torch_answers, onnx_answers = (load(each)(rows) for each in (tuned.folder, tmp_path / "onnx"))
+    for one, other in zip(torch_answers, onnx_answers, strict=True):
+        assert numbers(one) == pytest.approx(numbers(other), abs=1e-3)
+    student = ("~model.name", f"model.config={json.dumps(FIELDS)}", f"model.tokenizer={tiny_encoder}")
+    overrides = [*student, f"distillation.teacher={tuned.folder}", "verify=false", "explain=false"]
+    assert train(load_recipe(tmp_path / "next.yaml", overrides), tmp_path / "student").finished
+
+
+def test_a_student_that_reads_less_than_its_teacher_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    """A BERT reads token types, which the batches of a ModernBERT do not have."""
+    case = CASES[0]
+    task = case.task(tiny_encoder)
+    save(task.model(encoder(tiny_encoder)), task, tmp_path / "model", SETTINGS)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in case.rows().to_list()))
+    (tmp_path / "next.yaml").write_text(
+        f"task: {{name: text-classification}}\ndata: {{source: {{train: rows.jsonl}}}}\n"
+        f"model: {{config: {json.dumps(FIELDS)}, tokenizer: {tiny_encoder}, max_length: 32}}\n"
+        f"distillation: {{teacher: {tmp_path / 'model'}}}\n"
+    )
+    with pytest.raises(ModelError, match="it reads token_type_ids, which the student does not read"):
+        train(load_recipe(tmp_path / "next.yaml"), tmp_path / "run")
