@@ -210,6 +210,15 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     same(run, train(recipe, tmp_path / "whole"))
 
 
+def test_stable_adamw_is_resumed_too(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    """Its groups hold tensors, and its states values that are none."""
+    pytest.importorskip("optimi")
+    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.optim=stable_adamw")
+    run = killed(recipe, tmp_path / "killed")
+    train(recipe, run.folder, resume=True)
+    same(run, train(recipe, tmp_path / "whole"))
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

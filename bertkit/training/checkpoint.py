@@ -115,10 +115,15 @@ class CheckpointTrainer(Trainer):
 def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = None) -> None:
     """Write the state of the optimizer, the learning-rate schedule and fp16's loss scaler into `folder`."""
     state = optimizer.state_dict()
-    plain = {f"{index}.{name}": value for index, values in state["state"].items() for name, value in values.items()}
+    plain = {
+        f"{part}.{index}.{name}": value
+        for part, entries in (("state", state["state"].items()), ("groups", enumerate(state["param_groups"])))
+        for index, values in entries
+        for name, value in values.items()
+    }
     names = [name for name, value in plain.items() if isinstance(value, torch.Tensor)]
     save_file({name: plain.pop(name).detach().cpu().contiguous() for name in names}, folder / "optimizer.safetensors")
-    rest = {"groups": state["param_groups"], "plain": plain, "scheduler": scheduler.state_dict()}
+    rest = {"plain": plain, "scheduler": scheduler.state_dict()}
     # A plateau schedule holds infinity, which Python's JSON reads back.
     write_text(folder / "optimizer.json", json.dumps({**rest, "scaler": scaler.state_dict() if scaler else None}))
 
@@ -126,11 +131,12 @@ def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = N
 def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = None) -> None:
     """Restore what `save_optimizer` wrote."""
     rest = read_json(folder / "optimizer.json")
-    state: dict[int, dict[str, Any]] = {}
+    parts: dict[str, dict[int, dict[str, Any]]] = {"state": {}, "groups": {}}
     for key, value in {**load_file(folder / "optimizer.safetensors"), **rest["plain"]}.items():
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": rest["groups"]})
+        part, index, name = key.split(".", 2)
+        parts[part].setdefault(int(index), {})[name] = value
+    groups = [group for _, group in sorted(parts["groups"].items())]
+    optimizer.load_state_dict({"state": parts["state"], "param_groups": groups})
     scheduler.load_state_dict(rest["scheduler"])
     if scaler and rest.get("scaler"):
         scaler.load_state_dict(rest["scaler"])
