@@ -1,4 +1,4 @@
-"""What changes in the course of a pretraining: the share of masked tokens."""
+"""What changes in the course of a pretraining: the share of masked tokens, and the length of rows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import pytest
 import torch
 from cases import DOCUMENTS, Case
 from datasets import Dataset
+from pydantic import ValidationError
 from test_pretraining import recipe
 from test_pretraining_data import made_documents, vocabulary
 from test_resume import killed, last
 from transformers import BertTokenizer
 
 from bertkit.encoding.padding import Collator
+from bertkit.errors import RecipeError
 from bertkit.models.bert.drawing import Drawing
 from bertkit.models.bert.pretraining_data import encode_documents
 from bertkit.models.bert.scheduled import fewer_masks
@@ -79,11 +81,74 @@ def test_the_share_may_rise(tiny_encoder: Path) -> None:
     assert first < last == int((batch["labels"] != -100).sum())
 
 
+SHORT = {"name": "pretraining", "nsp": "none", "curriculum": {"length": 10, "until": 0.5}}
+
+
+def test_a_divided_row_has_every_token_once_between_special_tokens(tiny_encoder: Path) -> None:
+    documents, words = made_documents(40)
+    tokenizer = BertTokenizer(vocab=vocabulary(words))
+    options = PretrainingOptions.model_validate({**SHORT, "mask_probability": {"start": 0.4, "end": 0.1}})
+    task = Pretraining(options, tokenizer, 64)
+    rows = Dataset.from_dict({"text": ["a b c", *documents]})
+    features = task.features(rows)
+    assert max(features["length"][:]) == 2 + 7 * 8  # of 62: seven parts without a rest
+    assert max(task.encode(rows)["length"][:]) > 58  # evaluation is not divided
+    collate = Collator.of(tokenizer, task.padding)
+    indices = list(range(0, len(features), 3))
+    columns = task.examples(features, indices, (1, 2))
+    before = fewer_masks(collate({**columns, "unit": indices}), 0.4 - 0.3 * 0.4)
+    after = task.scheduled(collate({**columns, "unit": indices}), 0.4)
+    assert equal(task.scheduled(collate(columns), 0.5), fewer_masks(collate(columns), 0.4 - 0.3 * 0.5))
+    expected: list[dict[str, Any]] = []
+    for place in range(len(indices)):
+        end = int(before["attention_mask"][place].sum()) - 1
+        for start in range(1, end, 8):
+            tokens = [0, *range(start, min(start + 8, end)), end]
+            names = ("input_ids", "labels", "token_type_ids")
+            part = {name: before[name][place, tokens].tolist() for name in names}
+            expected.append({**part, **{name: int(before[name][place]) for name in ("unit", "row")}})
+    assert len(expected) > 3 * len(indices)
+    together = collate({name: [part[name] for part in expected] for name in expected[0]})
+    assert after["input_ids"].shape == (len(expected), 10)
+    assert all(torch.equal(after[name], together[name]) for name in together)
+    assert task.count(after) == task.count(before)
+
+
+def test_rows_that_are_short_enough_are_not_divided(tiny_encoder: Path) -> None:
+    task = Case("short", SHORT, {"text": ["a b c d", "one two"]}).task(tiny_encoder)
+    features = task.features(Dataset.from_dict({"text": ["the cat was good", "one two"]}))
+    batch = Collator.of(task.tokenizer, task.padding)(task.examples(features, [0, 1], (1, 2)))
+    assert equal(task.scheduled(batch, 0.0), batch)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"nsp": "sop"}, "write nsp: none"),
+        ({"packing": True}, "remove packing or curriculum"),
+        ({"curriculum": {"length": 10}}, "until"),
+        ({"curriculum": {"length": 7, "until": 0.5}}, "greater than or equal to 8"),
+    ],
+)
+def test_a_curriculum_is_refused_where_it_makes_no_sense(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        PretrainingOptions.model_validate({**SHORT, **more})
+
+
+def test_a_curriculum_of_rows_that_are_not_shorter_is_refused(tiny_encoder: Path) -> None:
+    case = Case("long", {**SHORT, "curriculum": {"length": 32, "until": 0.5}}, {"text": DOCUMENTS}, max_length=32)
+    with pytest.raises(RecipeError, match=r"task.curriculum.length: rows of 32 tokens, and model.max_length is 32"):
+        case.task(tiny_encoder)
+
+
+@pytest.mark.parametrize(
+    "more", [{"packing": True}, {"curriculum": SHORT["curriculum"]}], ids=["packing", "curriculum"]
+)
 def test_resumed_in_the_middle_of_a_schedule_it_is_the_run_that_was_never_stopped(
-    recipe: Recipe, tmp_path: Path
+    more: dict[str, Any], recipe: Recipe, tmp_path: Path
 ) -> None:
     share = {"start": 0.5, "end": 0.1}
-    options = {"name": "pretraining", "nsp": "none", "packing": True, "mask_probability": share}
+    options = {"name": "pretraining", "nsp": "none", "mask_probability": share, **more}
     training = {**recipe.training, "num_train_epochs": 12, "per_device_train_batch_size": 2}
     task = PretrainingOptions.model_validate(options)
     changed = recipe.model_copy(update={"task": task, "training": training, "verify": False, "explain": False})

@@ -11,12 +11,12 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit.cache import cache_root
 from bertkit.data.schema import Answer, Column, Finding, Schema
-from bertkit.encoding.padding import Arrays
-from bertkit.errors import DataError, Problem
+from bertkit.encoding.padding import Arrays, fills
+from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.evaluation import pretraining as scores
 from bertkit.evaluation.graded import Scored
 from bertkit.models.bert.drawing import Drawing
-from bertkit.models.bert.scheduled import fewer_masks
+from bertkit.models.bert.scheduled import fewer_masks, shortened
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
 from bertkit.tasks import masks
@@ -38,6 +38,13 @@ class MaskSchedule(Section):
     end: Share = Field(description="Share when it ends, and in evaluation.")
 
 
+class Curriculum(Section):
+    """Shorter rows at the beginning of the training."""
+
+    length: int = Field(ge=8, description="Tokens of a row, special tokens included; less than `model.max_length`.")
+    until: Share = Field(description="Share of the training that has this length.")
+
+
 class PretrainingOptions(TaskOptions):
     """What a recipe may say under `task:`."""
 
@@ -55,11 +62,17 @@ class PretrainingOptions(TaskOptions):
     )
     packing: bool = Field(False, description="Pack documents into rows of max_length; needs `nsp: none`.")
 
-    @field_validator("packing")
+    curriculum: Curriculum | None = Field(
+        None, description="Shorter rows at the beginning of the training; needs `nsp: none`, without packing."
+    )
+
+    @field_validator("packing", "curriculum")
     @classmethod
-    def _without_pairs(cls, given: bool, info: ValidationInfo) -> bool:
+    def _of_whole_rows(cls, given: bool | Curriculum | None, info: ValidationInfo) -> bool | Curriculum | None:
         if given and info.data.get("nsp") != "none":
-            raise ValueError("packed rows hold no pairs of sentences: write nsp: none, or remove it")
+            raise ValueError("works on single texts, not on pairs: write nsp: none, or remove it")
+        if given and info.data.get("packing"):
+            raise ValueError("packed rows cannot be divided: remove packing or curriculum")
         return given
 
 
@@ -117,16 +130,22 @@ class Pretraining(Task[PretrainingOptions]):
     # --- rows -> features -> model
 
     def encode(self, rows: Dataset) -> Dataset:
-        """Documents -> packed chunks of sentences, without special tokens; see `encode_documents`."""
+        """Documents -> chunks of sentences, without special tokens; see `encode_documents`."""
+        return self._chunks(rows, self.max_length)
+
+    def _chunks(self, rows: Dataset, max_length: int) -> Dataset:
         from bertkit.models.bert.pretraining_data import encode_documents
 
         fields = self.options.model_dump(include={"nsp", "short_sequences"})
         cache = cache_root() if len(rows) > self.chunk_size else None
-        return encode_documents(rows, self.tokenizer, self.max_length, cache=cache, **fields)
+        return encode_documents(rows, self.tokenizer, max_length, cache=cache, **fields)
 
     def features(self, rows: Dataset) -> Dataset:
-        """They are on disk already; packed on request."""
-        chunks = self.encode(rows)
+        """They are on disk already; packed on request, or of a size that the curriculum divides without a rest."""
+        curriculum, limit = self.options.curriculum, self.max_length
+        if curriculum:
+            limit = 2 + (limit - 2) // (curriculum.length - 2) * (curriculum.length - 2)
+        chunks = self._chunks(rows, limit)
         if not self.options.packing:
             return chunks
         from bertkit.models.bert.packing import pack_chunks
@@ -140,15 +159,21 @@ class Pretraining(Task[PretrainingOptions]):
         return self._training_drawing(features, indices, *draw) if draw else self._drawing(features, indices, 0, 0)
 
     def scheduled(self, batch: Batch, progress: float) -> Batch:
-        """Fewer of its tokens masked, where the share of masked tokens has a schedule."""
-        if "mask_order" not in batch:
-            return batch
+        """Fewer tokens masked, by the schedule of `mask_probability`; in shorter rows, by the curriculum."""
         start, end = self._mask_rates
-        return fewer_masks(batch, start + (end - start) * progress)
+        if start != end:
+            batch = fewer_masks(batch, start + (end - start) * progress)
+        short = self.options.curriculum
+        if short and progress < short.until:
+            batch = shortened(batch, short.length, fills(self.tokenizer, self.padding))
+        return batch
 
     def __post_init__(self) -> None:
-        """Raises ModelError on a tokenizer without masks."""
+        """Raises ModelError on a tokenizer without masks, RecipeError on a curriculum that shortens nothing."""
         assert self._drawing
+        if (short := self.options.curriculum) and short.length >= self.max_length:
+            what = f"rows of {short.length} tokens, and model.max_length is {self.max_length}"
+            raise RecipeError(Problem("task.curriculum.length", what, "Write a smaller number, or remove curriculum."))
 
     @cached_property
     def _drawing(self) -> Drawing:
