@@ -81,6 +81,12 @@ def test_what_is_wrong_names_file_and_line(tmp_path: Path) -> None:
     assert refused(stem).startswith(f"{german}:2: the file ends here, but another one has 3 lines")
     german.write_bytes(b"Ein Hund.\nM\xe4use\nTee\n")
     assert f"{german}:2: byte 0xE4" in refused(stem)
+    english = tmp_path / "train.en"
+    text = english.read_bytes()
+    english.write_bytes(b"A dog.\n\xffA cat sleeps.\nT\xffea\n")
+    told = refused(stem)
+    assert all(f"{place}: byte 0x" in told for place in (f"{german}:2", f"{english}:2", f"{english}:3"))
+    english.write_bytes(text)
     german.unlink()
     assert f"{tmp_path}/train.en: no {german}" in refused(stem)
     assert "is a folder" in refused({"train": "."}, columns={"text": "a/b", "target": "de"})

@@ -14,14 +14,23 @@ from datasets import Dataset
 from pydantic import ValidationError
 from small import write_rows
 from steps import arguments
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, EncoderDecoderModel
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    BertConfig,
+    EncoderDecoderConfig,
+    EncoderDecoderModel,
+)
 
 import bertkit
 from bertkit.errors import ModelError, RecipeError
+from bertkit.files import read_json
 from bertkit.inference.runner import Runner
 from bertkit.models.bert.warm_start import encoder_decoder
 from bertkit.models.encoder import load_tokenizer
+from bertkit.models.trained_parts import with_lora
 from bertkit.recipe.recipe import load_recipe
+from bertkit.sections import Lora
 from bertkit.tasks.text2text_generation import Generation, Text2TextGeneration, Text2TextGenerationOptions
 from bertkit.training.train import train
 from bertkit.training.trainer import TaskTrainer
@@ -153,7 +162,7 @@ def test_the_card_names_sacrebleus_signatures(run) -> None:
     assert "sacrebleu's signature of chrf: `nrefs:1|" in card
 
 
-def test_a_warm_start_takes_every_weight_but_the_attention_to_the_source(tiny_encoder: Path) -> None:
+def test_a_warm_start_takes_every_weight_but_the_attention_to_the_source(tiny_encoder: Path, tmp_path: Path) -> None:
     from transformers import BertModel
 
     model = encoder_decoder(encoder(tiny_encoder), start=2, end=3, new_head=True)
@@ -163,9 +172,29 @@ def test_a_warm_start_takes_every_weight_but_the_attention_to_the_source(tiny_en
         assert [name for name in known if not torch.equal(own[name], known[name])] == []
     new = {name.split(".")[3] for name in model.decoder.bert.state_dict() if name not in known}
     assert new == {"crossattention"}
+    adapted = with_lora(model, Lora(r=2), {})
+    adapted.save_pretrained(tmp_path)
+    assert f"base_model: {tiny_encoder}" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert read_json(tmp_path / "adapter_config.json")["base_model_name_or_path"] == str(tiny_encoder)
+
+
+@pytest.mark.parametrize(("source", "target"), [(32, 32), (64, 24), (24, 64)])
+def test_a_model_of_transformers_with_few_positions_answers_within_them(
+    source: int, target: int, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    sizes = {"vocab_size": 45, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    own = BertConfig(**sizes, intermediate_size=32, max_position_embeddings=source)
+    other = BertConfig(**sizes, intermediate_size=32, max_position_embeddings=target)
+    torch.manual_seed(0)
+    model = EncoderDecoderModel(EncoderDecoderConfig.from_encoder_decoder_configs(own, other))
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(tmp_path)
+    predictor = bertkit.load(tmp_path, task="text2text-generation")
+    assert predictor.task.max_length == predictor.task.generation["max_new_tokens"] == min(source, target)
+    assert [answer["truncated"] for answer in predictor(["cat", "cat " * 40])] == [False, True]
 
 
 def test_answers_longer_than_the_positions_are_refused(tiny_encoder: Path) -> None:
-    options = Text2TextGenerationOptions(name="text2text-generation")
-    with pytest.raises(RecipeError, match="64 tokens, but the model generates at most 32"):
+    options = Text2TextGenerationOptions(name="text2text-generation", generation=Generation(max_new_tokens=33))
+    with pytest.raises(RecipeError, match="33 tokens, but the model generates at most 32"):
         Text2TextGeneration(options, load_tokenizer(tiny_encoder), 32)

@@ -38,14 +38,24 @@ def parallel_files(stem: Path, spec: DataSpec) -> dict[str, Path]:
 def parallel_rows(files: Mapping[str, Path], spec: DataSpec) -> Iterator[NumberedRow]:
     """Each line of all files as (number, {column: text}).
 
-    Raises DataError as `read_rows` does, and where one file has fewer lines than another.
+    Raises DataError with what `read_rows` finds wrong in any of the files, or where one has fewer lines than another.
     """
     lines, last = spec.model_copy(update={"format": "lines"}), dict.fromkeys(files, 0)
-    for rows in zip_longest(*(read_rows(file, lines) for file in files.values())):
+    problems = list[Problem]()
+
+    def read(file: Path) -> Iterator[NumberedRow]:
+        try:
+            yield from read_rows(file, lines)
+        except DataError as error:
+            problems.extend(error.problems)
+
+    for rows in zip_longest(*map(read, files.values())):
         given = {column: row for column, row in zip(files, rows, strict=True) if row}
         last.update({column: number for column, (number, _) in given.items()})
         if len(given) == len(files):
             yield max(last.values()), {column: row["text"] for column, (_, row) in given.items()}
+    if problems:
+        raise DataError(problems)
     longest = max(last.values())
     short = [column for column in files if last[column] < longest]
     if short:

@@ -68,15 +68,15 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
     """
     folder = str(encoder.folder)
     config = encoder.config.to_dict() if encoder.config else read_object(encoder.folder / "config.json")
-    if isinstance(half := config.get("encoder"), dict):  # of an encoder–decoder
-        config = half
+    halves = [half for name in ("encoder", "decoder") if isinstance(half := config.get(name), dict)] or [config]
+    config = halves[0]  # of an encoder–decoder
     pair = tokenizer("a", "a", verbose=False)["input_ids"]  # a post-processor may add tokens that no vocabulary has
     rows, last = config.get("vocab_size"), max(*tokenizer.get_vocab().values(), *pair)
     if isinstance(rows, int) and last >= rows:
         what = f"its tokenizer has token ids up to {last:,}, but the model has embeddings for {rows:,}"
         raise ModelError(Problem(folder, what, "Tokenizer and weights belong to different models."))
     try:
-        positions = int(config.get("max_position_embeddings", 512)) - unused_positions(config)
+        positions = min(int(half.get("max_position_embeddings", 512)) - unused_positions(half) for half in halves)
         limit = int(min(positions, tokenizer.model_max_length))
     except (TypeError, ValueError, OverflowError) as error:
         what = f"max_position_embeddings, pad_token_id or model_max_length is not a number of tokens: {error}"

@@ -35,7 +35,9 @@ class Generation(BaseModel):
     """How answers are generated; names are those of transformers' GenerationConfig."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-    max_new_tokens: int = Field(64, ge=1, description="Tokens of the longest answer.")
+    max_new_tokens: int | None = Field(
+        None, ge=1, description="Tokens of the longest answer; null: 64, or model.max_length if that is lower."
+    )
     num_beams: int = Field(1, ge=1, le=100, description="Beams of the beam search; 1 is greedy.")
     length_penalty: float = Field(
         1.0, description="Above 0 favours longer answers of the beam search, below 0 shorter."
@@ -78,13 +80,19 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
 
     def __post_init__(self) -> None:
         """Raises RecipeError on answers longer than the model's positions, ModelError on a tokenizer without ends."""
-        longest = self.options.generation.max_new_tokens
+        longest = self.generation["max_new_tokens"]
         if longest > self.max_length:
             what = f"{longest} tokens, but the model generates at most {self.max_length}"
             raise RecipeError(Problem("task.generation.max_new_tokens", what, "Lower it, or raise model.max_length."))
         if self.tokenizer.cls_token_id is None or self.tokenizer.sep_token_id is None:
             what = "the tokenizer has no [CLS] or no [SEP], between which BERT's texts are"
             raise ModelError(Problem("model.name", what, "Use a BERT."))
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """What transformers' `generate` is called with."""
+        options = self.options.generation
+        return {**options.model_dump(), "max_new_tokens": options.max_new_tokens or min(64, self.max_length)}
 
     # --- from a recipe, or from a model not trained by bertkit
 
@@ -97,14 +105,14 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any) -> tuple[dict[str, Any], int | None]:
-        """Greedy, 64 tokens at most."""
+        """Greedy."""
         return {}, None
 
     def describe(self) -> str:
         """Such as `texts of at most 64 tokens, greedy`."""
-        options = self.options.generation
-        how = "greedy" if options.num_beams == 1 else f"{options.num_beams} beams"
-        return f"texts of at most {options.max_new_tokens} tokens, {how}"
+        beams = self.options.generation.num_beams
+        how = "greedy" if beams == 1 else f"{beams} beams"
+        return f"texts of at most {self.generation['max_new_tokens']} tokens, {how}"
 
     @property
     def metrics(self) -> Sequence[str]:
@@ -148,7 +156,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         start, end = int(self.tokenizer.cls_token_id), int(self.tokenizer.sep_token_id)
         model = encoder_decoder(encoder, start=start, end=end, new_head=new_head)
         saved: Any = model.generation_config  # so that transformers answers alike
-        saved.update(**self.options.generation.model_dump())
+        saved.update(**self.generation)
         return model
 
     def forward(self, model: Any, batch: Batch) -> Any:
@@ -163,7 +171,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         if "labels" in batch:
             shifted = shift_right(batch["labels"], alone.config)
             return model(**inputs, decoder_input_ids=shifted, position=batch["labels"] != IGNORED)
-        return generate(alone, inputs, self.options.generation.model_dump())
+        return generate(alone, inputs, self.generation)
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """The cross-entropy of the target tokens and [SEP], with smoothed labels (Vaswani et al. 2017, section 5.4)."""

@@ -33,6 +33,7 @@ def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -
     own_config = read_config(encoder.folder)
     found = load_model(encoder, BertForMaskedLM, {}, new_head=new_head, own_config=own_config)
     model = EncoderDecoderModel(config(own_config, **ids))
+    model.name_or_path = model.config.name_or_path = found.name_or_path  # the base model of adapters
     # All but the pooler, which nothing reads, and the attention to the source.
     model.encoder.load_state_dict(found.get_submodule("bert").state_dict(), strict=False)
     model.decoder.load_state_dict(found.state_dict(), strict=False)
