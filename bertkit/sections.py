@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 Split = Literal["train", "validation", "test"]
@@ -27,6 +27,21 @@ _HUB_TEXTS = {
         "expected an ISO 639 code such as en, or multilingual; found {given}",
     ),
 }
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def seconds(duration: str) -> float:
+    """The seconds in a time such as 90s, 60m or 1.5h."""
+    return float(duration[:-1]) * _SECONDS[duration[-1]]
+
+
+def _duration(given: Any) -> Any:
+    if not (isinstance(given, str) and re.fullmatch(r"\d+(\.\d+)?[smh]", given, re.ASCII) and seconds(given)):
+        what = "expected a time of seconds, minutes or hours, such as 90s, 60m or 1.5h; found {given}"
+        raise PydanticCustomError("duration", what, {"given": repr(given)})
+    return given
 
 
 class Section(BaseModel):
@@ -136,6 +151,9 @@ class DataSpec(Section):
 class TrainingKeys(Section):
     """What `training:` may have besides the fields of transformers' TrainingArguments."""
 
+    budget: Annotated[str, BeforeValidator(_duration)] | None = Field(
+        None, description="The time that a training takes, evaluations included, such as 90s, 60m or 1.5h."
+    )
     muon_learning_rate: float | None = Field(
         None, gt=0, description="With optim: muon, of the weight matrices of the layers. null: learning_rate."
     )

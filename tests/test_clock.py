@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import multitask
 import pytest
+import small
 import torch
 from cases import CASES
+from clocked import Time, trained
+from safetensors.torch import load_file
 from steps import arguments, first_step, made
+from test_resume import Killed, Told, _signals, events, kill, same  # noqa: F401
+from transformers import TrainerCallback
 
+from bertkit.cli.main import main
+from bertkit.errors import RecipeError
+from bertkit.files import read_json
+from bertkit.recipe.recipe import Recipe, load_recipe
+from bertkit.run import Run
+from bertkit.sections import seconds
 from bertkit.tasks.base import Batch
 from bertkit.tasks.text_classification import TextClassification
+from bertkit.training import multitask as several
+from bertkit.training import seed
+from bertkit.training.clock import Clock, schedule
 from bertkit.training.shared_encoder import MultiTask
 from bertkit.training.train import train
 
@@ -75,3 +96,288 @@ def test_each_of_several_tasks_schedules_its_own_batches(
     assert read.count("sentiment") == len(seen) == len(read) // 2 > 0
     assert seen == sorted(seen)
     assert seen[-1] > 0.5
+
+
+# --- a budget of time
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
+    """`train`, by a clock of its own."""
+
+    def run(recipe: Any, folder: Path, time: Time, callbacks: Sequence[TrainerCallback] = (), **more: Any) -> Run:
+        for module in (seed, several):
+            monkeypatch.setattr(module, "Clock", partial(Clock, now=time))
+        return train(recipe, folder, callbacks=[*callbacks, time], **more)
+
+    return run
+
+
+BY_TIME = ("~training.num_train_epochs", "training.gradient_accumulation_steps=2", "training.logging_steps=1")
+BY_TWO = (*BY_TIME, "training.per_device_train_batch_size=2", "training.eval_strategy=steps")  # 4 steps an epoch
+
+
+def rates(run: Run) -> list[float]:
+    return [event["learning_rate"] for event in events(run) if "learning_rate" in event]
+
+
+SHAPES = {
+    "linear": (),
+    "cosine": (),
+    "constant_with_warmup": (),
+    "warmup_stable_decay": ("training.lr_scheduler_kwargs={num_decay_steps: 0.25, decay_type: 1-sqrt}",),
+}
+
+
+@pytest.mark.parametrize("schedule", SHAPES)
+def test_with_steps_of_equal_time_a_budget_is_the_number_of_steps_that_fit(
+    schedule: str, tiny_encoder_with_dropout: Path, tmp_path: Path, timed: Callable[..., Run]
+) -> None:
+    more = (*BY_TWO, f"training.lr_scheduler_type={schedule}", *SHAPES[schedule])
+    more = (*more, "training.eval_steps=8", "training.warmup_steps=0.125")
+    by_steps = small.recipe(tmp_path, tiny_encoder_with_dropout, *more, "training.max_steps=16")
+    by_time = small.recipe(tmp_path, tiny_encoder_with_dropout, *more, "training.budget=80s")
+    one, other = train(by_steps, tmp_path / "steps"), timed(by_time, tmp_path / "time", Time())
+    assert rates(one) == rates(other)
+    same(other, one)
+    assert other.results["seeds"][0]["steps"] == 16
+    assert other.results["seeds"][0]["seconds"] == 80
+
+
+WSD = (
+    *BY_TWO,
+    "training.budget=100s",
+    "training.lr_scheduler_type=warmup_stable_decay",
+    "training.warmup_steps=0.25",
+    "training.eval_steps=2",
+)
+
+
+def uneven() -> Time:
+    return Time(lambda step: 3 + step % 4, evaluation=2)
+
+
+@pytest.fixture(scope="module")
+def by_time(tiny_encoder_with_dropout: Path, tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    return small.recipe(tmp_path_factory.mktemp("recipe"), tiny_encoder_with_dropout, *WSD)
+
+
+@pytest.fixture(scope="module")
+def whole(by_time: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    with pytest.MonkeyPatch.context() as patch:
+        time = uneven()
+        patch.setattr(seed, "Clock", partial(Clock, now=time))
+        return train(by_time, tmp_path_factory.mktemp("whole") / "run", callbacks=[time])
+
+
+def test_the_learning_rate_follows_the_time_that_has_passed(whole: Run) -> None:
+    """Steps take 4, 5, 6 and 3 seconds, and each second one is evaluated, which takes 2."""
+    begun, step, rates_due = 0, 0, []
+    while begun < 100:
+        decayed = max(begun / 100 - 0.8, 0) / 0.2  # a fifth is the default
+        rates_due.append(3e-3 * min(begun / 25, (1 + math.cos(math.pi * decayed)) / 2))
+        step += 1
+        begun += 3 + step % 4 + 2 * (step % 2 == 0)
+    assert step > 16
+    assert rates(whole) == pytest.approx(rates_due, rel=1e-5)
+
+
+@pytest.mark.parametrize("at", [7, 18, 33], ids=["warm-up", "stable", "decay"])
+def test_a_killed_run_continues_with_the_time_that_is_left(
+    at: int, by_time: Recipe, whole: Run, tmp_path: Path, timed: Callable[..., Run]
+) -> None:
+    time = uneven()
+    with pytest.MonkeyPatch.context() as patch:
+        kill(patch, at)
+        with pytest.raises(Killed):
+            timed(by_time, tmp_path / "run", time)
+    run = timed(by_time, tmp_path / "run", uneven(), resume=True)
+    same(run, whole)
+    assert events(run) == events(whole)
+    assert run.results["seeds"][0]["seconds"] == whole.results["seeds"][0]["seconds"]
+
+
+def test_a_signal_stops_it_and_it_continues(
+    by_time: Recipe, whole: Run, tmp_path: Path, timed: Callable[..., Run], caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the middle, where nothing is evaluated, and in the last step, when the time is over."""
+    steps = whole.results["seeds"][0]["steps"]
+    for at in (5, steps):
+        with pytest.raises(SystemExit):
+            timed(by_time, tmp_path / str(at), uneven(), [Told(at, signal.SIGTERM)])
+        assert f"stopped after step {at}; --resume" in caplog.text
+        run = timed(by_time, tmp_path / str(at), uneven(), resume=True)
+        same(run, whole)
+        assert events(run) == events(whole)
+
+
+@pytest.mark.parametrize("strategy", ["epoch", "steps"])
+def test_a_run_whose_time_is_over_is_not_trained_further(
+    strategy: str, tiny_encoder_with_dropout: Path, tmp_path: Path, timed: Callable[..., Run]
+) -> None:
+    """Told to stop in the last step, within an epoch; its evaluation precedes the checkpoint."""
+    rhythm = (f"training.eval_strategy={strategy}", "training.eval_steps=3")
+    more = (*BY_TWO, *rhythm, "training.budget=50s")
+    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *more)
+    run = timed(recipe, tmp_path / "whole", Time())
+    assert run.results["seeds"][0]["steps"] == 10  # two epochs and a half
+    assert [event["step"] for event in events(run) if "eval_accuracy" in event][-1] == 10
+    with pytest.raises(SystemExit):
+        timed(recipe, tmp_path / "run", Time(), [Told(10, signal.SIGTERM)])
+    again = timed(recipe, tmp_path / "run", Time(), resume=True)
+    same(again, run)
+    assert events(again) == events(run)
+
+
+def test_a_run_of_steps_that_ends_within_an_epoch_is_not_trained_further(
+    tiny_encoder_with_dropout: Path, tmp_path: Path
+) -> None:
+    more = (*BY_TWO, "training.eval_strategy=epoch", "training.max_steps=10")
+    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *more)
+    whole = train(recipe, tmp_path / "whole")
+    with pytest.raises(SystemExit):
+        train(recipe, tmp_path / "run", callbacks=[Told(10, signal.SIGTERM)])
+    same(train(recipe, tmp_path / "run", resume=True), whole)
+
+
+def test_one_step_is_made_in_any_case(tiny_encoder: Path, tmp_path: Path, timed: Callable[..., Run]) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, *BY_TIME, "training.budget=1s")
+    run = timed(recipe, tmp_path / "run", Time())
+    assert run.results["seeds"][0]["steps"] == 1
+    assert [event["step"] for event in events(run) if "eval_accuracy" in event] == [1]
+
+
+def test_a_budget_that_ends_in_an_evaluation_ends_with_its_checkpoint(
+    tiny_encoder: Path, tmp_path: Path, timed: Callable[..., Run]
+) -> None:
+    """Step 4 ends at 20 seconds, its evaluation at 50; and each is evaluated once."""
+    more = (*BY_TWO, "training.eval_steps=4", "training.save_steps=8", "training.budget=45s")
+    run = timed(small.recipe(tmp_path, tiny_encoder, *more), tmp_path / "run", Time(evaluation=30))
+    assert run.results["seeds"][0]["steps"] == 4
+    assert [event["step"] for event in events(run) if "eval_accuracy" in event] == [4]
+    assert [path.name for path in (run.checkpoints / "seed-42").glob("checkpoint-*")] == ["checkpoint-4"]
+
+
+def test_each_seed_and_each_fold_has_its_own_budget(
+    tiny_encoder: Path, tmp_path: Path, timed: Callable[..., Run]
+) -> None:
+    more = (*BY_TIME, "training.budget=15s", "seeds=[1, 2]", "folds=2")
+    run = timed(small.recipe(tmp_path, tiny_encoder, *more), tmp_path / "run", Time())
+    assert [each["steps"] for each in run.results["seeds"]] == [3, 3]
+    done = [read_json(run.checkpoints / f"fold-{fold}" / "done.json") for fold in (1, 2)]
+    assert [each["steps"] for each in done] == [3, 3]
+
+
+def test_several_tasks_share_one_budget(tiny_encoder: Path, tmp_path: Path, timed: Callable[..., Run]) -> None:
+    recipe = multitask.recipe(tiny_encoder, "sentiment", "answers", training={"budget": "55s"})
+    del recipe["training"]["num_train_epochs"]
+    run = timed(recipe, tmp_path / "run", Time())
+    assert run.tasks["sentiment"].results["seeds"][0]["steps"] == 11
+
+
+def test_all_processes_go_by_the_clock_of_the_first(tiny_encoder: Path, tmp_path: Path) -> None:
+    """In the first a step takes 5 of 30 seconds, in the other one 1; weights are those of one process."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    command += [str(Path(__file__).with_name("clocked.py")), str(tiny_encoder), str(tmp_path / "two")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    trained(tiny_encoder, tmp_path / "one", 4, 5.0)
+    one = load_file(tmp_path / "one" / "0-6.safetensors")
+    for rank in (0, 1):
+        two = load_file(tmp_path / "two" / f"{rank}-6.safetensors")
+        for name, weight in one.items():
+            torch.testing.assert_close(two[name], weight, rtol=1e-4, atol=1e-5)
+
+
+# --- what a recipe may say
+
+
+def problems(*overrides: str) -> str:
+    """What is wrong with the quickstart recipe after these overrides."""
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("quickstart", ["~training.num_train_epochs", *overrides])
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("given", ["60", "1e3", "60 m", "0s", "-5m", "1d", "soon", "[1]", "1.m", "m"])
+def test_a_budget_is_a_time(given: str) -> None:
+    said = problems(f"training.budget={given}")
+    assert "training.budget" in said
+    assert "expected a time of seconds, minutes or hours, such as 90s, 60m or 1.5h; found" in said
+
+
+@pytest.mark.parametrize(("given", "expected"), [("90s", 90), ("60m", 3600), ("1.5h", 5400)])
+def test_times_are_read(given: str, expected: float) -> None:
+    recipe = load_recipe("quickstart", ["~training.num_train_epochs", f"training.budget={given}"])
+    assert seconds(recipe.training["budget"]) == expected
+    assert "num_train_epochs" not in recipe.training
+    assert load_recipe(recipe.model_dump()) == recipe
+    assert recipe.with_("~training.budget").training["num_train_epochs"] == 3
+
+
+def test_all_that_contradicts_a_budget_is_said_at_once() -> None:
+    said = problems(
+        "training.budget=1h",
+        "training.num_train_epochs=3",
+        "training.max_steps=10",
+        "training.warmup_steps=100",
+        "training.eval_steps=0.1",
+        "training.lr_scheduler_kwargs={num_decay_steps: 50}",
+        "training.lr_scheduler_type=inverse_sqrt",
+    )
+    for key in ("num_train_epochs", "max_steps"):
+        assert f"training.{key}: `budget` says when the training ends" in said
+    for key in ("warmup_steps", "lr_scheduler_kwargs.num_decay_steps"):
+        assert f"training.{key}: counts steps, but with `budget` nobody knows how many there will be" in said
+    assert "training.eval_steps: is a share of all steps" in said
+    assert "inverse_sqrt depends on the number of steps alone" in said
+
+
+@pytest.mark.parametrize("value", ["'0.3'", "-1", "null"])
+def test_a_share_of_the_steps_is_a_number(value: str) -> None:
+    assert "expected a number of steps, or a share of them below 1" in problems(
+        f"training.lr_scheduler_kwargs={{num_decay_steps: {value}}}"
+    )
+
+
+def test_warm_up_and_decay_fit_into_the_training() -> None:
+    said = problems("training.warmup_steps=0.5", "training.lr_scheduler_kwargs={num_decay_steps: 0.6}")
+    assert "warm-up and decay are 1.1 of all steps" in said
+
+
+def test_arguments_that_a_schedule_does_not_have_are_named(tiny_encoder: Path, tmp_path: Path) -> None:
+    more = ("training.lr_scheduler_type=warmup_stable_decay", "training.lr_scheduler_kwargs={decay: linear}")
+    with pytest.raises(RecipeError, match=r"lr_scheduler_kwargs: .*unexpected keyword argument 'decay'"):
+        train(small.recipe(tmp_path, tiny_encoder, *more), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("decay", "steps"), [({}, 20), ({"num_decay_steps": 0.3}, 30), ({"num_decay_steps": 7}, 7)])
+def test_a_decay_is_a_share_of_the_steps_or_their_number(decay: dict[str, Any], steps: int, tmp_path: Path) -> None:
+    own = {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"decay_type": "linear", **decay}}
+    args = arguments(tmp_path, 1, 1, warmup_steps=0.1, **own)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    (factor,) = schedule(args, optimizer, 100).lr_lambdas
+    due = [min(step / 10, 1, (100 - step) / steps) for step in range(101)]
+    assert [factor(step) for step in range(101)] == pytest.approx(due)
+
+
+def test_the_last_step_is_not_counted_twice_in_a_training_of_few(tmp_path: Path) -> None:
+    """Warm-up is rounded up, as by transformers, and decay down."""
+    args = arguments(tmp_path, 1, 1, warmup_steps=0.8, lr_scheduler_type="warmup_stable_decay")
+    for steps in range(1, 30):
+        schedule(args, torch.optim.SGD([torch.zeros(1)], lr=1.0), steps)
+
+
+def test_check_says_how_long_each_training_takes(tiny_encoder: Path, tmp_path: Path, capsys: Any) -> None:
+    file = small.write_recipe(tmp_path, tiny_encoder)
+    for more, expected in (
+        ((), "ready to train for 5m\n"),
+        (("folds=3",), "ready to train 4 times: 3 folds, and on all rows, each for 5m\n"),
+        (("seeds=[1, 2]",), "ready to train each seed for 5m\n"),
+    ):
+        assert main(["check", str(file), "~training.num_train_epochs", "training.budget=5m", *more]) == 0
+        assert capsys.readouterr().out.endswith(expected)

@@ -19,7 +19,9 @@ from bertkit.report import sections, view
 from bertkit.report.facts import read_facts
 from bertkit.report.mistakes import Mistake, Mistakes, Part, mistakes
 from bertkit.report.view import Run
+from bertkit.training.arguments import ENDLESS
 from bertkit.training.callbacks import Progress
+from bertkit.training.clock import Clock
 from bertkit.training.train import train
 
 
@@ -163,6 +165,33 @@ def test_a_bar_is_shown_where_it_can_be_read(
     state.is_world_process_zero, other = False, Progress("seed 1", "accuracy")
     other.on_train_begin(None, state, None)
     assert other.bar is None
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_with_a_budget_the_progress_is_in_seconds(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "stderr", screen := Screen(terminal))
+    now = [0.0]
+    clock = Clock(60.0, lambda: now[0])
+    clock.start(elapsed=6.0)
+    progress = Progress("training", "accuracy", clock)
+    monkeypatch.setattr("bertkit.training.callbacks.time.monotonic", lambda: now[0])
+    state = SimpleNamespace(global_step=7, max_steps=ENDLESS, epoch=0.5, is_world_process_zero=True)
+    with caplog.at_level("INFO", logger="bertkit"):
+        progress.on_train_begin(None, state, None)
+        for now[0] in (6.0, 60.0):
+            progress.on_step_end(None, state, None)
+            progress.on_log(None, state, None, logs={"loss": 0.5})
+        progress.on_train_end(None, state, None)
+    if terminal:
+        assert " 10%|" in screen.text
+        assert "100%|" in screen.text
+    else:
+        assert [each.message for each in caplog.records] == [
+            "training  step 7  epoch 0.50  loss 0.5000  48 s left",
+            "training  step 7  epoch 0.50  loss 0.5000  0 s left",
+        ]
 
 
 def test_the_bar_of_a_resumed_training_begins_at_its_step(monkeypatch: pytest.MonkeyPatch) -> None:

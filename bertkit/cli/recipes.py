@@ -80,8 +80,11 @@ def check(recipe: str, rest: list[str]) -> None:
         print(f"{name}: {task.name}: {task.describe()}" if name else f"{task.name}: {task.describe()}")
         print(f"first row as the model reads it: {task.tokenizer.decode(first)}")
     divided = loaded.folds if isinstance(loaded, Recipe) else None
-    folds = f" {len(loaded.seeds) + divided} times: {divided} folds, and on all rows" if divided else ""
-    print(f"ready to train{folds}")
+    ready = f" {len(loaded.seeds) + divided} times: {divided} folds, and on all rows" if divided else ""
+    if budget := loaded.training.get("budget"):
+        ready += ", each" if divided else " each seed" if len(loaded.seeds) > 1 else ""
+        ready += f" for {budget}"
+    print(f"ready to train{ready}")
 
 
 @command(

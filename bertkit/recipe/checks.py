@@ -25,6 +25,7 @@ from bertkit.validation import KeyProblem, did_you_mean
 _HEADED = ("csv", "tsv", "xlsx", "conll")  # formats whose columns `data.header` can name
 PAIR_LOSSES = ("cosent", "cosine-mse", "multiple-negatives-ranking")  # losses of sentence-similarity without labels
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
+STEP_KWARGS = ("num_decay_steps", "num_stable_steps")  # of `training.lr_scheduler_kwargs`: below 1, shares of all steps
 WITHOUT_TRAINER = ("head", "contrastive")  # methods of text-classification that transformers' Trainer does not run
 STILL_READ = (  # of `training`, by these methods
     *("per_device_eval_batch_size", "bf16", "metric_for_best_model", "greater_is_better"),
@@ -55,6 +56,7 @@ def check_settings(
         *_section_rules(data, task),
         *_loss_rules(task, training),
         *_training_rules(data, training, options),
+        *_schedule_rules(training),
         *_method_rules(data, task, training),
     )
     for applies, key, what, fix in rules:
@@ -178,6 +180,35 @@ def _training_rules(
           for key in ("fsdp", "deepspeed") for name, used in (("optim: muon", muon), ("ema", training.get("ema")))),
         (peft and freeze, "freeze", "`peft` already freezes the whole encoder", "remove `freeze` or `peft`"),
     )  # fmt: skip
+
+
+def _schedule_rules(training: Mapping[str, Any]) -> Iterator[_Rule]:
+    """Numbers of steps that are none, and those that a budget of time leaves open."""
+    by_time, kwargs = training.get("budget") is not None, training.get("lr_scheduler_kwargs")
+    shares = {"warmup_steps": training.get("warmup_steps", 0)}
+    if isinstance(kwargs, Mapping):
+        shares |= {f"lr_scheduler_kwargs.{key}": kwargs[key] for key in STEP_KWARGS if key in kwargs}
+    for key, value in shares.items():
+        valid = isinstance(value, int | float) and value >= 0
+        what = f"expected a number of steps, or a share of them below 1, found {short_repr(value)}"
+        yield not valid, f"training.{key}", what, ""
+        what = "counts steps, but with `budget` nobody knows how many there will be"
+        yield by_time and valid and value >= 1, f"training.{key}", what, "write a share of the budget, such as 0.1"
+    both = sum(value for value in shares.values() if isinstance(value, int | float) and value < 1)
+    what = f"warm-up and decay are {both:.12g} of all steps"
+    yield both > 1, "training.lr_scheduler_kwargs", what, "lower one of them, so that they are 1 at most"
+    for key in ("logging_steps", "eval_steps", "save_steps"):
+        what = "is a share of all steps, but with `budget` nobody knows how many there will be"
+        yield by_time and (training.get(key) or 1) < 1, f"training.{key}", what, "write a number of steps"
+    ends = {"num_train_epochs": "num_train_epochs" in training, "max_steps": training.get("max_steps", 0) > 0}
+    for key, given in ends.items():
+        fix = f"remove it (~training.{key} on the command line), or remove `budget`"
+        yield by_time and given, f"training.{key}", "`budget` says when the training ends", fix
+    by_steps = training.get("lr_scheduler_type") == "inverse_sqrt"
+    what = "inverse_sqrt depends on the number of steps alone, and does not end with `budget`"
+    yield by_time and by_steps, "training.lr_scheduler_type", what, "write linear, cosine or warmup_stable_decay"
+    what = "DeepSpeed has a learning-rate schedule of its own, by steps"
+    yield by_time and training.get("deepspeed"), "training.deepspeed", what, "remove it, or remove `budget`"
 
 
 def _method_rules(data: Mapping[str, Any], task: Mapping[str, Any], training: Mapping[str, Any]) -> Iterator[_Rule]:

@@ -88,7 +88,8 @@ class Sections(Section):
         """The values that are not given."""
         by_tokens = info.data.get("batching") is not None
         known = _training_defaults(info.data.get("task"))
-        defaults = {name: value for name, value in known.items() if not by_tokens or name not in ROWS}
+        without = {*(ROWS if by_tokens else ()), *(["num_train_epochs"] if given.get("budget") else [])}
+        defaults = {name: value for name, value in known.items() if name not in without}
         return {**defaults, **_saving(given), **given}
 
 

@@ -18,6 +18,8 @@ from transformers import TrainerCallback
 
 from bertkit import processes
 from bertkit.files import write_json
+from bertkit.training.arguments import ENDLESS
+from bertkit.training.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -27,20 +29,26 @@ PARTS = ("data", "forward", "backward", "optimizer", "evaluation", "saving", "ot
 class Progress(TrainerCallback):
     """A bar with ETA, loss and metric on a terminal or in a notebook; elsewhere a line per log event."""
 
-    def __init__(self, title: str, headline: str) -> None:
-        self.title, self.headline = title, headline
+    def __init__(self, title: str, headline: str, clock: Clock | None = None) -> None:
+        self.title, self.headline, self.clock = title, headline, clock or Clock()
         self.bar: Any = None
         self.latest = dict[str, str]()
-        self.started, self.first_step = 0.0, 0
+        self.started, self.first = 0.0, 0
+
+    def _done(self, state: Any) -> tuple[int, int]:
+        """How much is done, and of how much: steps, or seconds of the budget."""
+        budget = self.clock.budget
+        return (state.global_step, state.max_steps) if budget is None else (round(self.clock.elapsed), round(budget))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.started, self.first_step = time.monotonic(), state.global_step
+        self.started, (self.first, total) = time.monotonic(), self._done(state)
         if state.is_world_process_zero and (sys.stderr.isatty() or _in_notebook()):
-            self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.title, unit="step")
+            form = None if self.clock.budget is None else "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
+            self.bar = tqdm(total=total, initial=self.first, desc=self.title, unit="step", bar_format=form)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.bar is not None:
-            self.bar.update(state.global_step - self.bar.n)
+            self.bar.update(min(self._done(state)[0], self.bar.total) - self.bar.n)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         names = [name for name in ("loss", f"eval_{self.headline}") if name in (logs or {})]
@@ -48,11 +56,12 @@ class Progress(TrainerCallback):
             return
         numbers = {name.removeprefix("eval_"): f"{logs[name]:.4f}" for name in names}
         text = "  ".join(f"{name} {number}" for name, number in numbers.items())
-        line = f"{self.title}  step {state.global_step}/{state.max_steps}  epoch {state.epoch:.2f}  {text}"
-        done = state.global_step - self.first_step
+        steps = "" if self.clock.budget else f"/{state.max_steps}"
+        line = f"{self.title}  step {state.global_step}{steps}  epoch {state.epoch:.2f}  {text}"
+        done, total = self._done(state)
         if self.bar is None:
-            left = (time.monotonic() - self.started) / max(done, 1) * (state.max_steps - state.global_step)
-            logger.info("%s", line + (f"  {left:.0f} s left" if done else ""))
+            left = (time.monotonic() - self.started) / max(done - self.first, 1) * max(total - done, 0)
+            logger.info("%s", line + (f"  {left:.0f} s left" if done > self.first else ""))
             return
         self.latest |= numbers
         self.bar.set_postfix(self.latest)
@@ -187,7 +196,8 @@ class Shutdown(TrainerCallback):
             largest = torch.tensor(self.signal, device=args.device)
             torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
             self.agreed_signal = int(largest)
-        if self.agreed_signal and not float(state.epoch).is_integer():  # an epoch's evaluation precedes its checkpoint
+        # An epoch's evaluation precedes its checkpoint, and so does that of a training that ends within an epoch.
+        if self.agreed_signal and not (float(state.epoch).is_integer() or control.should_training_stop):
             control.should_save = True
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -200,8 +210,8 @@ class Shutdown(TrainerCallback):
     def exit(self, state: Any) -> None:
         """End as the signal demands. Raises KeyboardInterrupt or SystemExit."""
         if processes.first():
-            step, steps = state.global_step, state.max_steps
-            logger.warning("stopped after step %d of %d; --resume continues from there", step, steps)
+            steps = "" if state.max_steps == ENDLESS else f" of {state.max_steps}"
+            logger.warning("stopped after step %d%s; --resume continues from there", state.global_step, steps)
         if signal.SIGINT in (self.agreed_signal, self.signal):
             raise KeyboardInterrupt
         sys.exit(128 + signal.SIGTERM)

@@ -31,6 +31,7 @@ from bertkit.tasks.base import Task, evaluate
 from bertkit.training.arguments import Arguments
 from bertkit.training.batching import EpochLoader, batches_of
 from bertkit.training.callbacks import Profile
+from bertkit.training.clock import Clock
 from bertkit.training.finish import finish, free_checkpoints, publish, write_reports
 from bertkit.training.mixing import MixedBatches, MixedCollator, MixedExamples
 from bertkit.training.preflight import Job, arguments, checked_job, write_run_metadata
@@ -99,7 +100,7 @@ class MultiTaskTrainer(StepTrainer):
 
     def __init__(
         self, jobs: Jobs, runners: Mapping[str, Runner], args: Arguments, callbacks: Sequence[TrainerCallback],
-        profile: Profile | None,
+        profile: Profile | None, clock: Clock | None = None,
     ) -> None:  # fmt: skip
         """runners: of each task, with its own model, which become those of `self.model`."""
         weights = {name: part.weight for name, part in jobs.recipe.tasks.items()}
@@ -114,6 +115,7 @@ class MultiTaskTrainer(StepTrainer):
             features=None,
             validation=rows,
             callbacks=callbacks,
+            clock=clock,
             profile=profile,
         )
         if self._sharded:
@@ -192,8 +194,9 @@ def fit(
         runners = {name: replace(runner, mapper=sharded_map) for name, runner in runners.items()}
     title = f"seed {seed}" if len(recipe.seeds) > 1 else "training"
     best = str(args.metric_for_best_model)
-    own = usual_callbacks(recipe.early_stopping, title, best, log, seed)
-    trainer = MultiTaskTrainer(jobs, runners, args, [*own, *callbacks], profile)
+    clock = Clock(args.seconds)
+    own = usual_callbacks(recipe.early_stopping, title, best, log, seed, clock)
+    trainer = MultiTaskTrainer(jobs, runners, args, [*own, *callbacks], profile, clock)
     seconds = run_trainer(trainer, folder)
     trainer.accelerator.wait_for_everyone()  # all have read the best checkpoint, which may be deleted from here on
     if not args.should_save:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from datasets import Dataset
 from transformers.integrations import integration_utils
 
@@ -35,6 +36,7 @@ from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, evaluate
 from bertkit.tasks.base import prepare as prepare_task
 from bertkit.training.arguments import Arguments
+from bertkit.training.clock import TICKS, schedule
 from bertkit.training.distillation import Teacher, check_sizes, find_teacher, keep_layers
 from bertkit.training.optimizers import layer_matrices
 from bertkit.validation import did_you_mean
@@ -250,6 +252,10 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
         made = Arguments(**{**defaults, **given})
     except (ValueError, TypeError, ImportError) as error:
         raise RecipeError(Problem("training", str(error).strip())) from error
+    try:
+        schedule(made, torch.optim.SGD([torch.zeros(1)]), TICKS)
+    except (ValueError, TypeError) as error:
+        raise RecipeError(Problem("training.lr_scheduler_kwargs", str(error))) from error
     known = integration_utils.INTEGRATION_TO_CALLBACK.keys()
     if unknown := [str(name) for name in made.report_to or () if name not in known]:
         what = f"transformers has no integration {unknown[0]!r}{did_you_mean(unknown[0], known)}"

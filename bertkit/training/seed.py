@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,6 +29,7 @@ from bertkit.training import few_shot
 from bertkit.training.arguments import Arguments
 from bertkit.training.callbacks import MetricsLog, Profile, Progress, Shutdown
 from bertkit.training.checkpoint import latest_intact
+from bertkit.training.clock import Clock
 from bertkit.training.distillation import Distiller, is_online, with_soft_targets
 from bertkit.training.preflight import Job, arguments, build, scored_splits
 from bertkit.training.sharding import sharded_map
@@ -96,8 +96,9 @@ def fit(
             return None
         model, facts = few_shot.learn(replace(runner, model=runner.model.to(args.device)), job.features, seed)
         return Fitted(replace(runner, model=model), headline, settings, facts)
-    built_in = usual_callbacks(recipe.early_stopping, title, headline, log, seed)
-    trainer = make_trainer(job, runner, args, [*built_in, *callbacks], profile)
+    clock = Clock(args.seconds)
+    built_in = usual_callbacks(recipe.early_stopping, title, headline, log, seed, clock)
+    trainer = make_trainer(job, runner, args, [*built_in, *callbacks], clock, profile)
     seconds = run_trainer(trainer, folder)
     model = trainer.gathered_model(partial(build, recipe, job.encoder, job.task))
     trainer.accelerator.wait_for_everyone()  # all have read the best checkpoint, which may be deleted from here on
@@ -123,10 +124,10 @@ def facts_of(state: TrainerState, seconds: float) -> dict[str, Any]:
 
 
 def usual_callbacks(
-    stop: EarlyStopping | None, title: str, headline: str, log: Path, seed: int
+    stop: EarlyStopping | None, title: str, headline: str, log: Path, seed: int, clock: Clock
 ) -> list[TrainerCallback]:
     """Progress, metrics.jsonl, and early stopping where it is asked for."""
-    callbacks: list[TrainerCallback] = [Progress(title, headline), MetricsLog(log, seed)]
+    callbacks: list[TrainerCallback] = [Progress(title, headline, clock), MetricsLog(log, seed)]
     return [*callbacks, EarlyStoppingCallback(stop.patience, stop.threshold)] if stop else callbacks
 
 
@@ -149,7 +150,12 @@ def _precision(job: Job) -> Any:
 
 
 def make_trainer(
-    job: Job, runner: Runner, args: Arguments, callbacks: Sequence[TrainerCallback], profile: Profile | None
+    job: Job,
+    runner: Runner,
+    args: Arguments,
+    callbacks: Sequence[TrainerCallback],
+    clock: Clock,
+    profile: Profile | None,
 ) -> TaskTrainer:
     """The trainer of one seed's model. Raises RecipeError where transformers refuses the arguments."""
     recipe, data, features, distiller = job.recipe, job.data, job.features, None
@@ -168,6 +174,7 @@ def make_trainer(
             validation=data.rows.get("validation"),
             metrics=job.metrics,
             callbacks=callbacks,
+            clock=clock,
             distiller=distiller,
             tokens=recipe.batching.tokens if recipe.batching else None,
             divide=bool(recipe.training.get("auto_find_batch_size")),
@@ -179,7 +186,9 @@ def make_trainer(
 
 
 def run_trainer(trainer: StepTrainer, folder: Path) -> float:
-    """Train from the latest intact checkpoint in `folder`, if any; returns the seconds it took. Raises UserError."""
+    """Train from the latest intact checkpoint in `folder`, if any; returns the seconds it took, with those up to the
+    checkpoint. Raises UserError.
+    """
     for each in trainer.callback_handler.callbacks:
         if isinstance(each, TensorBoardCallback) and each.logging_dir is None:  # else TENSORBOARD_LOGGING_DIR is set
             each.logging_dir = str(folder.parent.parent / "logs" / folder.name)
@@ -189,7 +198,6 @@ def run_trainer(trainer: StepTrainer, folder: Path) -> float:
         raise ModelError(Problem(str(damaged[0]), what, "Train again, into another --output-dir."))
     for bad in damaged:
         logger.warning("%s is damaged and is skipped", bad)
-    started = time.monotonic()
     shutdown = Shutdown()
     trainer.add_callback(shutdown)
     try:
@@ -208,7 +216,7 @@ def run_trainer(trainer: StepTrainer, folder: Path) -> float:
             raise
         where = f"step {trainer.state.global_step + 1}"
         raise RecipeError(Problem("training", f"{where}: {error}", MEMORY_ADVICE)) from error
-    return time.monotonic() - started
+    return trainer.clock.elapsed
 
 
 def _not_written(folder: Path, error: SafetensorError) -> ModelError:

@@ -19,6 +19,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from bertkit.errors import Problem, RecipeError, UserError
 from bertkit.evaluation.intervals import Scores
+from bertkit.files import read_json
 from bertkit.models.cpu_kernels import faster, memory_kept
 from bertkit.tasks.base import Batch
 from bertkit.training.arguments import Arguments
@@ -26,9 +27,11 @@ from bertkit.training.averaging import AveragedWeights
 from bertkit.training.batching import EpochLoader
 from bertkit.training.callbacks import Profile
 from bertkit.training.checkpoint import CheckpointTrainer
+from bertkit.training.clock import TICKS, Clock, follow, schedule
 from bertkit.training.optimizers import MuonWith, layer_matrices
 
 BOUNDED_EVERY = 50  # steps, after which kept memory is looked at
+CLOCK = "clock.json"  # in a checkpoint: the seconds that the training has taken
 UNAVERAGED = "unaveraged.safetensors"  # in a checkpoint, whose model has the averaged weights
 MAX_ROWS_SHOWN = 64  # rows of a step that a message names
 
@@ -75,10 +78,14 @@ class StepTrainer(CheckpointTrainer, ABC):
         features: Dataset | None,
         validation: Any,
         callbacks: Sequence[TrainerCallback],
+        clock: Clock | None = None,
         objective: Objective | None = None,
         profile: Profile | None = None,
     ) -> None:
-        """objective: in place of the learner's own loss. profile: measures the parts of a step."""
+        """clock: the time that the training may take. objective: in place of the learner's own loss.
+
+        profile: measures the parts of a step.
+        """
         super().__init__(
             model=model, args=args, train_dataset=features, eval_dataset=validation, callbacks=list(callbacks)
         )
@@ -88,6 +95,8 @@ class StepTrainer(CheckpointTrainer, ABC):
         self.remove_callback(PrinterCallback)  # Progress reports instead
         self.learner = learner
         self.objective: Objective = objective or learner
+        self.clock = clock or Clock()
+        self.add_callback(self.clock)
         self.profile = profile or Profile()
         if profile:  # a profile that is no callback measures nothing
             self.add_callback(profile)
@@ -169,7 +178,8 @@ class StepTrainer(CheckpointTrainer, ABC):
         return super()._finalize_training(*given, **named)  # type: ignore[no-untyped-call]
 
     def checkpoint_files(self) -> dict[str, Any]:
-        return {UNAVERAGED: self.average.model.state_dict()} if self.average else {}
+        average = {UNAVERAGED: self.average.model.state_dict()} if self.average else {}
+        return {CLOCK: {"seconds": self.clock.elapsed}, **average}
 
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint_folder)
@@ -178,9 +188,19 @@ class StepTrainer(CheckpointTrainer, ABC):
             self.average.model.load_state_dict(load_file(file))
             self.average.swap()
 
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The schedule of the learning rate, over so many steps or over the budget."""
+        if self.lr_scheduler is None:
+            steps = num_training_steps if self.clock.budget is None else TICKS
+            self.lr_scheduler = schedule(self.args, optimizer or self.optimizer, steps)
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> Any:
+        before = Path(resume_from_checkpoint or "") / CLOCK
+        self.clock.start(read_json(before)["seconds"] if resume_from_checkpoint and before.is_file() else 0.0)
         gc.freeze()  # accelerate collects garbage first, and would scan everything imported
         try:
             with memory_kept() as self.bound_memory:
@@ -188,12 +208,22 @@ class StepTrainer(CheckpointTrainer, ABC):
         finally:
             gc.unfreeze()
 
+    def _init_training_state(
+        self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, *rest: Any
+    ) -> tuple[int, int]:
+        done = super()._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, *rest)
+        # The last step may be one within an epoch, which Trainer would continue.
+        ended = self.state.global_step > 0 and self.clock.progress(self.args, self.state) == 1
+        return (num_train_epochs, 0) if ended else done
+
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
         """The micro-batches of one step, and the count of loss terms over all processes."""
         self.profile.switch("data")
         if self.state.global_step % BOUNDED_EVERY == BOUNDED_EVERY - 1:
             self.bound_memory()
-        self.progress = self.state.global_step / self.state.max_steps
+        self.progress = self.clock.progress(self.args, self.state)
+        if self.clock.budget is not None and self.state.global_step:
+            follow(self.lr_scheduler, self.progress)
         collated, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         batches = [self.learner.scheduled(batch, self.progress) for batch in collated]
         counted = self.accelerator.reduce(self._counted(batches), "sum")

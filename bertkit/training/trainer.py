@@ -22,6 +22,7 @@ from bertkit.tasks.base import Batch, evaluate
 from bertkit.training.arguments import Arguments
 from bertkit.training.batching import UNIT, EpochLoader, Examples, batches_of
 from bertkit.training.callbacks import Profile
+from bertkit.training.clock import Clock
 from bertkit.training.distillation import Distiller
 from bertkit.training.steps import StepTrainer
 
@@ -43,6 +44,7 @@ class TaskTrainer(StepTrainer):
         validation: Dataset | None,
         metrics: Sequence[Any] = (),
         callbacks: Sequence[TrainerCallback],
+        clock: Clock | None = None,
         distiller: Distiller | None = None,
         tokens: int | None = None,
         divide: bool = False,
@@ -51,7 +53,8 @@ class TaskTrainer(StepTrainer):
     ) -> None:
         """runner: the task, the model to train, and how it is evaluated. distiller: adds the teacher's losses.
 
-        metrics: a user's own, in addition to the task's. tokens: slots of a micro-batch, in place of its rows.
+        metrics: a user's own, in addition to the task's. clock: the time that the training may take. tokens: slots of a
+        micro-batch, in place of its rows.
         divide: whether micro-batches that do not fit into memory are split; not where the loss compares the rows of a
         batch. profile: measures the parts of a step. locate: training row -> its location, for messages.
         """
@@ -62,6 +65,7 @@ class TaskTrainer(StepTrainer):
             features=features,
             validation=validation,
             callbacks=callbacks,
+            clock=clock,
             objective=distiller,
             profile=profile,
         )
