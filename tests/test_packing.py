@@ -193,7 +193,7 @@ def test_packing_is_refused_with_pairs() -> None:
 
 
 def test_documents_of_a_packed_row_are_all_named(tiny_encoder: Path, tmp_path: Path) -> None:
-    case = DRAWN[-1]
+    case = DRAWN[3]
     trainer = made_trainer(case, tiny_encoder, arguments(tmp_path, 2, 1))
     assert len(trainer.features) < len(case.rows())
     assert trainer.located(range(len(trainer.features))) == [f"row {row}" for row in range(1, 9)]

@@ -34,7 +34,11 @@ def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("nsp", ["nsp", "none"])
-@pytest.mark.parametrize("more", [{}, {"whole_word": True}], ids=["tokens", "words"])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"whole_word": True}, {"spans": True}, {"spans": True, "whole_word": True, "replace": "mask"}],
+    ids=["tokens", "words", "spans", "spans-of-words"],
+)
 def test_fewer_masks_are_those_that_the_lower_share_draws(nsp: Any, more: dict[str, Any]) -> None:
     documents, words = made_documents(60)
     tokenizer = BertTokenizer(vocab=vocabulary(words))

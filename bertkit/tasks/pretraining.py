@@ -57,6 +57,11 @@ class PretrainingOptions(TaskOptions):
         0.15, description="Share of tokens to predict; `{start: …, end: …}`: changing linearly."
     )
     whole_word: bool = Field(False, description="Mask all tokens of a word or none.")
+    spans: bool = Field(False, description="Mask spans of up to ten tokens, or with `whole_word` words, as SpanBERT.")
+    replace: Literal["bert", "mask"] = Field(
+        "bert",
+        description="What a masked token becomes: [MASK] (80 %), a random token or itself (10 % each); or [MASK].",
+    )
     short_sequences: Annotated[float, Field(ge=0, le=1)] = Field(
         0.1, description="Share of examples that are made shorter than max_length on purpose."
     )
@@ -121,6 +126,7 @@ class Pretraining(Task[PretrainingOptions]):
         """Such as `masked tokens (15 %), next sentences`."""
         pairs = {"nsp": ", next sentences", "sop": ", order of sentences", "none": ""}[self.options.nsp]
         kind, (start, end) = "whole words" if self.options.whole_word else "tokens", self._mask_rates
+        kind = f"spans of {kind}" if self.options.spans else kind
         share = f"{end:.0%}" if start == end else f"{start:.0%} to {end:.0%}"
         return f"masked {kind} ({share}){pairs}"
 
@@ -178,7 +184,7 @@ class Pretraining(Task[PretrainingOptions]):
     @cached_property
     def _drawing(self) -> Drawing:
         """The random part of an example, as in evaluation."""
-        fields = self.options.model_dump(include={"nsp", "whole_word"})
+        fields = self.options.model_dump(include={"nsp", "whole_word", "spans", "replace"})
         return Drawing.of(self.tokenizer, mask_probability=self._mask_rates[1], **fields)
 
     @cached_property

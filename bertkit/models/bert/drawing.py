@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 Pairs: TypeAlias = Literal["nsp", "sop", "none"]
+Replace: TypeAlias = Literal["bert", "mask"]  # 80 % [MASK], 10 % random, 10 % kept; or [MASK] alone
 
 CANDIDATES = 4  # chunks of other documents from which the second segment of a NotNext pair is taken
 ROUNDS = 8  # draws of candidates before a pair stays a real one: there may be a single document
+
+SPAN_STOPS, LONGEST_SPAN = 0.2, 10  # a span's length is geometric, up to ten words or tokens (Joshi et al. 2020, 3.1)
 
 _UNUSED = re.compile(r"\[unused\d+\]")
 
@@ -44,6 +47,8 @@ class Drawing:
     nsp: Pairs
     mask_probability: float
     whole_word: bool
+    spans: bool
+    replace: Replace
     keep_order: bool  # whether examples have a column `mask_order`
     cls_id: int
     sep_id: int
@@ -61,6 +66,8 @@ class Drawing:
         nsp: Pairs,
         mask_probability: float = 0.15,
         whole_word: bool = False,
+        spans: bool = False,
+        replace: Replace = "bert",
         keep_order: bool = False,
     ) -> Drawing:
         """Raises ModelError: no [CLS], [SEP] or [MASK]; or whole words, and no tokens that begin with ##."""
@@ -77,6 +84,8 @@ class Drawing:
             nsp=nsp,
             mask_probability=mask_probability,
             whole_word=whole_word,
+            spans=spans,
+            replace=replace,
             keep_order=keep_order,
             cls_id=token_id(tokenizer, "cls"),
             sep_id=token_id(tokenizer, "sep"),
@@ -150,13 +159,15 @@ class Drawing:
             chance[:, i, :size] = rng.random((3, size))
         order, kind, other = chance
         free = ~self.special[ids] & (ids != self.mask_id).all(axis=1, keepdims=True)
-        if self.whole_word:
-            mask_order = self._words_in_order(ids, free, order, kind)
+        if self.whole_word or self.spans:
+            mask_order = self._units_in_order(ids, free, order, kind, rngs)
         else:
             mask_order = np.where(free, np.where(free, order, 1.0).argsort(axis=1).argsort(axis=1) + 1, 0)
         budgets = np.rint(self.mask_probability * free.sum(axis=1)).clip(min=1)
         chosen = free & (mask_order <= budgets[:, None])
         labels = np.where(chosen, ids, -100)
+        if self.replace == "mask":
+            kind = np.zeros_like(kind)
         replaced = self.ordinary[(other * len(self.ordinary)).astype(int).clip(max=len(self.ordinary) - 1)]
         ids = np.where(chosen & (kind < 0.8), self.mask_id, np.where(chosen & (kind >= 0.9), replaced, ids))
         columns = {"input_ids": ids, "token_type_ids": types, "labels": labels}
@@ -166,26 +177,52 @@ class Drawing:
             columns["mask_order"] = mask_order
         return {n: [row[:size].tolist() for row, size in zip(c, sizes, strict=True)] for n, c in columns.items()}
 
-    def _words_in_order(self, ids: Integers, free: Flags, order: Floats, kind: Floats) -> Integers:
-        """`mask_order` of whole words, (examples, tokens); sets `kind` to be the same for all tokens of a word.
+    def _units_in_order(
+        self, ids: Integers, free: Flags, order: Floats, kind: Floats, rngs: Sequence[np.random.Generator]
+    ) -> Integers:
+        """`mask_order` of whole words or spans, (examples, tokens); sets `kind` to be the same in each of them.
 
-        Words come in random order. A word is masked where at least half of it is within the number of tokens to mask,
-        so that on average this number is met; the first word always is.
+        Units, words or tokens, come in random order, or span by span. A unit is masked where at least half of it is
+        within the number of tokens to mask, so that on average this number is met; the first one always is.
         """
-        begins = free & ~self.continuation[ids]
-        begins[:, 1:] |= free[:, 1:] & ~free[:, :-1]
+        begins = free.copy()
+        if self.whole_word:
+            begins &= ~self.continuation[ids]
+            begins[:, 1:] |= free[:, 1:] & ~free[:, :-1]
         mask_order = np.zeros_like(ids)
-        for i in range(len(ids)):
+        for i, rng in enumerate(rngs):
             inside, heads = np.flatnonzero(free[i]), np.flatnonzero(begins[i])
-            word = begins[i, inside].cumsum() - 1
-            words = order[i, heads].argsort()
-            sizes = np.bincount(word)[words]
-            needed = np.empty_like(words)
-            needed[words] = sizes.cumsum() - sizes // 2
-            needed[words[:1]] = 1
-            mask_order[i, inside] = needed[word]
-            kind[i, inside] = kind[i, heads][word]
+            unit = begins[i, inside].cumsum() - 1
+            units = anchors = order[i, heads].argsort()
+            if self.spans:
+                after_special = ~free[i, heads - 1]
+                units, anchors = _in_spans(units, after_special, rng)
+            sizes = np.bincount(unit)[units]
+            needed, treated = np.empty_like(units), np.empty_like(units)
+            needed[units] = sizes.cumsum() - sizes // 2
+            needed[units[:1]] = 1
+            treated[units] = anchors
+            mask_order[i, inside] = needed[unit]
+            kind[i, inside] = kind[i, heads][treated][unit]
         return mask_order
+
+
+def _in_spans(order: Integers, alone: Flags, rng: np.random.Generator) -> tuple[Integers, Integers]:
+    """Units span by span, and the first unit of the span of each; spans begin in this order, at units not in one yet.
+
+    alone: whether a unit does not continue the text of the unit before it; no span crosses it.
+    """
+    beyond = (1 - SPAN_STOPS) ** LONGEST_SPAN
+    lengths = 1 + np.log1p(-rng.random(len(order)) * (1 - beyond)) // np.log(1 - SPAN_STOPS)  # by its inverse
+    ends = np.append(np.flatnonzero(alone), len(order))
+    stops = ends[np.searchsorted(ends, np.arange(len(order)), side="right")]
+    stops = np.minimum(stops, np.arange(len(order)) + lengths.astype(int)).tolist()
+    span: dict[int, int] = {}
+    for anchor in order.tolist():
+        if anchor not in span:
+            for unit in range(anchor, stops[anchor]):
+                span.setdefault(unit, anchor)
+    return np.array(list(span), dtype=int), np.array(list(span.values()), dtype=int)
 
 
 @dataclass(frozen=True, eq=False)
