@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from bertkit.models.bert.warm_start import encoder_decoder
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.trained_parts import with_lora
 from bertkit.recipe.recipe import load_recipe
+from bertkit.report.examples import beams
 from bertkit.sections import Lora
 from bertkit.tasks.text2text_generation import Generation, Text2TextGeneration, Text2TextGenerationOptions
 from bertkit.training.train import train
@@ -89,6 +91,26 @@ def test_transformers_answers_as_bertkit_one_by_one_and_together(kind: Any, run)
     assert [answer["generated_text"] for answer in predictor(OTHERS)] == theirs
     assert [predictor(text)["generated_text"] for text in OTHERS] == theirs
     assert len(set(theirs)) > 4
+
+
+def test_the_report_shows_the_texts_of_the_beam_search(run) -> None:
+    plain, tokenizer = EncoderDecoderModel.from_pretrained(run.model), AutoTokenizer.from_pretrained(run.model)
+    predictor = bertkit.load(run.folder, precision="fp32")
+    found = beams(predictor, [{"text": text, "target": "a cat"} for text in OTHERS])
+    assert [each["text"] for each in found] == [OTHERS[place] for place in (0, 2, 4, 6, 8, 10)]
+    for each in found:
+        inputs = tokenizer(each["text"], return_tensors="pt", return_token_type_ids=False)
+        both = tokenizer.batch_decode(plain.generate(**inputs, num_return_sequences=2), skip_special_tokens=True)
+        assert each["generated"] == both
+        assert predictor(each["text"])["generated_text"] == both[0]
+    assert any(len(set(each["generated"])) == 2 for each in found)
+    task = predictor.task
+    greedy = replace(task, options=task.options.model_copy(update={"generation": Generation()}))
+    assert beams(replace(predictor, task=greedy), ROWS) == []
+    shown = read_json(run.folder / "explanations.json")["beams"]
+    page = (run.folder / "report.html").read_text(encoding="utf-8")
+    assert len(shown) == 6
+    assert all(escape(text) in page for each in shown for text in each["generated"])
 
 
 def test_an_answer_that_was_cut_says_so(run) -> None:

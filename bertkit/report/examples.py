@@ -1,16 +1,18 @@
-"""What a report explains: the most confident mistakes and right answers of a run, and the neighbours of a few texts."""
+"""What a report explains: the most confident mistakes and right answers; neighbours or beams of a few texts."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from bertkit.data.rows import Columns
 from bertkit.evaluation.similarity import unit
 from bertkit.explain.attention import MAPS
 from bertkit.explain.explain import explain
@@ -22,7 +24,8 @@ from bertkit.report.facts import Facts, Row, read_facts
 from bertkit.report.mistakes import DISTANCES, mistakes
 from bertkit.report.rankings import is_ranked, queries
 from bertkit.run import OUT_OF_FOLD, Run
-from bertkit.tasks.base import Task
+from bertkit.tasks.base import Batch, Task
+from bertkit.tasks.text2text_generation import Text2TextGeneration
 from bertkit.tasks.vectors import VectorTask
 
 T = TypeVar("T")
@@ -37,7 +40,8 @@ CONTEXT = 16  # sentences before and after, if documents are context
 MIN_LETTERS = 4  # of a masked word, and words of its sentence
 
 MAX_COMPARED = 400  # distinct texts among which neighbours are looked for
-COMPARED, NEIGHBOURS = 6, 3  # texts with neighbours, and neighbours of each
+COMPARED, NEIGHBOURS = 6, 3  # texts with neighbours or beams, and neighbours of each
+MAX_BEAMS = 5  # generated texts of each
 PAIR_COLUMNS = ("text_a", "text_b", "anchor", "positive")
 
 
@@ -71,7 +75,8 @@ def write_explanations(folder: Path) -> Path:
         found = [each for chosen in kinds for each in islice(_explained(predictor, *chosen), EXAMPLES)]
     for each in [each for each in found if each["attention"]][1:]:
         each.update(dict.fromkeys(each.keys() & MAPS))  # the maps of one example are enough
-    write_json(folder / "explanations.json", {"examples": found, "neighbours": neighbours(predictor, facts.rows)})
+    of_texts = {"neighbours": neighbours(predictor, facts.rows), "beams": beams(predictor, facts.rows)}
+    write_json(folder / "explanations.json", {"examples": found, **of_texts})
     return folder / "explanations.json"
 
 
@@ -173,11 +178,42 @@ def neighbours(predictor: Predictor, rows: Sequence[Row]) -> list[dict[str, Any]
     if not isinstance(predictor.task, VectorTask) or len(texts) <= NEIGHBOURS:
         return []
     vectors = unit(predictor.encode(texts))
-    chosen = np.unique(np.linspace(0, len(texts) - 1, COMPARED).astype(int)).tolist()
+    chosen = _spaced(len(texts))
     cosines = vectors[chosen] @ vectors.T
     cosines[range(len(chosen)), chosen] = -np.inf
     order = np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBOURS]
     return [
         {"text": texts[each], "near": [{"text": texts[other], "cosine": float(row[other])} for other in nearest]}
         for each, row, nearest in zip(chosen, cosines, order.tolist(), strict=True)
+    ]
+
+
+def _spaced(count: int) -> list[int]:
+    """The places of a few of so many texts, from the first to the last."""
+    return np.unique(np.linspace(0, count - 1, COMPARED).astype(int)).tolist()  # type: ignore[no-any-return]
+
+
+def beams(predictor: Predictor, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The best texts of the beam search for a few sources of these rows: {text, target, generated}, the best first.
+
+    Empty if the model does not generate texts, or greedily.
+    """
+    task = predictor.task
+    count = min(task.generation["num_beams"], MAX_BEAMS) if isinstance(task, Text2TextGeneration) else 1
+    if not isinstance(task, Text2TextGeneration) or count == 1:
+        return []
+    from bertkit.models.bert.generation import generate
+
+    options = {**task.generation, "num_return_sequences": count}
+
+    def all_of(_: Any, batch: Batch) -> list[Any]:
+        ids = generate(predictor.model, {name: batch[name] for name in ("input_ids", "attention_mask")}, options)
+        return ids.view(len(batch["input_ids"]), count, -1).tolist()
+
+    chosen = [rows[each] for each in _spaced(len(rows))]
+    features = task.encode(Columns({"text": [row["text"] for row in chosen]}))
+    found = replace(predictor.predict_features, keep=all_of)(features)
+    return [
+        {"text": row["text"], "target": row["target"], "generated": task.spelled(ids)}
+        for row, ids in zip(chosen, found, strict=True)
     ]

@@ -94,6 +94,7 @@ def _page(facts: Facts, wrong: Mistakes | None, csv: str) -> str:
         mistakes=wrong,
         csv=csv,
         explained=sections.explained(facts.explanations.get("examples", [])),
+        generated=sections.generated(facts.explanations.get("beams", [])),
         nearest=sections.nearest(facts.explanations.get("neighbours", [])),
     )
 

@@ -130,7 +130,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
             columns["labels"] = [[*ids[:room], self.tokenizer.sep_token_id] for ids in targets]
             columns["target_length"] = [len(ids) for ids in columns["labels"]]
             columns["lost_target"] = [max(len(ids) - room, 0) for ids in targets]
-            spelled = zip(self._spelled(targets), rows["target"][:], strict=True)
+            spelled = zip(self.spelled(targets), rows["target"][:], strict=True)
             columns["misspelled"] = [text.split() != target.split() for text, target in spelled]
         return Columns(columns)
 
@@ -196,10 +196,10 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         end, answers = self.tokenizer.sep_token_id, [item.tolist() for item in items]
         return [
             {"generated_text": text, "finished": end in ids, "truncated": lost > 0}
-            for text, ids, lost in zip(self._spelled(answers), answers, features["lost"][:], strict=True)
+            for text, ids, lost in zip(self.spelled(answers), answers, features["lost"][:], strict=True)
         ]
 
-    def _spelled(self, ids: list[list[int]]) -> list[str]:
+    def spelled(self, ids: list[list[int]]) -> list[str]:
         """The texts of these tokens, without special ones."""
         texts: list[str] = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         return texts
