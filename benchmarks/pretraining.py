@@ -7,7 +7,8 @@ Both start from the same weights and see the same pairs of sentences, packed to 
 precision and fused AdamW; (a) gets its pairs ready-made, (b) draws them. Tokenising is not timed. The contestants take
 turns; the ratio of each round is printed, and their median. With --curves N both train N steps, and their
 losses are printed side by side; with --memory, the peak of a process that trains four steps, over that of one
-that has only built the model.
+that has only built the model. With --profile PRESET … only (b) is measured, without dropout, on a CPU: tokens per
+second of processor time, and the operations that a step spends its time in.
 
 Run:  python benchmarks/pretraining.py enwiki2014.jsonl.xz TOKENIZER [--documents 1500] [--steps 40] [--rounds 3]
 """
@@ -22,6 +23,7 @@ import statistics
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ import numpy as np
 import torch
 import transformers
 from datasets import Dataset
+from torch.profiler import ProfilerActivity, profile
 from transformers import (
     DataCollatorForLanguageModeling,
     PrinterCallback,
@@ -40,7 +43,7 @@ from transformers import (
 from bertkit import data as sources
 from bertkit.inference.runner import Runner
 from bertkit.models.device import best_device, best_precision
-from bertkit.models.encoder import load_tokenizer, resolve_encoder
+from bertkit.models.encoder import resolve_encoder
 from bertkit.sections import DataSpec, ModelSpec
 from bertkit.tasks.base import prepare
 from bertkit.tasks.pretraining import Pretraining, PretrainingOptions
@@ -48,6 +51,8 @@ from bertkit.training.arguments import Arguments
 from bertkit.training.trainer import TaskTrainer
 
 LENGTH, BATCH = 128, 32
+PRODUCTS = {f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm")}  # matrix products
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 class Losses(TrainerCallback):
@@ -78,13 +83,14 @@ def arguments(steps: int, **more: Any) -> Arguments:
     )
 
 
-def setting(args: argparse.Namespace) -> tuple[Any, Pretraining, Dataset]:
+def setting(args: argparse.Namespace, config: Any = "mini") -> tuple[Any, Pretraining, Dataset]:
     """The encoder, the task and full-length features of the corpus."""
-    encoder = resolve_encoder(ModelSpec(config="mini", tokenizer=str(args.tokenizer), max_length=LENGTH))
-    options = PretrainingOptions(name="pretraining", short_sequences=0.0)
+    encoder = resolve_encoder(ModelSpec(config=config, tokenizer=str(args.tokenizer), max_length=LENGTH))
+    nsp = "nsp" if encoder.model_type == "bert" else "none"
+    options = PretrainingOptions(name="pretraining", nsp=nsp, short_sequences=0.0)
     spec = DataSpec(source={"train": str(args.corpus)}, limit=args.documents)
     rows = sources.load(spec, Pretraining.schema).rows["train"]
-    task = prepare(Pretraining, options, load_tokenizer(encoder.folder), LENGTH, rows, [])
+    task = prepare(Pretraining, options, encoder.tokenizer(split_special_tokens=False), LENGTH, rows, [])
     features = task.encode(rows)
     full = np.flatnonzero(np.asarray(features["length"][:]) > LENGTH - 24)
     return encoder, task, features.select(full)
@@ -122,11 +128,30 @@ def bertkit(task: Pretraining, features: Dataset, model: Any, steps: int) -> Tas
     )
 
 
-def rate(trainer: Trainer, pieces: float) -> float:
+def rate(trainer: Trainer, pieces: float, clock: Callable[[], float] = time.perf_counter) -> float:
     """Word pieces per second of a whole `train()`."""
-    started = time.perf_counter()
+    started = clock()
     trainer.train()
-    return pieces / (time.perf_counter() - started)
+    return pieces / (clock() - started)
+
+
+def operations(args: argparse.Namespace, preset: str) -> None:
+    """Print tokens per second of processor time, and the shares of a step's time, as torch.profiler sees them."""
+    bert = {} if "-" in preset else dict.fromkeys(DROPOUTS, 0.0)
+    encoder, task, features = setting(args, {"preset": preset, **bert})
+    model = task.model(encoder)
+    rate(bertkit(task, features, model, 2), 1)  # warm up kernels and allocator
+    pieces = float(np.mean([min(length, LENGTH) for length in features["length"]])) * BATCH * args.steps
+    speeds = [rate(bertkit(task, features, model, args.steps), pieces, time.process_time) for _ in range(args.rounds)]
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        bertkit(task, features, model, args.steps).train()
+    times = {each.key: each.self_cpu_time_total for each in profiled.key_averages()}
+    share = {name: took / sum(times.values()) for name, took in times.items()}
+    products = sum(share.get(name, 0.0) for name in PRODUCTS)
+    others = sorted(((part, name) for name, part in share.items() if name not in PRODUCTS), reverse=True)[:8]
+    listed = ", ".join(f"{name.removeprefix('aten::')} {part:.1%}" for part, name in others)
+    speed = f"{statistics.median(speeds):.0f} tokens/s of processor time"
+    print(f"{preset}: {speed}; {products:.0%} in matrix products, then {listed}", flush=True)
 
 
 def peak(args: argparse.Namespace, which: str, answer: Any) -> None:
@@ -150,6 +175,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--curves", type=int, default=0, metavar="STEPS")
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--profile", nargs="+", default=[], metavar="PRESET")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
@@ -163,6 +189,10 @@ def main() -> None:
             megabytes[which] = answer.get()
             process.join()
         print(f"memory of training: (a) {megabytes['stock']:.0f} MB, (b) {megabytes['bertkit']:.0f} MB")
+        return
+    for preset in args.profile:
+        operations(args, preset)
+    if args.profile:
         return
     encoder, task, features = setting(args)
     pairs = ready_made(task, features)
