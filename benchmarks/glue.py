@@ -24,7 +24,7 @@ from bertkit.training.train import train
 
 ENCODERS = {"bert-base": "", "minilm": "-minilm"}  # name -> what the names of its recipes end with
 FILES = "-minilm"  # recipes that read GLUE's files
-STSB = {  # stsb-minilm reads the files of the STS benchmark
+STSB = {  # GLUE's own files; stsb-minilm reads those of the STS benchmark, which may be in the same folder
     "source": {"train": "STS-B/train.tsv", "validation": "STS-B/dev.tsv"},
     "columns": {"text_a": "sentence1", "text_b": "sentence2", "score": "score"},
 }
@@ -65,7 +65,7 @@ def recipe_of(task: str, encoder: str, data: Path | None, seeds: list[int], over
         parse(shipped_recipes()[f"{task}{ending}"].read_bytes()).data
         for ending in (ENCODERS[encoder], FILES if data else "")
     )
-    section = STSB if data and task == "stsb" else rows["data"]
+    section = STSB if data and task == "stsb" and (data / "STS-B").is_dir() else rows["data"]
     if data:
         section = {**section, "source": {split: str(data / file) for split, file in section["source"].items()}}
     changed = {"task": rows["task"], "data": section, "seeds": seeds, "expected": None}

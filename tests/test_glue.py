@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -168,15 +169,19 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-@pytest.fixture(scope="module")
-def glue() -> ModuleType:
-    """benchmarks/glue.py, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("glue", ROOT / "benchmarks" / "glue.py")
+def benchmark(name: str) -> ModuleType:
+    """A program of benchmarks/, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def glue() -> ModuleType:
+    return benchmark("glue")
 
 
 @dataclass(frozen=True)
@@ -283,6 +288,34 @@ def test_the_suite_reads_the_hub_unless_there_are_files(glue, data, tmp_path):
     with pytest.raises(SystemExit, match=r"some/RTE/train\.tsv"):  # before anything is trained
         glue.main(["--tasks", "cola", "rte", "--data", str(tmp_path / "some"), "--output-dir", str(tmp_path / "runs")])
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_speedrun_from_raw_text_to_its_row(glue, data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "glue", glue)  # which lies beside it
+    speedrun = benchmark("speedrun")
+    corpus, folder = tmp_path / "corpus.jsonl", tmp_path / "run"
+    rows = ({"text": f"{small.text(n, 0)}.\n{small.text(n + 3, 1)}."} for n in range(40))
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tiny = ["training.budget=1s", "training.per_device_train_batch_size=4", "training.gradient_accumulation_steps=1"]
+    tiny += ["model.config={preset: modernbert-tiny}", "model.max_length=32", "data.validation=0.2"]
+    arguments = ["--corpora", str(corpus), "--data", str(data), "--output-dir", str(folder), "--random"]
+    arguments += ["--vocab-size", "300", "--seeds", "1", "2", "--tasks", "sst2", "stsb", "--overrides", *tiny]
+    arguments += ["--fine-tuning", "training.max_steps=1", "verify=false", "explain=false"]
+    speedrun.main(arguments)
+    names, _, *lines = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines())
+    pretrained, random = (dict(zip(names, cells, strict=True)) for cells in lines)
+    (seed,) = Run(folder / "pretraining").results["seeds"]
+    assert (pretrained["what"], pretrained["budget"], pretrained["steps"]) == ("speedrun", "1s", f"{seed['steps']:,}")
+    assert pretrained["perplexity"] == f"{seed['metrics']['validation']['perplexity']:.1f}"
+    for start, cells in (("pretrained", pretrained), ("random", random)):
+        scored = [each["metrics"]["validation"]["accuracy"] for each in Run(folder / start / "sst2").results["seeds"]]
+        assert cells["SST-2"] == glue.over_seeds(scored)
+        assert (cells["CoLA"], cells["RTE"]) == ("–", "–")
+    assert random["what"] == "random weights"
+    written = (folder / "random/stsb/results.json").stat().st_mtime_ns
+    speedrun.main(arguments)  # all of it is finished
+    assert capsys.readouterr().out.splitlines()[2].strip("| ").split(" | ") == lines[0]
+    assert (folder / "random/stsb/results.json").stat().st_mtime_ns == written
 
 
 # --- submissions

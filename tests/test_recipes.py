@@ -145,7 +145,10 @@ def test_it_trains(file: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     shipped = load_recipe(file.stem, check_files=False)
     short = ["training.max_steps=2", "training.per_device_train_batch_size=4", "verify=false", "explain=false"]
     swapped = [f"model.{'tokenizer' if shipped.model.config else 'name'}={tiny_encoder}", "model.max_length=32"]
-    swapped += ["model.config.preset=tiny"] if shipped.model.config else []
+    if isinstance(config := shipped.model.config, dict):
+        modern = str(config.get("preset")).startswith(("modernbert", "ettin"))
+        swapped.append(f"model.config.preset={'modernbert-tiny' if modern else 'tiny'}")
+    swapped += ["~training.budget"] if shipped.training.get("budget") else []
     swapped += ["~model.revision"] if shipped.model.revision else []
     mapped = shipped.data.columns
     if str(shipped.data.source).startswith("sample:"):
