@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from cases import EVEN, TEXTS, encoder
+from conftest import build_encoder
 from datasets import Dataset
 from pydantic import ValidationError
 from small import write_rows
@@ -19,6 +20,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     BertConfig,
+    BertModel,
     EncoderDecoderConfig,
     EncoderDecoderModel,
 )
@@ -185,8 +187,6 @@ def test_the_card_names_sacrebleus_signatures(run) -> None:
 
 
 def test_a_warm_start_takes_every_weight_but_the_attention_to_the_source(tiny_encoder: Path, tmp_path: Path) -> None:
-    from transformers import BertModel
-
     model = encoder_decoder(encoder(tiny_encoder), start=2, end=3, new_head=True)
     known = BertModel.from_pretrained(tiny_encoder, add_pooling_layer=False).state_dict()
     for half in (model.encoder, model.decoder.bert):
@@ -198,6 +198,18 @@ def test_a_warm_start_takes_every_weight_but_the_attention_to_the_source(tiny_en
     adapted.save_pretrained(tmp_path)
     assert f"base_model: {tiny_encoder}" in (tmp_path / "README.md").read_text(encoding="utf-8")
     assert read_json(tmp_path / "adapter_config.json")["base_model_name_or_path"] == str(tiny_encoder)
+
+
+def test_two_berts_that_transformers_joined_are_a_warm_start(tiny_encoder: Path, tmp_path: Path) -> None:
+    other = build_encoder(tmp_path / "other", seed=7, layers=3)
+    joined = EncoderDecoderModel.from_encoder_decoder_pretrained(tiny_encoder, other)
+    joined.save_pretrained(tmp_path / "joined")
+    AutoTokenizer.from_pretrained(tiny_encoder).save_pretrained(tmp_path / "joined")
+    model = encoder_decoder(encoder(tmp_path / "joined"), start=2, end=3, new_head=True)
+    for half, folder in ((model.encoder, tiny_encoder), (model.decoder.bert, other)):
+        own = half.state_dict()
+        known = BertModel.from_pretrained(folder, add_pooling_layer=False).state_dict()
+        assert [name for name in known if not torch.equal(own[name], known[name])] == []
 
 
 @pytest.mark.parametrize(("source", "target"), [(32, 32), (64, 24), (24, 64)])
