@@ -68,8 +68,8 @@ class ModelSpec(Section):
         """The model's name for people."""
         given = {"preset": self.config} if isinstance(self.config, str) else self.config or {}
         kind, preset = str(given.get("model_type", "bert")), str(given.get("preset", ""))
-        of_bert = "-".join(filter(None, ["BERT" if kind == "bert" else kind, preset]))
-        return self.name or f"a new {preset if '-' in preset else of_bert}"
+        new = preset if "-" in preset else "-".join(filter(None, ["BERT" if kind == "bert" else kind, preset]))
+        return self.name or f"a new {new}"
 
 
 class DataSpec(Section):

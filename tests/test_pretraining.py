@@ -220,12 +220,11 @@ def test_a_foreign_masked_language_model_goes_on_learning(tiny_encoder: Path, tm
         DRAWN[1].task(tmp_path / "distil").model(encoder(tmp_path / "distil"))
 
 
-SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 FOREIGN: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("roberta", "electra", "albert", "modernbert"), SMALL),
-    "squeezebert": {**SMALL, "embedding_size": 16},
+    **dict.fromkeys(("roberta", "electra", "albert", "modernbert"), SIZES),
+    "squeezebert": {**SIZES, "embedding_size": 16},
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32},
-    "deberta-v2": {**SMALL, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+    "deberta-v2": {**SIZES, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
     "funnel": {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 32, "block_sizes": [1, 1], "num_decoder_layers": 1},
     "xlm": {"emb_dim": 16, "n_layers": 2, "n_heads": 2, "n_langs": 2, "pad_index": 0},
 }

@@ -28,8 +28,9 @@ def encoder_decoder(encoder: Encoder, *, start: int, end: int, new_head: bool) -
         return EncoderDecoderModel(config(encoder.config, **ids))
     if encoder.model_type != "bert":
         what = f"{encoder.name!r} is a {encoder.model_type}, and both halves of this model are BERTs"
-        where = "model.config" if encoder.config else "model.name"
-        raise ModelError(Problem(where, what, "Name a BERT, such as google-bert/bert-base-uncased."))
+        if encoder.config:
+            raise ModelError(Problem("model.config", what, "Write a BERT's, such as  config: mini"))
+        raise ModelError(Problem("model.name", what, "Name a BERT, such as google-bert/bert-base-uncased."))
     own_config = read_config(encoder.folder)
     found = load_model(encoder, BertForMaskedLM, {}, new_head=new_head, own_config=own_config)
     model = EncoderDecoderModel(config(own_config, **ids))
