@@ -148,12 +148,20 @@ class DataSpec(Section):
         return given
 
 
+class BatchRamp(Section):
+    """At first the weights are updated several times in each step, from some of its micro-batches each."""
+
+    start: float = Field(gt=0, lt=1, description="Share of a step's micro-batches in an update in the beginning.")
+    until: float = Field(gt=0, le=1, description="Share of the training after which an update has all of them.")
+
+
 class TrainingKeys(Section):
     """What `training:` may have besides the fields of transformers' TrainingArguments."""
 
     budget: Annotated[str, BeforeValidator(_duration)] | None = Field(
         None, description="The time that a training takes, evaluations included, such as 90s, 60m or 1.5h."
     )
+    batch_ramp: BatchRamp | None = Field(None, description="{start, until}: a batch that grows during the training.")
     muon_learning_rate: float | None = Field(
         None, gt=0, description="With optim: muon, of the weight matrices of the layers. null: learning_rate."
     )

@@ -35,8 +35,10 @@ from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import multitask as several
 from bertkit.training import seed
 from bertkit.training.clock import Clock, schedule
+from bertkit.training.ramp import divided
 from bertkit.training.shared_encoder import MultiTask
 from bertkit.training.train import train
+from bertkit.training.trainer import TaskTrainer
 
 CASE = next(case for case in CASES if case.id == "single-label")
 
@@ -276,7 +278,9 @@ def test_several_tasks_share_one_budget(tiny_encoder: Path, tmp_path: Path, time
 
 
 def test_all_processes_go_by_the_clock_of_the_first(tiny_encoder: Path, tmp_path: Path) -> None:
-    """In the first a step takes 5 of 30 seconds, in the other one 1; weights are those of one process."""
+    """In the first a step takes 5 of 30 seconds, in the other one 1; weights are those of one process, while the batch
+    grows.
+    """
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
@@ -381,3 +385,136 @@ def test_check_says_how_long_each_training_takes(tiny_encoder: Path, tmp_path: P
     ):
         assert main(["check", str(file), "~training.num_train_epochs", "training.budget=5m", *more]) == 0
         assert capsys.readouterr().out.endswith(expected)
+
+
+# --- a batch that grows
+
+
+STEP = {"start": 0.25, "until": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("progress", "sizes"),
+    [(0.0, [2, 2, 2, 2]), (0.02, [2, 2, 2, 2]), (0.05, [3, 3, 2]), (0.2, [4, 4]), (0.3, [8]), (0.5, [8]), (1.0, [8])],
+)
+def test_updates_take_more_micro_batches_as_the_training_goes_on(progress: float, sizes: list[int]) -> None:
+    """At 0.2 of 0.5 the share is 0.55, and at 0.3 it is 0.7: nearer to a half, and to all."""
+    updates = divided(range(8), STEP, progress, 8)
+    assert [len(each) for each in updates] == sizes
+    assert [batch for each in updates for batch in each] == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("rest", "sizes"), [(1, [1]), (2, [2]), (3, [2, 1]), (4, [2, 2]), (5, [2, 2, 1]), (7, [2, 2, 2, 1])]
+)
+def test_the_short_last_step_of_an_epoch_has_updates_of_the_same_size(rest: int, sizes: list[int]) -> None:
+    assert [len(each) for each in divided(range(rest), STEP, 0.0, 8)] == sizes
+
+
+class Norms(TrainerCallback):
+    """The norm of the gradient of each update; it stops after so many."""
+
+    def __init__(self, updates: int) -> None:
+        self.updates, self.norms = updates, list[float]()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        self.norms.append(
+            float(torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
+        )
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_training_stop = len(self.norms) >= self.updates
+
+
+def after_eight(encoder: Path, out: Path, accumulate: int, **more: Any) -> tuple[TaskTrainer, list[float]]:
+    """A trainer after eight updates with a constant learning rate, and the norms of their gradients."""
+    constant = {"max_steps": 10**6, "learning_rate": 1e-3, "lr_scheduler_type": "constant", "max_grad_norm": 0.5}
+    norms = Norms(8)
+    trainer = made(CASE, encoder, arguments(out, 1, accumulate, **{**constant, **more}), tokens=8, callbacks=[norms])
+    trainer.train()
+    return trainer, norms.norms
+
+
+@pytest.mark.parametrize("more", [{}, {"optim": "muon"}, {"ema": 0.9}, {"dataloader_num_workers": 1}], ids=str)
+def test_a_quarter_of_the_batch_is_the_training_with_a_quarter_of_the_accumulation(
+    more: dict[str, Any], tiny_encoder_with_dropout: Path, tmp_path: Path
+) -> None:
+    """Two steps of four updates are eight steps. So few of a million do not raise the share. Gradients are clipped."""
+    one, norms = after_eight(tiny_encoder_with_dropout, tmp_path / "one", 1, **more)
+    ramp = {"start": 0.25, "until": 1.0}
+    four, parts = after_eight(tiny_encoder_with_dropout, tmp_path / "four", 4, batch_ramp=ramp, **more)
+    assert (one.state.global_step, four.state.global_step) == (8, 2)
+    assert parts == norms
+    assert norms == pytest.approx([0.5] * 8, rel=1e-3)
+    for name, weight in one.model.state_dict().items():
+        assert torch.equal(weight, four.model.state_dict()[name]), name
+
+
+def test_a_step_of_several_updates_logs_the_mean_of_their_losses(tiny_encoder: Path, tmp_path: Path) -> None:
+    one, _ = after_eight(tiny_encoder, tmp_path / "one", 1, learning_rate=1e-9)
+    ramp = {"start": 0.25, "until": 1.0}
+    four, _ = after_eight(tiny_encoder, tmp_path / "four", 4, learning_rate=1e-9, batch_ramp=ramp)
+    losses, means = ([e["loss"] for e in trainer.state.log_history if "loss" in e] for trainer in (one, four))
+    assert means == pytest.approx([sum(losses[:4]) / 4, sum(losses[4:]) / 4], rel=1e-5)
+
+
+RAMP = (*BY_TWO, "training.gradient_accumulation_steps=4", "training.batch_ramp={start: 0.25, until: 0.75}")
+
+
+@pytest.mark.parametrize("at", [11, 27, 35], ids=["first", "middle", "whole steps"])
+def test_a_killed_run_continues_with_the_batch_it_had_come_to(
+    at: int, tiny_encoder_with_dropout: Path, tmp_path: Path, grown: Run
+) -> None:
+    """In the steps of four updates, within an update of three or two, and after the ramp."""
+    with pytest.MonkeyPatch.context() as patch:
+        kill(patch, at)
+        with pytest.raises(Killed):
+            train(grown.recipe, tmp_path / "run")
+    same(train(grown.recipe, tmp_path / "run", resume=True), grown)
+
+
+@pytest.fixture(scope="module")
+def grown(tiny_encoder_with_dropout: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("grown")
+    more = ("training.max_steps=12", "training.eval_steps=2")
+    updates = Norms(100)
+    run = train(small.recipe(folder, tiny_encoder_with_dropout, *RAMP, *more), folder / "run", callbacks=[updates])
+    assert 12 < len(updates.norms) < 4 * 12
+    return run
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_several_tasks_share_a_batch_that_grows(mixed: bool, tiny_encoder: Path, tmp_path: Path) -> None:
+    training = {"gradient_accumulation_steps": 2, "batch_ramp": {"start": 0.5, "until": 1.0}}
+    recipe = multitask.recipe(tiny_encoder, "sentiment", "answers", training=training, mixed_steps=mixed)
+    updates = Norms(10**6)
+    run = train(recipe, tmp_path / "run", callbacks=[updates])
+    steps = run.tasks["sentiment"].results["seeds"][0]["steps"]
+    assert steps < len(updates.norms) < 2 * steps
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            "batch_ramp: {start: 0.25, until: 0.5}",
+            "an update would have less than one of the 1 micro-batches of a step",
+        ),
+        (
+            "batch_ramp: {start: 0.25, until: 0.5}, gradient_accumulation_steps: 3",
+            "less than one of the 3 micro-batches",
+        ),
+        ("batch_ramp: {start: 0, until: 0.5}", "training.batch_ramp.start: must be more than 0"),
+        ("batch_ramp: {start: 0.5, until: 1.5}", "training.batch_ramp.until: must be at most 1"),
+        ("batch_ramp: {start: 0.5}", "training.batch_ramp.until: missing"),
+        ("batch_ramp: 0.5", "training.batch_ramp: expected"),
+        (
+            "batch_ramp: {start: 0.5, until: 0.5}, gradient_accumulation_steps: 2, fsdp: full_shard",
+            "not available with fsdp",
+        ),
+    ],
+)
+def test_a_ramp_that_cannot_be_is_refused(given: str, said: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("quickstart", [f"training={{{given}}}"])
+    assert said in str(caught.value)

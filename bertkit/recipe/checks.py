@@ -155,6 +155,7 @@ def _training_rules(
     )
     compares = options is not None and "mini_batch" in options.model_fields
     muon = training.get("optim") == "muon"
+    ramp, micro = training.get("batch_ramp"), training.get("gradient_accumulation_steps", 1)
     return (
         *((early and training.get(key) == "no", f"training.{key}", "early_stopping needs evaluations and checkpoints",
            "write epoch or steps, or remove early_stopping") for key in ("eval_strategy", "save_strategy")),
@@ -178,6 +179,11 @@ def _training_rules(
         *((used and training.get(key), f"training.{key}",
            f"divides the weights between processes, which {name} does not support", "remove one of the two")
           for key in ("fsdp", "deepspeed") for name, used in (("optim: muon", muon), ("ema", training.get("ema")))),
+        (ramp and micro * ramp.get("start", 1) < 1, "training.batch_ramp.start",
+         f"an update would have less than one of the {micro} micro-batches of a step",
+         "raise training.gradient_accumulation_steps, and lower training.per_device_train_batch_size as much"),
+        *((ramp and training.get(key), "training.batch_ramp", f"updates within a step are not available with {key}",
+           "remove one of the two") for key in ("fsdp", "deepspeed")),
         (peft and freeze, "freeze", "`peft` already freezes the whole encoder", "remove `freeze` or `peft`"),
     )  # fmt: skip
 

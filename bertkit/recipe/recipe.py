@@ -234,7 +234,9 @@ def json_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of a recipe, with the training fields of the installed transformers."""
     schema = Recipe.model_json_schema()
     about = schema["properties"]["training"]["description"]
-    schema["properties"]["training"] = {**training_schema(), "description": about}
+    training = training_schema()
+    schema["$defs"] |= training.pop("$defs")
+    schema["properties"]["training"] = {**training, "description": about}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

@@ -207,4 +207,4 @@ def training_schema() -> dict[str, Any]:
         name: {k: v for k, v in field.items() if k not in ("default", "title")}
         for name, field in schema["properties"].items()
     }
-    return {"type": "object", "properties": fields, "additionalProperties": False}
+    return {"type": "object", "properties": fields, "additionalProperties": False, "$defs": schema["$defs"]}

@@ -22,6 +22,7 @@ from bertkit.evaluation.intervals import Scores
 from bertkit.files import read_json
 from bertkit.models.cpu_kernels import faster, memory_kept
 from bertkit.tasks.base import Batch
+from bertkit.training import ramp
 from bertkit.training.arguments import Arguments
 from bertkit.training.averaging import AveragedWeights
 from bertkit.training.batching import EpochLoader
@@ -29,6 +30,7 @@ from bertkit.training.callbacks import Profile
 from bertkit.training.checkpoint import CheckpointTrainer
 from bertkit.training.clock import TICKS, Clock, follow, schedule
 from bertkit.training.optimizers import MuonWith, layer_matrices
+from bertkit.training.ramp import MicroBatch
 
 BOUNDED_EVERY = 50  # steps, after which kept memory is looked at
 CLOCK = "clock.json"  # in a checkpoint: the seconds that the training has taken
@@ -217,7 +219,7 @@ class StepTrainer(CheckpointTrainer, ABC):
         return (num_train_epochs, 0) if ended else done
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
-        """The micro-batches of one step, and the count of loss terms over all processes."""
+        """The micro-batches of one step, and a `MicroBatch` for each of them."""
         self.profile.switch("data")
         if self.state.global_step % BOUNDED_EVERY == BOUNDED_EVERY - 1:
             self.bound_memory()
@@ -226,10 +228,16 @@ class StepTrainer(CheckpointTrainer, ABC):
             follow(self.lr_scheduler, self.progress)
         collated, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         batches = [self.learner.scheduled(batch, self.progress) for batch in collated]
-        counted = self.accelerator.reduce(self._counted(batches), "sum")
+        updates = ramp.divided(batches, self.args.batch_ramp, self.progress, self.args.gradient_accumulation_steps)
+        counted = self.accelerator.reduce(torch.stack([self._counted(own) for own in updates]), "sum")
         self.profile.count(batches)
         self.profile.switch("other")
-        return batches, counted
+        micro = [
+            MicroBatch(terms, len(updates), batch is own[-1] and own is not updates[-1])
+            for own, terms in zip(updates, counted, strict=True)
+            for batch in own
+        ]
+        return batches, iter(micro)
 
     def _counted(self, batches: list[Any]) -> torch.Tensor:
         counts = torch.tensor([self.objective.count(batch) for batch in batches], dtype=torch.float64)
@@ -247,18 +255,34 @@ class StepTrainer(CheckpointTrainer, ABC):
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        micro: MicroBatch = next(num_items_in_batch)
         parts = list(self.divided(inputs))
+        # Trainer lets processes exchange gradients only in the last micro-batch of a step.
+        last = self.accelerator.trigger_sync_in_backward(model) if micro.updates_after else contextlib.nullcontext()
         losses = []
         for part in parts:
-            with contextlib.nullcontext() if part is parts[-1] else self.accelerator.no_sync(model):
-                losses.append(self._part(model, part, num_items_in_batch))
+            with last if part is parts[-1] else self.accelerator.no_sync(model):
+                losses.append(self._part(model, part, micro.counted))
         loss = torch.stack(losses).sum()
         self.profile.switch("optimizer")
         if not torch.isfinite(loss):
             what = f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {self._rows_of_step()}"
             fix = "Lower training.learning_rate, or check the rows with `bertkit check`."
             raise UserError(Problem("training", what, fix + " Earlier checkpoints are intact."))
-        return loss
+        if micro.updates_after:
+            self._update(model)
+        return loss / micro.updates
+
+    def _update(self, model: Any) -> None:
+        """Update the weights within a step, as Trainer does after it."""
+        self.accelerator.gradient_state._set_sync_gradients(True)  # else the optimizer would wait
+        if self.args.max_grad_norm > 0:
+            self._clip_grad_norm(model)  # type: ignore[no-untyped-call]
+        self.control = self.callback_handler.on_pre_optimizer_step(self.args, self.state, self.control)
+        optimizer: Any = self.optimizer
+        optimizer.step()
+        self.control = self.callback_handler.on_optimizer_step(self.args, self.state, self.control)
+        model.zero_grad()
 
     def _rows_of_step(self) -> str:
         """The locations of the current step's rows, for messages."""
