@@ -155,7 +155,7 @@ def _explain_value(path: KeyPath, details: list[ErrorDetails], value: Any) -> Ke
         return unknown_key(path, choices)
     expected = [_EXPECTED[d["type"]] for d in details if d["type"] in _EXPECTED]
     if not expected and not choices:
-        return KeyProblem(path, details[0]["msg"])
+        return KeyProblem(path, details[0]["msg"].removeprefix("Value error, "))
     many = len(choices) > MAX_LISTED
     names = [*([f"one of {len(choices)} values"] if many else map(repr, choices)), *dict.fromkeys(expected)]
     listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

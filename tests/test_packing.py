@@ -98,6 +98,7 @@ def test_packed_examples_have_special_tokens_and_positions_of_their_own(
 
 FAMILIES = {
     "roberta": (transformers.RobertaConfig, {"pad_token_id": 1}),
+    "xlm-roberta": (transformers.XLMRobertaConfig, {"pad_token_id": 1}),
     "electra": (transformers.ElectraConfig, {"embedding_size": 16}),
     "distilbert": (transformers.DistilBertConfig, {}),
     "mpnet": (transformers.MPNetConfig, {"pad_token_id": 1}),

@@ -10,6 +10,7 @@ import torch
 from cases import DOCUMENTS, Case
 from datasets import Dataset
 from pydantic import ValidationError
+from steps import arguments, made
 from test_pretraining import recipe
 from test_pretraining_data import made_documents, vocabulary
 from test_resume import killed, last
@@ -116,6 +117,24 @@ def test_a_divided_row_has_every_token_once_between_special_tokens(tiny_encoder:
     assert after["input_ids"].shape == (len(expected), 10)
     assert all(torch.equal(after[name], together[name]) for name in together)
     assert task.count(after) == task.count(before)
+
+
+def test_a_training_follows_both_schedules(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    widths, shares = [], []
+
+    def loss(self: Any, outputs: Any, batch: Any, smoothing: float = 0.0, real: Any = Pretraining.loss) -> Any:
+        widths.append(batch["input_ids"].shape[1])
+        shares.append(float((batch["labels"] != -100).sum() / batch["attention_mask"].sum()))
+        return real(self, outputs, batch, smoothing)
+
+    monkeypatch.setattr(Pretraining, "loss", loss)
+    options = {**SHORT, "mask_probability": {"start": 0.8, "end": 0.1}}
+    case = Case("both", options, {"text": [" ".join(DOCUMENTS)] * 8}, max_length=64)
+    made(case, tiny_encoder, arguments(tmp_path, 8, 1, max_steps=8)).train()
+    assert widths[:4] == [10] * 4
+    assert min(widths[4:]) > 40
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 4 * shares[-1]
 
 
 def test_rows_that_are_short_enough_are_not_divided(tiny_encoder: Path) -> None:

@@ -15,7 +15,7 @@ from bertkit.encoding.padding import Arrays, fills
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.evaluation import pretraining as scores
 from bertkit.evaluation.graded import Scored
-from bertkit.models.bert.drawing import Drawing
+from bertkit.models.bert.drawing import Drawing, Pairs, Replace
 from bertkit.models.bert.scheduled import fewer_masks, shortened
 from bertkit.models.encoder import Encoder
 from bertkit.sections import Section
@@ -50,7 +50,7 @@ class PretrainingOptions(TaskOptions):
 
     metrics: ClassVar[frozenset[str]] = frozenset({"mlm_accuracy", "nsp_accuracy"})
     name: Literal["pretraining"]
-    nsp: Literal["nsp", "sop", "none"] = Field(
+    nsp: Pairs = Field(
         "nsp", description="Second segment: from another document half the time; in swapped order half; or none."
     )
     mask_probability: Share | MaskSchedule = Field(
@@ -58,7 +58,7 @@ class PretrainingOptions(TaskOptions):
     )
     whole_word: bool = Field(False, description="Mask all tokens of a word or none.")
     spans: bool = Field(False, description="Mask spans of up to ten tokens, or with `whole_word` words, as SpanBERT.")
-    replace: Literal["bert", "mask"] = Field(
+    replace: Replace = Field(
         "bert",
         description="What a masked token becomes: [MASK] (80 %), a random token or itself (10 % each); or [MASK].",
     )
@@ -66,7 +66,6 @@ class PretrainingOptions(TaskOptions):
         0.1, description="Share of examples that are made shorter than max_length on purpose."
     )
     packing: bool = Field(False, description="Pack documents into rows of max_length; needs `nsp: none`.")
-
     curriculum: Curriculum | None = Field(
         None, description="Shorter rows at the beginning of the training; needs `nsp: none`, without packing."
     )
@@ -148,15 +147,18 @@ class Pretraining(Task[PretrainingOptions]):
 
     def features(self, rows: Dataset) -> Dataset:
         """They are on disk already; packed on request, or of a size that the curriculum divides without a rest."""
-        curriculum, limit = self.options.curriculum, self.max_length
-        if curriculum:
-            limit = 2 + (limit - 2) // (curriculum.length - 2) * (curriculum.length - 2)
-        chunks = self._chunks(rows, limit)
+        chunks = self._chunks(rows, self._training_length)
         if not self.options.packing:
             return chunks
         from bertkit.models.bert.packing import pack_chunks
 
         return pack_chunks(chunks, self.max_length, self._drawing.mask_id)
+
+    @property
+    def _training_length(self) -> int:
+        """Tokens of the longest row in training, special tokens included."""
+        short = self.options.curriculum.length - 2 if self.options.curriculum else 1
+        return 2 + (self.max_length - 2) // short * short
 
     def examples(
         self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
@@ -199,7 +201,10 @@ class Pretraining(Task[PretrainingOptions]):
         return (rate.start, rate.end) if isinstance(rate, MaskSchedule) else (rate, rate)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
-        """Our BERT where the encoder is one; else transformers' masked language model, which knows no pairs."""
+        """Our BERT where the encoder is one; else transformers' masked language model, which knows no pairs.
+
+        Raises ModelError on packing where the architecture cannot read packed rows.
+        """
         from bertkit.models.bert.bert import load_for_pretraining
         from bertkit.models.bert.packing import check_packing
 
@@ -275,4 +280,4 @@ class Pretraining(Task[PretrainingOptions]):
         """Unigrams: the most frequent token everywhere, and the perplexity of train's frequencies."""
         held_out = self.encode(rows)
         sampled = self.examples(held_out, range(min(len(held_out), scores.SAMPLE)))
-        return scores.unigrams(self.encode(train), sampled["labels"], len(self.tokenizer))
+        return scores.unigrams(self._chunks(train, self._training_length), sampled["labels"], len(self.tokenizer))

@@ -25,7 +25,6 @@ Replace: TypeAlias = Literal["bert", "mask"]  # 80 % [MASK], 10 % random, 10 % k
 
 CANDIDATES = 4  # chunks of other documents from which the second segment of a NotNext pair is taken
 ROUNDS = 8  # draws of candidates before a pair stays a real one: there may be a single document
-
 SPAN_STOPS, LONGEST_SPAN = 0.2, 10  # a span's length is geometric, up to ten words or tokens (Joshi et al. 2020, 3.1)
 
 _UNUSED = re.compile(r"\[unused\d+\]")
@@ -195,8 +194,7 @@ class Drawing:
             unit = begins[i, inside].cumsum() - 1
             units = anchors = order[i, heads].argsort()
             if self.spans:
-                after_special = ~free[i, heads - 1]
-                units, anchors = _in_spans(units, after_special, rng)
+                units, anchors = _in_spans(units, ~free[i, heads - 1], rng)
             sizes = np.bincount(unit)[units]
             needed, treated = np.empty_like(units), np.empty_like(units)
             needed[units] = sizes.cumsum() - sizes // 2
@@ -207,14 +205,14 @@ class Drawing:
         return mask_order
 
 
-def _in_spans(order: Integers, alone: Flags, rng: np.random.Generator) -> tuple[Integers, Integers]:
-    """Units span by span, and the first unit of the span of each; spans begin in this order, at units not in one yet.
+def _in_spans(order: Integers, first: Flags, rng: np.random.Generator) -> tuple[Integers, Integers]:
+    """Units span by span, and for each the unit at which its span begins: in this order, at those that are in none yet.
 
-    alone: whether a unit does not continue the text of the unit before it; no span crosses it.
+    first: whether a unit is the first after a special token, which no span contains.
     """
     beyond = (1 - SPAN_STOPS) ** LONGEST_SPAN
-    lengths = 1 + np.log1p(-rng.random(len(order)) * (1 - beyond)) // np.log(1 - SPAN_STOPS)  # by its inverse
-    ends = np.append(np.flatnonzero(alone), len(order))
+    lengths = 1 + np.log1p(-rng.random(len(order)) * (1 - beyond)) // np.log(1 - SPAN_STOPS)  # inverse of its shares
+    ends = np.append(np.flatnonzero(first), len(order))
     stops = ends[np.searchsorted(ends, np.arange(len(order)), side="right")]
     stops = np.minimum(stops, np.arange(len(order)) + lengths.astype(int)).tolist()
     span: dict[int, int] = {}

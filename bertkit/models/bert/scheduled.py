@@ -31,9 +31,7 @@ def shortened(batch: Mapping[str, Tensor], length: int, fill: Mapping[str, int])
     if longest <= length:
         return dict(batch)
     last = batch["attention_mask"].sum(1)[:, None, None] - 1  # (batch, 1, 1): where the second special token is
-    before = torch.arange(0, longest - 2, length - 2, device=last.device)[
-        :, None
-    ]  # (parts, 1): tokens of earlier parts
+    before = torch.arange(0, longest - 2, length - 2, device=last.device)[:, None]  # (parts, 1): tokens before the part
     size = (last - 1 - before).clamp(0, length - 2)  # (batch, parts, 1)
     place = torch.arange(length, device=last.device)
     source = torch.where(place <= size, before + place, longest)  # (batch, parts, length); `longest` is padding
