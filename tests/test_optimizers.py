@@ -336,12 +336,16 @@ def test_without_an_evaluation_the_last_average_is_kept(tiny_encoder: Path, tmp_
     assert_close(average(seen.updated, 0.6), load_file(run.model / "model.safetensors"))
 
 
-def test_tied_weights_have_one_average(tiny_encoder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ramp", "updates"), [(None, 4), ({"start": 0.5, "until": 0.75}, 6)], ids=["steps", "ramp"])
+def test_tied_weights_have_one_average_of_all_updates(
+    ramp: Any, updates: int, tiny_encoder: Path, tmp_path: Path
+) -> None:
     case = next(case for case in DRAWN if case.id == "mlm-nsp")
     seen = Weights()
-    args = arguments(tmp_path, 2, 2, max_steps=4, ema=0.6, learning_rate=1e-2)
+    args = arguments(tmp_path, 2, 2, max_steps=4, ema=0.6, learning_rate=1e-2, batch_ramp=ramp)
     trainer = made(case, tiny_encoder, args, callbacks=[seen])
     trainer.train()
+    assert len(seen.updated) == updates
     assert_close(average(seen.updated, 0.6), trained(trainer.model))
     assert trainer.model.cls.predictions.decoder.weight is trainer.model.get_input_embeddings().weight
 
