@@ -70,6 +70,7 @@ class Run:
     @property
     def tasks(self) -> dict[str, Self]:
         """Of a finished run of several tasks, the run of each; otherwise empty."""
+        # Folders of other programs may have a results.json too.
         several = self.finished and (self.folder / "recipe.yaml").is_file() and not self.model.is_dir()
         return {name: type(self)(self.folder / name) for name in self.results.get("tasks", ())} if several else {}
 

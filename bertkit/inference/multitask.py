@@ -85,14 +85,15 @@ class MultiTaskPredictor:
     def reading(self, row: Row) -> MultiTaskPredictor:
         """The same for the tasks whose columns this row has, with a warning of the others; where none has, for all."""
         given = {"text": row} if isinstance(row, str) else row
-        chosen = [
-            name
+        reads = {
+            name: any(has_columns(given, names, each.columns) for names in each.task.inputs)
             for name, each in self.tasks.items()
-            if any(has_columns(given, names, each.columns) for names in each.task.inputs)
-        ]
-        for name in self.tasks.keys() - chosen if chosen else ():
+        }
+        if not any(reads.values()):
+            return self
+        for name in [name for name in reads if not reads[name]]:
             logger.warning("no answers by %s, which reads %s", name, read_together(self.tasks[name].task))
-        return self.only(*(chosen or self.tasks))
+        return self.only(*[name for name in reads if reads[name]])
 
     def _items(self, features: Mapping[str, Any]) -> dict[str, list[Any]]:
         """The items of each task's features. What several tasks read alike goes through the encoder once."""

@@ -68,8 +68,9 @@ def resolve_max_length(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, req
     """
     folder = str(encoder.folder)
     config = encoder.config.to_dict() if encoder.config else read_object(encoder.folder / "config.json")
+    # of an encoder–decoder, both configs; otherwise the one
     halves = [half for name in ("encoder", "decoder") if isinstance(half := config.get(name), dict)] or [config]
-    config = halves[0]  # of an encoder–decoder
+    config = halves[0]
     pair = tokenizer("a", "a", verbose=False)["input_ids"]  # a post-processor may add tokens that no vocabulary has
     rows, last = config.get("vocab_size"), max(*tokenizer.get_vocab().values(), *pair)
     if isinstance(rows, int) and last >= rows:

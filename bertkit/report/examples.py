@@ -199,11 +199,11 @@ def beams(predictor: Predictor, rows: Sequence[Row]) -> list[dict[str, Any]]:
     Empty if the model does not generate texts, or greedily.
     """
     task = predictor.task
-    count = min(task.generation["num_beams"], MAX_BEAMS) if isinstance(task, Text2TextGeneration) else 1
-    if not isinstance(task, Text2TextGeneration) or count == 1:
+    if not isinstance(task, Text2TextGeneration) or task.generation["num_beams"] == 1:
         return []
     from bertkit.models.bert.generation import generate
 
+    count = min(task.generation["num_beams"], MAX_BEAMS)
     options = {**task.generation, "num_return_sequences": count}
 
     def all_of(_: Any, batch: Batch) -> list[Any]:
