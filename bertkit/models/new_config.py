@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit.errors import ModelError, Problem
 from bertkit.models.bert import bert_config
-from bertkit.models.bert.bert_config import WHERE, Activation, Probability, Size, Sizes, checked
+from bertkit.models.bert.bert_config import WHERE, Activation, Probability, Size, Sizes, checked, sizes
 from bertkit.validation import did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -18,25 +18,16 @@ if TYPE_CHECKING:
 # Layers, hidden size, width of the feed-forward network. modernbert-base and -large: Warner et al. 2024 (arXiv
 # 2412.13663); ettin: Weller et al. 2025 (arXiv 2507.11412). The others have the layers and the hidden size of the BERT
 # of that name, and the proportions of modernbert-base.
-_SIZES = {
-    "modernbert-tiny": (2, 128, 192),
-    "modernbert-mini": (4, 256, 384),
-    "modernbert-small": (4, 512, 768),
-    "modernbert-medium": (8, 512, 768),
-    "modernbert-base": (22, 768, 1152),
-    "modernbert-large": (28, 1024, 2624),
-    "ettin-17m": (7, 256, 384),
-    "ettin-32m": (10, 384, 576),
-    "ettin-68m": (19, 512, 768),
-}
-PRESETS: Mapping[str, Mapping[str, int]] = {
-    name: {
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": hidden // 64,
-        "intermediate_size": inner,
-    }
-    for name, (layers, hidden, inner) in _SIZES.items()
+PRESETS = {
+    "modernbert-tiny": sizes(2, 128, 192),
+    "modernbert-mini": sizes(4, 256, 384),
+    "modernbert-small": sizes(4, 512, 768),
+    "modernbert-medium": sizes(8, 512, 768),
+    "modernbert-base": sizes(22, 768, 1152),
+    "modernbert-large": sizes(28, 1024, 2624),
+    "ettin-17m": sizes(7, 256, 384),
+    "ettin-32m": sizes(10, 384, 576),
+    "ettin-68m": sizes(19, 512, 768),
 }
 
 
@@ -64,7 +55,9 @@ class ModernArchitecture(Sizes):
     classifier_pooling: Literal["cls", "mean"] = "cls"
     decoder_bias: bool = Field(True, description="Of the projection to the vocabulary.")
     initializer_range: float = Field(0.02, gt=0)
-    initializer_cutoff_factor: float = Field(2.0, gt=0, description="New weights: a normal, truncated at so many SDs.")
+    initializer_cutoff_factor: float = Field(
+        2.0, gt=0, description="Standard deviations at which new weights are cut off."
+    )
 
     @field_validator("num_attention_heads")
     @classmethod

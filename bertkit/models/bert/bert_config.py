@@ -33,15 +33,19 @@ _SIZES = {
     "base": (12, 768),
     "large": (24, 1024),
 }
-PRESETS: Mapping[str, Mapping[str, int]] = {
-    name: {
+
+
+def sizes(layers: int, hidden: int, inner: int) -> Mapping[str, int]:
+    """The four sizes, with 64 numbers a head. inner: width of the feed-forward network."""
+    return {
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": hidden // 64,
-        "intermediate_size": 4 * hidden,
+        "intermediate_size": inner,
     }
-    for name, (layers, hidden) in _SIZES.items()
-}
+
+
+PRESETS = {name: sizes(layers, hidden, 4 * hidden) for name, (layers, hidden) in _SIZES.items()}
 
 
 class Sizes(BaseModel):
