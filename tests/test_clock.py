@@ -243,10 +243,11 @@ def test_a_run_of_steps_that_ends_within_an_epoch_is_not_trained_further(
 
 
 def test_one_step_is_made_in_any_case(tiny_encoder: Path, tmp_path: Path, timed: Callable[..., Run]) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder, *BY_TIME, "training.budget=1s")
-    run = timed(recipe, tmp_path / "run", Time())
+    """Even where the evaluation before it takes longer than the budget."""
+    recipe = small.recipe(tmp_path, tiny_encoder, *BY_TIME, "training.budget=1s", "training.eval_on_start=true")
+    run = timed(recipe, tmp_path / "run", Time(evaluation=2))
     assert run.results["seeds"][0]["steps"] == 1
-    assert [event["step"] for event in events(run) if "eval_accuracy" in event] == [1]
+    assert [event["step"] for event in events(run) if "eval_accuracy" in event] == [0, 1]
 
 
 def test_a_budget_that_ends_in_an_evaluation_ends_with_its_checkpoint(

@@ -39,7 +39,7 @@ class Clock(TrainerCallback):
         return self.now() - self.begun
 
     def progress(self, args: TrainingArguments, state: TrainerState) -> float:
-        """The share of the steps, or of the budget by the clock of the first process; all processes must ask."""
+        """The share of the steps, or of the budget by the clock of the first process; all processes must call it."""
         if self.budget is None:
             return min(state.global_step / state.max_steps, 1.0)
         elapsed = self.elapsed
@@ -49,14 +49,18 @@ class Clock(TrainerCallback):
             elapsed = float(told)
         return min(elapsed / self.budget, 1.0)
 
+    def over(self, args: TrainingArguments, state: TrainerState) -> bool:
+        """Whether the last step has been made; there is at least one. All processes must call it."""
+        return state.global_step > 0 and self.progress(args, state) == 1
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.budget is not None and self.progress(args, state) == 1:
+        if self.budget is not None and self.over(args, state):
             last = copy.copy(state)  # as the last step by number, it is evaluated and saved
             last.max_steps = state.global_step
             DefaultFlowCallback().on_step_end(args, last, control)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.budget is not None and not control.should_training_stop and self.progress(args, state) == 1:
+        if self.budget is not None and not control.should_training_stop and self.over(args, state):
             control.should_training_stop = True
             control.should_save |= args.save_strategy != "no"
 

@@ -14,7 +14,7 @@ class MicroBatch(NamedTuple):
 
     counted: Tensor  # the loss terms of its update, over all processes
     updates: int  # of the step
-    updates_after: bool  # whether an update follows it within the step; the last one of a step is Trainer's own
+    update_follows: bool  # within the step, whose last update is Trainer's own
 
 
 def divided(batches: Sequence[Any], ramp: Mapping[str, float] | None, progress: float, accumulation: int) -> list[Any]:

@@ -91,8 +91,8 @@ class StepTrainer(CheckpointTrainer, ABC):
         super().__init__(
             model=model, args=args, train_dataset=features, eval_dataset=validation, callbacks=list(callbacks)
         )
-        if self._sharded and (args.muon or args.ema):
-            what = "FSDP and DeepSpeed divide the weights between processes, which muon and ema do not support"
+        if self._sharded and (args.muon or args.ema or args.batch_ramp):
+            what = "muon, ema and batch_ramp do not support FSDP and DeepSpeed, which divide weights between processes"
             raise RecipeError(Problem("training", what, "Start it with torchrun alone."))
         self.remove_callback(PrinterCallback)  # Progress reports instead
         self.learner = learner
@@ -106,7 +106,6 @@ class StepTrainer(CheckpointTrainer, ABC):
     average: AveragedWeights | None = None
     batches: Any  # the batch sampler of the training, once there is one
     bound_memory: Callable[[], None]  # while it trains
-    progress: float  # of the training, from 0 to 1, at the beginning of the current step
 
     @abstractmethod
     def located(self, indices: Sequence[int]) -> Sequence[str]:
@@ -215,20 +214,19 @@ class StepTrainer(CheckpointTrainer, ABC):
     ) -> tuple[int, int]:
         done = super()._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, *rest)
         # The last step may be one within an epoch, which Trainer would continue.
-        ended = self.state.global_step > 0 and self.clock.progress(self.args, self.state) == 1
-        return (num_train_epochs, 0) if ended else done
+        return (num_train_epochs, 0) if self.clock.over(self.args, self.state) else done
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
         """The micro-batches of one step, and a `MicroBatch` for each of them."""
         self.profile.switch("data")
         if self.state.global_step % BOUNDED_EVERY == BOUNDED_EVERY - 1:
             self.bound_memory()
-        self.progress = self.clock.progress(self.args, self.state)
+        progress = self.clock.progress(self.args, self.state)
         if self.clock.budget is not None and self.state.global_step:
-            follow(self.lr_scheduler, self.progress)
+            follow(self.lr_scheduler, progress)
         collated, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        batches = [self.learner.scheduled(batch, self.progress) for batch in collated]
-        updates = ramp.divided(batches, self.args.batch_ramp, self.progress, self.args.gradient_accumulation_steps)
+        batches = [self.learner.scheduled(batch, progress) for batch in collated]
+        updates = ramp.divided(batches, self.args.batch_ramp, progress, self.args.gradient_accumulation_steps)
         counted = self.accelerator.reduce(torch.stack([self._counted(own) for own in updates]), "sum")
         self.profile.count(batches)
         self.profile.switch("other")
@@ -258,7 +256,7 @@ class StepTrainer(CheckpointTrainer, ABC):
         micro: MicroBatch = next(num_items_in_batch)
         parts = list(self.divided(inputs))
         # Trainer lets processes exchange gradients only in the last micro-batch of a step.
-        last = self.accelerator.trigger_sync_in_backward(model) if micro.updates_after else contextlib.nullcontext()
+        last = self.accelerator.trigger_sync_in_backward(model) if micro.update_follows else contextlib.nullcontext()
         losses = []
         for part in parts:
             with last if part is parts[-1] else self.accelerator.no_sync(model):
@@ -269,7 +267,7 @@ class StepTrainer(CheckpointTrainer, ABC):
             what = f"the loss is {loss.item()} at step {self.state.global_step + 1}, over {self._rows_of_step()}"
             fix = "Lower training.learning_rate, or check the rows with `bertkit check`."
             raise UserError(Problem("training", what, fix + " Earlier checkpoints are intact."))
-        if micro.updates_after:
+        if micro.update_follows:
             self._update(model)
         return loss / micro.updates
 
