@@ -19,7 +19,7 @@ from test_resume import RHYTHM, killed, same
 from torch import nn
 from transformers import TrainerCallback
 
-from bertkit.errors import RecipeError
+from bertkit.errors import ModelError, RecipeError
 from bertkit.files import read_json
 from bertkit.models.bert.bert import BertForPreTraining
 from bertkit.models.bert.bert_config import BertConfig
@@ -208,6 +208,14 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     run = killed(recipe, tmp_path / "killed")
     train(recipe, run.folder, resume=True)
     same(run, train(recipe, tmp_path / "whole"))
+
+
+def test_another_optimizer_cannot_continue(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM)
+    run = killed(recipe, tmp_path / "killed")
+    for optimizer in ("muon", "adafactor"):
+        with pytest.raises(ModelError, match="the checkpoint is of another optimizer"):
+            train(recipe.with_(f"training.optim={optimizer}"), run.folder, resume=True, changed=True)
 
 
 def test_stable_adamw_is_resumed_too(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:

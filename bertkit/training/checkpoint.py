@@ -129,13 +129,17 @@ def save_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = N
 
 
 def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = None) -> None:
-    """Restore what `save_optimizer` wrote."""
+    """Restore what `save_optimizer` wrote. Raises ModelError on the state of another optimizer."""
     rest = read_json(folder / "optimizer.json")
     parts: dict[str, dict[int, dict[str, Any]]] = {"state": {}, "groups": {}}
     for key, value in {**load_file(folder / "optimizer.safetensors"), **rest["plain"]}.items():
         part, index, name = key.split(".", 2)
         parts[part].setdefault(int(index), {})[name] = value
     groups = [group for _, group in sorted(parts["groups"].items())]
+    own = optimizer.param_groups  # which may be without what the optimizer adds to them in its first step
+    if len(own) != len(groups) or any(one.keys() - saved.keys() for one, saved in zip(own, groups, strict=True)):
+        fix = "Write the optimizer that the run was started with, or start a new run."
+        raise ModelError(Problem(str(folder), "the checkpoint is of another optimizer (training.optim)", fix))
     optimizer.load_state_dict({"state": parts["state"], "param_groups": groups})
     scheduler.load_state_dict(rest["scheduler"])
     if scaler and rest.get("scaler"):

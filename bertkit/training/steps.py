@@ -161,13 +161,14 @@ class StepTrainer(CheckpointTrainer, ABC):
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
         """Within the block the model has the averaged weights, if there are any."""
-        if self.average:
-            self.average.swap()
+        if self.average is None:
+            yield
+            return
+        self.average.swap()
         try:
             yield
         finally:
-            if self.average:
-                self.average.swap()
+            self.average.swap()
 
     def _evaluate(self, *given: Any, **named: Any) -> Any:
         with self.averaged():
