@@ -321,6 +321,7 @@ def test_times_are_read(given: str, expected: float) -> None:
     assert "num_train_epochs" not in recipe.training
     assert load_recipe(recipe.model_dump()) == recipe
     assert recipe.with_("~training.budget").training["num_train_epochs"] == 3
+    assert recipe.with_(budget="5m").training["budget"] == "5m"
 
 
 def test_all_that_contradicts_a_budget_is_said_at_once() -> None:
