@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -21,7 +22,7 @@ from bertkit.models.bert import packing
 from bertkit.models.bert.bert import BertForMaskedLM
 from bertkit.models.bert.bert_config import BertConfig
 from bertkit.models.bert.drawing import Drawing
-from bertkit.models.bert.packing import check_packing, pack_chunks, packed_inputs
+from bertkit.models.bert.packing import _best_fit, check_packing, pack_chunks, packed_inputs
 from bertkit.models.bert.pretraining_data import encode_documents
 from bertkit.models.encoder import load_tokenizer
 from bertkit.tasks.pretraining import PretrainingOptions
@@ -64,6 +65,10 @@ def test_every_chunk_is_in_one_row_and_rows_are_full(made: tuple[Any, Dataset], 
     ]
     assert one + other > LENGTH  # no two of them are one
     assert len(packed) < len(chunks)
+
+
+def test_a_row_that_a_chunk_fills_exactly_takes_it() -> None:
+    assert _best_fit(np.array([40, 24, 30, 34, 1]), 64).tolist() == [0, 0, 1, 1, 2]
 
 
 def test_packed_examples_have_special_tokens_and_positions_of_their_own(

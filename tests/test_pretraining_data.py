@@ -497,6 +497,16 @@ def test_whole_words_are_chosen_and_treated_as_one(made):
     assert treatments[2, True] < 0.05 * treatments[1, True]  # a random piece that happens to be the right one
 
 
+@pytest.mark.parametrize("spans", [False, True])
+def test_a_single_long_word_is_masked(made, spans):
+    tokenizer = made[2]
+    features = encode_documents(Dataset.from_dict({"text": ["abcdefghij"]}), tokenizer, LENGTH, nsp="none")
+    drawing = Drawing.of(tokenizer, nsp="none", whole_word=True, spans=spans)
+    (example,) = drawn(features, drawing)
+    assert example["labels"][1:-1] == features["input_ids"][0]
+    assert len(features["input_ids"][0]) > 4
+
+
 def sampled_spans(count, budget, rng):
     """SpanBERT's masks of a text of so many words (Joshi et al. 2020, section 3.1), one span after the other."""
     shares = [0.2 * 0.8**length for length in range(10)]
