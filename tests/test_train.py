@@ -656,6 +656,16 @@ def test_arguments_that_transformers_refuses_are_a_recipe_error(tiny_encoder: Pa
         train(recipe, tmp_path / "run")
 
 
+def test_the_best_model_is_saved_where_checkpoints_are_rarer_than_evaluations(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    odd = ("training.eval_strategy=steps", "training.eval_steps=1", "training.save_steps=2", "training.max_steps=3")
+    recipe = small.recipe(tmp_path, tiny_encoder, *odd, "training.learning_rate=1e-30", "checkpoints=keep")
+    run = train(recipe, tmp_path / "run")
+    assert run.results["seeds"][0]["best_step"] == 1  # the scores of later steps are no better
+    assert {path.name for path in run.checkpoints.glob("seed-*/checkpoint-*")} >= {"checkpoint-1"}
+
+
 @pytest.mark.parametrize("divide", ["false", "true"])
 def test_too_little_memory_says_what_helps(
     divide: str, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

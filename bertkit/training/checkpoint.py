@@ -65,6 +65,12 @@ class CheckpointTrainer(Trainer):
             publish(aside, parent / f"checkpoint-{self.state.global_step}")
             self._remove_old(parent)
 
+    def _determine_best_metric(self, metrics: Any, trial: Any) -> bool:
+        """Also has the best model saved, whenever else checkpoints are written: it is loaded in the end."""
+        best = super()._determine_best_metric(metrics, trial)
+        self.control.should_save |= best and self.args.load_best_model_at_end
+        return bool(best)
+
     def _remove_old(self, parent: Path) -> None:  # that of transformers takes checkpoint-2.old for a checkpoint
         present = checkpoints(parent)
         removable = [p for p in present[:-1] if str(p) != self.state.best_model_checkpoint]
