@@ -592,7 +592,7 @@ def test_predict_answers_with_all_tasks_that_read_the_rows(
     assert [json.loads(line) for line in said.out.splitlines()] == [
         {"text": text, "answer": answer} for text, answer in zip(TEXTS, texts, strict=True)
     ]
-    assert "no answers by answers, which reads question and context" in said.err
+    assert "task answers is left out: it reads question and context" in said.err
     assert main(["predict", folder, "the cat\n"]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "the cat\\n"
@@ -623,8 +623,8 @@ def test_evaluate_scores_all_tasks(run: Run, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["predict", "a", "--threshold", "0"], "Name the run of one"),
-        (["predict", "--input", "x.jsonl", "--format", "conll"], "Name the run of one"),
+        (["predict", "a", "--threshold", "0"], "Name the run of one task"),
+        (["predict", "--input", "x.jsonl", "--format", "conll"], "Name the run of one task"),
         (["predict", "--input", "ROWS"], "no text in this row; it has other"),
         (["predict", "--input", "ROWS", "--column", "tag=other"], "reads no column 'tag'"),
         (["evaluate", "--data", "ROWS"], "/NAME --data FILE"),

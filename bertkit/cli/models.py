@@ -126,8 +126,11 @@ def predict(
     if several := Run(Path(source).expanduser()).tasks:
         of_one = (context, format, task, revision, *decisions.values())
         if any(each is not None and each is not False for each in of_one) or mapper is not map:
-            what = "several tasks answer in one process, without --context, --format, --threshold and the like"
-            raise UserError(Problem(source, what, f"Name the run of one: {source}/NAME"))
+            what = (
+                "a run of several tasks does not take --context, --format, --task, --revision or options of decisions "
+                "such as --threshold, nor several processes"
+            )
+            raise UserError(Problem(source, what, f"Name the run of one task: {source}/NAME"))
         predictor = load_tasks(source)
     else:
         predictor = replace(load(source, revision=revision, task=task).with_decisions(**decisions), mapper=mapper)

@@ -92,7 +92,7 @@ class MultiTaskPredictor:
         if not any(reads.values()):
             return self
         for name in [name for name in reads if not reads[name]]:
-            logger.warning("no answers by %s, which reads %s", name, read_together(self.tasks[name].task))
+            logger.warning("task %s is left out: it reads %s", name, read_together(self.tasks[name].task))
         return self.only(*[name for name in reads if reads[name]])
 
     def _items(self, features: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -39,7 +39,7 @@ class MaskSchedule(Section):
 
 
 class Curriculum(Section):
-    """Shorter rows at the beginning of the training."""
+    """Shorter rows at the beginning of the training; then rows as long as a whole number of them, 506 tokens of 512."""
 
     length: int = Field(ge=8, description="Tokens of a row, special tokens included; less than `model.max_length`.")
     until: Share = Field(description="Share of the training that has this length.")
@@ -146,7 +146,7 @@ class Pretraining(Task[PretrainingOptions]):
         return encode_documents(rows, self.tokenizer, max_length, cache=cache, **fields)
 
     def features(self, rows: Dataset) -> Dataset:
-        """They are on disk already; packed on request, or of a size that the curriculum divides without a rest."""
+        """They are on disk already; packed on request, or as long as a whole number of the curriculum's rows."""
         chunks = self._chunks(rows, self._training_length)
         if not self.options.packing:
             return chunks

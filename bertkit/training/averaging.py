@@ -25,7 +25,7 @@ class AveragedWeights:
         self.model = AveragedModel(self.trained, multi_avg_fn=average)
 
     def update(self, *_: Any) -> None:
-        """Count the model's weights in: a hook that runs after each step of an optimizer."""
+        """Include the model's current weights in the average: a hook that runs after each step of an optimizer."""
         self.model.update_parameters(self.trained)
 
     @torch.no_grad()

@@ -182,7 +182,7 @@ def checked(
     fields = {**defaults, **presets.get(preset or "", {}), **given}
     for path, what, fix in validate(kind, fields):
         hint = f"write it, or name a preset; {names}" if what == "missing" else fix
-        problems.append(Problem(".".join([WHERE, *map(str, path)]), what.removeprefix("Value error, "), hint))
+        problems.append(Problem(".".join([WHERE, *map(str, path)]), what, hint))
     if problems:
         raise ModelError(problems)
     return kind.model_validate(fields)

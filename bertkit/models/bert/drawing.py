@@ -100,8 +100,8 @@ class Drawing:
 
         features: of `encode_documents` or `pack_chunks`; they are read faster in the format `arrow`.
         Columns: `input_ids`, `token_type_ids` and `labels` (tokens,), -100 where nothing is to be predicted; with
-        keep_order `mask_order` (tokens,), for each token the number of masked tokens of the example from which on it is
-        one of them, 0 for tokens that never are; of packed features `position_ids` (tokens,), from 0 in each chunk;
+        keep_order `mask_order` (tokens,), the smallest number of masked tokens at which this token is masked, 0 for
+        tokens that never are; of packed features `position_ids` (tokens,), from 0 in each chunk;
         `next_sentence_label`, 0 where the second segment follows (nsp) or the order is the text's own (sop), else 1,
         -100 where there is no pair; `row`; `length`. A pair is [CLS] A [SEP] B [SEP], no longer than its chunk.
         """
@@ -206,9 +206,10 @@ class Drawing:
 
 
 def _in_spans(order: Integers, first: Flags, rng: np.random.Generator) -> tuple[Integers, Integers]:
-    """Units span by span, and for each the unit at which its span begins: in this order, at those that are in none yet.
+    """Units span by span, and for each the unit at which its span begins.
 
-    first: whether a unit is the first after a special token, which no span contains.
+    Spans begin at the units in `order`, except for units that an earlier span contains. first: whether a unit is the
+    first after a special token, which no span contains.
     """
     beyond = (1 - SPAN_STOPS) ** LONGEST_SPAN
     lengths = 1 + np.log1p(-rng.random(len(order)) * (1 - beyond)) // np.log(1 - SPAN_STOPS)  # inverse of its shares
