@@ -3,7 +3,7 @@
 1. A tokenizer and an encoder from raw text, by a recipe of pretraining.
 2. SST-2, CoLA, RTE and STS-B fine-tuned from it by their shipped recipes, each with several seeds.
 3. With --random, the same from random weights: what pretraining must beat.
-4. A row for the table in docs/pretraining-log.md, which has the rules.
+4. A row for a table; docs/pretraining-log.md has the rules.
 
 Run:  python benchmarks/speedrun.py --corpora novels.jsonl.xz encyclopedia.jsonl.xz --data GLUE_data \
         [--recipe speedrun] [--seeds 1 2 3] [--random] [--overrides training.budget=60m …]
@@ -21,7 +21,6 @@ from pathlib import Path
 from glue import over_seeds, recipe_of
 
 from bertkit.errors import UserError
-from bertkit.files import read_json
 from bertkit.models.bert.wordpiece import train_wordpiece
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run
@@ -34,6 +33,7 @@ SCORES = {  # task -> metric on its development set
     "stsb": "spearman",
 }
 FINE_TUNING = ("training.learning_rate=2e-4", "training.num_train_epochs=3")  # for encoders that are this small
+COUNTED = "training.include_num_input_tokens_seen=non_padding"  # in metrics.jsonl
 HEADER = ("date", "what", "budget", "steps", "million tokens", "perplexity", "SST-2", "CoLA", "RTE", "STS-B")
 
 
@@ -54,17 +54,17 @@ def scores(runs: Mapping[str, Run]) -> list[str]:
 def pretraining(run: Run, recipe: Recipe, what: str) -> list[object]:
     """The cells of a pretraining: what was spent, and what it learned."""
     (seed,) = run.results["seeds"]
-    profile = read_json(run.folder / "profile.json")
-    tokens = profile["slots"] * (1 - profile["padding"]) / 1e6
+    events = map(json.loads, (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    tokens = max(event.get("num_input_tokens_seen", 0) for event in events) / 1e6
     budget = recipe.training.get("budget") or f"{seed['seconds'] / 60:.0f} min"
-    return [
-        date.today(),
-        what,
-        budget,
-        f"{seed['steps']:,}",
-        f"{tokens:.1f}",
-        f"{seed['metrics']['validation']['perplexity']:.1f}",
-    ]
+    perplexity = seed["metrics"]["validation"]["perplexity"]
+    learned = "–" if perplexity is None else f"{perplexity:.1f}"  # None: infinite
+    return [finished(run), what, budget, f"{seed['steps']:,}", f"{tokens:.1f}", learned]
+
+
+def finished(run: Run) -> date:
+    """The day on which it was."""
+    return date.fromtimestamp((run.folder / "results.json").stat().st_mtime)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -85,9 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not tokenizer.is_dir():
             train_wordpiece(args.corpora, tokenizer, vocab_size=args.vocab_size)
         corpora = json.dumps([str(file) for file in args.corpora])
-        given = [f"data.source.train={corpora}", f"model.tokenizer={tokenizer}", *args.overrides]
+        given = [f"data.source.train={corpora}", f"model.tokenizer={tokenizer}", COUNTED, *args.overrides]
         recipe = load_recipe(args.recipe, given)
-        run = train(recipe, folder / "pretraining", resume=True, profile=True)
+        run = train(recipe, folder / "pretraining", resume=True)
         starts = {"pretrained": [f"model.name={run.model}"]}
         if args.random:
             new = [f"model.config={json.dumps(recipe.model.config)}", f"model.tokenizer={tokenizer}"]
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(row(HEADER), row(["---"] * len(HEADER)), sep="\n")
     print(row([*pretraining(run, recipe, args.recipe), *scores(found["pretrained"])]))
     if args.random:
-        print(row([date.today(), "random weights", *["–"] * 4, *scores(found["random"])]))
+        print(row(["–", "random weights", *["–"] * 4, *scores(found["random"])]))
 
 
 if __name__ == "__main__":

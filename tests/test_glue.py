@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import itertools
 import json
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,6 +32,8 @@ from bertkit.recipe.recipe import load_recipe, to_yaml
 from bertkit.run import Run
 from bertkit.sections import DataSpec
 from bertkit.tasks.text_classification import TextClassification
+from bertkit.training import seed as seeds
+from bertkit.training.clock import Clock
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "glue.md").read_text(encoding="utf-8")
@@ -292,11 +296,18 @@ def test_the_suite_reads_the_hub_unless_there_are_files(glue, data, tmp_path):
 
 def test_the_speedrun_from_raw_text_to_its_row(glue, data, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "glue", glue)  # which lies beside it
+    ticks = itertools.count()
+    monkeypatch.setattr(seeds, "Clock", partial(Clock, now=lambda: next(ticks)))
     speedrun = benchmark("speedrun")
     corpus, folder = tmp_path / "corpus.jsonl", tmp_path / "run"
     rows = ({"text": f"{small.text(n, 0)}.\n{small.text(n + 3, 1)}."} for n in range(40))
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tiny = ["training.budget=1s", "training.per_device_train_batch_size=4", "training.gradient_accumulation_steps=1"]
+    tiny = [
+        "training.budget=20s",
+        "training.logging_steps=1",
+        "training.per_device_train_batch_size=4",
+        "training.gradient_accumulation_steps=1",
+    ]
     tiny += ["model.config={preset: modernbert-tiny}", "model.max_length=32", "data.validation=0.2"]
     arguments = ["--corpora", str(corpus), "--data", str(data), "--output-dir", str(folder), "--random"]
     arguments += ["--vocab-size", "300", "--seeds", "1", "2", "--tasks", "sst2", "stsb", "--overrides", *tiny]
@@ -305,7 +316,10 @@ def test_the_speedrun_from_raw_text_to_its_row(glue, data, tmp_path, capsys, mon
     names, _, *lines = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines())
     pretrained, random = (dict(zip(names, cells, strict=True)) for cells in lines)
     (seed,) = Run(folder / "pretraining").results["seeds"]
-    assert (pretrained["what"], pretrained["budget"], pretrained["steps"]) == ("speedrun", "1s", f"{seed['steps']:,}")
+    assert (pretrained["what"], pretrained["budget"], pretrained["steps"]) == ("speedrun", "20s", f"{seed['steps']:,}")
+    *_, last = map(json.loads, (folder / "pretraining/metrics.jsonl").read_text().splitlines())
+    assert seed["steps"] < last["num_input_tokens_seen"] <= 4 * 32 * seed["steps"]
+    assert pretrained["million tokens"] == f"{last['num_input_tokens_seen'] / 1e6:.1f}"
     assert pretrained["perplexity"] == f"{seed['metrics']['validation']['perplexity']:.1f}"
     for start, cells in (("pretrained", pretrained), ("random", random)):
         scored = [each["metrics"]["validation"]["accuracy"] for each in Run(folder / start / "sst2").results["seeds"]]

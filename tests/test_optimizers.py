@@ -216,6 +216,8 @@ def test_another_optimizer_cannot_continue(tiny_encoder_with_dropout: Path, tmp_
     for optimizer in ("muon", "adafactor"):
         with pytest.raises(ModelError, match="the checkpoint is of another optimizer"):
             train(recipe.with_(f"training.optim={optimizer}"), run.folder, resume=True, changed=True)
+    with pytest.raises(ModelError, match="or of other trained weights"):
+        train(recipe.with_("freeze={layers: 1}"), run.folder, resume=True, changed=True)
 
 
 def test_stable_adamw_is_resumed_too(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:

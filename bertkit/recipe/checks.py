@@ -25,6 +25,7 @@ from bertkit.validation import KeyProblem, did_you_mean
 _HEADED = ("csv", "tsv", "xlsx", "conll")  # formats whose columns `data.header` can name
 PAIR_LOSSES = ("cosent", "cosine-mse", "multiple-negatives-ranking")  # losses of sentence-similarity without labels
 ROWS = ("per_device_train_batch_size", "per_device_eval_batch_size")
+DECAY = {"num_decay_steps": 0.2}  # of warmup_stable_decay, where the recipe has none
 STEP_KWARGS = ("num_decay_steps", "num_stable_steps")  # of `training.lr_scheduler_kwargs`: below 1, shares of all steps
 WITHOUT_TRAINER = ("head", "contrastive")  # methods of text-classification that transformers' Trainer does not run
 STILL_READ = (  # of `training`, by these methods
@@ -180,7 +181,8 @@ def _training_rules(
            f"divides the weights between processes, which {name} does not support", "remove one of the two")
           for key in ("fsdp", "deepspeed") for name, used in (("optim: muon", muon), ("ema", training.get("ema")))),
         (ramp and micro * ramp.get("start", 1) < 1, "training.batch_ramp.start",
-         f"an update would have less than one of the {micro} micro-batches of a step",
+         f"start × gradient_accumulation_steps is {micro * (ramp or {}).get('start', 1):g}, "
+         "but an update needs at least one micro-batch",
          "raise training.gradient_accumulation_steps, and lower training.per_device_train_batch_size as much"),
         *((ramp and training.get(key), "training.batch_ramp", f"updates within a step are not available with {key}",
            "remove one of the two") for key in ("fsdp", "deepspeed")),
@@ -190,21 +192,22 @@ def _training_rules(
 
 def _schedule_rules(training: Mapping[str, Any]) -> Iterator[_Rule]:
     """Numbers of steps that are none, and those that a budget of time leaves open."""
-    by_time, kwargs = training.get("budget") is not None, training.get("lr_scheduler_kwargs")
+    by_time, kwargs = training.get("budget") is not None, training.get("lr_scheduler_kwargs") or {}
     shares = {"warmup_steps": training.get("warmup_steps", 0)}
     if isinstance(kwargs, Mapping):
+        kwargs = {**(DECAY if training.get("lr_scheduler_type") == "warmup_stable_decay" else {}), **kwargs}
         shares |= {f"lr_scheduler_kwargs.{key}": kwargs[key] for key in STEP_KWARGS if key in kwargs}
     for key, value in shares.items():
         valid = isinstance(value, int | float) and value >= 0
         what = f"expected a number of steps, or a share of them below 1, found {short_repr(value)}"
         yield not valid, f"training.{key}", what, ""
-        what = "counts steps, but with `budget` nobody knows how many there will be"
+        what = "is a number of steps, which a budget of time does not fix"
         yield by_time and valid and value >= 1, f"training.{key}", what, "write a share of the budget, such as 0.1"
     both = sum(value for value in shares.values() if isinstance(value, int | float) and value < 1)
-    what = f"warm-up and decay are {both:.12g} of all steps"
+    what = f"warm-up, stable part and decay are {both:.12g} of all steps"
     yield both > 1, "training.lr_scheduler_kwargs", what, "lower one of them, so that they are 1 at most"
     for key in ("logging_steps", "eval_steps", "save_steps"):
-        what = "is a share of all steps, but with `budget` nobody knows how many there will be"
+        what = "is a share of all steps, whose number a budget of time does not fix"
         yield by_time and (training.get(key) or 1) < 1, f"training.{key}", what, "write a number of steps"
     ends = {"num_train_epochs": "num_train_epochs" in training, "max_steps": training.get("max_steps", 0) > 0}
     for key, given in ends.items():

@@ -66,7 +66,7 @@ class CheckpointTrainer(Trainer):
             self._remove_old(parent)
 
     def _determine_best_metric(self, metrics: Any, trial: Any) -> bool:
-        """Also has the best model saved, whenever else checkpoints are written: it is loaded in the end."""
+        """A new best model is saved at once, because it is loaded at the end."""
         best = super()._determine_best_metric(metrics, trial)
         self.control.should_save |= best and self.args.load_best_model_at_end
         return bool(best)
@@ -143,9 +143,12 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = N
         parts[part].setdefault(int(index), {})[name] = value
     groups = [group for _, group in sorted(parts["groups"].items())]
     own = optimizer.param_groups  # which may be without what the optimizer adds to them in its first step
-    if len(own) != len(groups) or any(one.keys() - saved.keys() for one, saved in zip(own, groups, strict=True)):
-        fix = "Write the optimizer that the run was started with, or start a new run."
-        raise ModelError(Problem(str(folder), "the checkpoint is of another optimizer (training.optim)", fix))
+    if len(own) != len(groups) or any(
+        len(one["params"]) != len(saved["params"]) or one.keys() - saved.keys()
+        for one, saved in zip(own, groups, strict=True)
+    ):
+        what = "the checkpoint is of another optimizer, or of other trained weights (training.optim, freeze, peft)"
+        raise ModelError(Problem(str(folder), what, "Write what the run was started with, or start a new run."))
     optimizer.load_state_dict({"state": parts["state"], "param_groups": groups})
     scheduler.load_state_dict(rest["scheduler"])
     if scaler and rest.get("scaler"):

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback, TrainerState, TrainingArguments, get_scheduler
 from transformers.trainer_callback import DefaultFlowCallback
 
-from bertkit.recipe.checks import STEP_KWARGS
+from bertkit.recipe.checks import DECAY, STEP_KWARGS
 
 TICKS = 10**6  # steps of the learning-rate schedule in a budget of any length
 
@@ -74,7 +74,7 @@ def schedule(args: TrainingArguments, optimizer: Any, steps: int) -> Any:
     given: Any = args.lr_scheduler_kwargs or {}
     warmup = args.get_warmup_steps(steps)
     if args.lr_scheduler_type == "warmup_stable_decay":
-        given = {"num_decay_steps": 0.2, **given}
+        given = {**DECAY, **given}
         given |= {name: int(given[name] * steps) for name in STEP_KWARGS if 0 < given.get(name, 0) < 1}
         if warmup + given["num_decay_steps"] > steps:
             raise ValueError(f"warm-up ({warmup}) and decay ({given['num_decay_steps']}) exceed all {steps} steps")

@@ -24,7 +24,8 @@ class MuonWith(Optimizer):
         # Updates as large as AdamW's (Liu et al. 2025, section 2.2), so that both can have the same learning rate.
         muon = Muon([group for group in groups if group["params"]], **settings, adjust_lr_fn="match_rms_adamw")
         self.parts = (other, muon)
-        super().__init__([group for part in self.parts for group in part.param_groups], {})
+        rate = {"lr": other.defaults["lr"]}  # which schedules of transformers read
+        super().__init__([group for part in self.parts for group in part.param_groups], rate)
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient."""

@@ -253,7 +253,7 @@ def arguments(recipe: Recipe, task: Task, data: Data, folder: Path, seed: int) -
     except (ValueError, TypeError, ImportError) as error:
         raise RecipeError(Problem("training", str(error).strip())) from error
     try:
-        schedule(made, torch.optim.SGD([torch.zeros(1)]), TICKS)
+        schedule(made, torch.optim.SGD([torch.zeros(1)], lr=made.learning_rate), TICKS)
     except (ValueError, TypeError) as error:
         raise RecipeError(Problem("training.lr_scheduler_kwargs", str(error))) from error
     known = integration_utils.INTEGRATION_TO_CALLBACK.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import ceil
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -25,6 +26,7 @@ def divided(batches: Sequence[Any], ramp: Mapping[str, float] | None, progress: 
     if ramp is None:
         return [batches]
     share = ramp["start"] + (1 - ramp["start"]) * min(progress / ramp["until"], 1.0)
-    updates = -(-round(1 / share) * len(batches) // accumulation)
+    whole = ceil(round(1 / share, 6))  # updates of a whole step
+    updates = -(-whole * len(batches) // accumulation)
     bounds = [-(-update * len(batches) // updates) for update in range(updates + 1)]
     return [batches[start:end] for start, end in pairwise(bounds)]

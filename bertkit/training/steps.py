@@ -94,16 +94,19 @@ class StepTrainer(CheckpointTrainer, ABC):
         if self._sharded and (args.muon or args.ema or args.batch_ramp):
             what = "muon, ema and batch_ramp do not support FSDP and DeepSpeed, which divide weights between processes"
             raise RecipeError(Problem("training", what, "Start it with torchrun alone."))
+        if self.is_deepspeed_enabled and args.budget:
+            what = "DeepSpeed has a learning-rate schedule of its own, by steps"
+            raise RecipeError(Problem("training.budget", what, "Remove it, or start the training with torchrun alone."))
         self.remove_callback(PrinterCallback)  # Progress reports instead
         self.learner = learner
         self.objective: Objective = objective or learner
+        self.average: AveragedWeights | None = None  # with `ema`, once there is an optimizer
         self.clock = clock or Clock()
         self.add_callback(self.clock)
         self.profile = profile or Profile()
         if profile:  # a profile that is no callback measures nothing
             self.add_callback(profile)
 
-    average: AveragedWeights | None = None
     batches: Any  # the batch sampler of the training, once there is one
     bound_memory: Callable[[], None]  # while it trains
 
@@ -186,9 +189,10 @@ class StepTrainer(CheckpointTrainer, ABC):
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint_folder)
         file = Path(checkpoint_folder or "", UNAVERAGED)
-        if self.average and checkpoint_folder and file.is_file():
-            self.average.model.load_state_dict(load_file(file))
-            self.average.swap()
+        if checkpoint_folder and file.is_file():  # also where `ema` was removed
+            average = self.average or AveragedWeights(self.model, 0.0)
+            average.model.load_state_dict(load_file(file))
+            average.swap()
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The schedule of the learning rate, over so many steps or over the budget."""
