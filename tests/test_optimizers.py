@@ -15,7 +15,7 @@ import transformers
 from cases import CASES, DRAWN
 from safetensors.torch import load_file
 from steps import arguments, made
-from test_resume import RHYTHM, killed, same
+from test_resume import RHYTHM, killed, last, same
 from torch import nn
 from transformers import TrainerCallback
 
@@ -389,3 +389,10 @@ def test_an_average_may_begin_with_a_resumed_run(tiny_encoder_with_dropout: Path
     assert len(seen.updated) == 6
     for count, weights in seen.evaluated:
         assert_close(average(seen.updated[:count], 0.6), weights)
+
+
+def test_a_resumed_run_may_give_up_its_average(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM)
+    run = killed(recipe.with_("training.ema=0.9"), tmp_path / "killed")
+    train(recipe, run.folder, resume=True, changed=True)
+    assert last(run) == last(train(recipe, tmp_path / "whole"))

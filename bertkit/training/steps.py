@@ -190,7 +190,8 @@ class StepTrainer(CheckpointTrainer, ABC):
         super()._load_optimizer_and_scheduler(checkpoint_folder)
         file = Path(checkpoint_folder or "", UNAVERAGED)
         if checkpoint_folder and file.is_file():  # also where `ema` was removed
-            average = self.average or AveragedWeights(self.model, 0.0)
+            model: Any = self.model
+            average = self.average or AveragedWeights(model, decay=0.0)
             average.model.load_state_dict(load_file(file))
             average.swap()
 
