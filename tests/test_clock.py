@@ -498,12 +498,18 @@ def grown(tiny_encoder_with_dropout: Path, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_several_tasks_share_a_batch_that_grows(mixed: bool, tiny_encoder: Path, tmp_path: Path) -> None:
-    training = {"gradient_accumulation_steps": 2, "batch_ramp": {"start": 0.5, "until": 0.5}}
-    recipe = multitask.recipe(tiny_encoder, "sentiment", "answers", training=training, mixed_steps=mixed)
-    updates = Norms(10**6)
-    run = train(recipe, tmp_path / "run", callbacks=[updates])
+    """Mixed steps have the same order with any accumulation: the first update is the first step with half of it."""
+
+    def run_and_norms(accumulation: int, **more: Any) -> tuple[Run, list[float]]:
+        more |= {"per_device_train_batch_size": 1, "gradient_accumulation_steps": accumulation, "max_grad_norm": 1e9}
+        recipe = multitask.recipe(tiny_encoder, "sentiment", "answers", training=more, mixed_steps=mixed)
+        updates = Norms(10**6)
+        return train(recipe, tmp_path / str(accumulation), callbacks=[updates]), updates.norms
+
+    run, parts = run_and_norms(4, batch_ramp={"start": 0.5, "until": 0.5})
     steps = run.tasks["sentiment"].results["seeds"][0]["steps"]
-    assert steps < len(updates.norms) < 2 * steps
+    assert steps < len(parts) < 2 * steps
+    assert not mixed or parts[0] == run_and_norms(2)[1][0]
 
 
 @pytest.mark.parametrize(
