@@ -346,7 +346,7 @@ def test_without_an_evaluation_the_last_average_is_kept(tiny_encoder: Path, tmp_
     assert_close(average(seen.updated, 0.6), load_file(run.model / "model.safetensors"))
 
 
-@pytest.mark.parametrize(("ramp", "updates"), [(None, 4), ({"start": 0.5, "until": 0.75}, 6)], ids=["steps", "ramp"])
+@pytest.mark.parametrize(("ramp", "updates"), [(None, 4), ({"start": 0.5, "until": 0.75}, 7)], ids=["steps", "ramp"])
 def test_tied_weights_have_one_average_of_all_updates(
     ramp: Any, updates: int, tiny_encoder: Path, tmp_path: Path
 ) -> None:
