@@ -118,7 +118,6 @@ def predict(
     columns = column_names(column)
     if input == "-" and mapper is not map:
         raise UserError(Problem("--input -", "stdin cannot be read by several processes", "Name a file of rows."))
-    from bertkit.inference.multitask import load_tasks
     from bertkit.inference.predictor import load
     from bertkit.run import Run
 
@@ -131,6 +130,8 @@ def predict(
                 "such as --threshold, nor several processes"
             )
             raise UserError(Problem(source, what, f"Name the run of one task: {source}/NAME"))
+        from bertkit.inference.multitask import load_tasks  # not for a model alone, which needs no YAML
+
         predictor = load_tasks(source)
     else:
         predictor = replace(load(source, revision=revision, task=task).with_decisions(**decisions), mapper=mapper)

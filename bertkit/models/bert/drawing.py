@@ -237,6 +237,7 @@ class Chunks:
 
     @classmethod
     def take(cls, arrow: Dataset, indices: Sequence[int] | Integers) -> Chunks:
+        """These features of `encode_documents`, in the format `arrow`."""
         table = arrow[[int(index) for index in indices]]
         ids, sentences = (table.column(name).combine_chunks() for name in ("input_ids", "sentences"))
         rows, documents = (table.column(name).to_numpy() for name in ("row", "document"))
