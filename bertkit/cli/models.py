@@ -119,10 +119,9 @@ def predict(
     if input == "-" and mapper is not map:
         raise UserError(Problem("--input -", "stdin cannot be read by several processes", "Name a file of rows."))
     from bertkit.inference.predictor import load
-    from bertkit.run import Run
 
     predictor: Any
-    if several := Run(Path(source).expanduser()).tasks:
+    if several := _has_tasks(Path(source).expanduser()):
         of_one = (context, format, task, revision, *decisions.values())
         if any(each is not None and each is not False for each in of_one) or mapper is not map:
             what = (
@@ -130,7 +129,7 @@ def predict(
                 "such as --threshold, nor several processes"
             )
             raise UserError(Problem(source, what, f"Name the run of one task: {source}/NAME"))
-        from bertkit.inference.multitask import load_tasks  # not for a model alone, which needs no YAML
+        from bertkit.inference.multitask import load_tasks
 
         predictor = load_tasks(source)
     else:
@@ -143,6 +142,15 @@ def predict(
     writer = writer_of(format, output, predictor, columns) if format else None
     count = predict_file(predictor, source, input, output if processes.first() else None, columns, rest, writer)
     print(f"{count:,} rows" + (f" in {output}" if output else ""), file=sys.stderr)
+
+
+def _has_tasks(folder: Path) -> bool:
+    """Whether it is a run of several tasks. For a model without a recipe no YAML is imported."""
+    if not (folder / "recipe.yaml").is_file():
+        return False
+    from bertkit.run import Run
+
+    return bool(Run(folder).tasks)
 
 
 def read_context(file: Path) -> str:
