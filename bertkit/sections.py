@@ -149,7 +149,7 @@ class DataSpec(Section):
 
 
 class BatchRamp(Section):
-    """At first the weights are updated several times in each step, from some of its micro-batches each."""
+    """A smaller batch at first: each step updates the weights several times, from a part of its micro-batches each."""
 
     start: float = Field(gt=0, lt=1, description="Share of a step's micro-batches in an update in the beginning.")
     until: float = Field(gt=0, le=1, description="Share of the training after which an update has all of them.")

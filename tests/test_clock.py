@@ -529,7 +529,7 @@ def test_several_tasks_share_a_batch_that_grows(mixed: bool, tiny_encoder: Path,
         ("batch_ramp: 0.5", "training.batch_ramp: expected"),
         (
             "batch_ramp: {start: 0.5, until: 0.5}, gradient_accumulation_steps: 2, fsdp: full_shard",
-            "not available with fsdp",
+            "training.fsdp: divides the weights between processes, which batch_ramp does not support",
         ),
     ],
 )

@@ -200,11 +200,18 @@ def test_the_schedule_is_that_of_all_weights(tiny_encoder: Path, tmp_path: Path)
     assert logged == [1e-2, 5e-3], "AdamW's"
 
 
-@pytest.mark.parametrize("more", [(), ("peft={}",), ("freeze={layers: 1}",)], ids=["full", "lora", "freeze"])
+MUON, AVERAGED = "training.optim=muon", "training.ema=0.9"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [(MUON,), (MUON, "peft={}"), (MUON, "freeze={layers: 1}"), (AVERAGED,), (AVERAGED, MUON, "peft={}")],
+    ids=["muon", "muon and lora", "muon and freeze", "average", "average, muon and lora"],
+)
 def test_a_resumed_run_is_the_uninterrupted_one(
     more: tuple[str, ...], tiny_encoder_with_dropout: Path, tmp_path: Path
 ) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.optim=muon", *more)
+    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, *more)
     run = killed(recipe, tmp_path / "killed")
     train(recipe, run.folder, resume=True)
     same(run, train(recipe, tmp_path / "whole"))
@@ -369,16 +376,6 @@ def test_the_average_of_several_tasks(tiny_encoder: Path, tmp_path: Path) -> Non
     assert len(seen.evaluated) == 2
     for count, weights in seen.evaluated:
         assert_close(average(seen.updated[:count], 0.6), weights)
-
-
-@pytest.mark.parametrize("more", [(), ("training.optim=muon", "peft={}")], ids=["adamw", "muon and lora"])
-def test_a_resumed_average_is_the_uninterrupted_one(
-    more: tuple[str, ...], tiny_encoder_with_dropout: Path, tmp_path: Path
-) -> None:
-    recipe = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "training.ema=0.9", *more)
-    run = killed(recipe, tmp_path / "killed")
-    train(recipe, run.folder, resume=True)
-    same(run, train(recipe, tmp_path / "whole"))
 
 
 def test_an_average_may_begin_with_a_resumed_run(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:

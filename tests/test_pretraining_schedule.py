@@ -136,6 +136,15 @@ def test_a_training_follows_both_schedules(tiny_encoder: Path, tmp_path: Path, m
     assert shares == pytest.approx([0.8 - 0.7 * step / 8 for step in range(8)], abs=0.06)  # [UNK] is never masked
 
 
+@pytest.mark.parametrize(("length", "longest"), [(10, 58), (33, 64), (34, 64), (63, 64)])
+def test_rows_become_longer_than_those_of_the_curriculum(length: int, longest: int, tiny_encoder: Path) -> None:
+    """58 = 2 + 7 x 8. Rows of more than half of the 64 tokens would otherwise never become longer."""
+    options = {**SHORT, "short_sequences": 0.0, "curriculum": {"length": length, "until": 0.5}}
+    case = Case("longer", options, {"text": ["a " * (2 * (longest - 2))]}, max_length=64)
+    task = case.task(tiny_encoder)
+    assert task.features(case.rows())["length"][:] == [longest, longest]
+
+
 def test_rows_that_are_short_enough_are_not_divided(tiny_encoder: Path) -> None:
     task = Case("short", SHORT, {"text": ["a b c d", "one two"]}).task(tiny_encoder)
     features = task.features(Dataset.from_dict({"text": ["the cat was good", "one two"]}))

@@ -63,7 +63,7 @@ def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **o
 
     if tasks := Run(Path(source).expanduser()).tasks:
         if data:
-            raise UserError("--data works only with the run of one task", f"bertkit evaluate {source}/NAME --data FILE")
+            raise UserError("--data works only with a run of one task", f"bertkit evaluate {source}/NAME --data FILE")
         several = {name: evaluate(run.folder, overrides=rest, **options) for name, run in tasks.items()}
         tables = [f"{name}\n{scores_table(scores)}" for name, scores in several.items()]
         print(json.dumps(several, indent=2) if as_json else "\n\n".join(tables))

@@ -179,13 +179,12 @@ def _training_rules(
           for key, field in TrainingKeys.model_fields.items() if key.startswith("muon_")),
         *((used and training.get(key), f"training.{key}",
            f"divides the weights between processes, which {name} does not support", "remove one of the two")
-          for key in ("fsdp", "deepspeed") for name, used in (("optim: muon", muon), ("ema", training.get("ema")))),
+          for key in ("fsdp", "deepspeed")
+          for name, used in (("optim: muon", muon), ("ema", training.get("ema")), ("batch_ramp", ramp))),
         (ramp and micro * ramp.get("start", 1) < 1, "training.batch_ramp.start",
          f"start × gradient_accumulation_steps is {micro * (ramp or {}).get('start', 1):g}, "
          "but an update needs at least one micro-batch",
          "raise training.gradient_accumulation_steps, and lower training.per_device_train_batch_size as much"),
-        *((ramp and training.get(key), "training.batch_ramp", f"updates within a step are not available with {key}",
-           "remove one of the two") for key in ("fsdp", "deepspeed")),
         (peft and freeze, "freeze", "`peft` already freezes the whole encoder", "remove `freeze` or `peft`"),
     )  # fmt: skip
 

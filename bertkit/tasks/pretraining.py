@@ -39,7 +39,7 @@ class MaskSchedule(Section):
 
 
 class Curriculum(Section):
-    """Shorter rows at the beginning of the training; then rows as long as a whole number of them, 506 tokens of 512."""
+    """Shorter rows at the beginning of the training; then rows that are divided evenly in them, 506 tokens of 512."""
 
     length: int = Field(ge=8, description="Tokens of a row, special tokens included; less than `model.max_length`.")
     until: Share = Field(description="Share of the training that has this length.")
@@ -146,7 +146,7 @@ class Pretraining(Task[PretrainingOptions]):
         return encode_documents(rows, self.tokenizer, max_length, cache=cache, **fields)
 
     def features(self, rows: Dataset) -> Dataset:
-        """They are on disk already; packed on request, or as long as a whole number of the curriculum's rows."""
+        """They are on disk already; packed on request, or of a length that the curriculum divides evenly."""
         chunks = self._chunks(rows, self._training_length)
         if not self.options.packing:
             return chunks
@@ -156,9 +156,10 @@ class Pretraining(Task[PretrainingOptions]):
 
     @property
     def _training_length(self) -> int:
-        """Tokens of the longest row in training, special tokens included."""
+        """Tokens of the longest row in training, special tokens included: rows that the curriculum divides evenly."""
         short = self.options.curriculum.length - 2 if self.options.curriculum else 1
-        return 2 + (self.max_length - 2) // short * short
+        whole = (self.max_length - 2) // short * short
+        return 2 + whole if whole > short else self.max_length
 
     def examples(
         self, features: Dataset, indices: Sequence[int], draw: tuple[int, int] | None = None
