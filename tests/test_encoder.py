@@ -13,6 +13,7 @@ import pytest
 import tokenizers
 import torch
 from conftest import build_encoder
+from peft import PeftConfig
 from safetensors.torch import load_file, save_file
 from test_qa_windows import by_bytes, by_metaspace
 from tokenizers import models, pre_tokenizers
@@ -33,7 +34,7 @@ from bertkit.inference.settings import resolve_max_length
 from bertkit.models import download
 from bertkit.models import encoder as module
 from bertkit.models.encoder import Encoder, load_model, load_tokenizer, resolve_encoder
-from bertkit.models.trained_parts import freeze, merged, with_lora
+from bertkit.models.trained_parts import freeze, merged, save_adapter, with_lora
 from bertkit.sections import Freeze, Lora, ModelSpec
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -410,6 +411,20 @@ def test_lora_trains_adapters_and_all_of_the_head(tiny_encoder: Path) -> None:
 def test_lora_says_what_it_can_not_find(tiny_encoder: Path) -> None:
     with pytest.raises(UserError, match=r"target_modules"):
         with_lora(classifier(tiny_encoder), Lora(target_modules=["nonsense"]), {})
+
+
+@pytest.mark.parametrize(
+    ("origin", "revision", "named"),
+    [("hub", "0" * 40, ("org/base", "0" * 40)), ("package", None, ("org/base", None)), ("folder", None, ())],
+)
+def test_an_adapter_of_a_published_model_names_its_hub_id(
+    origin: str, revision: str | None, named: tuple[str | None, ...], tiny_encoder: Path, tmp_path: Path
+) -> None:
+    adapted = with_lora(classifier(tiny_encoder), Lora(r=2), {})
+    save_adapter(adapted, tmp_path, Encoder("org/base", tiny_encoder, origin, revision))
+    assert {path.name for path in tmp_path.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
+    config = PeftConfig.from_pretrained(str(tmp_path))
+    assert (config.base_model_name_or_path, config.revision) == (named or (str(tiny_encoder), None))
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,18 @@ import re
 import warnings
 from collections.abc import Mapping
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import Problem, UserError, extras_required
+from bertkit.files import read_json, write_json
 from bertkit.text import first_line
 
 if TYPE_CHECKING:
     from torch.nn import Module, Parameter
     from transformers import PreTrainedModel
 
+    from bertkit.models.encoder import Encoder
     from bertkit.sections import Freeze, Lora
 
 
@@ -118,6 +121,16 @@ def with_lora(model: PreTrainedModel, spec: Lora, extra_modules: Mapping[str, Mo
         raise UserError(Problem("peft.target_modules", first_line(error), fix)) from error
     _share_again(adapted, encoder)
     return adapted
+
+
+def save_adapter(adapted: Any, folder: Path, encoder: Encoder) -> None:
+    """Write the adapter as peft does. One of a published model names it by its Hub id, not by its folder here."""
+    adapted.save_pretrained(folder)
+    (folder / "README.md").unlink()  # peft's card, which has nothing filled in
+    if encoder.origin in ("hub", "package"):  # while it trained, peft would have asked the Hub in each checkpoint
+        file = folder / "adapter_config.json"
+        published = {"base_model_name_or_path": encoder.name, "revision": encoder.revision}
+        write_json(file, {**read_json(file), **published})
 
 
 def merged(adapted: Any) -> Any:

@@ -21,7 +21,7 @@ from bertkit.files import read_json, write_json
 from bertkit.inference.runner import Runner
 from bertkit.models.device import resolve_precision
 from bertkit.models.encoder import save_tokenizer
-from bertkit.models.trained_parts import merged
+from bertkit.models.trained_parts import merged, save_adapter
 from bertkit.run import Run
 from bertkit.sections import EarlyStopping
 from bertkit.tasks.base import Task, calibrate, evaluate
@@ -232,7 +232,7 @@ def merge_and_calibrate(
     """
     recipe, task, data = job.recipe, runner.task, job.data
     if recipe.peft:
-        runner.model.save_pretrained(folder / "adapter")
+        save_adapter(runner.model, folder / "adapter", job.encoder)
         runner = replace(runner, model=merged(runner.model))
     if "validation" in data.rows:
         task = calibrate(task, data.rows["validation"], runner)
