@@ -29,12 +29,12 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from cases import CASES, DRAWN, encoder
 from torch import distributed
-from transformers import set_seed
+from transformers import TrainerCallback, set_seed
 
 from bertkit.cli.main import main
-from bertkit.errors import ModelError
 from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import load
+from bertkit.inference.workers import ALONE
 from bertkit.tasks import TASKS
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training.seed import save
@@ -45,9 +45,20 @@ NAMES = ("single-label", "ner-crf-windows-bioes", "qa-windows-or-none", "similar
 EMPTY = {"ner-softmax": {"tokens": []}, "mlm": {"text": ""}}  # case -> a row that may have no features
 FSDP = (
     "training.fsdp=full_shard",
-    "training.fsdp_config={version: 2, transformer_layer_cls_to_wrap: [BertLayer], state_dict_type: FULL_STATE_DICT}",
+    "training.fsdp_config={version: 2, transformer_layer_cls_to_wrap: [BertLayer]}",
 )
 SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 2, "columns": {}}
+
+
+class Stop(TrainerCallback):
+    """Process 1 is told to stop in the third step."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 2 and self.rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def several(count: int, folder: Path, run: Callable[[int], int | None]) -> None:
@@ -89,9 +100,9 @@ def answers(room: Path, out: Path, names: tuple[str, ...], precision: Any) -> Ca
     """A `run` that answers the rows of these cases."""
 
     def run(rank: int) -> int:
-        with distributed_inference() if int(os.environ["WORLD_SIZE"]) > 1 else nullcontext(map) as mapper:
+        with distributed_inference() if int(os.environ["WORLD_SIZE"]) > 1 else nullcontext(ALONE) as workers:
             for name in names:
-                predictor = replace(load(room / name / "model", precision=precision), mapper=mapper)
+                predictor = replace(load(room / name / "model", precision=precision), mapper=workers.mapper)
                 output = out / "written" / f"{name}.jsonl" if rank == 0 else None
                 predict_file(predictor, "", str(room / name / "rows.jsonl"), output, {})
         return 0
@@ -158,19 +169,31 @@ def with_shares(folder: Path, room: Path, out: Path) -> None:
 
     def two(rank: int) -> None:
         AcceleratorState.__init__ = taken  # type: ignore[method-assign]
-        recipe, run = small.recipe(room / str(rank), folder, *plain, *FSDP), out / "fsdp, 2" / "written"
-        train(recipe, run)
-        if rank == 0:
-            run.rename(out / "fsdp, 2" / "whole")
-            shutil.copytree(out / "fsdp, 2" / "whole", run, ignore=shutil.ignore_patterns("results.json", "done.json"))
-        distributed.barrier()
-        try:
-            train(recipe, run, resume=True)
-        except ModelError as error:
-            (out / "fsdp, 2" / f"{rank}.refused").write_text(str(error))
+        train(small.recipe(room / str(rank), folder, *plain, *FSDP), out / "fsdp, 2" / "written")
 
+    def stopped(rank: int) -> None:
+        """With dropout: a run, and one that process 1 is told to stop in its third step of four, resumed."""
+        AcceleratorState.__init__ = taken  # type: ignore[method-assign]
+        logging.basicConfig(level=logging.INFO)
+        recipe, written = small.recipe(room / f"stopped {rank}", dropout, *plain, *FSDP), out / "stopped, 2" / "written"
+        train(recipe, written / "whole")
+        try:
+            train(recipe, written / "parts", callbacks=[Stop(rank)])
+        except SystemExit as ended:
+            (out / "stopped, 2" / f"{rank}.ended").write_text(str(ended.code))
+        if rank == 0:
+            seed = written / "parts" / "checkpoints" / "seed-42"
+            shutil.copytree(seed, out / "stopped, 2" / "left")
+        distributed.barrier()
+        train(recipe, written / "parts", resume=True)
+
+    dropout = shutil.copytree(folder, room / "dropout")
+    config = json.loads((dropout / "config.json").read_text())
+    rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.1)
+    (dropout / "config.json").write_text(json.dumps(config | rates))
     several(1, out / "fsdp, 1", one)
     several(2, out / "fsdp, 2", two)
+    several(2, out / "stopped, 2", stopped)
 
 
 def trained(folder: Path, room: Path, out: Path) -> None:

@@ -486,7 +486,7 @@ def test_optimizer_and_schedule_come_back(tmp_path: Path) -> None:
     model, optimizer, scheduler = made()
     for _ in range(3):
         step(model, optimizer, scheduler)
-    checkpoint.save_optimizer(tmp_path, optimizer, scheduler)
+    checkpoint.save_optimizer(tmp_path, optimizer.state_dict(), scheduler)
     again, optimizer_again, scheduler_again = made()
     again.load_state_dict(model.state_dict())
     checkpoint.load_optimizer(tmp_path, optimizer_again, scheduler_again)
@@ -508,7 +508,7 @@ def test_the_loss_scaler_of_fp16_comes_back(tmp_path: Path) -> None:
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-    checkpoint.save_optimizer(tmp_path, optimizer, scheduler, scaler)
+    checkpoint.save_optimizer(tmp_path, optimizer.state_dict(), scheduler, scaler)
     checkpoint.load_optimizer(tmp_path, optimizer, scheduler, again)
     assert scaler.get_scale() == 512.0
     assert again.state_dict() == scaler.state_dict()

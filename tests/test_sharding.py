@@ -17,10 +17,15 @@ import torch
 from cases import CASES, DRAWN
 from safetensors.numpy import save
 from safetensors.torch import load_file
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from bertkit import processes
 from bertkit.cli.main import QUIET, main
 from bertkit.encoding.padding import Arrays
+from bertkit.errors import RecipeError
+from bertkit.training.checkpoint import is_intact, whole_state
 
 ENVIRONMENT = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -100,9 +105,9 @@ def test_an_error_in_one_process_ends_all_with_one_message(name: str, message: s
 
 
 def test_a_run_under_fsdp_ends_as_one_process_does(done: Path) -> None:
-    """Its evaluations, best checkpoint, saved model, scores and predictions are there; going on with it is refused."""
+    """Its evaluations, best checkpoint, saved model, scores and predictions are there."""
     assert codes(done / "fsdp, 2") == [0, 0], said(done / "fsdp, 2", "0.err")
-    one, two = done / "fsdp, 1" / "written", done / "fsdp, 2" / "whole"
+    one, two = done / "fsdp, 1" / "written", done / "fsdp, 2" / "written"
     weights = [load_file(run / "model" / "model.safetensors") for run in (one, two)]
     assert weights[0].keys() == weights[1].keys()
     for name, values in weights[0].items():
@@ -110,7 +115,39 @@ def test_a_run_under_fsdp_ends_as_one_process_does(done: Path) -> None:
     scores = [json.loads((run / "results.json").read_text())["splits"] for run in (one, two)]
     for split in ("validation", "test"):
         assert scores[1][split]["metrics"] == pytest.approx(scores[0][split]["metrics"], abs=1e-6)
-    assert "training with FSDP cannot continue from a checkpoint" in said(done / "fsdp, 2", "0.refused")
+
+
+def test_a_run_under_fsdp_that_is_told_to_stop_goes_on_as_if_it_had_not(done: Path) -> None:
+    """Process 1 is told, all stop after that step, with a checkpoint; all is as in the run that was not stopped."""
+    ended = done / "stopped, 2"
+    assert codes(ended) == [0, 0], said(ended, "0.err") + said(ended, "1.err")
+    assert [said(ended, f"{rank}.ended") for rank in (0, 1)] == ["143", "143"]
+    assert "stopped after step 3 of 4; the same command with --resume continues from there" in said(ended, "0.err")
+    left = ended / "left" / "checkpoint-3"
+    assert is_intact(left)
+    assert {path.suffix for path in left.iterdir()} == {".json", ".safetensors"}
+    whole, parts = (ended / "written" / name for name in ("whole", "parts"))
+    names = ["model/model.safetensors", "predictions/test.jsonl", "predictions/validation.jsonl"]
+    last = ["model.safetensors", "optimizer.safetensors", "random-0.safetensors", "random-1.safetensors"]
+    names += [f"checkpoints/seed-42/checkpoint-4/{name}" for name in last]
+    for name in names:
+        assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
+    steps = [[json.loads(line)["step"] for line in said(run, "metrics.jsonl").splitlines()] for run in (whole, parts)]
+    assert steps[0] == steps[1]
+
+
+def test_the_state_of_an_optimizer_that_fsdp_does_not_divide_is_refused() -> None:
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        weight = torch.nn.Parameter(distribute_tensor(torch.ones(2), init_device_mesh("cpu", (1,)), [Shard(0)]))
+        optimizer = torch.optim.SGD([weight])
+        optimizer.state[weight] = {"step": torch.tensor(1.0), "mean": weight.detach()}
+        assert whole_state(optimizer, keep=True)["state"][0]["mean"].tolist() == [1, 1]
+        optimizer.state[weight]["scale"] = torch.ones(2)
+        with pytest.raises(RecipeError, match="cannot be saved under FSDP"):
+            whole_state(optimizer, keep=True)
+    finally:
+        distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("name", ["teacher before", "teacher along", "average", "muon"])

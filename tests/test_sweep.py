@@ -569,7 +569,7 @@ def test_the_commands_of_the_scaling_page_parse() -> None:
 
     page = (Path(__file__).resolve().parent.parent / "docs" / "scaling.md").read_text()
     commands = [shlex.split(line) for line in page.splitlines() if line.startswith(("torchrun ", "accelerate launch "))]
-    assert len(commands) == 8
+    assert len(commands) == 10
     for command in commands:
         read = parse_args if command[0] == "torchrun" else launch_command_parser().parse_args
         told = read(command[1:] if command[0] == "torchrun" else command[2:])

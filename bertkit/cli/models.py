@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +17,17 @@ from bertkit.cli.shared import (
     REVISION,
     ROWS,
     RUN,
+    SHARD,
     TASK,
     argument,
     column_names,
     command,
+    on_all_processes,
     path,
 )  # fmt: skip
+from bertkit.data.shards import Shard
 from bertkit.errors import DataError, Problem, UserError
-
-
-def _on_all_processes(run: Callable[..., None]) -> Callable[..., None]:
-    """Divides the batches of a command over the processes that torchrun started: `mapper` is its `map`."""
-
-    @wraps(run)
-    def started(**options: Any) -> None:
-        if processes.world() == 1:
-            return run(mapper=map, **options)
-        from bertkit.training.sharding import distributed_inference
-
-        with distributed_inference() as mapper:
-            return run(mapper=mapper, **options)
-
-    return started
+from bertkit.inference.workers import Workers
 
 
 @command(
@@ -55,12 +42,13 @@ def _on_all_processes(run: Callable[..., None]) -> Callable[..., None]:
     argument("--depth", "documents per query for --rerank", default=20),
     JSON,
 )
-@_on_all_processes
-def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, **options: Any) -> None:
+@on_all_processes
+def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, workers: Workers, **options: Any) -> None:
     from bertkit.inference.evaluate import evaluate
     from bertkit.report.table import scores_table
     from bertkit.run import Run
 
+    options["mapper"] = workers.mapper
     if tasks := Run(Path(source).expanduser()).tasks:
         if data:
             raise UserError("--data works only with a run of one task", f"bertkit evaluate {source}/NAME --data FILE")
@@ -98,49 +86,55 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     argument("--input", f"{ROWS}; - reads jsonl from stdin", metavar="FILE"),
     path("--output", ".jsonl, .csv or .xlsx; with --format .jsonl, .conll, .json or .tsv; default: stdout"),
     COLUMNS,
+    SHARD,
     argument("--format", "of entities, or of GLUE", choices=("entities", "conll", "label-studio", "glue")),
     *DECISIONS,
     TASK,
     REVISION,
     JSON,
 )
-@_on_all_processes
+@on_all_processes
 def predict(
     source: str, rest: list[str], context: Path | None, input: str | None, output: Path | None, column: list[str],
-    format: str | None, task: str | None, revision: str | None, as_json: bool, mapper: Any, **decisions: Any,
+    shard: str | None, format: str | None, task: str | None, revision: str | None, as_json: bool, workers: Workers,
+    **decisions: Any,
 ) -> None:  # fmt: skip
     if not (rest or input) or (input and any(not text.startswith("data.") for text in rest)):
         raise UserError("predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
     if input and context:
         raise UserError("--context works only with TEXTs; rows of --input have a context each")
-    if not input and (output or column or format):
-        raise UserError("--output, --column and --format work only with --input FILE")
-    columns = column_names(column)
-    if input == "-" and mapper is not map:
-        raise UserError(Problem("--input -", "stdin cannot be read by several processes", "Name a file of rows."))
+    if not input and (output or column or format or shard):
+        raise UserError("--output, --column, --format and --shard work only with --input FILE")
+    columns, part, several_processes = column_names(column), Shard.parse(shard), processes.world() > 1
+    if input == "-" and (part or several_processes):
+        what = "stdin cannot be read " + ("twice, as --shard does" if part else "by several processes")
+        raise UserError(Problem("--input -", what, "Name a file of rows."))
+    if part and (format not in (None, "entities") or (output and output.suffix != ".jsonl")):
+        raise UserError("--shard writes parts that can be concatenated: .jsonl, also with --format entities")
     from bertkit.inference.predictor import load
 
     predictor: Any
     if several := _has_tasks(Path(source).expanduser()):
-        of_one = (context, format, task, revision, *decisions.values())
-        if any(each is not None and each is not False for each in of_one) or mapper is not map:
+        of_one = (context, format, shard, task, revision, *decisions.values())
+        if any(each is not None and each is not False for each in of_one) or several_processes:
             what = (
-                "a run of several tasks does not take --context, --format, --task, --revision or options of decisions "
-                "such as --threshold, nor several processes"
+                "a run of several tasks does not take --context, --format, --shard, --task, --revision or options of "
+                "decisions such as --threshold, nor several processes"
             )
             raise UserError(Problem(source, what, f"Name the run of one task: {source}/NAME"))
         from bertkit.inference.multitask import load_tasks
 
         predictor = load_tasks(source)
     else:
-        predictor = replace(load(source, revision=revision, task=task).with_decisions(**decisions), mapper=mapper)
+        loaded = load(source, revision=revision, task=task)
+        predictor = replace(loaded.with_decisions(**decisions), mapper=workers.mapper)
     if not input:
         return _predict_texts(predictor.reading(rest[0]) if several else predictor, source, rest, context, as_json)
     from bertkit.inference.output_formats import writer_of
     from bertkit.inference.predict_file import predict_file
 
     writer = writer_of(format, output, predictor, columns) if format else None
-    count = predict_file(predictor, source, input, output if processes.first() else None, columns, rest, writer)
+    count = predict_file(predictor, source, input, output if processes.first() else None, columns, rest, writer, part)
     print(f"{count:,} rows" + (f" in {output}" if output else ""), file=sys.stderr)
 
 
@@ -194,21 +188,24 @@ def _predict_texts(predictor: Any, source: str, texts: list[str], context: Path 
     ),
     path("--input", f"rows: {ROWS}"),
     COLUMNS,
+    SHARD,
     path("--output", "write an HTML page too, with attention maps"),
     TASK,
     REVISION,
     JSON,
 )
+@on_all_processes
 def explain(
-    source: str, rest: list[str], input: Path | None, column: list[str], output: Path | None, as_json: bool,
-    **options: Any,
+    source: str, rest: list[str], input: Path | None, column: list[str], shard: str | None, output: Path | None,
+    as_json: bool, workers: Workers, **options: Any,
 ) -> None:  # fmt: skip
     if input and any(not text.startswith("data.") for text in rest):
         raise UserError("explain takes texts, or --input FILE, but not both")
-    if column and not input:
-        raise UserError("--column works only with --input FILE")
+    if (column or shard) and not input:
+        raise UserError("--column and --shard work only with --input FILE")
+    part = Shard.parse(shard)
     if not rest and not input:
-        return _explain_run(source, output=output, json=as_json, **options)
+        return workers.lead(lambda: _explain_run(source, output=output, json=as_json, **options))
     from bertkit.explain.attention import MAPS
     from bertkit.explain.explain import explain_rows, rows_of, rows_of_file
     from bertkit.explain.text import LEGEND, lines
@@ -217,7 +214,11 @@ def explain(
     from bertkit.report.html import write_explanations_page
 
     predictor = with_columns(require_torch_model(load(source, **options), source), column_names(column))
-    explanations = explain_rows(predictor, rows_of_file(source, input, rest) if input else rows_of(predictor, rest))
+    rows, start = rows_of_file(source, input, rest) if input else rows_of(predictor, rest), 0
+    if part and input:
+        chosen = part.rows(input, len(rows))
+        rows, start = rows[chosen.start : chosen.stop], chosen.start
+    explanations = explain_rows(predictor, rows, start, workers)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     for each in explanations:
         if as_json:
@@ -226,7 +227,7 @@ def explain(
             print("\n".join(lines(each, colour)), end="\n\n")
     if not as_json:
         print(LEGEND)
-    if output:
+    if output and processes.first():
         print(write_explanations_page(explanations, source, output), file=sys.stderr)
 
 

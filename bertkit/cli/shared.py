@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from bertkit import processes
 from bertkit.errors import Problem, UserError
+from bertkit.inference.workers import ALONE
 
 Argument: TypeAlias = tuple[str, dict[str, Any]]  # what `add_argument` of argparse takes
 
@@ -24,6 +27,21 @@ class Command(NamedTuple):
 def command(help: str, *arguments: Argument, interrupted: str = "") -> Callable[[Callable[..., int | None]], Command]:
     """Declares the command that a function runs; its name is the function's, with spaces for underscores."""
     return lambda run: Command(run.__name__.replace("_", " "), help, run, arguments, interrupted)
+
+
+def on_all_processes(run: Callable[..., None]) -> Callable[..., None]:
+    """Divides the work of a command between the processes that torchrun started, by its argument `workers`."""
+
+    @wraps(run)
+    def started(**options: Any) -> None:
+        if processes.world() == 1:
+            return run(workers=ALONE, **options)
+        from bertkit.training.sharding import distributed_inference
+
+        with distributed_inference() as workers:
+            return run(workers=workers, **options)
+
+    return started
 
 
 def argument(name: str, help: str, **options: Any) -> Argument:
@@ -72,6 +90,9 @@ REVISION = argument("--revision", "commit, tag or branch of a Hub id", metavar="
 COLUMN = argument("--column", "the column of texts", default="text", metavar="NAME")
 COLUMNS = argument("--column", "column of the input to read as text", action="append", default=[], metavar="text=NAME")
 LAYOUT = argument("rest", "how the file is written, e.g. data.delimiter=';'", nargs="*", metavar="data.KEY=VALUE")
+SHARD = argument(
+    "--shard", "with --input: only part i of n parts of the rows, which are written in order", metavar="i/n"
+)
 JSON = flag("--json", "print JSON", dest="as_json")
 DECISIONS = (
     argument("--threshold", "in place of the fitted one; for single labels, unsure below it", type=float, metavar="X"),

@@ -15,15 +15,19 @@ from bertkit.cli.shared import (
     LAYOUT,
     MODEL,
     ROWS,
+    SHARD,
     argument,
     column_names,
     command,
     files_and_overrides,
     flag,
+    on_all_processes,
     path,
 )
 from bertkit.cli.shell import converse
+from bertkit.data.shards import Shard
 from bertkit.errors import Problem, UserError
+from bertkit.inference.workers import Workers
 from bertkit.text import counted, part_of
 
 
@@ -34,15 +38,18 @@ from bertkit.text import counted, part_of
     path("--input", "csv, tsv, xlsx, json, jsonl, parquet, arrow, or txt with one text per line", required=True),
     path("--output", ".parquet or .npy", required=True),
     COLUMN,
+    SHARD,
     argument("--side", "which prefix to prepend", choices=("text", "query", "document"), default="text"),
     argument("--layers", "hidden layers instead of the model's own vector", type=int, nargs="+", metavar="N"),
     argument("--combine", "how to combine several --layers", choices=("concat", "sum", "mean"), default="concat"),
     argument("--pool", "how to pool --layers over tokens", choices=("mean", "cls", "max"), default="mean"),
 )
+@on_all_processes
 def embed(
-    source: str, rest: list[str], input: Path, output: Path, column: str, side: str, layers: list[int] | None,
-    **pooling: Any,
+    source: str, rest: list[str], input: Path, output: Path, column: str, shard: str | None, side: str,
+    layers: list[int] | None, workers: Workers, **pooling: Any,
 ) -> None:  # fmt: skip
+    options: dict[str, Any] = {"column": column, "overrides": rest, "shard": Shard.parse(shard)}
     from bertkit.inference.embed import embed_features, embed_file
 
     with warnings.catch_warnings(record=True) as caught:
@@ -51,14 +58,16 @@ def embed(
             from bertkit.inference.features import Features
 
             features = Features(source, layers=tuple(layers), **pooling)
-            count = embed_features(features, input, output, column=column, overrides=rest)
+            count = embed_features(features, input, output, workers=workers, **options)
         else:
             from bertkit.retrieval.models import cached_vectors
 
-            count = embed_file(cached_vectors(source, side), input, output, column=column, overrides=rest)
+            encode = cached_vectors(source, side, workers)
+            count = workers.lead(lambda: embed_file(encode, input, output, **options))
     for warning in caught:
         print(f"warning: {warning.message}", file=sys.stderr)
-    print(f"{count:,} vectors in {output}", file=sys.stderr)
+    if count is not None:
+        print(f"{count:,} vectors in {output}", file=sys.stderr)
 
 
 @command(
@@ -71,12 +80,15 @@ def embed(
     argument("--count", "documents per query", default=1),
     argument("--skip", "nearest documents to skip", default=0),
 )
-def mine(source: str, data: Path, split: str, output: Path, **options: Any) -> None:
+@on_all_processes
+def mine(source: str, data: Path, split: str, output: Path, workers: Workers, **options: Any) -> None:
     from bertkit.retrieval.mining import mine_file
     from bertkit.retrieval.models import dual_encoder
 
-    count = mine_file(dual_encoder(source), data, split, output, **options)
-    print(f"{count:,} rows in {output}", file=sys.stderr)
+    model = dual_encoder(source, workers=workers)
+    count = workers.lead(lambda: mine_file(model, data, split, output, **options))
+    if count is not None:
+        print(f"{count:,} rows in {output}", file=sys.stderr)
 
 
 @command(
@@ -88,7 +100,10 @@ def mine(source: str, data: Path, split: str, output: Path, **options: Any) -> N
     flag("--across", "only clusters with texts of several files, such as train and test"),
     path("--output", ".jsonl, a line per text: cluster, where, id, cosine, text; default: the screen"),
 )
-def duplicates(rest: list[str], model: str, threshold: float, output: Path | None, **options: Any) -> None:
+@on_all_processes
+def duplicates(
+    rest: list[str], model: str, threshold: float, output: Path | None, workers: Workers, **options: Any
+) -> None:
     from bertkit.files import require_suffix
     from bertkit.retrieval.duplicates import duplicates_text, find_duplicates, write_duplicates
     from bertkit.retrieval.models import cached_vectors
@@ -98,8 +113,11 @@ def duplicates(rest: list[str], model: str, threshold: float, output: Path | Non
         raise UserError("no files to compare", "bertkit duplicates FILE --model MODEL")
     if output:
         require_suffix(output, ".jsonl")
-    encode = cached_vectors(model, "text")
-    clusters, texts = find_duplicates(encode, files, threshold, overrides=overrides, **options)
+    encode = cached_vectors(model, "text", workers)
+    found = workers.lead(lambda: find_duplicates(encode, files, threshold, overrides=overrides, **options))
+    if found is None:
+        return
+    clusters, texts = found
     if output:
         write_duplicates(clusters, output)
     else:
@@ -130,6 +148,7 @@ def cache(action: str, days: float | None) -> None:
     argument("--store", "a folder, or the URI of an object store", required=True, metavar="DIR"),
     argument("--delete", "documents to delete first", action="extend", nargs="+", default=[], metavar="ID"),
 )
+@on_all_processes
 def index(source: str, rest: list[str], store: str, column: list[str], **options: Any) -> None:
     from bertkit.retrieval.commands import index_file
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -15,10 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertkit.data.readers import TextRow, read_texts
+from bertkit.data.shards import Shard
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.vector_cache import CHUNK, Vectors
+from bertkit.inference.workers import ALONE, Workers
 from bertkit.recipe.recipe import parse_layout
 from bertkit.sections import DataSpec
 from bertkit.text import first_line
@@ -38,22 +41,25 @@ def embed_file(
     *,
     column: str = "text",
     overrides: Sequence[str] = (),
+    shard: Shard | None = None,
 ) -> int:
     """Write the vector of each row's text, in the rows' order and in constant memory; returns how many.
 
     encode: texts -> float32 `(texts, size)`. file: csv, tsv, json, jsonl, parquet, arrow, or txt with a text a line.
-    overrides: how it is written, such as `data.delimiter=";"`. output: .parquet, the row's own columns and `vector`, a
-    list of fixed size; or .npy, `(rows, size)`. The file is read twice: all problems are reported before the first text
-    is encoded. Raises DataError and RecipeError, and then leaves no output.
+    overrides: how it is written, such as `data.delimiter=";"`. shard: the part of the rows to write; None: all.
+    output: .parquet, the row's own columns and `vector`, a list of fixed size; or .npy, `(rows, size)`. The file is
+    read twice: all problems are reported before the first text is encoded. Raises DataError and RecipeError, and then
+    leaves no output.
     """
     require_suffix(output, ".parquet", ".npy")
     file, parquet, count = Path(file), output.suffix == ".parquet", 0
     chunks = partial(_chunks, file, parse_layout(overrides), column)
-    schema, total = _inspect(file, chunks(), parquet)
+    schema, rows = _inspect(file, chunks(), parquet)
+    part = shard.rows(file, rows, CHUNK) if shard else range(rows)
 
     def parts() -> Parts:
         nonlocal count
-        for chunk in chunks():
+        for chunk in islice(chunks(), part.start // CHUNK, -(-part.stop // CHUNK)):
             yield (
                 [each.row for each in chunk],
                 np.asarray(encode([replace_surrogates(each.text) for each in chunk]), dtype=np.float32),
@@ -64,33 +70,35 @@ def embed_file(
         if parquet:
             _write_parquet(sink.buffer, parts(), schema, file)
         else:
-            _write_npy(sink.buffer, parts(), total)
-        if count != total:
+            _write_npy(sink.buffer, parts(), len(part))
+        if count != len(part):
             raise DataError(Problem(str(file), "has changed while it was read", "Run the same command again."))
     return count
 
 
 def embed_features(
-    features: Features, file: str | Path, output: Path, *, column: str = "text", overrides: Sequence[str] = ()
-) -> int:
-    """`embed_file` with a frozen encoder; one warning counts the texts that were cut, over the whole file.
+    features: Features, file: str | Path, output: Path, *, workers: Workers = ALONE, **options: Any
+) -> int | None:
+    """`embed_file` with a frozen encoder; one warning counts the texts that were cut, over all rows.
 
-    Raises ModelError on invalid parameters of `features`, and as `embed_file`.
+    options: of `embed_file`. Returns None in other processes than the first. Raises ModelError on invalid parameters of
+    `features`, and as `embed_file`.
     """
     from bertkit.inference.features import cut_texts
 
     cut = dropped = 0
+    reader = replace(features.fit([]).reader_, mapper=workers.mapper)
+    everywhere = workers.shared(reader.vectors)
 
     def encode(texts: list[str]) -> Vectors:
         nonlocal cut, dropped
-        vectors, lost = features.vectors(texts)
+        vectors, lost = features.vectors(texts, everywhere)
         cut, dropped = cut + int(np.count_nonzero(lost)), dropped + int(lost.sum())
         return vectors
 
-    features.fit([])
-    count = embed_file(encode, file, output, column=column, overrides=overrides)
-    if cut:
-        warnings.warn(cut_texts(cut, count, dropped, features.reader_.max_length), stacklevel=2)
+    count = workers.lead(lambda: embed_file(encode, file, output, **options))
+    if count and cut:
+        warnings.warn(cut_texts(cut, count, dropped, reader.max_length), stacklevel=2)
     return count
 
 

@@ -20,8 +20,8 @@ from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.inference.decisions import with_word_scores, without_word_scores
 from bertkit.inference.predictor import Predictor, load, load_as
-from bertkit.inference.runner import Mapper
 from bertkit.inference.two_stage import evaluate_two_stages
+from bertkit.inference.workers import Mapper
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.tasks.type_sets import coverage_of_types
 
@@ -122,7 +122,7 @@ def evaluate(
     file: rows in the layout of the run's data; or a folder of split files, of which `split` (test) is taken.
     rerank, depth: a cross-encoder that reorders the first `depth` documents of a retrieval model.
     overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for `load`
-    and `score`. mapper: as for `Runner`.
+    and `score`. mapper: as of `Workers`.
     Returns `split` and the result of `score`. Raises ModelError, RecipeError or DataError.
     """
     if isinstance(data, str | Path) and file is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,12 @@ from transformers import PreTrainedTokenizerBase
 
 from bertkit.cache import fingerprint, model_key
 from bertkit.data.words import words
-from bertkit.encoding.padding import Collator, batches_by_length
+from bertkit.encoding.padding import Arrays, Collator, batches_by_length
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.words import encode_words
 from bertkit.errors import ModelError, Problem
 from bertkit.inference.vector_cache import Vectors
+from bertkit.inference.workers import Mapper
 from bertkit.models.device import Precision
 from bertkit.models.encoder import Encoder, load_model
 
@@ -46,6 +47,7 @@ class LayerReader:
     max_length: int
     device: torch.device
     precision: Precision
+    mapper: Mapper = map  # of `Workers`
 
     @cached_property
     def model(self) -> Any:
@@ -80,8 +82,8 @@ class LayerReader:
         rows = np.empty((len(texts), self.size + 1), dtype=np.float32)
         rows[:, -1] = columns["lost"]
         pooling: Any = self.params.pool  # not "none", which goes to `words`
-        for indices, hidden, mask in self._hidden(columns):
-            rows[indices, :-1] = pool(hidden, mask, pooling).cpu().numpy()
+        for indices, pooled in self._hidden(columns, lambda hidden, mask: pool(hidden, mask, pooling)):
+            rows[indices, :-1] = pooled
         return rows
 
     def words(self, texts: Sequence[str]) -> list[Vectors]:
@@ -89,18 +91,25 @@ class LayerReader:
         places = [words(text) for text in texts]
         columns = encode_words(self.tokenizer, texts, places, max_length=self.max_length, stride=STRIDE)
         results = [np.zeros((len(spans), self.size), dtype=np.float32) for spans in places]
-        for indices, hidden, _ in self._hidden(columns):
-            for index, states in zip(indices, hidden.cpu().numpy(), strict=True):
+        for indices, hidden in self._hidden(columns, lambda hidden, mask: hidden):
+            for index, states in zip(indices, hidden, strict=True):
                 results[columns["row"][index]][columns["words"][index]] = states[columns["heads"][index]]
         return results
 
-    def _hidden(self, columns: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Ints, torch.Tensor, torch.Tensor]]:
-        """By batch: indices of features, their combined layers `(features, tokens, size)`, and the attention mask."""
+    def _hidden(
+        self, columns: Mapping[str, Sequence[Any]], keep: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    ) -> Iterator[tuple[Ints, Vectors]]:
+        """By batch: indices of features, and what is kept of them.
+
+        keep: their combined layers, `(features, tokens, size)`, and the attention mask -> an array by feature.
+        """
         import torch
 
         collate = Collator.of(self.tokenizer, {})
         inputs = {name: columns[name] for name in self.tokenizer.model_input_names if name in columns}
-        for indices in batches_by_length(columns["length"], self.batch_size):
+        batches = batches_by_length(columns["length"], self.batch_size)
+
+        def run(indices: Ints) -> Arrays:
             batch = collate({name: [values[index] for index in indices] for name, values in inputs.items()})
             batch = {name: values.to(self.device) for name, values in batch.items()}
             with (
@@ -109,13 +118,15 @@ class LayerReader:
             ):
                 states = self.model(**batch, output_hidden_states=True).hidden_states
             self._check_lengths(states, batch["input_ids"].shape[1])
-            # Outside the block, which would otherwise stay active for the caller between batches.
             chosen = [states[layer].float() for layer in self.layers]
             if self.params.combine == "concat":
                 hidden = torch.cat(chosen, dim=-1)
             else:
                 hidden = torch.stack(chosen).sum(0) / (len(chosen) if self.params.combine == "mean" else 1)
-            yield indices, hidden, batch["attention_mask"]
+            return {"kept": keep(hidden, batch["attention_mask"]).cpu().numpy()}
+
+        for indices, arrays in zip(batches, self.mapper(run, batches), strict=True):
+            yield indices, arrays["kept"]
 
     def _check_lengths(self, states: Sequence[torch.Tensor], tokens: int) -> None:
         """Raises ModelError where a requested layer has fewer states than tokens: Funnel pools them after a block."""

@@ -64,10 +64,10 @@ class MultiTaskPredictor:
         """The answers to one text or row, or the list of those to several. rows: as for `stream`."""
         return next(self.stream([rows])) if isinstance(rows, str | Mapping) else list(self.stream(rows))
 
-    def stream(self, rows: Iterable[Row]) -> Iterator[dict[str, Answer]]:
+    def stream(self, rows: Iterable[Row], start: int = 0) -> Iterator[dict[str, Answer]]:
         """Answers in the rows' order, in constant memory. Raises DataError on a row without the columns of a task.
 
-        rows: as for `Predictor.each`; each row has the columns of every task.
+        rows, start: as for `Predictor.stream`; each row has the columns of every task.
         """
 
         def answers(chunk: Sequence[Row], start: int) -> Iterator[dict[str, Answer]]:
@@ -80,7 +80,7 @@ class MultiTaskPredictor:
             return (dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True))
 
         first = next(iter(self.tasks.values()))
-        return in_chunks(first.each(rows), first.task.chunk_size, answers)
+        return in_chunks(first.each(rows), first.task.chunk_size, answers, start)
 
     def reading(self, row: Row) -> MultiTaskPredictor:
         """The same for the tasks whose columns this row has, with a warning of the others; where none has, for all."""

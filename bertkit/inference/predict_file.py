@@ -17,6 +17,7 @@ from bertkit.data.excel import write_sheet
 from bertkit.data.loading import ANSWER, LEFT_OUT
 from bertkit.data.readers import FORMATS, TABLES, read_rows, read_stream, suffix_of, text_a_row, written_like
 from bertkit.data.schema import Answer
+from bertkit.data.shards import Shard
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.display import flat
@@ -41,6 +42,7 @@ def predict_file(
     columns: Mapping[str, str],
     overrides: Sequence[str] = (),
     writer: Writer | None = None,
+    shard: Shard | None = None,
 ) -> int:
     """Write `{…the row's own columns, "answer": {…}}` for each row of `file`; returns the number of rows.
 
@@ -49,7 +51,8 @@ def predict_file(
     output: .jsonl, or .csv or .xlsx with columns such as `answer.label`; None: jsonl to stdout. A csv file has the
     delimiter, encoding and decimal separator of a csv file that was read.
     columns: canonical column -> column of the file. overrides: of the layout, such as `data.delimiter=";"`.
-    writer: of another format, see `writer_of`. Raises DataError or RecipeError, and then leaves no output.
+    writer: of another format, see `writer_of`. shard: the part of the rows to answer, by the model of one task; the
+    file is then read twice. Raises DataError or RecipeError, and then leaves no output.
     """
     if output and writer is None:
         require_suffix(output, ".jsonl", ".csv", ".xlsx")
@@ -58,10 +61,11 @@ def predict_file(
     count, judged = 0, False
     spec = layout_of(source, file, overrides)
     predictor = with_columns(predictor, columns)
+    start, stop = _bounds(shard, predictor, file, spec)
 
     def checked() -> Iterator[dict[str, Any]]:
         nonlocal count, judged
-        for number, row in _rows(file, spec, corpus):
+        for number, row in islice(_rows(file, spec, corpus), start, stop):
             if row.get(ANSWER) in ("accept", *LEFT_OUT):
                 judged = True
                 row = {name: value for name, value in row.items() if name != ANSWER}
@@ -80,7 +84,7 @@ def predict_file(
     if isinstance(predictor, MultiTaskPredictor) and first:
         predictor = predictor.reading(first[0])
     rows, read = tee(chain(first, given))
-    answers = _unread_counted(predictor.stream(read), several=isinstance(predictor, MultiTaskPredictor))
+    answers = _unread_counted(predictor.stream(read, start), several=isinstance(predictor, MultiTaskPredictor))
     suffix, pairs = output.suffix if output else ".jsonl", zip(answers, rows, strict=True)
     delimiter, encoding = written_like(Path(file), spec) if suffix == ".csv" and file != "-" else (",", "utf-8")
     with written_aside(output, encoding) if output else nullcontext(sys.stdout) as out:
@@ -142,6 +146,15 @@ def like_data(spec: DataSpec, file: str, overrides: Sequence[str] = ()) -> DataS
         spec = spec.model_copy(update={name: DataSpec.model_fields[name].default for name in LAYOUT})
     spec = spec.model_copy(update={"missing_fields": "error"})  # every row gets an answer
     return spec.model_copy(update={name: getattr(given, name) for name in given.model_fields_set - {"source"}})
+
+
+def _bounds(shard: Shard | None, predictor: Any, file: str, spec: DataSpec) -> tuple[int, int | None]:
+    """The first row to answer and the one after the last, from 0."""
+    if shard is None:
+        return 0, None
+    rows = sum(1 for _ in _rows(file, spec, predictor.task.schema.corpus))
+    part = shard.rows(file, rows, predictor.task.chunk_size)
+    return part.start, part.stop
 
 
 def _rows(file: str, spec: DataSpec, documents: bool) -> Iterator[tuple[int, dict[str, Any]]]:

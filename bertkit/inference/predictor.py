@@ -24,8 +24,9 @@ from bertkit.errors import DataError, ModelError, Problem, RowsError, UserError
 from bertkit.inference.decisions import Revise, as_it_is, decisions
 from bertkit.inference.display import flat
 from bertkit.inference.onnx_session import OnnxModel, open_model
-from bertkit.inference.runner import Mapper, Runner
+from bertkit.inference.runner import Runner
 from bertkit.inference.settings import damaged_settings, read_settings, resolve_max_length
+from bertkit.inference.workers import Mapper
 from bertkit.models.device import ModelPrecision, Precision, best_device, resolve_precision
 from bertkit.models.encoder import Encoder, load_config, load_tokenizer, resolve_encoder
 from bertkit.models.untrusted import read_object
@@ -47,7 +48,7 @@ class Predictor:
 
     device: None where the model runs in ONNX Runtime.
     columns: canonical column -> column of the user's rows, as the recipe maps them.
-    mapper: who runs which batch; see `Runner`. revise: changes the task's answers; see `with_decisions`.
+    mapper: who runs which batch; see `Workers`. revise: changes the task's answers; see `with_decisions`.
     """
 
     task: Task
@@ -121,16 +122,16 @@ class Predictor:
             logger.warning("%d of %d texts are cut at %d tokens", cut, len(texts), self.task.max_length)
         return np.concatenate(parts[1:] or parts)
 
-    def stream(self, rows: Iterable[Row]) -> Iterator[Answer]:
+    def stream(self, rows: Iterable[Row], start: int = 0) -> Iterator[Answer]:
         """Answers in the rows' order, in constant memory. Raises DataError on a row without the task's columns.
 
-        rows: as for `each`.
+        rows: as for `each`. start: number of rows before these, for messages.
         """
 
         def answers(chunk: Sequence[Row], start: int) -> Iterable[Answer]:
             return map(self.revise, self.task.answer(self.canonical(chunk, start), self.predict_features))
 
-        return in_chunks(self.each(rows), self.task.chunk_size, answers)
+        return in_chunks(self.each(rows), self.task.chunk_size, answers, start)
 
     def each(self, rows: Iterable[Row]) -> Iterator[Row]:
         """The rows, one at a time. Raises DataError on what has no rows.
@@ -173,9 +174,13 @@ class Predictor:
         return Columns(read_inputs(rows, self.task.schema, self.task.inputs, self.columns, start))
 
 
-def in_chunks(rows: Iterator[Row], size: int, answers: Callable[[Sequence[Row], int], Iterable[T]]) -> Iterator[T]:
-    """The answers to chunks of `size` rows. answers: of a chunk, and the number of rows before it."""
-    start = 0
+def in_chunks(
+    rows: Iterator[Row], size: int, answers: Callable[[Sequence[Row], int], Iterable[T]], start: int = 0
+) -> Iterator[T]:
+    """The answers to chunks of `size` rows. answers: of a chunk, and the number of rows before it.
+
+    start: number of rows before the first.
+    """
     while chunk := list(islice(rows, size)):
         try:
             yield from answers(chunk, start)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertkit.encoding.padding import Arrays, BatchSize, batches_by_length, fills, pad
+from bertkit.inference.workers import Mapper
 from bertkit.models.device import ModelPrecision
 from bertkit.tasks.base import Batch, Task
 
 if TYPE_CHECKING:
     import torch
     from datasets import Dataset
-
-Mapper = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Runner:
     Features are batched by length, longest first, so that memory runs out at once or never.
 
     device: None where `model` is called with NumPy arrays and returns the task's reduced arrays, as `OnnxModel` does.
-    mapper: applies a function to all batches: `map`, or `sharded_map`, where each process runs a part of them.
+    mapper: applies a function to all batches; see `Workers`.
     keep: (outputs, batch) -> an item per feature, in place of the task's own.
     """
 

@@ -17,10 +17,11 @@ from bertkit.data.table import Problems
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.files import require_suffix, written_aside
+from bertkit.inference.workers import ALONE, Workers
 from bertkit.recipe.recipe import parse_layout
 from bertkit.retrieval.models import DualEncoder, dual_encoder
 from bertkit.retrieval.search import Hit, search
-from bertkit.retrieval.store import Store
+from bertkit.retrieval.store import Indexed, Store
 from bertkit.sections import DataSpec
 from bertkit.text import beginning, counted, escape_controls
 
@@ -37,29 +38,39 @@ def index_file(
     delete: Sequence[str] = (),
     columns: Mapping[str, str] = {},
     overrides: Sequence[str] = (),
-) -> str:
+    workers: Workers = ALONE,
+) -> str | None:
     """Delete documents from a store, then add and replace those of a file; the store is created where needed.
 
     model: a run, folder or Hub id. documents: in any format that bertkit reads; see `Store.index`.
     columns: `id`, `text`, `title` or another column -> its name in the file. overrides: how the file is written, such
-    as `data.delimiter=";"`. Returns a summary. Raises DataError, RecipeError and ModelError, before the model is loaded
-    where possible.
+    as `data.delimiter=";"`. Returns a summary; None in other processes than the first, which writes. Raises DataError,
+    RecipeError and ModelError, before the model is loaded where possible.
     """
     if not documents:
         if not delete:
             raise DataError(Problem("", "nothing to do", "Add --documents FILE, or --delete ID."))
-        return _delete(Store.open(store), delete)
+        return workers.lead(lambda: _delete(Store.open(store), delete))
     spec = parse_layout(overrides)
     prefix, numbered = row_prefix(str(documents), format_of(documents, spec)), read_rows(documents, spec)
     numbers, rows = tee(chain([next(numbered)], numbered))
     if delete:
         Store.open(store)
-    loaded = dual_encoder(model)
-    opened = Store.open_or_create(store, loaded.identity)
-    lines = [_delete(opened, delete)] if delete else []
-    contents = (_renamed(row, columns) for _, row in rows)
-    locations = (f"{prefix}{number}" for number, _ in numbers)
-    done = opened.index(contents, loaded.encode_documents, loaded.tokenizer, locations=locations)
+    loaded = dual_encoder(model, workers=workers)
+
+    def write() -> str:
+        opened = Store.open_or_create(store, loaded.identity)
+        lines = [_delete(opened, delete)] if delete else []
+        contents = (_renamed(row, columns) for _, row in rows)
+        locations = (f"{prefix}{number}" for number, _ in numbers)
+        done = opened.index(contents, loaded.encode_documents, loaded.tokenizer, locations=locations)
+        written = f"{counted(done.passages, 'passage')} written; {store} holds {counted(len(opened), 'passage')}"
+        return "\n".join([*lines, f"{_counts(done)}: {written}"])
+
+    return workers.lead(write)
+
+
+def _counts(done: Indexed) -> str:
     counts = [
         f"{counted(done.added, 'document')} added",
         f"{done.replaced:,} replaced",
@@ -67,8 +78,7 @@ def index_file(
     ]
     counts += [counted(done.repeated, "repeated row")] if done.repeated else []
     counts += [f"{done.empty:,} without text, skipped"] if done.empty else []
-    written = f"{counted(done.passages, 'passage')} written; {store} holds {counted(len(opened), 'passage')}"
-    return "\n".join([*lines, f"{', '.join(counts)}: {written}"])
+    return ", ".join(counts)
 
 
 def _renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from bertkit.errors import ModelError, Problem
 from bertkit.evaluation.similarity import unit
 from bertkit.inference.predictor import Predictor, load_as, model_folder
 from bertkit.inference.vector_cache import cached
+from bertkit.inference.workers import ALONE, Workers
 from bertkit.models.device import best_device, best_precision
 from bertkit.retrieval.store import Encode, ModelIdentity, Vectors
 from bertkit.tasks.vectors import VectorTask
@@ -32,15 +33,15 @@ class DualEncoder:
     encode_queries: Encode
 
 
-def dual_encoder(model: str, revision: str | None = None) -> DualEncoder:
+def dual_encoder(model: str, revision: str | None = None, workers: Workers = ALONE) -> DualEncoder:
     """The model of a run, a folder or a Hub id; one without bertkit's settings is read as sentence-transformers does.
 
     Raises ModelError, also where its task gives no vectors.
     """
-    predictor = _load(model, revision)
+    predictor = replace(_load(model, revision), mapper=workers.mapper)
     identity = model_identity(predictor, model, revision)
-    encode_documents, encode_queries = (partial(_unit_vectors, predictor, side) for side in ("document", "query"))
-    return DualEncoder(identity, predictor.task.tokenizer, encode_documents, encode_queries)
+    sides = (workers.shared(partial(_unit_vectors, predictor, side)) for side in ("document", "query"))
+    return DualEncoder(identity, predictor.task.tokenizer, *sides)
 
 
 def model_identity(predictor: Predictor, model: str, revision: str | None = None) -> ModelIdentity:
@@ -55,7 +56,7 @@ def _unit_vectors(predictor: Predictor, side: Any, texts: Sequence[str]) -> Vect
     return np.asarray(unit(predictor.encode(list(texts), side)), dtype=np.float32)
 
 
-def cached_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
+def cached_vectors(model: str, side: Any, workers: Workers = ALONE) -> Callable[[list[str]], Any]:
     """Texts -> their vectors `(texts, size)`, cached on disk. side: text, query or document.
 
     The weights are loaded for the first text that is not in the cache. Raises ModelError.
@@ -70,9 +71,10 @@ def cached_vectors(model: str, side: Any) -> Callable[[list[str]], Any]:
         loaded = _load(model, None)
         if key["model"] != fingerprint(folder):
             raise ModelError(Problem(model, "its files have changed in the meantime", "Run the same command again."))
-        return loaded
+        return replace(loaded, mapper=workers.mapper)
 
-    return lambda texts: cached(texts, lambda new: predictor().encode(new, side), name=model, key=key)
+    encode = workers.shared(lambda texts: predictor().encode(texts, side))
+    return lambda texts: cached(texts, encode, name=model, key=key)
 
 
 def reranker(model: str) -> Callable[[str, Sequence[str]], Sequence[float]]:

@@ -193,12 +193,12 @@ def run_trainer(trainer: StepTrainer, folder: Path) -> float:
         if isinstance(each, TensorBoardCallback) and each.logging_dir is None:  # else TENSORBOARD_LOGGING_DIR is set
             each.logging_dir = str(folder.parent.parent / "logs" / folder.name)
     start, damaged = latest_intact(folder)
-    if damaged and trainer.is_fsdp_enabled:
-        what = "training with FSDP cannot continue from a checkpoint"
+    if damaged and trainer.is_deepspeed_enabled:
+        what = "a training with DeepSpeed cannot continue from its checkpoints, which are pickles"
         raise ModelError(Problem(str(damaged[0]), what, "Train again, into another --output-dir."))
     for bad in damaged:
         logger.warning("%s is damaged and is skipped", bad)
-    shutdown = Shutdown()
+    shutdown = Shutdown(resumable=not trainer.is_deepspeed_enabled)
     trainer.add_callback(shutdown)
     try:
         with shutdown:

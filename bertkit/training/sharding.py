@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ from torch import distributed
 
 from bertkit.encoding.padding import Arrays
 from bertkit.errors import Problem, UserError
-from bertkit.inference.runner import Mapper
+from bertkit.inference.workers import Encode, T, Workers
 from bertkit.models.encoder import quiet_logger
 from bertkit.text import first_line
 
-DONE, FAILED = -1, -2  # sent in place of a number of batches
+DONE, FAILED, CALL = -1, -2, -3  # sent in place of a number of batches
+TIMEOUT = timedelta(days=1)  # process 0 may read or write for long; the end of a process is noticed at once
 
 
 class RemoteError(UserError):
@@ -30,14 +32,14 @@ class RemoteError(UserError):
 
 
 @contextmanager
-def distributed_inference() -> Iterator[Mapper]:
-    """`sharded_map`, for a command that torchrun started several times: every process runs this block.
+def distributed_inference() -> Iterator[Workers]:
+    """For a command that torchrun started several times: every process runs this block.
 
     Only process 0 prints. An error of any process ends the block in all of them: it is raised in process 0; the others
     exit with 2, or with 1 and a traceback for an unexpected error.
     """
     try:
-        distributed.init_process_group("gloo")
+        distributed.init_process_group("gloo", timeout=TIMEOUT)
     except (ValueError, distributed.DistError) as error:  # WORLD_SIZE alone; a port in use
         fix = "Start several processes with torchrun, or unset WORLD_SIZE."
         raise UserError(Problem("WORLD_SIZE", first_line(error), fix)) from error
@@ -50,7 +52,7 @@ def distributed_inference() -> Iterator[Mapper]:
                 null = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
                 for silence in (redirect_stdout(null), redirect_stderr(null), quiet_logger("bertkit")):
                     stack.enter_context(silence)
-            yield sharded_map
+            yield Processes()
             _exchange(b" ", DONE)
     except Exception as error:
         if not isinstance(error, RemoteError):
@@ -80,6 +82,40 @@ def _problems(error: Exception) -> Sequence[Problem]:
     if isinstance(error, OSError):
         return (Problem(str(error.filename or "writing"), str(error.strerror or error)),)
     return (Problem(f"process {distributed.get_rank()}", f"{type(error).__name__}: {error}"),)
+
+
+class Processes(Workers):
+    """Those that torchrun started. Raises RemoteError where another process failed."""
+
+    def __init__(self) -> None:
+        super().__init__(sharded_map)
+        self.functions: list[Encode] = []  # in all processes the same, in the same order
+
+    def each(self, run: Callable[[Any], T], items: Sequence[Any]) -> Iterable[T]:
+        def packed(item: Any) -> Arrays:
+            return {"json": np.frombuffer(json.dumps(run(item)).encode(), dtype=np.uint8)}
+
+        return [json.loads(each["json"].tobytes()) for each in sharded_map(packed, items)]
+
+    def shared(self, encode: Encode) -> Encode:
+        number = len(self.functions)
+        self.functions.append(encode)
+
+        def everywhere(texts: Sequence[str]) -> Any:
+            _exchange(json.dumps([number, list(texts)]).encode(), CALL)
+            return encode(texts)
+
+        return everywhere
+
+    def lead(self, run: Callable[[], T]) -> T | None:
+        if distributed.get_rank() == 0:
+            result = run()
+            _exchange(json.dumps(None).encode(), CALL)
+            return result
+        while call := json.loads(_exchange(b" ", CALL)[0]):
+            number, texts = call
+            self.functions[number](texts)
+        return None
 
 
 def sharded_map(run: Callable[[Any], Arrays], batches: Sequence[Any]) -> list[Arrays]:

@@ -94,6 +94,9 @@ class StepTrainer(CheckpointTrainer, ABC):
         if self._sharded and (args.muon or args.ema or args.batch_ramp):
             what = "muon, ema and batch_ramp do not support FSDP and DeepSpeed, which divide weights between processes"
             raise RecipeError(Problem("training", what, "Start it with torchrun alone."))
+        if self.is_fsdp_enabled and not self.accelerator.is_fsdp2:
+            what = "version 1 of FSDP is not supported"
+            raise RecipeError(Problem("training.fsdp_config.version", what, "Write 2, the default."))
         if self.is_deepspeed_enabled and args.budget:
             what = "DeepSpeed has a learning-rate schedule of its own, by steps"
             raise RecipeError(Problem("training.budget", what, "Remove it, or start the training with torchrun alone."))

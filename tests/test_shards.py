@@ -1,0 +1,159 @@
+"""--shard: jobs that know nothing of each other write parts that are the whole output, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import divided
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from cases import CASES, encoder
+from sharded import SETTINGS
+from transformers import set_seed
+
+from bertkit.cli.main import main
+from bertkit.data.shards import Shard
+from bertkit.errors import DataError
+from bertkit.inference import embed, features, vector_cache
+from bertkit.tasks import TASKS
+from bertkit.training.seed import save
+
+ROWS = divided.ROWS  # 11, in chunks of 3
+
+
+@pytest.fixture(scope="module")
+def models(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for case in CASES:
+        if case.id in ("single-label", "similarity-in-batch", "retrieval"):
+            set_seed(5)
+            task = case.task(tiny_encoder)
+            save(task.model(encoder(tiny_encoder)), task, folder / case.id, SETTINGS)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in TASKS:
+        monkeypatch.setattr(kind, "chunk_size", 3)
+    for module in (embed, features, vector_cache):
+        monkeypatch.setattr(module, "CHUNK", 3)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    return divided.write(tmp_path / "rows.jsonl", ROWS)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4096])
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_parts_are_contiguous_whole_chunks_and_even(chunk: int, count: int) -> None:
+    for total in (count * chunk, 7 * chunk + 1, 100 * chunk - 1):
+        if -(-total // chunk) < count:
+            continue
+        parts = [Shard(number, count).rows("x", total, chunk) for number in range(1, count + 1)]
+        assert [row for part in parts for row in part] == list(range(total))
+        assert all(part.start % chunk == 0 and len(part) for part in parts)
+        chunks = [-(-len(part) // chunk) for part in parts]
+        assert max(chunks) - min(chunks) <= 1
+
+
+@pytest.mark.parametrize("case", ["single-label", "retrieval"])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_answers_of_parts_are_those_of_the_whole(case: str, count: int, models: Path, tmp_path: Path) -> None:
+    """Also for a task that ranks the documents of a chunk."""
+    texts = [{"query": row["text"], "document": row["text"]} for row in ROWS] if case == "retrieval" else ROWS
+    file, made = divided.write(tmp_path / "in.jsonl", texts), tmp_path / "made.jsonl"
+    command = ["predict", str(models / case), "--input", str(file), "--output", str(made)]
+    assert main(command) == 0
+    whole, parts = made.read_bytes(), b""
+    for number in range(1, count + 1):
+        assert main([*command, "--shard", f"{number}/{count}"]) == 0
+        parts += made.read_bytes()
+    assert parts == whole
+    assert whole.count(b"\n") == len(ROWS)
+
+
+@pytest.mark.parametrize("more", [[], ["--layers", "-1"]])
+def test_vectors_of_parts_are_those_of_the_whole(
+    more: list[str], models: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
+    command = ["embed", str(models / "similarity-in-batch"), "--input", str(rows), *more, "--output"]
+    shards = [["--shard", f"{number}/3"] for number in (1, 2, 3)]
+    for number, shard in enumerate([[], *shards]):
+        assert main([*command, str(tmp_path / f"{number}.npy"), *shard]) == 0
+        assert main([*command, str(tmp_path / f"{number}.parquet"), *shard]) == 0
+    arrays = [np.load(tmp_path / f"{number}.npy") for number in range(4)]
+    assert np.array_equal(np.concatenate(arrays[1:]), arrays[0])
+    tables = [pq.read_table(tmp_path / f"{number}.parquet") for number in range(4)]
+    assert pa.concat_tables(tables[1:]).equals(tables[0])
+    assert tables[0]["id"].to_pylist() == [row["id"] for row in ROWS]
+
+
+def test_explanations_of_parts_are_those_of_the_whole(models: Path, rows: Path, capsys: Any) -> None:
+    command = ["explain", str(models / "single-label"), "--input", str(rows), "--json"]
+    assert main(command) == 0
+    whole = capsys.readouterr().out
+    assert [main([*command, "--shard", f"{number}/4"]) for number in (1, 2, 3, 4)] == [0] * 4
+    assert capsys.readouterr().out == whole
+    assert whole.count("\n") == len(ROWS)
+
+
+def commands(models: Path, rows: Path, out: Path) -> Iterator[list[str]]:
+    yield ["predict", str(models / "single-label"), "--input", str(rows), "--output", f"{out}/made.jsonl"]
+    yield ["embed", str(models / "similarity-in-batch"), "--input", str(rows), "--output", f"{out}/made.npy"]
+    yield ["explain", str(models / "single-label"), "--input", str(rows), "--output", f"{out}/made.html"]
+
+
+@pytest.mark.parametrize("shard", ["0/4", "5/4", "a/b", "1/0", "1", "1/2/3", "-1/4", "1.5/4", ""])
+def test_a_shard_that_is_none_is_refused(shard: str, models: Path, rows: Path, tmp_path: Path, capsys: Any) -> None:
+    for command in commands(models, rows, tmp_path / "out"):
+        assert main([*command, f"--shard={shard}"]) == 2
+        assert f"error: --shard {shard}: not a part: i/n is expected" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_parts_than_chunks_are_refused(models: Path, rows: Path, tmp_path: Path, capsys: Any) -> None:
+    for command in commands(models, rows, tmp_path / "out"):
+        assert main([*command, "--shard", "1/12"]) == 2
+        said = capsys.readouterr().err
+        assert f"error: --shard 1/12: {rows} has 11 rows" in said
+        assert ("4 chunks of up to 3" in said, "at most 4 shards" in said) == (("explain" not in command),) * 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_row_has_its_number_in_the_file(models: Path, tmp_path: Path, capsys: Any) -> None:
+    file = divided.write(tmp_path / "in.jsonl", [*ROWS[:10], {"id": "bad"}])
+    command = ["predict", str(models / "single-label"), "--input", str(file), "--output", str(tmp_path / "out.jsonl")]
+    assert main([*command, "--shard", "1/2"]) == 0
+    capsys.readouterr()
+    (tmp_path / "out.jsonl").unlink()
+    assert main([*command, "--shard", "2/2"]) == 2
+    assert "row 11" in capsys.readouterr().err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--input", "-"], "stdin cannot be read twice"),
+        (["a text"], "work only with --input FILE"),
+        (["--input", "ROWS", "--output", "made.csv"], "parts that can be concatenated"),
+        (["--input", "ROWS", "--output", "made.conll", "--format", "conll"], "parts that can be concatenated"),
+    ],
+)
+def test_what_has_no_parts_is_refused(more: list[str], message: str, models: Path, rows: Path, capsys: Any) -> None:
+    words = [word.replace("ROWS", str(rows)) for word in more]
+    assert main(["predict", str(models / "single-label"), *words, "--shard", "1/2"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_empty_part_is_an_error() -> None:
+    assert Shard(2, 3).rows("x", 3) == range(1, 2)
+    with pytest.raises(DataError, match="Use at most 2 shards"):
+        Shard(2, 3).rows("x", 2)
