@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.text import counted
 
 
-class Shard(NamedTuple):
+@dataclass(frozen=True)
+class Shard:
     """One of `count` parts, by its number from 1."""
 
     number: int

@@ -101,7 +101,7 @@ class CheckpointTrainer(Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load the weights; under FSDP each process takes its shard of them."""
         if self.is_fsdp_enabled:
-            weights = load_file(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME)
+            weights: Any = load_file(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME)
             trained: Any = self.model
             set_model_state_dict(trained, weights, options=StateDictOptions(full_state_dict=True))
         else:
