@@ -1,12 +1,12 @@
 """Question answering from logits to answers, beside a nested loop over the best starts and ends; features per second.
 
-Ours: `keep` of every batch, then `decode`, which reads the contexts into word pieces once more. The loop is what the
-usual script does: of each window the n best starts with the n best ends, without those outside the context, backwards
-or too long; of a question all of them sorted, the n best kept, softmax, texts. It runs twice: with offsets at hand as
-lists, and our rule of which window a start counts in; and as `run_qa.py` has its features, rows of a data set, with
-logits padded to the longest window, and each candidate's logits told. It may miss the best span, ours may not: a best
-span of the loop is ours, or scores less. Logits are noise, or noise with a peak in each window, as a trained model has
-it: then more of the loop's pairs are spans. CPU seconds of one thread, of ours the least of three runs.
+Ours: `keep` of every batch, then `decode`. The loop is what the usual script does: of each window the n best starts
+with the n best ends, without those outside the context, backwards or too long; of a question all of them sorted, the n
+best kept, softmax, texts. It runs twice: with offsets at hand as lists, and our rule of which window a start counts in;
+and as `run_qa.py` has its features, rows of a data set, with logits padded to the longest window, and each candidate's
+logits told. It may miss the best span, ours may not: a best span of the loop is ours, or scores less. Logits are noise,
+or noise with a peak in each window, as a trained model has it: then more of the loop's pairs are spans. CPU seconds of
+one thread, of ours the least of three runs.
 
 Run:  python benchmarks/qa_decode.py [--questions 10570] [--squad dev.json]
 """
@@ -241,11 +241,10 @@ def compare(name: str, contest: Contest) -> None:
         assert len(contest.windows[row]) > 1 or [c["text"] for c in one] == [c["text"] for c in other], row
     for answer, context in zip(answers, rows["context"], strict=True):
         assert answer["answer"] == context[answer["start"] : answer["end"]]
-    reading = min(seconds(lambda: tokenize(task.tokenizer, rows["context"][:]))[0] for _ in range(3))
     mine, missed = keeping + decoding, contest.missed(kept, candidates)
-    print(f"{name}   ours {mine:.2f} s: keep {keeping:.2f}, decode {decoding:.2f}, of which pieces {reading:.2f}")
-    print(f"        loop {looping:.2f} s, {looping / mine:.1f} times ours ", end="")
-    print(f"({looping / (mine - reading):.1f} without pieces); it misses the best span of {missed:,} questions")
+    print(f"{name}   ours {mine:.2f} s: keep {keeping:.2f}, decode {decoding:.2f}")
+    print(f"        loop {looping:.2f} s, {looping / mine:.1f} times ours; ", end="")
+    print(f"it misses the best span of {missed:,} questions")
     print(f"        over rows of a data set {over_rows:.2f} s, {over_rows / mine:.1f} times ours")
 
 

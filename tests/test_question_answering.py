@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -174,6 +175,22 @@ def test_answers_are_those_of_brute_force(
         elif odds < (options["null_threshold"] or 0) - 1e-9:
             assert {k: answer[k] for k in ("answer", "start", "end", "score")} == answer["n_best"][0]
         assert answer["truncated"] is False
+
+
+def test_each_context_is_tokenized_once(kinds: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From rows to answers, for encoding and for decoding, however many questions are asked of it."""
+    task, rows, read = qa(kinds["wordpiece"]), rows_of(CONTEXTS * 3), Counter[str]()
+    tokenizer = type(task.tokenizer)
+    tokenized = tokenizer.__call__
+
+    def counted(self: Any, texts: Any, *rest: Any, **options: Any) -> Any:
+        read.update([texts] if isinstance(texts, str) else texts)
+        return tokenized(self, texts, *rest, **options)
+
+    monkeypatch.setattr(tokenizer, "__call__", counted)
+    answers = list(task.answer(rows, lambda features: keep(task, features, draw_logits(features, 0, False))))
+    assert len(answers) == len(rows)
+    assert [read[context] for context in CONTEXTS] == [1] * len(CONTEXTS)
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.rows import Columns
 from bertkit.data.table import MAX_PROBLEMS
 from bertkit.encoding.pieces import Tokenized, cover, template, tokenize, unread
 from bertkit.errors import RowsError
@@ -14,6 +16,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 LEAST_ROOM = 8  # tokens of the context that must fit in a window with the question
+
+
+@dataclass(frozen=True)
+class Windows(Columns):
+    """The features of a chunk of rows, with the contexts as they were tokenized, which decoding reads again."""
+
+    contexts: Sequence[Tokenized]  # of each row
 
 
 def encode_pairs(

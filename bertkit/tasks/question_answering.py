@@ -12,12 +12,11 @@ from pydantic import Field
 
 from bertkit.data.answers import locate_answers
 from bertkit.data.disk_list import DiskList
-from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Column, Finding, Schema
 from bertkit.data.table import Table, required
 from bertkit.encoding.padding import Arrays
 from bertkit.encoding.pieces import tokenize
-from bertkit.encoding.questions import encode_pairs, label_windows
+from bertkit.encoding.questions import Windows, encode_pairs, label_windows
 from bertkit.errors import DataError, Problem, require_finite
 from bertkit.evaluation import squad
 from bertkit.evaluation.conformal import Conformal, conformal
@@ -127,13 +126,13 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
 
     # --- rows -> features -> model
 
-    def encode(self, rows: Dataset) -> Columns:
+    def encode(self, rows: Dataset) -> Windows:
         contexts = tokenize(self.tokenizer, rows["context"][:])
         limits = {"max_length": self.max_length, "stride": self.options.stride}
         columns = encode_pairs(self.tokenizer, rows["question"][:], contexts, **limits)
         if "answers" in rows.column_names:
             columns["labels"] = label_windows(columns, rows["answers"][:], contexts)
-        return Columns(columns)
+        return Windows(columns, contexts)
 
     def model(self, encoder: Encoder, *, new_head: bool = True) -> PreTrainedModel:
         from transformers import AutoModelForQuestionAnswering
@@ -183,7 +182,7 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         for row, window in zip(features["row"][:], items, strict=True):
             windows[row].append(window)
         require_finite(all(math.isfinite(w.null) and np.isfinite(w.scores).all() for w in each) for each in windows)
-        contexts = zip(windows, tokenize(self.tokenizer, texts), texts, strict=True)
+        contexts = zip(windows, features.contexts, texts, strict=True)
         n_best = self.options.n_best
         return [best_of_windows(each, t.starts, t.ends, text, n_best) for each, t, text in contexts]
 
