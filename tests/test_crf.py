@@ -188,6 +188,36 @@ def test_viterbi_finds_the_best_of_all_paths(cases: list[Case]) -> None:
             assert (found[row, words:] == -1).all()
 
 
+def first_best_path(emissions: np.ndarray, chain: Chain) -> list[int]:
+    """Of one sentence, tag by tag (Viterbi 1967); of equals the first, from the last word on."""
+    transitions, start, end = (part.to(torch.from_numpy(emissions).dtype).numpy() for part in chain)
+    scores = emissions - emissions.max(1, keepdims=True)
+    best = [start + scores[0]]
+    for own in scores[1:]:
+        best.append(np.array([(best[-1] + into).max() for into in transitions.T]) + own)
+    path = [int((best[-1] + end).argmax())]
+    for before in best[-2::-1]:
+        path.append(int((before + transitions[:, path[-1]]).argmax()))
+    return path[::-1]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9, 37])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("ties", [False, True])
+def test_of_equal_paths_all_devices_take_the_first(count: int, kind: torch.dtype, ties: bool) -> None:
+    """To the last digit the scores of one sentence by itself, in NumPy as in torch, whatever is in the batch."""
+    rng = np.random.default_rng([count, ties])
+    emissions, _, mask = random_batch(rng, 40, 30, count, 1.0)
+    chain = random_chain(rng, count, 1.0, holes=True)
+    if ties:
+        emissions, chain = emissions.round(), Chain(*(part.round() for part in chain))
+    emissions, chain = emissions.to(kind), Chain(*(part.to(kind) for part in chain))
+    found = crf.decode(emissions, mask, chain)
+    assert torch.equal(crf._best_paths(emissions, mask, chain), found)
+    for own, path, words in zip(emissions.numpy(), found.tolist(), mask.sum(1).tolist(), strict=True):
+        assert path == first_best_path(own[:words], chain) + [-1] * (len(path) - words)
+
+
 def test_span_posteriors_equal_all_paths(cases: list[Case]) -> None:
     """Of all spans of each sentence, with its best tags and with random ones."""
     rng = np.random.default_rng(1)
