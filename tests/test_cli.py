@@ -25,6 +25,7 @@ from cases import CASES, DRAWN, Case, encoder
 from bertkit import __version__
 from bertkit.cli.main import main
 from bertkit.data.schema import LEVELS
+from bertkit.errors import UserError
 from bertkit.recipe.recipe import load_recipe
 from bertkit.recipe.shipped import shipped_recipes
 from bertkit.report.table import first_to_try
@@ -542,3 +543,21 @@ def test_options_are_not_abbreviated(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit, match="2"):
         main(["serve", "runs/none", "--api-key", "key"])
     assert "unrecognized arguments: --api-key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["predict", "x", "a text"], ["evaluate", "x"]])
+def test_few_kernels_are_kept_for_prediction(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the user's environment says how many."""
+    name, seen = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", list[str]()
+
+    def load(*args: Any, **options: Any) -> None:
+        seen.append(os.environ[name])
+        raise UserError("no model")
+
+    for module in ("predictor", "evaluate"):
+        monkeypatch.setattr(f"bertkit.inference.{module}.load", load)
+    monkeypatch.setenv(name, "500")
+    assert main(words) == 2
+    monkeypatch.delenv(name)
+    assert main(words) == 2
+    assert seen == ["500", "64"]

@@ -1,4 +1,4 @@
-"""Dropout and attention of a CPU's training step, against torch's own."""
+"""Dropout and attention of a CPU's training step, against torch's own; memory that is kept and given back."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import CASES
+from cases import CASES, encoder
 from steps import first_step
 from transformers import AutoModel, BertConfig, set_seed
 
-from bertkit.models import cpu_kernels
-from bertkit.models.cpu_kernels import FasterStep, attention, dropout, memory_kept
+from bertkit.inference import runner
+from bertkit.models import malloc
+from bertkit.models.cpu_kernels import FasterStep, attention, dropout
+from bertkit.models.malloc import memory_kept
 
 
 def inputs(dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
@@ -228,13 +230,36 @@ def test_memory_is_kept_in_the_block_and_given_back_after_it() -> None:
 def test_memory_that_is_kept_is_at_most_twice_what_steps_need() -> None:
     with memory_kept() as bound:
         bound()
-        before = cpu_kernels._held()
+        before = malloc._held()
         large = [torch.ones(1 << 20) for _ in range(64)]
-        while cpu_kernels._held() < 2.2 * before:
+        while malloc._held() < 2.2 * before:
             large += [torch.ones(1 << 20) for _ in range(64)]
         last = large.pop()  # the end of the heap: without it, malloc gives nothing back by itself
         large.clear()
-        assert cpu_kernels._held() > 2.1 * before
+        assert malloc._held() > 2.1 * before
         bound()
-        assert cpu_kernels._held() < 1.3 * before
+        assert malloc._held() < 1.3 * before
         assert last.sum() == 1 << 20
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc keeps it")
+def test_freed_memory_between_what_is_used_is_given_back() -> None:
+    malloc.give_back()
+    before = malloc._held()
+    pieces = [torch.ones(1 << 14) for _ in range(2000)]  # of 64 KiB: below what malloc maps by itself
+    last = pieces.pop()
+    pieces.clear()
+    assert malloc._held() > before + 25_000
+    malloc.give_back()
+    assert malloc._held() < before + 5_000
+    assert last.sum() == 1 << 14
+
+
+def test_prediction_gives_memory_back_every_few_batches(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, calls = CASES[0], list[int]()
+    task, rows = case.task(tiny_encoder), case.rows()
+    monkeypatch.setattr(runner, "GIVEN_BACK_EVERY", 3)
+    monkeypatch.setattr(runner, "give_back", lambda: calls.append(1))
+    run = runner.Runner(task, task.model(encoder(tiny_encoder)), torch.device("cpu"), "fp32", 1)
+    assert len(list(task.answer(rows, run))) == len(rows) == 8
+    assert len(calls) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -29,11 +30,15 @@ def command(help: str, *arguments: Argument, interrupted: str = "") -> Callable[
     return lambda run: Command(run.__name__.replace("_", " "), help, run, arguments, interrupted)
 
 
+KERNELS = "64"  # that are kept, one for each layer and shape of a batch; batches go by length, so few are used again
+
+
 def on_all_processes(run: Callable[..., None]) -> Callable[..., None]:
     """Divides the work of a command between the processes that torchrun started, by its argument `workers`."""
 
     @wraps(run)
     def started(**options: Any) -> None:
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS)  # read when torch first computes
         if processes.world() == 1:
             return run(workers=ALONE, **options)
         from bertkit.training.sharding import distributed_inference

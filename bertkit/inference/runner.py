@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 from bertkit.encoding.padding import Arrays, BatchSize, batches_by_length, fills, pad
 from bertkit.inference.workers import Mapper
 from bertkit.models.device import ModelPrecision
+from bertkit.models.malloc import give_back
 from bertkit.tasks.base import Batch, Task
 
 if TYPE_CHECKING:
     import torch
     from datasets import Dataset
+
+GIVEN_BACK_EVERY = 16  # batches, after which freed memory is given back to the system
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,11 @@ class Runner:
         batches = batches_by_length(features["length"][:], self.batch_size)
         with self.inference():
             results = self.mapper(lambda rows: self.run(pad(self.task.examples(inputs, rows.tolist()), fill)), batches)
-            for rows, result in zip(batches, results, strict=True):
+            for number, (rows, result) in enumerate(zip(batches, results, strict=True), 1):
                 for row, item in zip(rows, result if self.keep else self.task.items(result), strict=True):
                     items[row] = item
+                if number % GIVEN_BACK_EVERY == 0:
+                    give_back()
         return items
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Kernels that make a training step on the CPU about twice as fast: dropout, attention, and memory that stays mapped.
+"""Kernels that make a training step on the CPU about twice as fast: dropout and attention.
 
 torch's CPU dropout draws one number of the Mersenne Twister and more for every element, and its attention
 has no fast path with dropout or backwards. Both are replaced during a training step; the model
@@ -8,9 +8,7 @@ is unchanged. Measured by benchmarks/finetune.py.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,9 +16,6 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 LEVELS = 1 << 16  # a probability is rounded to 16 bits, and the scale follows the rounded one
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-LARGEST = 1 << 30  # bytes that one tensor may take from memory that stays mapped
-DEFAULT = 128 << 10  # glibc's own value of both
 
 
 class FasterStep(TorchFunctionMode):
@@ -89,42 +84,3 @@ def attention(
 def _bias(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     # The lowest number, not -inf: a text of padding alone gets finite weights.
     return torch.zeros(allowed.shape, dtype=dtype).masked_fill_(~allowed, torch.finfo(dtype).min)
-
-
-@contextlib.contextmanager
-def memory_kept() -> Iterator[Callable[[], None]]:
-    """Within the block, glibc's malloc keeps freed memory: mapping pages again takes a quarter of a small step.
-
-    Yields a function to be called every few steps. It gives all freed memory back once the process holds more than
-    twice as much as at an earlier call: where tensors have ever new sizes, the pieces that fit none of them add up.
-    """
-    if platform.libc_ver()[0] != "glibc":
-        yield lambda: None
-        return
-    libc, least = ctypes.CDLL(None), 0
-
-    def bound() -> None:
-        nonlocal least
-        held = _held()
-        least = min(least, held) or held
-        if held > 2 * least:
-            libc.malloc_trim(0)
-            least = 0  # the next call sees what the steps need
-
-    libc.mallopt(M_MMAP_THRESHOLD, LARGEST)
-    libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-    try:
-        yield bound
-    finally:
-        libc.mallopt(M_MMAP_THRESHOLD, DEFAULT)
-        libc.mallopt(M_TRIM_THRESHOLD, DEFAULT)
-        libc.malloc_trim(0)
-
-
-def _held() -> int:
-    """Pages of memory that this process has; 0 where the system does not say."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1])
-    except OSError:
-        return 0

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from bertkit.encoding.padding import Collator
 from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner
-from bertkit.models.cpu_kernels import faster, memory_kept
+from bertkit.models.cpu_kernels import faster
+from bertkit.models.malloc import memory_kept
 from bertkit.models.trained_parts import freeze
 from bertkit.sections import Freeze
 from bertkit.text import counted

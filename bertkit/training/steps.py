@@ -20,7 +20,8 @@ from transformers.trainer_callback import PrinterCallback
 from bertkit.errors import Problem, RecipeError, UserError
 from bertkit.evaluation.intervals import Scores
 from bertkit.files import read_json
-from bertkit.models.cpu_kernels import faster, memory_kept
+from bertkit.models.cpu_kernels import faster
+from bertkit.models.malloc import memory_kept
 from bertkit.tasks.base import Batch
 from bertkit.training import ramp
 from bertkit.training.arguments import Arguments
