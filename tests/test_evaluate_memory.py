@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,9 +22,10 @@ from transformers import set_seed
 
 from bertkit.data import Data, load
 from bertkit.data.disk_list import DiskList
-from bertkit.data.table import column_values, features_of, on_disk
+from bertkit.data.table import column_values, features_of, on_disk, release
 from bertkit.errors import DataError, UserError
-from bertkit.evaluation import ranking, reranking
+from bertkit.evaluation import intervals, ranking, reranking
+from bertkit.evaluation.conformal import Conformal, Sample
 from bertkit.evaluation.entities import PackedTags
 from bertkit.inference.runner import Runner
 from bertkit.sections import DataSpec
@@ -49,6 +51,146 @@ def test_spooled_answers_score_as_listed_ones(case: Case, tiny_encoder: Path) ->
     one, other = task.grade(spooled, rows), task.grade(listed, rows)
     assert (one.scores, one.intervals(), one.details()) == (other.scores, other.intervals(), other.details())
     assert evaluate_task(task, rows, predict) == one.scores
+
+
+class Made(Sequence[Any]):
+    """So many answers, each made when it is read."""
+
+    def __init__(self, count: int, make: Callable[[int], Any]) -> None:
+        self.count, self.make = count, make
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < self.count:
+            raise IndexError
+        return self.make(index)
+
+
+def share(*numbers: int) -> float:
+    """A number from 0 to 1 that looks random, the same each time."""
+    return hash(numbers) % 9973 / 9973
+
+
+LABELS = list("abcdefgh")
+SAMPLE = Sample(rows=200, gold=[1 - n / 250 for n in range(200)])
+KNOWN = Conformal(**SAMPLE, labels=dict.fromkeys([*LABELS, "O", "PER"], SAMPLE))
+
+
+def single(row: int) -> dict[str, Any]:
+    scores = {"a": share(row), "b": 1 - share(row)}
+    return {"label": max(scores, key=scores.__getitem__), "score": max(scores.values()), "scores": scores}
+
+
+def several(row: int) -> dict[str, Any]:
+    scores = {name: share(row, place) for place, name in enumerate(LABELS)}
+    return {"labels": [name for name, score in scores.items() if score >= 0.5], "scores": scores}
+
+
+def words(row: int) -> list[dict[str, Any]]:
+    return [{"tag": "O" if (7 * row + n) % 4 else "B-PER", "score": share(row, n)} for n in range(12)]
+
+
+def sentence(row: int) -> dict[str, Any]:
+    return {"words": words(row), "entities": [{"score": share(row, n)} for n in range(3)]}
+
+
+def spans(row: int) -> dict[str, Any]:
+    none = {"answer": "", "start": 0, "end": 0, "score": share(row)}
+    best = [{"answer": f"w{n}", "start": n, "end": n + 2, "score": share(row, n) / 20} for n in range(20)]
+    return {**(none if row % 3 else best[0]), "n_best": best, "null_score": share(row), "truncated": False}
+
+
+def pair(row: int) -> dict[str, Any]:
+    return {"score": share(row)}
+
+
+def gold_tags(row: int) -> list[str]:
+    return [word["tag"] for word in words(row + 1)]
+
+
+# Task: options, the answer and the targets of a row, and bytes of memory that grading may take for each row.
+GRADED: dict[str, tuple[dict[str, Any], Callable[[int], Any], Callable[[int], Any], int]] = {
+    "text-classification": (
+        {"labels": {"a": "a", "b": "b"}, "kind": "single-label", "conformal": KNOWN},
+        single,
+        lambda row: {"label": "ab"[row % 2]},
+        170,
+    ),
+    "text-classification, several": (
+        {"labels": {name: name for name in LABELS}, "kind": "multi-label", "conformal": KNOWN},
+        several,
+        lambda row: {"labels": [LABELS[row % 8], LABELS[(row + 3) % 8]]},
+        420,
+    ),
+    "token-classification": ({"labels": ["PER"]}, sentence, lambda row: {"tags": gold_tags(row)}, 220),
+    "token-classification, words": (
+        {"labels": ["O", "B-PER", "I-PER"], "scheme": "none"},
+        sentence,
+        lambda row: {"tags": gold_tags(row)},
+        300,
+    ),
+    "question-answering": (
+        {"unanswerable": True, "null_threshold": 0.0, "conformal": KNOWN},
+        spans,
+        lambda row: {"answers": {"text": ["w1"] * (row % 4 > 0), "answer_start": [0] * (row % 4 > 0)}},
+        200,
+    ),
+    "sentence-similarity": ({}, pair, lambda row: {"score": share(row, 1)}, 220),
+    "text-ranking": (
+        {"graded": False, "grouped": True},
+        pair,
+        lambda row: {"query": f"q{row // 10}", "label": float(row % 10 == 3)},
+        120,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRADED)
+def test_grading_holds_few_bytes_of_a_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all that is allocated while answers are scored, with intervals and details, at its highest."""
+    options, answer, target, most = GRADED[name]
+    kind = get_task(name.partition(",")[0])
+    task = kind(kind.Options.model_validate({"name": kind.name, **options}), None, 16)
+    monkeypatch.setattr(intervals, "ROWS", 200)
+    monkeypatch.setattr("bertkit.data.table.AT_A_TIME", 200)
+
+    def peak(count: int) -> int:
+        rows = Dataset.from_list([target(row) for row in range(count)])
+        tracemalloc.start()
+        graded = task.grade(Made(count, answer), rows)
+        assert graded.scores
+        assert graded.intervals(resamples=1)
+        graded.details()
+        _, highest = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return highest
+
+    few, many = peak(1000), peak(3000)
+    assert (many - few) / 2000 < most
+
+
+def mapped_files() -> int:
+    """KiB of mapped files that are in the memory of this process."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssFile"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what is mapped")
+def test_rows_that_were_read_leave_memory() -> None:
+    text = "x" * 1000
+    rows = on_disk(({"text": [text] * 1000} for _ in range(32)), features_of({"text": "text"}), "x")
+    before = mapped_files()
+    whole = rows.select(range(len(rows)))
+    assert len(whole["text"][:]) == len(rows)
+    assert mapped_files() > before + 25_000
+    release(rows)
+    assert mapped_files() < before + 5_000
+    assert set(column_values(rows, "text")) == {text}
+    assert mapped_files() < before + 5_000
+    release(whole)  # has nothing of its own to release
+    assert whole["text"][:2] == [text] * 2
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])

@@ -180,6 +180,29 @@ def test_confusion():
     assert type(ours[0][0][0]) is int
 
 
+@pytest.mark.parametrize("kind", ["single-label", "multi-label"])
+def test_scores_are_the_same_however_many_rows_are_worked_on_at_a_time(kind, monkeypatch):
+    rng = np.random.default_rng(3)
+    if kind == "single-label":
+        table, truth = softmax_rows(rng, 50, 3), rng.integers(0, 3, 50)
+        answers = [{"label": LABELS[row.argmax()], "scores": dict(zip(LABELS, row, strict=True))} for row in table]
+    else:
+        table, truth = rng.random((50, 3)), rng.integers(0, 2, (50, 3))
+        answers = [assigned_labels(LABELS, row, 0.4) for row in table.tolist()]
+    sample = {"rows": 99, "gold": np.linspace(1, 0, 99).tolist()}
+    known = {**sample, "labels": dict.fromkeys(LABELS, sample)}
+
+    def reported():
+        graded = GradedLabels.of(kind, LABELS, truth, answers, 2.0, 0.4, known)
+        return graded.scores, graded.intervals(), graded.details()
+
+    whole = reported()
+    assert len(whole[2]["coverage"]) == 3
+    assert whole[2]["calibration"]["ece_before"] != whole[2]["calibration"]["ece_after"]
+    monkeypatch.setattr(intervals, "ROWS", 7)
+    assert reported() == whole
+
+
 @pytest.mark.parametrize("fixed", [0.3, {"a": 0.2, "c": 0.9}])
 def test_fixed_thresholds_decide_again_at_the_fitted_temperature(fixed):
     rng = np.random.default_rng(5)

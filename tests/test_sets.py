@@ -199,7 +199,7 @@ def words(rows: list[list[dict[str, float]]], tags: list[list[str]]) -> list[dic
     ]
 
 
-def test_types_by_hand() -> None:
+def test_types_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     options = SimpleNamespace(labels=["PER"], scheme="BIO", tags=["O", "B-PER", "I-PER"])
 
     def word(person: float) -> dict[str, float]:
@@ -226,6 +226,8 @@ def test_types_by_hand() -> None:
     least = least_by_label(known["labels"], 0.8)
     sizes = [sum(p >= least[name] for name, p in each.items()) for sentence in scores for each in sentence]
     assert at_80["mean_size"] == pytest.approx(np.mean(sizes))
+    monkeypatch.setattr("bertkit.data.table.AT_A_TIME", 3)
+    assert list(coverage_of_types(words(scores, gold), gold, options)) == [at_80, at_90]
 
 
 @pytest.mark.parametrize("case", ["ner-softmax", "ner-crf-windows-bioes", "words-crf-windows"])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import sys
 import tempfile
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
@@ -197,7 +198,7 @@ def features_of(holds: Mapping[str, str]) -> Features:
 def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, fingerprint: str) -> Dataset:
     """Rows, given in blocks of columns, as a data set over a memory-mapped temporary file.
 
-    The system drops its pages from memory as needed. Raises DataError where the disk is full.
+    The system drops its pages from memory as needed, and `release` does. Raises DataError where the disk is full.
     """
     import pyarrow as pa
     from datasets import Dataset
@@ -218,8 +219,16 @@ def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, f
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     finally:
         close(file)
-    table = InMemoryTable(pa.ipc.open_stream(pa.py_buffer(content)).read_all())
-    return Dataset(table, fingerprint=fingerprint)
+    rows = Dataset(InMemoryTable(pa.ipc.open_stream(pa.py_buffer(content)).read_all()), fingerprint=fingerprint)
+    if sys.platform != "win32":
+        rows.advise = content.madvise  # for `release`
+    return rows
+
+
+def release(rows: Dataset) -> None:
+    """Take the pages of rows that `on_disk` made out of this process's memory; they are read again where needed."""
+    if advise := vars(rows).get("advise"):
+        advise(mmap.MADV_DONTNEED)
 
 
 def numbers(rows: Dataset, name: str) -> np.ndarray[Any, Any]:
@@ -235,7 +244,9 @@ def numbers(rows: Dataset, name: str) -> np.ndarray[Any, Any]:
 
 def column_values(rows: Dataset, name: str) -> Iterator[Any]:
     """The values of one column in order: `rows[name]` reads them one by one, which is slow, and `[:]` takes memory."""
-    return chain.from_iterable(batch[name] for batch in rows.select_columns([name]).iter(AT_A_TIME))
+    for batch in rows.select_columns([name]).iter(AT_A_TIME):
+        yield from batch[name]
+        release(rows)
 
 
 def locations(origin: Origin, indices: Sequence[int], most: int = 5) -> str:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bertkit.evaluation.intervals import Bools, Floats, Ints
+from bertkit.evaluation.intervals import Bools, Floats, Ints, blocks
 
 BINS = 15  # as in Guo et al.
 COLDEST, HOTTEST, STEPS = 0.05, 20.0, 16  # bounds of a fitted temperature, and how many are tried before the search
@@ -77,9 +77,17 @@ def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: 
 
     The bins are of equal width; arguments and errors as in `reliability`.
     """
-    confidences, corrects = _decisions(confidence, correct)
-    gaps = np.bincount(bin_of(confidences, bins), weights=confidences - corrects, minlength=bins)
-    return float(np.abs(gaps).sum() / len(confidences))
+    columns = _decisions(confidence, correct)
+    return calibration_error(([of[part] for of in columns] for part in blocks(len(columns[0]))), bins)
+
+
+def calibration_error(parts: Iterable[Sequence[Any]], bins: int = BINS) -> float:
+    """`expected_calibration_error`, to its last digit, of decisions in parts: confidence and correctness of each."""
+    gaps, count = np.zeros(bins), 0
+    for confidence, correct in parts:
+        np.add.at(gaps, bin_of(confidence, bins).ravel(), (confidence - correct).ravel())
+        count += confidence.size
+    return float(np.abs(gaps).sum() / count)
 
 
 def apply_temperature(logits: ArrayLike, temperature: float, *, exclusive: bool) -> Floats:
@@ -269,8 +277,8 @@ def best_temperature(decide: Callable[[float], Decisions]) -> float:
     return math.exp(log_t)
 
 
-def _decisions(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
-    confidences, corrects = np.asarray(confidence, dtype=np.float64), np.asarray(correct, dtype=np.float64)
+def _decisions(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, np.ndarray]:
+    confidences, corrects = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
     if confidences.ndim != 1 or not confidences.size or confidences.shape != corrects.shape:
         raise ValueError(
             f"expected confidences and correctness (decisions,), not {confidences.shape} and {corrects.shape}"

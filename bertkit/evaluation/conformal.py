@@ -135,8 +135,7 @@ def measured(coverage: float, covered: ArrayLike, sizes: ArrayLike) -> Coverage:
 
 def measured_by_label(coverage: float, covered: Mapping[str, ArrayLike], sizes: ArrayLike) -> Coverage:
     """covered: label -> (rows,) the covered share of its outcomes in each row that has some."""
-    shares = {name: np.asarray(each, np.float64) for name, each in covered.items()}
-    labels = {name: float(each.mean()) for name, each in shares.items() if len(each)}
+    labels = {name: float(np.mean(each)) for name, each in covered.items() if np.size(each)}
     return {**measured(coverage, list(labels.values()), sizes), "labels": labels}
 
 

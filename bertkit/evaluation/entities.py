@@ -1,7 +1,7 @@
-"""The scores of named entities, by seqeval, and the baseline to beat.
+"""The scores of named entities, equal to seqeval's, and the baseline to beat.
 
 A predicted entity is right where type, first and last word are all right (Tjong Kim Sang & De Meulder 2003). seqeval
-keeps no counts per sentence, which the bootstrap needs: those are ours, and give the same scores to the last digit.
+keeps no counts per sentence, which the bootstrap needs, and all tags in lists.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from bertkit.data.tagging import Entity, Learned, entities, invalid, strict_entities, tag_names
 from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import Floats, Scores, ratio
+from bertkit.evaluation.intervals import Floats, ratio
 
 Tags: TypeAlias = Collection[Sequence[str]]
 
@@ -102,8 +102,8 @@ class GradedEntities(Graded):
             raise ValueError(f"{what}: {', '.join(sorted(unknown))}")
 
     @cached_property
-    def scores(self) -> Scores:
-        """Scores over all sentences.
+    def scored(self) -> Scored:
+        """The scores as a function of sentence weights (sentences, resamples), seqeval's to the last digit.
 
         `precision`, `recall` and `f1` are micro averages under conlleval's lenient reading of malformed tags,
         as are those of each type, `f1/TYPE` and so on. `..._strict` count well-formed entities only (seqeval's
@@ -112,27 +112,8 @@ class GradedEntities(Graded):
         right tag. `support/TYPE` is the number of gold entities, `invalid_tags` that of forbidden transitions
         in the predictions.
         """
-        from seqeval.metrics.sequence_labeling import precision_recall_fscore_support as lenient
-        from seqeval.metrics.v1 import precision_recall_fscore_support as strict
-        from seqeval.scheme import IOB2, IOBES
-
-        scores, tags = super().scores, (list(self.gold), list(self.predicted))
-        scheme = IOB2 if self.scheme == "BIO" else IOBES
-        occurring = sorted(name for name in self.types if scores[f"f1/{name}"] is not None)
-        per_type = zip(*lenient(*tags, average=None, zero_division=0), strict=True)
-        reports = {f"/{name}": values for name, values in zip(occurring, per_type, strict=True)}
-        reports[""] = lenient(*tags, average="micro", zero_division=0)
-        reports["_strict"] = strict(*tags, average="micro", scheme=scheme, zero_division=0)
-        for ending, values in reports.items():
-            if scores[f"f1{ending}"] is not None:
-                scores |= {f"{name}{ending}": float(value) for name, value in zip(_SCORES, values, strict=False)}
-        return scores
-
-    @cached_property
-    def scored(self) -> Scored:
-        """The scores as a function of sentence weights (sentences, resamples)."""
         lenient, strict = self._counts(entities), self._counts(lambda tags: strict_entities(tags, self.scheme))
-        right, words, forbidden = (np.empty(len(self.gold), dtype=np.int64) for _ in range(3))
+        right, words, forbidden = np.empty((3, len(self.gold)))
         for row, (gold, predicted) in enumerate(zip(self.gold, self.predicted, strict=True)):
             right[row], words[row] = sum(map(eq, gold, predicted)), len(gold)
             forbidden[row] = invalid(predicted, self.scheme)
@@ -201,17 +182,28 @@ class GradedEntities(Graded):
 
     def _counts(self, read: Callable[[Sequence[str]], Sequence[Entity]]) -> Any:
         """A sparse (3 * types, sentences) matrix of entities: first right, then predicted, then gold ones."""
-        from scipy.sparse import csr_array
-
         ids = {name: index for index, name in enumerate(self.types)}
-        rows, columns = array("i"), array("i")
-        for sentence, tags in enumerate(zip(self.gold, self.predicted, strict=True)):
-            gold, predicted = map(read, tags)
-            for block, counted in enumerate((set(gold) & set(predicted), predicted, gold)):
-                rows.extend([block * len(ids) + ids[name] for name, _, _ in counted])
-                columns.extend([sentence] * len(counted))
-        indices = np.asarray(rows), np.asarray(columns)
-        return csr_array((np.ones(len(rows)), indices), shape=(3 * len(ids), len(self.gold)))
+
+        def found() -> Iterator[Iterator[int]]:
+            for tags in zip(self.gold, self.predicted, strict=True):
+                gold, predicted = map(read, tags)
+                blocks = enumerate((set(gold) & set(predicted), predicted, gold))
+                yield (block * len(ids) + ids[name] for block, counted in blocks for name, _, _ in counted)
+
+        return counts_by_sentence(found(), 3 * len(ids))
+
+
+def counts_by_sentence(found: Iterable[Iterable[int]], kinds: int) -> Any:
+    """A sparse (kinds, sentences) matrix: how often each kind was found in each sentence."""
+    from scipy.sparse import csc_array
+
+    counts, rows, ends = array("d"), array("i"), array("i", [0])
+    for sentence in found:
+        own = Counter(sentence)
+        rows.extend(own)
+        counts.extend(own.values())
+        ends.append(len(rows))
+    return csc_array(tuple(map(np.asarray, (counts, rows, ends))), shape=(kinds, len(ends) - 1))
 
 
 def lookup_baseline(train_tokens: Tags, train_tags: Tags, tokens: Tags, unseen: str = "O") -> list[list[str]]:

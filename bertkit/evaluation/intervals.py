@@ -7,7 +7,7 @@ matrix products; with weights of one it is the metric of the rows themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +22,7 @@ Weighted: TypeAlias = Callable[[Floats], dict[str, Floats]]
 """Weights (rows, resamples) -> score name -> value per resample (resamples,), NaN where undefined."""
 
 CHUNK = 2**18  # weights held at a time: 2 MiB, which caches hold
+ROWS = 2**14  # rows at a time, where each gives several numbers
 CONSTANT = float(np.finfo(np.float64).eps) ** 0.75  # scipy's limit: smaller deviations from the mean are rounding
 COUNTS = ("support/", "invalid_tags")  # numbers of rows, not metrics: they have no interval
 
@@ -42,6 +43,27 @@ def bootstrap(weighted: Weighted, rows: int, *, resamples: int = 1000, seed: int
         parts.append(weighted(weights))
     names = [name for name in parts[0] if not name.startswith(COUNTS)]
     return {name: _percentiles(np.concatenate([part[name] for part in parts])) for name in names}
+
+
+def blocks(rows: int) -> Iterator[slice]:
+    """Of rows that are worked on some at a time."""
+    return (slice(start, start + ROWS) for start in range(0, rows, ROWS))
+
+
+def counters(*tables: Bools) -> list[Any]:
+    """Sparse (labels, rows) matrices of tables (rows, labels): times weights (rows, resamples) they sum by label."""
+    from scipy.sparse import csc_array
+
+    numbers = [(np.flatnonzero(table) % table.shape[1]).astype(np.int32) for table in tables]
+    ones = np.ones(max(map(len, numbers)))  # one array for all
+    ends = (_ends(np.count_nonzero(table, axis=1)) for table in tables)
+    parts = zip(tables, numbers, ends, strict=True)
+    return [csc_array((ones[: len(ids)], ids, end), shape=table.shape[::-1]) for table, ids, end in parts]
+
+
+def _ends(counts: Ints) -> NDArray[np.int32]:
+    """Where the entries of each column or row of a sparse matrix end, after a 0; scipy would keep eight bytes each."""
+    return np.append(0, np.cumsum(counts)).astype(np.int32)
 
 
 def summed_by(group: Ints, groups: int, values: Floats | None = None) -> Any:
@@ -87,14 +109,19 @@ def matthews(hits: Floats, predicted: Floats, actual: Floats) -> Floats:
 
 def roc_curves(truth: Bools, scores: Floats) -> list[Any]:
     """Per column with both classes, a matrix that sums weights by (step of rising score, class)."""
-    curves = []
+    from scipy.sparse import csr_array
+
+    curves, ones = [], np.ones(len(truth))  # one array for all
     for column in np.flatnonzero(truth.any(axis=0) & ~truth.all(axis=0)):
         _, group = np.unique(scores[:, column], return_inverse=True)
         share = np.bincount(group, truth[:, column]) / np.bincount(group)
         # Neighbouring scores that only one class has make one step: they order no pair of rows.
         same = (share[1:] == share[:-1]) & ((share[1:] == 0) | (share[1:] == 1))
         step = np.concatenate([[0], np.cumsum(~same)])
-        curves.append(summed_by(2 * step[group] + truth[:, column], 2 * int(step[-1]) + 2))
+        group = 2 * step[group] + truth[:, column]
+        ends = _ends(np.bincount(group, minlength=2 * int(step[-1]) + 2))
+        order = np.argsort(group, kind="stable").astype(np.int32)
+        curves.append(csr_array((ones, order, ends), shape=(len(ends) - 1, len(truth))))
     return curves
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -23,7 +24,7 @@ from bertkit.evaluation.conformal import (
     usual,
 )
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import Floats
+from bertkit.evaluation.intervals import Floats, blocks
 from bertkit.evaluation.metrics import Kind
 
 
@@ -65,7 +66,7 @@ class GradedLabels(Graded):
             numbers = np.fromiter((answer["score"] for answer in answers), np.float64, rows)
             return cls(kind, names, references, numbers, numbers[:, None], temperature, thresholds, conformal)
         table = np.empty((rows, len(names)))
-        given = np.zeros(rows if single else table.shape, dtype=np.int64)
+        given = np.zeros(rows, dtype=np.int64) if single else np.zeros(table.shape, dtype=np.int8)
         ids = {name: index for index, name in enumerate(names)} | {None: -1}
         for row, answer in enumerate(answers):
             table[row] = [answer["scores"][name] for name in names]
@@ -73,6 +74,7 @@ class GradedLabels(Graded):
                 given[row] = ids[answer["label"]]
             else:
                 given[row, [ids[name] for name in answer["labels"]]] = 1
+        references = references if single else references.astype(np.int8)
         return cls(kind, names, references, given, table, temperature, thresholds, conformal, costs)
 
     @cached_property
@@ -83,19 +85,16 @@ class GradedLabels(Graded):
     def details(self) -> dict[str, Any]:
         """Confusion matrix of the labels given (rows: truth; multi-label: 2 x 2 per label), the share of rows with a
         label where some have none, and calibration before and after."""
-        from sklearn.metrics import confusion_matrix
-
         coverage = {} if self.conformal is None else self._coverage(self.conformal)
         if self.kind == "regression":
             return coverage
         if self.kind == "single-label":
-            confusion = confusion_matrix(self.references, self.given, labels=range(len(self.names))).tolist()
+            confusion: Any = metrics.confusion_matrix(self.references, self.given, len(self.names))
         else:
             columns = zip(self.references.T, self.given.T, strict=True)
-            confusion = [confusion_matrix(*column, labels=[0, 1]).tolist() for column in columns]
+            confusion = [metrics.confusion_matrix(*column, 2) for column in columns]
         temperature = self.temperature or 1.0
-        before = metrics.scored(self.kind, self.references, self.tempered(1 / temperature), self.names, self.given)
-        ece = {"ece_before": before.scores["ece"], "ece_after": self.scores["ece"]}
+        ece = {"ece_before": self._error_at(1 / temperature), "ece_after": self.scores["ece"]}
         likely = self.table.argmax(axis=1) if self.kind == "single-label" else self.table > 0.5
         right = likely == self.references
         counts = {"decisions": right.size, "errors": int((~right).sum())}
@@ -105,6 +104,14 @@ class GradedLabels(Graded):
             details["answered"] = float((self.given >= 0).mean())
         return details | coverage
 
+    def _error_at(self, temperature: float) -> float:
+        """The calibration error at `temperature` times the one in use."""
+        parts = (
+            metrics.judged(self.kind, self.tempered(temperature, rows), self.references[rows], self.given[rows])
+            for rows in blocks(len(self.table))
+        )
+        return calibration.calibration_error(chain.from_iterable(parts))
+
     def _coverage(self, known: Conformal) -> dict[str, list[Coverage]]:
         """The sets or intervals of these rows at the usual coverages; of single labels also the sets by label."""
         of_labels = list(self._coverage_by_label(known["labels"])) if known.get("labels") else []
@@ -113,10 +120,10 @@ class GradedLabels(Graded):
         found = list[Coverage]()
         for coverage, least in usual(partial(least_probability, known)):
             if self.kind == "regression":
-                share = float(np.mean(self._gold >= least))
+                share = float(np.mean(self._gold() >= least))
                 found.append(Coverage(coverage=coverage, measured=share, mean_width=-2 * least))
             else:
-                found.append(measured(coverage, self._gold >= least, (self.table >= least).sum(axis=1)))
+                found.append(measured(coverage, self._gold() >= least, (self.table >= least).sum(axis=1)))
         return {"coverage": found} | ({"class_conditional_coverage": of_labels} if of_labels else {})
 
     def _coverage_by_label(self, known: Mapping[str, Sample]) -> Iterator[Coverage]:
@@ -124,26 +131,27 @@ class GradedLabels(Graded):
         for coverage, limits in usual(partial(least_by_label, known)):
             least = np.array([limits[name] for name in self.names])
             if self.kind == "multi-label":  # of each label a set of yes and no
-                right = [*(self._gold >= least).T]
-                sizes = (self.table >= least).astype(int) + (1 - self.table >= least)
+                parts = [self.table[rows] for rows in blocks(len(self.table))]
+                sizes = np.concatenate([(part >= least).astype(np.int8) + (1 - part >= least) for part in parts])
+                right = [*np.concatenate([self._gold(rows) >= least for rows in blocks(len(self.table))]).T]
             else:
-                right = [self._gold[self.references == label] >= each for label, each in enumerate(least)]
+                right = [self._gold()[self.references == label] >= each for label, each in enumerate(least)]
                 sizes = (self.table >= least).sum(axis=1)
             yield measured_by_label(coverage, dict(zip(self.names, right, strict=True)), sizes)
 
-    @property
-    def _gold(self) -> Floats:
-        """Probabilities of the gold labels `(rows,)`, for multi-label of yes or no `(rows, labels)`; for regression the
-        residuals, negative, so that more is better here too."""
+    def _gold(self, rows: slice = slice(None)) -> Floats:
+        """Probabilities of the gold labels of these rows `(rows,)`, for multi-label of yes or no `(rows, labels)`; for
+        regression the residuals, negative, so that more is better here too."""
+        table, references = self.table[rows], self.references[rows]
         if self.kind == "multi-label":
-            return np.where(self.references == 1, self.table, 1 - self.table)
+            return np.where(references == 1, table, 1 - table)
         if self.kind == "regression":
-            return np.asarray(-np.abs(self.given - self.references))
-        return np.asarray(self.table[np.arange(len(self.table)), self.references])
+            return np.asarray(-np.abs(self.given[rows] - references))
+        return np.asarray(table[np.arange(len(table)), references])
 
     def _conformal(self) -> Conformal:
         """What sets or intervals with a coverage are taken from, by these rows."""
-        gold, names = self._gold, self.names
+        gold, names = self._gold(), self.names
         if self.kind == "multi-label":
             labels = by_label(gold.ravel(), np.tile(np.arange(len(names)), len(gold)), names)
             return Conformal(rows=len(gold), gold=[], labels=labels)
@@ -155,10 +163,10 @@ class GradedLabels(Graded):
         """Decisions and references, each as `references` is."""
         return self.given, self.references
 
-    def tempered(self, temperature: float) -> Floats:
-        """The probabilities at `temperature` times the one in use, `(rows, labels)`."""
+    def tempered(self, temperature: float, rows: slice = slice(None)) -> Floats:
+        """The probabilities of these rows at `temperature` times the one in use, `(rows, labels)`."""
         exclusive = self.kind == "single-label"
-        logits = calibration.logits_of(self.table, exclusive=exclusive)
+        logits = calibration.logits_of(self.table[rows], exclusive=exclusive)
         return calibration.apply_temperature(logits, temperature, exclusive=exclusive)
 
     def after_fit(self) -> Self:
@@ -178,7 +186,7 @@ class GradedLabels(Graded):
         if limits is None:
             limits = dict(zip(self.names, calibration.fit_thresholds(fitted.table, self.references), strict=True))
         each = calibration.label_thresholds(limits, self.names, 0.5)
-        known, given = self.conformal or fitted._conformal(), (fitted.table >= each).astype(np.int64)
+        known, given = self.conformal or fitted._conformal(), (fitted.table >= each).astype(np.int8)
         return replace(fitted, thresholds=limits, given=given, conformal=known)
 
     def calibrated(self) -> dict[str, Any]:

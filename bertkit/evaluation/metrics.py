@@ -7,26 +7,27 @@ calibration error, and `support/...`, the number of rows. Where the order of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bertkit.errors import ModelError, Problem
-from bertkit.evaluation.calibration import BINS, bin_of, expected_calibration_error
+from bertkit.evaluation.calibration import BINS, bin_of, calibration_error
 from bertkit.evaluation.graded import Scored
 from bertkit.evaluation.intervals import (
     Bools,
     Floats,
     Ints,
+    blocks,
     correlation,
+    counters,
     matthews,
     precision_recall_f1,
     ranking,
     roc_auc,
     roc_curves,
-    summed_by,
 )
 
 Kind: TypeAlias = Literal["single-label", "multi-label", "regression"]
@@ -86,37 +87,42 @@ def scored(
     given, count, single = _checked_probabilities(table, labels), len(labels), kind == "single-label"
     if decisions is None:
         decisions = given.argmax(axis=1) if single else given >= 0.5
-    if single:
-        ids = (_checked_ids(each, given.shape[:1], low, count) for low, each in ((0, references), (-1, decisions)))
-        truth, chosen = (each[:, None] == np.arange(count) for each in ids)
-    else:
-        truth, chosen = (_checked_ids(each, given.shape, 0, 2) == 1 for each in (references, decisions))
+    shape, low, most = (given.shape[:1], -1, count) if single else (given.shape, 0, 2)
+    truth, chosen = _checked_ids(references, shape, 0, most), _checked_ids(decisions, shape, low, most)
     return _classification(kind, labels, given, truth, chosen)
 
 
-def _classification(kind: Kind, labels: Sequence[str], given: Floats, truth: Bools, chosen: Bools) -> Scored:
-    """Metrics from probabilities, true and chosen labels, `(rows, labels)` each.
+def judged(kind: Kind, table: Floats, truth: Ints, chosen: Ints) -> Iterator[tuple[Floats, Bools]]:
+    """Probabilities of what was decided, and whether that is right, `(rows, decisions)` each, of some rows at a time.
 
-    Single-label, a row is one decision; multi-label, each (row, label) is one.
+    table, truth, chosen: as `table`, `references` and `decisions` of `scored`. Single-label, a row is one decision, the
+    most probable label whichever is chosen; multi-label, each (row, label) is one.
     """
-    from scipy.sparse import csr_array
+    for rows in blocks(len(table)):
+        part = table[rows]
+        if kind == "single-label":
+            yield part.max(axis=1, keepdims=True), part.argmax(axis=1, keepdims=True) == truth[rows, None]
+        else:
+            yield np.where(chosen[rows], part, 1 - part), chosen[rows] == truth[rows]
 
+
+def _classification(kind: Kind, labels: Sequence[str], given: Floats, references: Ints, decisions: Ints) -> Scored:
+    """Metrics from probabilities `(rows, labels)`, and from ids of true and chosen labels as `scored` takes them."""
     single = kind == "single-label"
-    actual, predicted, hits = (csr_array(of.T, dtype=np.float64) for of in (truth, chosen, truth & chosen))
-    exactly = (truth == chosen).all(axis=1)
-    # (rows, decisions) each; that a single label is calibrated is asked of the most probable one
-    if single:
-        likelihood, confidence = given[truth][:, None], given.max(axis=1, keepdims=True)
-        right = truth[np.arange(len(truth)), given.argmax(axis=1)][:, None]
-    else:
-        likelihood, confidence = (np.where(of, given, 1 - given) for of in (truth, chosen))
-        right = truth == chosen
-    log_likelihood = np.log(np.clip(likelihood, EPS, 1 - EPS))  # as scikit-learn's log_loss
-    row_likelihood = log_likelihood.mean(axis=1)
-    gaps = summed_by(bin_of(confidence), BINS, confidence - right)
+    truth, chosen = (ids[:, None] == np.arange(len(labels)) if single else ids == 1 for ids in (references, decisions))
     columns = slice(1, None) if single and len(labels) == 2 else slice(None)
     positive, scores = truth[:, columns], given[:, columns]
+    row_likelihood, likelihood = _log_likelihood(given[truth][:, None] if single else np.where(truth, given, 1 - given))
+    exact = {  # before what is kept for the bootstrap: these take memory for a while
+        "roc_auc": exact_roc_auc(positive, scores),
+        "neg_log_loss": likelihood,
+        "ece": calibration_error(judged(kind, given, references, decisions)),
+    }
+    actual, predicted, hits = counters(truth, chosen, truth & chosen)
+    exactly = (truth == chosen).all(axis=1)
+    gaps = _gaps(judged(kind, given, references, decisions))
     curves = roc_curves(positive, scores)
+    per_row = 1 if single else len(labels)  # decisions
 
     def weighted(weights: Floats) -> dict[str, Floats]:
         total, counts = weights.sum(axis=0), (hits @ weights, predicted @ weights, actual @ weights)
@@ -125,18 +131,42 @@ def _classification(kind: Kind, labels: Sequence[str], given: Floats, truth: Boo
             **precision_recall_f1(*counts, labels),
             "roc_auc": roc_auc(curves, weights),
             "neg_log_loss": row_likelihood @ weights / total,
-            "ece": np.abs(gaps @ weights).sum(axis=0) / (total * right.shape[1]),
+            "ece": np.abs(gaps @ weights).sum(axis=0) / (total * per_row),
         }
         if single:
             values["matthews_correlation"] = matthews(*counts)
         return {name: values[name] for name in metric_names(kind, labels)}
 
-    exact = {
-        "roc_auc": exact_roc_auc(positive, scores),
-        "neg_log_loss": float(log_likelihood.mean()),
-        "ece": expected_calibration_error(confidence.ravel(), right.ravel()),
-    }
     return Scored(weighted, len(given), exact)
+
+
+def confusion_matrix(references: Ints, decisions: Ints, count: int) -> list[list[int]]:
+    """`(count, count)` rows by true and by chosen id; rows without a decision, -1, are left out."""
+    made = decisions >= 0
+    pairs = np.bincount(count * references[made] + decisions[made], minlength=count**2)
+    table: list[list[int]] = pairs.reshape(count, count).tolist()
+    return table
+
+
+def _log_likelihood(likelihood: Floats) -> tuple[Floats, float]:
+    """Means over each row `(rows,)`, and over all, of the logarithms of these `(rows, decisions)`, which it overwrites.
+
+    As scikit-learn's log_loss.
+    """
+    np.log(np.clip(likelihood, EPS, 1 - EPS, out=likelihood), out=likelihood)
+    return likelihood.mean(axis=1), float(likelihood.mean())
+
+
+def _gaps(parts: Iterable[tuple[Floats, Bools]]) -> Any:
+    """A sparse (BINS, rows) matrix: what each row adds to the gap between confidence and accuracy in each bin."""
+    from scipy.sparse import csr_array, vstack
+
+    sums = []
+    for confidence, right in parts:
+        place = BINS * np.arange(len(confidence))[:, None] + bin_of(confidence)
+        found = np.bincount(place.ravel(), (confidence - right).ravel(), BINS * len(confidence))
+        sums.append(csr_array(found.reshape(-1, BINS)))
+    return vstack(sums, format="csr").T
 
 
 def regression(references: ArrayLike, predictions: ArrayLike) -> Scored:
@@ -196,7 +226,9 @@ def _checked_probabilities(probabilities: ArrayLike, labels: Sequence[str]) -> F
 
 
 def _checked_ids(ids: ArrayLike, shape: tuple[int, ...], low: int, count: int) -> Ints:
-    checked = np.asarray(ids, dtype=np.int64)
+    checked = np.asarray(ids)
+    if checked.dtype.kind not in "bi":
+        checked = checked.astype(np.int64)
     if checked.shape != shape:
         raise ValueError(f"expected label ids {shape}, not {checked.shape}")
     if checked.min() < low or checked.max() >= count:

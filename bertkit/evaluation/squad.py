@@ -12,6 +12,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -131,9 +132,10 @@ class GradedAnswers(Graded):
         """
         names = metric_names(not self.answerable.all())
         members = np.stack([np.ones(len(self.answerable)), self.answerable, ~self.answerable])[: len(names) // 2]
+        values = members[:, None] * self.values
 
         def scores(weights: Floats) -> dict[str, Floats]:
-            sums = (members[:, None] * self.values) @ weights
+            sums = values @ weights
             totals = np.broadcast_to((members @ weights)[:, None], sums.shape)
             means = ratio(sums, totals, undefined=np.nan)
             return dict(zip(names, means.reshape(-1, weights.shape[1]), strict=True))
@@ -176,10 +178,12 @@ class GradedAnswers(Graded):
 
     def _coverage(self, known: Conformal) -> Iterator[Coverage]:
         """The sets of these questions at the usual coverages."""
-        gold = gold_probabilities(self.answers, self._gold())
-        scores = [[each["score"] for each in candidates(answer)] for answer in self.answers]
-        for coverage, least in usual(partial(least_probability, known)):
-            yield measured(coverage, gold >= least, [sum(score >= least for score in each) for each in scores])
+        gold, limits = gold_probabilities(self.answers, self._gold()), dict(usual(partial(least_probability, known)))
+        scores = ([each["score"] for each in candidates(answer)] for answer in self.answers)
+        members = ([sum(score >= least for score in each) for least in limits.values()] for each in scores)
+        sizes = np.fromiter(chain.from_iterable(members), np.int32).reshape(len(gold), len(limits))
+        for (coverage, least), own in zip(limits.items(), sizes.T, strict=True):
+            yield measured(coverage, gold >= least, own)
 
     def pairs(self) -> tuple[list[str], list[list[str]]]:
         """Predicted texts, and lists of gold texts."""

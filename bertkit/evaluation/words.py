@@ -5,11 +5,13 @@ Scores of labels are scikit-learn's by its defaults: averages over the labels th
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -21,12 +23,13 @@ from bertkit.evaluation.entities import (
     GradedEntities,
     PackedTags,
     Tags,
+    counts_by_sentence,
     lookup_baseline,
     precision_recall_f1,
     predictions,
 )
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import Floats, Ints, ratio
+from bertkit.evaluation.intervals import Floats, ratio
 
 
 def metric_names(labels: Sequence[str], scheme: Learned) -> list[str]:
@@ -95,29 +98,23 @@ class GradedWords(Graded):
             raise ValueError(f"not labels of {', '.join(self.labels)}: {', '.join(sorted(unknown))}")
 
     @cached_property
-    def ids(self) -> tuple[Ints, Ints]:
-        """Gold and predicted label of each word `(words,)`; -1 for none."""
-        number = {name: index for index, name in enumerate(self.labels)} | {"": -1}
-        sides = (chain.from_iterable(side) for side in (self.gold, self.predicted))
-        gold, predicted = (np.fromiter(map(number.__getitem__, tags), np.int64) for tags in sides)
-        return gold, predicted
-
-    @cached_property
     def scored(self) -> Scored:
         """`accuracy`, `f1_macro`, and each label's precision, recall, F1 and support, by weights of sentences.
 
         None for a label that is neither gold nor predicted, which `f1_macro` leaves out; 0 / 0 is 0 otherwise.
         """
-        from scipy.sparse import csr_array
+        ids = {name: index for index, name in enumerate(self.labels)}
 
-        (gold, predicted), rows = self.ids, len(self.gold)
-        sentence = np.repeat(np.arange(rows), [len(tags) for tags in self.gold])
-        right, read = gold == predicted, predicted >= 0
-        places = ((gold[right], sentence[right]), (predicted[read], sentence[read]), (gold, sentence))
-        counts = [csr_array((np.ones(len(at[0])), at), shape=(len(self.labels), rows)) for at in places]
+        def found() -> Iterator[Iterator[int]]:
+            for gold, predicted in zip(self.gold, self.predicted, strict=True):
+                right = [a for a, b in zip(gold, predicted, strict=True) if a == b]
+                blocks = enumerate((right, filter(None, predicted), gold))
+                yield (block * len(ids) + ids[name] for block, counted in blocks for name in counted)
+
+        counts = counts_by_sentence(found(), 3 * len(ids))
 
         def weighted(weights: Floats) -> dict[str, Floats]:
-            of_label = np.stack([each @ weights for each in counts])
+            of_label = (counts @ weights).reshape(3, len(ids), -1)
             precision, recall, f1 = precision_recall_f1(of_label)
             scores = {"precision": precision, "recall": recall, "f1": f1, "support": of_label[2]}
             occurring = (~np.isnan(f1)).sum(axis=0)
@@ -127,17 +124,17 @@ class GradedWords(Graded):
                 **{f"{score}/{name}": of[i] for i, name in enumerate(self.labels) for score, of in scores.items()},
             }
 
-        return Scored(weighted, rows)
+        return Scored(weighted, len(self.gold))
 
     def details(self) -> dict[str, Any]:
         """Which labels are taken for which (row = gold, column = predicted), and how well scores are calibrated."""
-        from sklearn.metrics import confusion_matrix
-
-        gold, predicted = self.ids
-        right = gold == predicted
-        matrix = confusion_matrix(gold, predicted, labels=range(len(self.labels))).tolist() if len(gold) else []
+        pairs, right = Counter[tuple[str, str]](), array("b")
+        for gold, predicted in zip(self.gold, self.predicted, strict=True):
+            pairs.update(zip(gold, predicted, strict=True))
+            right.extend(map(eq, gold, predicted))
+        matrix = [[pairs[row, column] for column in self.labels] for row in self.labels] if pairs else []
         ece = expected_calibration_error(self.confidences, right) if len(self.confidences) else None
-        counts = {"decisions": right.size, "errors": int((~right).sum())}
+        counts = {"decisions": len(right), "errors": right.count(0)}
         return {
             "labels": self.labels,
             "confusion": {"labels": self.labels, "matrix": matrix},

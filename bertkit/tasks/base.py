@@ -24,7 +24,7 @@ from typing_extensions import TypeVar
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Finding, Schema
-from bertkit.data.table import MAX_PROBLEMS, Table, numbers, on_disk
+from bertkit.data.table import MAX_PROBLEMS, Table, numbers, on_disk, release
 from bertkit.encoding.lengths import length_findings
 from bertkit.encoding.padding import Arrays
 from bertkit.errors import RowsError
@@ -215,7 +215,10 @@ class Task(ABC, Generic[O]):
 
     @abstractmethod
     def decode(self, items: Sequence[Any], features: Dataset, rows: Dataset) -> list[Answer]:
-        """One answer per row, in order. Raises ModelError where the model's outputs are not finite."""
+        """One answer per row, in order. Raises ModelError where the model's outputs are not finite.
+
+        features: as `encode` returned them.
+        """
 
     def answer(self, rows: Dataset, predict: Predict) -> Iterator[Answer]:
         """The one path of training, evaluation and prediction: encode, predict, decode, a chunk of rows at a time."""
@@ -286,6 +289,7 @@ def predicted(task: Task, rows: Dataset, predict: Predict) -> Iterator[tuple[Seq
     for start in range(0, len(rows), task.chunk_size):
         features, part = encode_chunk(task, rows, start)
         yield predict(features), features, part
+        release(rows)
 
 
 def encode_chunk(task: Task, rows: Dataset, start: int) -> tuple[Dataset, Dataset]:

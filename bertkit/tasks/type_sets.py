@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data import tagging
+from bertkit.data.table import in_blocks
 from bertkit.evaluation.conformal import (
     Conformal,
     Coverage,
@@ -57,29 +58,32 @@ def coverage_of_types(
 ) -> Iterator[Coverage]:
     """The sets of these words at the usual coverages. answers: with the `scores` of words. gold: tags of all words, in
     BIO, or labels."""
-    names, (tables, tags) = type_names(options), scored_words(answers, gold, options)
-    probabilities, kinds, sentences = outcomes(tables, tags, options)
-    if not len(kinds):  # no word has a token
-        return
-    for coverage, limits in usual(partial(least_by_label, options.conformal["labels"])):
-        least = np.array([limits[name] for name in names])
-        right, sizes = probabilities >= least[kinds], (np.concatenate(tables) >= least).sum(axis=1)
-        of = {name: kinds == index for index, name in enumerate(names)}
-        shares = {name: row_shares(right[own], sentences[own]) for name, own in of.items()}
-        yield measured_by_label(coverage, shares, sizes)
+    names, known = type_names(options), usual(partial(least_by_label, options.conformal["labels"]))
+    limits = [(coverage, np.array([least[name] for name in names])) for coverage, least in known]
+    shares, sizes = [{name: list[Floats]() for name in names} for _ in limits], [list[Any]() for _ in limits]
+    for block in in_blocks(scored_words(answers, gold, options)):
+        tables, tags = zip(*block, strict=True)
+        probabilities, kinds, sentences = outcomes(tables, tags, options)
+        for (_, least), own, members in zip(limits, shares, sizes, strict=True):
+            right = probabilities >= least[kinds]
+            for index, name in enumerate(names):
+                own[name].append(row_shares(right[kinds == index], sentences[kinds == index]))
+            members.append((np.concatenate(tables) >= least).sum(axis=1, dtype=np.int16))
+    for (coverage, _), own, members in zip(limits, shares, sizes, strict=True):
+        if len(many := np.concatenate(members)):  # a word has a token
+            yield measured_by_label(coverage, {name: np.concatenate(each) for name, each in own.items()}, many)
 
 
 def scored_words(
     answers: Iterable[Mapping[str, Any]], gold: Iterable[Sequence[str]], options: Any
-) -> tuple[list[Floats], list[list[str]]]:
+) -> Iterator[tuple[Floats, list[str]]]:
     """Of each sentence the probabilities `(words, types)` of the words that were read, and their gold tags."""
-    names, tables, tags = type_names(options), list[Floats](), list[list[str]]()
+    names = type_names(options)
     for answer, own in zip(answers, gold, strict=True):
         scores = [word["scores"] for word in answer["words"]]
         read = [word for word, each in enumerate(scores) if len(each) == len(names)]
-        tables.append(np.array([[scores[word][name] for name in names] for word in read]).reshape(-1, len(names)))
-        tags.append(read_tags(own, read, options))
-    return tables, tags
+        table = np.array([[scores[word][name] for name in names] for word in read]).reshape(-1, len(names))
+        yield table, read_tags(own, read, options)
 
 
 def read_tags(tags: Sequence[str], read: Sequence[int], options: Any) -> list[str]:
