@@ -135,7 +135,7 @@ def measured(coverage: float, covered: ArrayLike, sizes: ArrayLike) -> Coverage:
 
 def measured_by_label(coverage: float, covered: Mapping[str, ArrayLike], sizes: ArrayLike) -> Coverage:
     """covered: label -> (rows,) the covered share of its outcomes in each row that has some."""
-    labels = {name: float(np.mean(each)) for name, each in covered.items() if np.size(each)}
+    labels = {name: float(np.asarray(each).mean()) for name, each in covered.items() if np.size(each)}
     return {**measured(coverage, list(labels.values()), sizes), "labels": labels}
 
 

@@ -117,10 +117,10 @@ def roc_curves(truth: Bools, scores: Floats) -> list[Any]:
         share = np.bincount(group, truth[:, column]) / np.bincount(group)
         # Neighbouring scores that only one class has make one step: they order no pair of rows.
         same = (share[1:] == share[:-1]) & ((share[1:] == 0) | (share[1:] == 1))
-        step = np.concatenate([[0], np.cumsum(~same)])
-        group = 2 * step[group] + truth[:, column]
-        ends = _ends(np.bincount(group, minlength=2 * int(step[-1]) + 2))
-        order = np.argsort(group, kind="stable").astype(np.int32)
+        step = np.cumsum(np.append(False, ~same), dtype=np.int32)
+        place = 2 * step[group] + truth[:, column]
+        ends = _ends(np.bincount(place, minlength=2 * int(step[-1]) + 2))
+        order = np.argsort(place, kind="stable").astype(np.int32)
         curves.append(csr_array((ones, order, ends), shape=(len(ends) - 1, len(truth))))
     return curves
 

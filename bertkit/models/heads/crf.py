@@ -108,8 +108,8 @@ def decode(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     parts = Chain(*(part.to(scores) for part in chain))
     if scores.is_cuda:
         return _best_paths(scores, real, parts)
-    arrays = (each.numpy() for each in (scores, real.sum(1)))
-    return torch.from_numpy(posteriors.decode(*arrays, [part.numpy() for part in parts])).to(emissions.device)
+    found = posteriors.decode(scores.numpy(), real.sum(1).numpy(), [part.numpy() for part in parts])
+    return torch.from_numpy(found).to(emissions.device)
 
 
 def _best_paths(scores: Tensor, mask: Tensor, chain: Chain) -> Tensor:
