@@ -1,6 +1,6 @@
 """Commands that process 0 leads, by one process and by two; a program, which test_divided.py reads after.
 
-FOLDER/NAME, COUNT/ gets what `sharded.several` leaves of each command.
+FOLDER/NAME, COUNT/ gets what `sharded.several` leaves of each command, and how often each process ran the model.
 
 Run:  python divided.py ENCODER FOLDER
 """
@@ -17,10 +17,12 @@ from typing import Any
 import torch
 from cases import CASES, TEXTS, encoder
 from sharded import SETTINGS, several
-from transformers import set_seed
+from torch.nn.modules.module import register_module_forward_hook
+from transformers import BertModel, set_seed
 
 from bertkit.cli.main import main
 from bertkit.inference import embed, features, vector_cache
+from bertkit.inference.layer_reader import LayerReader
 from bertkit.inference.predictor import Predictor
 from bertkit.retrieval import mining, store
 from bertkit.tasks import TASKS
@@ -36,10 +38,11 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def small_chunks() -> None:
-    """Three texts at a time, so that a file of eleven is read in four chunks."""
+    """Three texts at a time, so that a file of eleven is read in four chunks, of two batches each."""
     for kind in TASKS:
         kind.chunk_size = 3
     embed.CHUNK = features.CHUNK = vector_cache.CHUNK = store.ENCODE_BATCH = mining.DOCUMENT_BLOCK = 3
+    LayerReader.batch_size = 2  # type: ignore[assignment]
 
 
 def models(folder: Path, room: Path) -> None:
@@ -71,7 +74,11 @@ def commands(room: Path, out: Path) -> None:
             words = line.split()
             for place, path in places.items():
                 words = [word.replace(place, path) for word in words]
-            return main(words)
+            ran: list[int] = []
+            register_module_forward_hook(lambda module, *_: ran.append(1) if isinstance(module, BertModel) else None)
+            code = main(words)
+            (out / f"{name}, {count}" / f"{rank}.ran").write_text(str(len(ran)))
+            return code
 
         several(count, out / f"{name}, {count}", one)
 

@@ -13,12 +13,13 @@ import json
 import logging
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from torch import distributed
 from transformers import TrainerCallback, set_seed
 
 from bertkit.cli.main import main
+from bertkit.errors import RecipeError
 from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import load
 from bertkit.inference.workers import ALONE
@@ -61,12 +63,19 @@ class Stop(TrainerCallback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+def free_port() -> int:
+    """One that no connection takes in the meantime: Linux gives them ports from 32768 on."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+
+
 def several(count: int, folder: Path, run: Callable[[int], int | None]) -> None:
     """`run(rank)`, which gives an exit code, in so many processes, none of which may take a minute."""
     (folder / "written").mkdir(parents=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
 
     def one(rank: int) -> None:
         for descriptor, name in ((1, "out"), (2, "err")):
@@ -187,6 +196,14 @@ def with_shares(folder: Path, room: Path, out: Path) -> None:
         distributed.barrier()
         train(recipe, written / "parts", resume=True)
 
+    def first_version(rank: int) -> None:
+        AcceleratorState.__init__ = taken  # type: ignore[method-assign]
+        old = FSDP[1].replace("version: 2", "version: 1, sync_module_states: false")
+        try:
+            train(small.recipe(room / f"old {rank}", folder, *plain, FSDP[0], old), out / "version 1" / "written")
+        except RecipeError as error:
+            (out / "version 1" / f"{rank}.refused").write_text(str(error))
+
     dropout = shutil.copytree(folder, room / "dropout")
     config = json.loads((dropout / "config.json").read_text())
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.1)
@@ -194,6 +211,7 @@ def with_shares(folder: Path, room: Path, out: Path) -> None:
     several(1, out / "fsdp, 1", one)
     several(2, out / "fsdp, 2", two)
     several(2, out / "stopped, 2", stopped)
+    several(2, out / "version 1", first_version)
 
 
 def trained(folder: Path, room: Path, out: Path) -> None:

@@ -47,6 +47,9 @@ def test_two_processes_write_the_bytes_of_one(name: str, files: list[str], done:
     assert said(both, "1.out") + said(both, "1.err") == ""
     for folder in (alone, both):
         assert sorted(path.name for path in (folder / "written").iterdir()) == files
+    if name not in ("change", "delete"):  # which have a batch or none
+        shares = [int(said(both, f"{rank}.ran")) for rank in (0, 1)]
+        assert 0 < min(shares) <= max(shares) < int(said(alone, "0.ran"))
     for file in files:
         if file == "store":
             assert stored(both / "written" / file) == stored(alone / "written" / file)

@@ -258,6 +258,10 @@ def test_stable_adamw_is_resumed_too(tiny_encoder_with_dropout: Path, tmp_path: 
             ["training.ema=0.999", "training.fsdp=full_shard"],
             "training.fsdp: divides the weights between processes, which ema does not support",
         ),
+        (
+            ["training.optim=adafactor", "training.fsdp=full_shard"],
+            "training.optim: adafactor does not work on weights that FSDP divides",
+        ),
         (["training.ema=1"], "training.ema: "),
         (["training.ema=true"], "training.ema: "),
     ],

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import small
 import torch
 from cases import EVEN, TEXTS
 from safetensors.torch import load_file
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 
 from bertkit.errors import ModelError, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
@@ -27,6 +28,8 @@ from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run, only_writer
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import checkpoint
+from bertkit.training.callbacks import Shutdown
+from bertkit.training.seed import run_trainer
 from bertkit.training.train import train
 from bertkit.training.trainer import TaskTrainer
 
@@ -389,6 +392,17 @@ def test_told_in_the_last_step_what_is_left_is_done_on_resume(
     with pytest.raises(KeyboardInterrupt):
         train(recipe, tmp_path / "run", callbacks=[Told(steps, signal.SIGINT, after=after)])
     same(train(recipe, tmp_path / "run", resume=True), uninterrupted)
+
+
+def test_what_deepspeed_leaves_cannot_be_resumed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its checkpoints have no manifest; a training that is told to stop says so."""
+    (tmp_path / "checkpoint-3").mkdir()
+    trainer: Any = SimpleNamespace(is_deepspeed_enabled=True, callback_handler=SimpleNamespace(callbacks=[]))
+    with pytest.raises(ModelError, match=r"checkpoint-3: a training with DeepSpeed cannot continue"):
+        run_trainer(trainer, tmp_path)
+    with pytest.raises(SystemExit):
+        Shutdown(resumable=False).exit(TrainerState(global_step=3, max_steps=4))
+    assert caplog.messages == ["stopped after step 3 of 4; a training with DeepSpeed cannot be resumed"]
 
 
 def test_a_signal_that_is_ignored_stays_ignored(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:

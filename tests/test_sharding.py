@@ -136,6 +136,12 @@ def test_a_run_under_fsdp_that_is_told_to_stop_goes_on_as_if_it_had_not(done: Pa
     assert steps[0] == steps[1]
 
 
+def test_the_first_version_of_fsdp_is_refused(done: Path) -> None:
+    for rank in (0, 1):
+        assert "version 1 of FSDP is not supported" in said(done / "version 1", f"{rank}.refused")
+    assert not list((done / "version 1" / "written").rglob("*.safetensors"))
+
+
 def test_the_state_of_an_optimizer_that_fsdp_does_not_divide_is_refused() -> None:
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:

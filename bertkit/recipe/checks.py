@@ -181,6 +181,8 @@ def _training_rules(
            f"divides the weights between processes, which {name} does not support", "remove one of the two")
           for key in ("fsdp", "deepspeed")
           for name, used in (("optim: muon", muon), ("ema", training.get("ema")), ("batch_ramp", ramp))),
+        (training.get("fsdp") and training.get("optim") == "adafactor", "training.optim",
+         "adafactor does not work on weights that FSDP divides", "write adamw_torch, or remove fsdp"),
         (ramp and micro * ramp.get("start", 1) < 1, "training.batch_ramp.start",
          f"start × gradient_accumulation_steps is {micro * (ramp or {}).get('start', 1):g}, "
          "but an update needs at least one micro-batch",
