@@ -8,13 +8,20 @@
 window of a context (up to 384 word pieces). Tokenising is not timed. The contestants take turns, in another order each
 round, after one that does not count; the ratio of each round is printed, and their median.
 
-Run:  python benchmarks/finetune.py FILE [--rows 1920] [--rounds 3]
+With --embeddings, bertkit takes turns with itself: it trains the whole word embedding, or only the used rows of it.
+With --memory, which needs no FILE, the same two train an XLM-R base of random weights, with its 250,002 tokens, for four
+steps, each in a process of its own, whose peak memory is printed; words are drawn for five languages, by Zipf's law.
+
+Run:  python benchmarks/finetune.py FILE [--rows 1920] [--rounds 3] [--embeddings]
+      python benchmarks/finetune.py --memory
 FILE is SST-2/train.tsv, wnut17/train.conll or squad/train-v1.1.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import resource
 import statistics
 import tempfile
 import time
@@ -25,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from datasets import Dataset
@@ -35,6 +43,8 @@ from transformers import (
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
     Trainer,
+    XLMRobertaConfig,
+    XLMRobertaForSequenceClassification,
 )
 
 from bertkit import data as sources
@@ -46,10 +56,14 @@ from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, prepare
 from bertkit.training.arguments import Arguments
 from bertkit.training.trainer import TaskTrainer
+from bertkit.training.used_embeddings import token_ids
 
 TASKS = {".tsv": "text-classification", ".conll": "token-classification", ".json": "question-answering"}
 READ = {".tsv": {"columns": {"text": "sentence"}}, ".conll": {"delimiter": "\t"}, ".json": {}}
 LONGEST = {".json": 384}
+XLM_R = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+TOKENS, LANGUAGES = 250_002, 5
+SPECIAL = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]
 
 
 @dataclass(frozen=True)
@@ -130,15 +144,71 @@ def as_run_glue(given: Setting, rows: int) -> Trainer:
     return Trainer(model=given.model(), args=arguments(8, False), train_dataset=Dataset.from_dict(dict(padded)))
 
 
-def ours(given: Setting) -> TaskTrainer:
-    args = arguments(32, True, remove_unused_columns=False)
-    return TaskTrainer(
-        runner=Runner(given.task, given.task.model(given.encoder), args.device, "bf16", 32),
-        args=args,
-        features=given.features,
-        validation=None,
-        callbacks=[],
-    )
+def ours(given: Setting, **more: Any) -> TaskTrainer:
+    args = arguments(32, True, remove_unused_columns=False, **more)
+    return trainer_of(given.task, given.features, given.task.model(given.encoder), args)
+
+
+def trainer_of(task: Task, features: Dataset, model: Any, args: Arguments) -> TaskTrainer:
+    runner = Runner(task, model, args.device, "bf16", 32)
+    return TaskTrainer(runner=runner, args=args, features=features, validation=None, callbacks=[])
+
+
+def embeddings(given: Setting, rounds: int) -> None:
+    """Print the rows per second with all rows of the word embedding trained, and with the used ones."""
+    rows, ratios = len(given.features), []
+    table = given.task.model(given.encoder).get_input_embeddings().weight
+    print(f"{len(token_ids([(given.task, given.features)], len(table))):,} of {len(table):,} tokens are used")
+    ours(given).train()
+    for number in range(1, rounds + 1):
+        turns = {False: 0.0, True: 0.0}
+        for used in list(turns)[:: (-1) ** number]:
+            turns[used] = rate(ours(given, used_embeddings=used), rows)
+        ratios.append(turns[True] / turns[False])
+        print(f"round {number}: all {turns[False]:.1f}, used {turns[True]:.1f} rows/s; {ratios[-1]:.2f}", flush=True)
+    print(f"median: {statistics.median(ratios):.2f} x")
+
+
+def multilingual(rows: int = 256, words: int = 40) -> tuple[Task, Dataset]:
+    """Text classification, and the features of rows whose words are tokens of one language each."""
+    each, rng = (TOKENS - len(SPECIAL)) // LANGUAGES, np.random.default_rng(0)
+    vocab = {token: number for number, token in enumerate(SPECIAL)}
+    vocab |= {f"w{number}": number for number in range(len(SPECIAL), TOKENS)}
+    inputs = ["input_ids", "attention_mask"]
+    tokenizer = transformers.BertTokenizer(vocab=vocab, model_max_length=512, model_input_names=inputs)
+    drawn = np.minimum(rng.zipf(1.2, (rows, words)), each) + len(SPECIAL) - 1
+    drawn += each * np.arange(rows)[:, None] % (each * LANGUAGES)
+    texts = [" ".join(f"w{number}" for number in row) for row in drawn]
+    given = Dataset.from_dict({"text": texts, "label": ["no", "yes"] * (rows // 2)})
+    kind = get_task("text-classification")
+    task = prepare(kind, kind.Options.model_validate({"name": kind.name}), tokenizer, 128, given, [])
+    return task, task.features(given)
+
+
+def peak(used: bool, answer: Any) -> None:
+    """Put the tokens used, the peak memory in MB before training and after it, and the seconds of a step."""
+    task, features = multilingual()
+    model = XLMRobertaForSequenceClassification(XLMRobertaConfig(**XLM_R, vocab_size=TOKENS))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    args = arguments(8, False, remove_unused_columns=False, max_steps=4, used_embeddings=used)
+    steps = rate(trainer_of(task, features, model, args), 4)  # per second
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    answer.put((len(token_ids([(task, features)], TOKENS)), before / 1024, after / 1024, 1 / steps))
+
+
+def memory() -> None:
+    spawn = multiprocessing.get_context("spawn")
+    for used in (False, True):
+        answer = spawn.Queue()
+        process = spawn.Process(target=peak, args=(used, answer))
+        process.start()
+        tokens, before, after, seconds = answer.get()
+        process.join()
+        what = f"{tokens:,} of {TOKENS:,} tokens" if used else "all rows of the word embedding"
+        print(
+            f"{what}: peak {before:,.0f} MB before training, {after:,.0f} MB in it; {seconds:.1f} s per step",
+            flush=True,
+        )
 
 
 def rate(trainer: Trainer, rows: int) -> float:
@@ -150,19 +220,27 @@ def rate(trainer: Trainer, rows: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path)
+    parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--rows", type=int, default=1920)
     parser.add_argument("--slow-rows", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--embeddings", action="store_true")
+    parser.add_argument("--memory", action="store_true")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads")
+    if args.memory:
+        memory()
+        return
     given = setting(args.file, args.rows)
     rows = len(given.features)
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads")
     print(f"{given.task.name}, {rows:,} rows", flush=True)
+    if args.embeddings:
+        embeddings(given, args.rounds)
+        return
     for made in (ours, stock):  # kernels are made for each shape of a batch that is new
         made(given).train()
     over_a, over_b = [], []

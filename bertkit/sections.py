@@ -169,6 +169,11 @@ class TrainingKeys(Section):
     ema: float | None = Field(
         None, gt=0, lt=1, description="Decay of the moving average of the weights that is evaluated and saved."
     )
+    used_embeddings: bool | None = Field(
+        None,
+        description="Train only the rows of the word embedding whose tokens the training data have, with the same "
+        "result. null: where that saves at least 1 MB of memory.",
+    )
 
 
 class EarlyStopping(Section):

@@ -73,12 +73,16 @@ def check(recipe: str, rest: list[str]) -> None:
     loaded = load_any(recipe, rest, own_metrics=False)
     from bertkit.training.multitask import checked_jobs
     from bertkit.training.preflight import checked_job
+    from bertkit.training.used_embeddings import summary
 
     jobs = {"": checked_job(loaded)[0]} if isinstance(loaded, Recipe) else checked_jobs(loaded)[0].by_task
     for name, job in jobs.items():
         task, first = job.task, job.task.examples(job.features, [0])["input_ids"][0]
         print(f"{name}: {task.name}: {task.describe()}" if name else f"{task.name}: {task.describe()}")
         print(f"first row as the model reads it: {task.tokenizer.decode(first)}")
+    if embedding := job.embedding:
+        read = [(each.task, each.features) for each in jobs.values()]
+        print(summary(embedding, read, loaded.training.get("used_embeddings")))
     divided = loaded.folds if isinstance(loaded, Recipe) else None
     ready = f" {len(loaded.seeds) + divided} times: {divided} folds, and on all rows" if divided else ""
     if budget := loaded.training.get("budget"):

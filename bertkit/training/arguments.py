@@ -26,6 +26,7 @@ class Arguments(TrainingArguments):
     muon_learning_rate: float | None = None
     muon_momentum: float = TrainingKeys.model_fields["muon_momentum"].default
     ema: float | None = None
+    used_embeddings: bool | None = None
     muon: bool = field(init=False, default=False)
 
     def __post_init__(self) -> Any:

@@ -208,8 +208,7 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = N
         len(one["params"]) != len(saved["params"]) or one.keys() - saved.keys()
         for one, saved in zip(own, groups, strict=True)
     ):
-        what = "the checkpoint is of another optimizer, or of other trained weights (training.optim, freeze, peft)"
-        raise ModelError(Problem(str(folder), what, "Write what the run was started with, or start a new run."))
+        raise other_optimizer(folder)
     parameters = _parameters(optimizer)
     state = {
         index: {name: _shard(parameters[index], value) for name, value in values.items()}
@@ -219,6 +218,12 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = N
     scheduler.load_state_dict(rest["scheduler"])
     if scaler and rest.get("scaler"):
         scaler.load_state_dict(rest["scaler"])
+
+
+def other_optimizer(folder: Path) -> ModelError:
+    """The error about a checkpoint from which the optimizer cannot continue."""
+    what = "the checkpoint is of another optimizer, or of other trained weights (training.optim, freeze, peft)"
+    return ModelError(Problem(str(folder), what, "Write what the run was started with, or start a new run."))
 
 
 def save_random(folder: Path, rank: int) -> None:

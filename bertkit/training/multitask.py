@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, final
 
+from datasets import Dataset
 from transformers import TrainerCallback, set_seed
 
 from bertkit import processes
@@ -128,6 +129,9 @@ class MultiTaskTrainer(StepTrainer):
         features = {name: job.features for name, job in self.jobs.by_task.items()}
         self.examples = MixedExamples(self.jobs.tasks, features, self.batches)
         return self.loader(self.examples, MixedCollator(self.jobs.tasks))
+
+    def read(self) -> Sequence[tuple[Task, Dataset]]:
+        return [(job.task, job.features) for job in self.jobs.by_task.values()]
 
     def located(self, indices: Sequence[int]) -> Sequence[str]:
         places = []

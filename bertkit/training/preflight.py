@@ -35,10 +35,12 @@ from bertkit.run import ANYWAY, Run, versions
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task, evaluate
 from bertkit.tasks.base import prepare as prepare_task
+from bertkit.training import few_shot
 from bertkit.training.arguments import Arguments
 from bertkit.training.clock import TICKS, schedule
 from bertkit.training.distillation import Teacher, check_sizes, find_teacher, keep_layers
 from bertkit.training.optimizers import layer_matrices
+from bertkit.training.used_embeddings import word_embedding
 from bertkit.validation import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -59,6 +61,7 @@ class Job:
     teacher: Teacher | None = None
     metrics: Sequence[Any] = ()  # the user's own
     folds: Sequence[int] = ()  # of each training row, from 1; empty without cross-validation
+    embedding: tuple[int, int] | None = None  # of a word embedding that can be trained by rows: (tokens, width)
 
 
 def check_hub(recipe: Recipe) -> None:
@@ -93,8 +96,9 @@ def checked_job(recipe: Recipe, metrics: Sequence[Any] = ()) -> tuple[Job, list[
             )
             divided.append(Finding("note", what, "Name a method, or leave it out, to train one model."))
         sources.log_findings(divided)
-    teacher, found = dry_run(recipe, encoder, task, data, features, metrics)
-    return Job(recipe, encoder, task, data, features, teacher, metrics, folds), [*findings, *divided, *found]
+    teacher, embedding, found = dry_run(recipe, encoder, task, data, features, metrics)
+    job = Job(recipe, encoder, task, data, features, teacher, metrics, folds, embedding)
+    return job, [*findings, *divided, *found]
 
 
 def prepare(recipe: Recipe, encoder: Encoder, metrics: Sequence[Any] = ()) -> tuple[Task, Data]:
@@ -147,12 +151,12 @@ def build(recipe: Recipe, encoder: Encoder, task: Task) -> Any:
 
 def dry_run(
     recipe: Recipe, encoder: Encoder, task: Task, data: Data, features: Dataset, metrics: Sequence[Any] = ()
-) -> tuple[Teacher | None, list[Finding]]:
+) -> tuple[Teacher | None, tuple[int, int] | None, list[Finding]]:
     """Build arguments and model once, for what transformers and peft refuse, and let the model read a few inputs.
 
     features: of the training rows. metrics: the user's own; where one selects the checkpoint, the untrained model is
-    evaluated, because only what a metric returns has its names. Returns the teacher, where the recipe names one, and
-    what was found. Raises UserError; nothing is written.
+    evaluated, because only what a metric returns has its names. Returns the teacher, where the recipe names one,
+    `Job.embedding`, and what was found. Raises UserError; nothing is written.
     """
     teacher: Teacher | None = None
     with TemporaryDirectory() as folder, quiet_logger("bertkit"):
@@ -161,6 +165,7 @@ def dry_run(
         if args.muon and not layer_matrices(model):
             what = "no weight matrix of a layer is trained, and muon trains nothing else"
             raise RecipeError(Problem("training.optim", what, "Remove it, or freeze fewer layers."))
+        embedding = None if few_shot.applies(task) else _word_embedding(model, args)
         check_token_types(model, task.examples(features, range(min(len(features), 8))))
         findings = list(padding_findings(task, model))
         if recipe.distillation:
@@ -175,7 +180,18 @@ def dry_run(
             if headline not in scores:
                 raise _no_metric(task, headline, [name for name in scores if "/" not in name])
     sources.log_findings(findings)
-    return teacher, findings
+    return teacher, embedding, findings
+
+
+def _word_embedding(model: Any, args: Arguments) -> tuple[int, int] | None:
+    """`Job.embedding`. Raises RecipeError where `training.used_embeddings` is true and there is none."""
+    try:
+        table = word_embedding(model, args, bool(args.fsdp or args.deepspeed)).weight
+    except ValueError as error:
+        if args.used_embeddings:
+            raise RecipeError(Problem("training.used_embeddings", f"has no effect: {error}", "Remove it.")) from error
+        return None
+    return table.shape[0], table.shape[1]
 
 
 def write_run_metadata(job: Job, run: Run, findings: Sequence[Finding], changed: bool = False) -> None:

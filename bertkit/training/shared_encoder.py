@@ -38,11 +38,21 @@ class SharedEncoder(nn.Module):
         """The model of this task."""
         return self.models[_key(name)]
 
+    def get_input_embeddings(self) -> nn.Module:
+        """The word embedding, which the models share. Raises NotImplementedError where they have none."""
+        first: Any = next(iter(self.models.values()))
+        return first.get_input_embeddings()  # type: ignore[no-any-return]
+
     def stored(self) -> dict[str, Tensor]:
         """Every tensor once, by its first name."""
-        every = self.state_dict()
-        once = chain(self.named_parameters(), self.named_buffers())
-        return {name: every[name].contiguous() for name, _ in once if name in every}
+        every: dict[str, Tensor] = {}
+        for name, module in self.named_modules():  # a shared one only once, unlike `state_dict`
+            module._save_to_state_dict(every, f"{name}." if name else "", keep_vars=False)
+        return {name: every[name].contiguous() for name in self._once() if name in every}
+
+    def _once(self) -> set[str]:
+        """The first name of every parameter and buffer."""
+        return {name for name, _ in chain(self.named_parameters(), self.named_buffers())}
 
     def save_pretrained(self, folder: str | Path, state_dict: Any = None) -> None:
         """Write the tensors, as Trainer loads them in a checkpoint. state_dict: nothing else than `stored`."""
@@ -51,7 +61,7 @@ class SharedEncoder(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load what is `stored`. Raises RuntimeError where a tensor is missing or not known."""
         loaded = super().load_state_dict(state_dict, strict=False, assign=assign)
-        missing = [name for name in loaded.missing_keys if name in self.stored()]
+        missing = [name for name in loaded.missing_keys if name in self._once()]
         if missing or loaded.unexpected_keys:
             raise RuntimeError(f"missing tensors: {missing}; unexpected tensors: {loaded.unexpected_keys}")
         return type(loaded)([], [])

@@ -22,7 +22,7 @@ from bertkit.evaluation.intervals import Scores
 from bertkit.files import read_json
 from bertkit.models.cpu_kernels import faster
 from bertkit.models.malloc import memory_kept
-from bertkit.tasks.base import Batch
+from bertkit.tasks.base import Batch, Task
 from bertkit.training import ramp
 from bertkit.training.arguments import Arguments
 from bertkit.training.averaging import AveragedWeights
@@ -32,6 +32,7 @@ from bertkit.training.checkpoint import CheckpointTrainer
 from bertkit.training.clock import TICKS, Clock, follow, schedule
 from bertkit.training.optimizers import MuonWith, layer_matrices
 from bertkit.training.ramp import MicroBatch
+from bertkit.training.used_embeddings import USED, UsedRows, used_rows
 
 BOUNDED_EVERY = 50  # steps, after which kept memory is looked at
 CLOCK = "clock.json"  # in a checkpoint: the seconds that the training has taken
@@ -105,6 +106,7 @@ class StepTrainer(CheckpointTrainer, ABC):
         self.learner = learner
         self.objective: Objective = objective or learner
         self.average: AveragedWeights | None = None  # with `ema`, once there is an optimizer
+        self.used: UsedRows | None = None  # while it trains, if not all rows of the word embedding are trained
         self.clock = clock or Clock()
         self.add_callback(self.clock)
         self.profile = profile or Profile()
@@ -113,6 +115,10 @@ class StepTrainer(CheckpointTrainer, ABC):
 
     batches: Any  # the batch sampler of the training, once there is one
     bound_memory: Callable[[], None]  # while it trains
+
+    @abstractmethod
+    def read(self) -> Sequence[tuple[Task, Dataset]]:
+        """The tasks that are trained, each with its features."""
 
     @abstractmethod
     def located(self, indices: Sequence[int]) -> Sequence[str]:
@@ -160,8 +166,10 @@ class StepTrainer(CheckpointTrainer, ABC):
                     group["params"] = [p for p in group["params"] if p not in fast]
                     own = {"params": chosen, "lr": group["lr"] * factor, "weight_decay": 0.0}
                     optimizer.add_param_group({**group, **own})
+        if self.used:
+            optimizer.register_step_post_hook(self.used.shrink)
         if self.args.ema:
-            self.average = AveragedWeights(trained, self.args.ema)
+            self.average = AveragedWeights(trained, self.args.ema, self.used)
             optimizer.register_step_post_hook(self.average.update)
         return optimizer
 
@@ -182,21 +190,28 @@ class StepTrainer(CheckpointTrainer, ABC):
             return super()._evaluate(*given, **named)
 
     def _finalize_training(self, *given: Any, **named: Any) -> Any:
+        # For good; the best checkpoint, which has the average too, and the whole embedding, may be loaded after this.
         if self.average:
-            self.average.swap()  # for good; the best checkpoint, which has the average too, may be loaded after this
+            self.average.swap()
+        if self.used:
+            self.used.restore(self.model)
+            self.used = None
         return super()._finalize_training(*given, **named)  # type: ignore[no-untyped-call]
 
     def checkpoint_files(self) -> dict[str, Any]:
         average = {UNAVERAGED: self.average.model.state_dict()} if self.average else {}
-        return {CLOCK: {"seconds": self.clock.elapsed}, **average}
+        used = {USED: {"ids": self.used.ids, "decay": self.used.others.decay}} if self.used else {}
+        return {CLOCK: {"seconds": self.clock.elapsed}, **average, **used}
 
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint_folder)
+        if checkpoint_folder and self.used:
+            self.used.extend(self.optimizer)
         file = Path(checkpoint_folder or "", UNAVERAGED)
         if checkpoint_folder and file.is_file():  # also where `ema` was removed
             model: Any = self.model
-            average = self.average or AveragedWeights(model, decay=0.0)
-            average.model.load_state_dict(load_file(file))
+            average = self.average or AveragedWeights(model, 0.0, self.used)
+            average.load(load_file(file))
             average.swap()
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -210,6 +225,7 @@ class StepTrainer(CheckpointTrainer, ABC):
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> Any:
+        self.used = used_rows(self.model, self.args, self._sharded, self.read(), resume_from_checkpoint)
         before = Path(resume_from_checkpoint or "") / CLOCK
         self.clock.start(read_json(before)["seconds"] if resume_from_checkpoint and before.is_file() else 0.0)
         gc.freeze()  # accelerate collects garbage first, and would scan everything imported

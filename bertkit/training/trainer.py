@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 from bertkit.encoding.padding import Collator
 from bertkit.files import read_json
 from bertkit.inference.runner import Runner
-from bertkit.tasks.base import Batch, evaluate
+from bertkit.tasks.base import Batch, Task, evaluate
 from bertkit.training.arguments import Arguments
 from bertkit.training.batching import UNIT, EpochLoader, Examples, batches_of
 from bertkit.training.callbacks import Profile
@@ -80,6 +80,9 @@ class TaskTrainer(StepTrainer):
             Examples(self.task, self.features, self.batches, units if self.divide else None),
             Collator.of(self.task.tokenizer, self.task.padding),
         )
+
+    def read(self) -> Sequence[tuple[Task, Dataset]]:
+        return [(self.task, self.features)]
 
     def located(self, indices: Sequence[int]) -> Sequence[str]:
         columns = self.features[indices]

@@ -1,0 +1,207 @@
+"""Training only the rows of the word embedding that the training data use.
+
+The other rows have no gradient: AdamW leaves their moments at zero and shrinks all of them by the same factor. So that
+factor is all there is to know about them, and gradients and moments are needed for the used rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.compute as pc
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from bertkit.encoding.padding import fills
+from bertkit.errors import Problem, UserError
+from bertkit.tasks.base import Task
+from bertkit.training.arguments import Arguments
+from bertkit.training.checkpoint import other_optimizer
+
+USED = "used_embeddings.safetensors"  # in a checkpoint: `ids` of the trained rows, `decay` of the others
+OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")  # they update each number by itself, with decoupled weight decay
+FEATURES_AT_A_TIME = 4096
+WORTHWHILE = 1_000_000  # bytes
+
+
+class OtherRows(NamedTuple):
+    """A tuple, so that torch does not take them for a part of the module, which DDP would send to all processes."""
+
+    table: nn.Embedding  # the whole one, with the weights from before the training
+    decay: nn.Parameter  # (), fp64: the factor that weight decay has left of them
+
+
+class UsedRows(nn.Embedding):
+    """In place of a word embedding in training: the rows of the tokens that the training data have.
+
+    In evaluation, and in the model's `state_dict`, it is the whole embedding.
+    """
+
+    def __init__(self, whole: nn.Embedding, ids: Tensor, decay: float = 1.0) -> None:
+        """ids: of these tokens, `(rows,)`, in any order. decay: of the other rows so far."""
+        table = whole.weight.detach()
+        ids, places = ids.to(table.device), torch.full((len(table),), -1, device=table.device)
+        places[ids] = torch.arange(len(ids), device=table.device)
+        padding = None if whole.padding_idx is None else int(places[whole.padding_idx])
+        super().__init__(len(ids), whole.embedding_dim, padding, _weight=table[ids])
+        self.ids, self.places = ids, places  # plain tensors: DDP would send buffers in every step
+        self.others = OtherRows(whole, nn.Parameter(torch.tensor(decay, dtype=torch.float64), requires_grad=False))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As of nn.Embedding. Raises UserError in training where a token has no row here."""
+        places = self.places.index_select(0, input.reshape(-1)).view(input.shape)
+        absent = places < 0
+        if self.training:
+            if not input.is_cuda and absent.any():  # without waiting for CUDA, whose kernel asserts it
+                what = f"the tokens with ids {sorted({*input[absent].tolist()})[:8]} are in no training row"
+                fix = "Write training: {used_embeddings: false}, and please report this."
+                raise UserError(Problem("training.used_embeddings", what, fix))
+            return embedding(places, self.weight, self.padding_idx)
+        vectors = embedding(places.clamp(min=0), self.weight)
+        vectors[absent] = self.others.table.weight.detach()[input[absent]] * self.others.decay
+        return vectors
+
+    def table(self) -> Tensor:
+        """A copy of the whole table as it is now, `(tokens, width)`."""
+        whole = self.others.table.weight.detach() * self.others.decay
+        return whole.index_copy_(0, self.ids, self.weight.detach())
+
+    def shrink(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Weight decay of the other rows: a hook that runs after each step of an optimizer."""
+        if self.weight.grad is not None:
+            own = next(group for group in optimizer.param_groups if any(p is self.weight for p in group["params"]))
+            self.others.decay.mul_(1 - own["lr"] * own["weight_decay"])
+
+    def extended(self, rows: Tensor, decay: Tensor | float) -> Tensor:
+        """Rows from a checkpoint, with those of the tokens that only today's data have: the untrained ones x decay."""
+        added = self.others.table.weight.detach()[self.ids[len(rows) :]]
+        return torch.cat([rows, added.to(rows.device) * decay])
+
+    def extend(self, optimizer: Any) -> None:
+        """Moments of zero in an optimizer from a checkpoint, for the rows that it has not trained."""
+        state = optimizer.state[self.weight]
+        state |= {name: self.extended(rows, 0.0) for name, rows in state.items() if rows.ndim}
+
+    def restore(self, model: Any) -> None:
+        """Put the whole embedding, with all that was learned, back into the model."""
+        whole = self.others.table
+        whole.weight.detach().mul_(self.others.decay).index_copy_(0, self.ids, self.weight.detach())
+        _replace(model, self, whole)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        destination[f"{prefix}weight"] = self.table()
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        name = f"{prefix}weight"
+        if (table := state_dict.get(name)) is None:
+            return super()._load_from_state_dict(state_dict, prefix, *rest)  # which says so
+        super()._load_from_state_dict({**state_dict, name: table[self.ids.to(table.device)]}, prefix, *rest)
+        table = table.to(self.weight.device)
+        if not torch.equal(self.table(), table):  # a run that was begun with other weights
+            self.others.table.weight.detach().copy_(table / self.others.decay)
+
+
+def _replace(model: nn.Module, old: nn.Embedding, new: nn.Embedding) -> None:
+    """Put one embedding in the place of another, wherever the model has it."""
+    new.train(old.training)
+    for module in [*model.modules()]:
+        for name, child in module.named_children():
+            if child is old:
+                setattr(module, name, new)
+
+
+def word_embedding(model: Any, args: Arguments, sharded: bool) -> nn.Embedding:
+    """The embedding whose used rows can be trained alone. sharded: by FSDP or DeepSpeed.
+
+    Raises ValueError with the reason where the result would differ from training the whole table.
+    """
+    try:
+        found = model.get_input_embeddings()
+    except NotImplementedError:
+        found = None
+    if sharded:
+        raise ValueError("FSDP and DeepSpeed divide the word embedding between processes")
+    if args.n_gpu > 1:
+        raise ValueError("without torchrun, a process with several GPUs copies the model to each of them")
+    if args.optim not in OPTIMIZERS:
+        raise ValueError("it needs AdamW (optim: adamw_torch or adamw_torch_fused) or muon")
+    if args.fp16:
+        raise ValueError("fp16 leaves out updates, and with them weight decay")
+    if args.neftune_noise_alpha is not None:
+        raise ValueError("neftune_noise_alpha changes the word embedding itself")
+    if type(found) is not nn.Embedding or found.max_norm or found.scale_grad_by_freq or found.sparse:
+        raise ValueError("the model has no word embedding, or an unusual one")
+    if not found.weight.requires_grad:
+        raise ValueError("the word embedding is not trained")
+    if sum(any(p is found.weight for p in module.parameters(recurse=False)) for module in model.modules()) > 1:
+        raise ValueError("the word embedding shares its weights with another part of the model")
+    return found
+
+
+def token_ids(read: Iterable[tuple[Task, Dataset]], rows: int) -> Tensor:
+    """The ids below `rows` of the tokens that these tasks' features have, of special tokens and padding, `(ids,)`."""
+    found: set[int] = set()
+    for task, features in read:
+        found |= {*task.tokenizer.all_special_ids, fills(task.tokenizer, {})["input_ids"]}
+        columns = features.select_columns(["input_ids"]).with_format("arrow")
+        for part in columns.iter(FEATURES_AT_A_TIME):
+            found |= {*pc.unique(pc.list_flatten(part["input_ids"])).to_pylist()}
+    return torch.tensor(sorted(each for each in found if each < rows))  # a model may not know all special tokens
+
+
+def saved(shape: tuple[int, ...], used: int) -> int:
+    """Bytes of memory that training the used rows alone saves; below 0, those that it takes. shape: of the table.
+
+    Each used row has a weight, a gradient and two moments beside the whole table, instead of three more such tables.
+    """
+    rows, width = shape
+    return 4 * width * (3 * rows - 4 * used)
+
+
+def pays(shape: tuple[int, ...], used: int, asked: bool | None) -> bool:
+    """Whether the used rows are trained alone. asked: `training.used_embeddings`."""
+    return saved(shape, used) >= WORTHWHILE if asked is None else asked
+
+
+def used_rows(
+    model: Any, args: Arguments, sharded: bool, read: Iterable[tuple[Task, Dataset]], checkpoint: str | None
+) -> UsedRows | None:
+    """The rows that are trained, now in the model's word embedding's place; None where all rows are.
+
+    checkpoint: from which the training continues, with the rows that it has trained and those that the data use.
+    """
+    wanted = Path(checkpoint, USED).is_file() if checkpoint else args.used_embeddings is not False
+    if not wanted:
+        return None
+    try:
+        whole = word_embedding(model, args, sharded)
+    except ValueError as reason:
+        if checkpoint:
+            raise other_optimizer(Path(checkpoint)) from reason
+        return None
+    ids, decay = token_ids(read, whole.num_embeddings), 1.0
+    if whole.padding_idx is not None and whole.padding_idx not in ids:
+        ids = torch.cat([ids, torch.tensor([whole.padding_idx])])
+    if checkpoint:
+        before = load_file(Path(checkpoint, USED))
+        ids = torch.cat([before["ids"], ids[~torch.isin(ids, before["ids"])]])
+        decay = float(before["decay"])
+    elif not pays(whole.weight.shape, len(ids), args.used_embeddings):
+        return None
+    rows = UsedRows(whole, ids, decay)
+    _replace(model, whole, rows)
+    return rows
+
+
+def summary(shape: tuple[int, int], read: Iterable[tuple[Task, Dataset]], asked: bool | None) -> str:
+    """How many tokens of a word embedding are used, and the memory that this saves. shape: of its table."""
+    used = len(token_ids(read, shape[0]))
+    found, saves = f"word embedding: {used:,} of {shape[0]:,} tokens are used", saved(shape, used) / 1e6
+    if not pays(shape, used, asked):
+        return f"{found}, and all are trained"
+    return f"{found}, and only these are trained: {abs(saves):,.0f} MB {'less' if saves >= 0 else 'more'} memory"

@@ -1,0 +1,414 @@
+"""Training only the used rows of the word embedding: the same weights as of the whole table, files and messages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import multitask
+import pytest
+import small
+import torch
+import transformers
+from cases import CASES, DRAWN, Case
+from conftest import WORDS, build_encoder
+from safetensors.torch import load_file
+from steps import arguments, made
+from test_resume import RHYTHM, killed, last, newest
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, TrainerCallback
+
+from bertkit.cli.main import main
+from bertkit.errors import RecipeError, UserError
+from bertkit.files import read_json, sha256
+from bertkit.recipe.recipe import Recipe
+from bertkit.run import Run
+from bertkit.training.checkpoint import checkpoints
+from bertkit.training.train import train
+from bertkit.training.used_embeddings import UsedRows
+
+Weights = dict[str, torch.Tensor]
+USED = ("training.used_embeddings=true", "training.weight_decay=0.3", "training.bf16=false")
+STEPS = {
+    "max_steps": 5,
+    "learning_rate": 1e-2,
+    "weight_decay": 0.3,
+    "lr_scheduler_type": "cosine",
+    "max_grad_norm": 0.3,
+}
+
+
+def case_of(name: str) -> Case:
+    return next(case for case in [*CASES, *DRAWN] if case.id == name)
+
+
+class Rows(TrainerCallback):
+    """The number of rows of the word embedding that each update trains."""
+
+    def __init__(self) -> None:
+        self.trained: list[int] = []
+
+    def on_optimizer_step(self, *_: Any, model: Any, optimizer: Any = None, **__: Any) -> None:
+        self.trained.append(len(model.get_input_embeddings().weight))
+
+
+def trained(
+    case: Case, encoder: Path, out: Path, batch: int = 2, accumulate: int = 2, **more: Any
+) -> tuple[Weights, int]:
+    """The weights after a few steps, and the rows of the word embedding that were trained."""
+    divide, rows = more.pop("divide", False), Rows()
+    args = arguments(out, batch, accumulate, **{**STEPS, **more})
+    trainer = made(case, encoder, args, divide=divide, callbacks=[rows])
+    trainer.train()
+    assert type(trainer.model.get_input_embeddings()) is nn.Embedding
+    (count,) = {*rows.trained}
+    return trainer.model.state_dict(), count
+
+
+def assert_equal(one: Weights, other: Weights) -> None:
+    """To 1e-6 of each tensor; of 0.1 where it is smaller: a key's bias has no gradient but rounding."""
+    assert one.keys() == other.keys()
+    for name, weight in one.items():
+        assert (other[name].double() - weight).norm() <= 1e-6 * max(weight.double().norm(), 0.1), name
+
+
+# --- the steps
+
+
+ARCHITECTURES = "distilbert roberta albert electra deberta-v2 mpnet modernbert xlm".split()
+FIELDS: dict[str, Any] = {  # those that an architecture has
+    **dict.fromkeys(("hidden_size", "dim", "emb_dim", "d_model"), 16),
+    **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "n_layers", "n_heads", "n_head"), 2),
+    **dict.fromkeys(("intermediate_size", "hidden_dim", "d_inner"), 32),
+    **{"embedding_size": 8, "d_head": 8, "block_sizes": [1, 1], "max_position_embeddings": 70, "type_vocab_size": 2},
+    **{"vocab_size": len(WORDS), "pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3},
+    **{"bos_token_id": 2, "eos_token_id": 3},
+}
+
+
+def architecture(kind: str, folder: Path) -> Path:
+    """An encoder of this model type, with the words of the tiny BERT."""
+    known = AutoConfig.for_model(kind).to_dict()
+    config = AutoConfig.for_model(kind, **{name: value for name, value in FIELDS.items() if name in known})
+    torch.manual_seed(0)
+    AutoModel.from_config(config).save_pretrained(folder)
+    inputs = ["input_ids", "attention_mask"] + ["token_type_ids"] * (known.get("type_vocab_size") is not None)
+    vocab = {word: index for index, word in enumerate(WORDS)}
+    transformers.BertTokenizer(vocab=vocab, model_max_length=64, model_input_names=inputs).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_every_architecture_takes_the_same_steps(kind: str, tmp_path: Path) -> None:
+    case, encoder = case_of("single-label"), architecture(kind, tmp_path / "encoder")
+    whole, rows = trained(case, encoder, tmp_path, used_embeddings=False)
+    used, fewer = trained(case, encoder, tmp_path, used_embeddings=True)
+    assert_equal(whole, used)
+    assert fewer < rows == len(WORDS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    "pair windows qa ner-crf similarity-cached similarity-cosent retrieval ranking-listwise text-to-text".split(),
+)
+def test_every_task_takes_the_same_steps(name: str, tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    whole, rows = trained(case_of(name), tiny_encoder_with_dropout, tmp_path, used_embeddings=False)
+    used, fewer = trained(case_of(name), tiny_encoder_with_dropout, tmp_path, used_embeddings=True)
+    assert_equal(whole, used)
+    assert fewer < rows == len(WORDS)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"optim": "adamw_torch"},
+        {"optim": "muon", "max_grad_norm": 0.0},  # in bf16, which rounds gradients that are clipped up or down
+        {"ema": 0.6},
+        {"batch_ramp": {"start": 0.5, "until": 0.75}},
+        {"batch": 4, "divide": True},
+        {"weight_decay": 0.0},
+        {"activation_checkpointing": True},
+    ],
+    ids=str,
+)
+def test_every_setting_takes_the_same_steps(
+    more: dict[str, Any], tiny_encoder_with_dropout: Path, tmp_path: Path
+) -> None:
+    case = case_of("single-label")
+    whole, _ = trained(case, tiny_encoder_with_dropout, tmp_path, used_embeddings=False, **more)
+    used, fewer = trained(case, tiny_encoder_with_dropout, tmp_path, used_embeddings=True, **more)
+    assert_equal(whole, used)
+    assert fewer < len(WORDS)
+
+
+def test_other_rows_only_decay(tiny_encoder: Path, tmp_path: Path) -> None:
+    """By the rates of the schedule: the steps are made at 1, 0.9045, 0.6545, 0.3455, 0.0955 of the learning rate."""
+    case, name = case_of("single-label"), "bert.embeddings.word_embeddings.weight"
+    before = made(case, tiny_encoder, arguments(tmp_path, 2, 2)).model.state_dict()[name].clone()
+    after = trained(case, tiny_encoder, tmp_path, used_embeddings=True)[0][name]
+    other = [WORDS.index(word) for word in ("red", "green", "four")]
+    decay = 1.0
+    for step in range(5):
+        decay *= 1 - 1e-2 * 0.3 * (1 + torch.cos(torch.tensor(torch.pi * step / 5, dtype=torch.float64)).item()) / 2
+    torch.testing.assert_close(after[other], (before[other] * decay), rtol=1e-6, atol=0)
+    assert not torch.allclose(after, before * decay, rtol=1e-3), "and the used ones are trained"
+
+
+def test_what_is_not_trained_alone_is_trained_as_ever(tiny_encoder: Path, tmp_path: Path) -> None:
+    """Optimizers that look at whole tensors or have momentum, and heads that share the weights."""
+    for name, more in (
+        ("single-label", {"optim": "sgd"}),
+        ("single-label", {"optim": "adafactor"}),
+        ("single-label", {"neftune_noise_alpha": 5.0}),
+        ("mlm-nsp", {}),
+    ):
+        assert trained(case_of(name), tiny_encoder, tmp_path, used_embeddings=True, **more)[1] == len(WORDS)
+
+
+# --- the module
+
+
+def embeddings() -> tuple[nn.Module, nn.Embedding, UsedRows]:
+    """A model with one embedding in two places, and the used rows that take them."""
+    torch.manual_seed(0)
+    whole = nn.Embedding(9, 4, padding_idx=1)
+    used = UsedRows(whole, torch.tensor([7, 1, 3]), decay=0.5)
+    return nn.ModuleDict({"one": used, "two": nn.Sequential(used)}), whole, used
+
+
+def test_a_token_without_a_row_is_an_error_in_training() -> None:
+    _, whole, used = embeddings()
+    assert torch.equal(used(torch.tensor([[3, 7], [1, 1]])), whole.weight[[3, 7, 1, 1]].view(2, 2, 4))
+    with pytest.raises(UserError, match=r"the tokens with ids \[0, 8\] are in no training row"):
+        used(torch.tensor([[3, 8], [0, 7]]))
+    for wrong in (-1, 9):
+        with pytest.raises(IndexError):
+            used(torch.tensor([3, wrong]))
+        with pytest.raises(IndexError):
+            used.eval()(torch.tensor([3, wrong]))
+        used.train()
+
+
+def test_in_evaluation_it_is_the_whole_embedding() -> None:
+    model, whole, used = embeddings()
+    with torch.no_grad():
+        used.weight += 1.0
+    before = whole.weight.detach().clone()
+    ids = torch.arange(9).view(3, 3)
+    given = used.eval()(ids)
+    assert torch.equal(given, used.table()[ids])
+    assert torch.equal(given[0, 0], before[0] * 0.5)
+    assert torch.equal(given[1, 0], before[3] + 1.0)
+    assert torch.equal(model.state_dict()["two.0.weight"], used.table())
+    used.restore(model)
+    assert model["one"] is whole
+    assert model["two"][0] is whole  # type: ignore[index]
+    assert torch.equal(whole(ids), given)
+    assert whole.weight.requires_grad
+
+
+def test_padding_has_no_gradient() -> None:
+    _, _, used = embeddings()
+    used(torch.tensor([1, 3, 3])).sum().backward()
+    assert used.weight.grad is not None
+    assert used.weight.grad.tolist() == [[0.0] * 4, [0.0] * 4, [2.0] * 4], "in the order of the ids"
+
+
+def test_loading_other_weights() -> None:
+    model, _, used = embeddings()
+    table = torch.randn(9, 4)
+    model.load_state_dict({"one.weight": table, "two.0.weight": table})
+    assert torch.equal(used.weight, table[[7, 1, 3]])
+    assert torch.allclose(used.table(), table, rtol=1e-6)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        model.load_state_dict({"one.weight": table})
+
+
+# --- the program
+
+
+def recipe_of(folder: Path, encoder: Path, *overrides: str) -> Recipe:
+    return small.recipe(folder, encoder, *RHYTHM, *USED, *overrides)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [(), ("seeds=[1, 2]",), ("folds=2",), ("training.ema=0.6",), ("training.eval_strategy=no", "~training.eval_steps")],
+    ids=str,
+)
+def test_a_run_is_that_of_the_whole_table(
+    more: tuple[str, ...], tiny_encoder_with_dropout: Path, tmp_path: Path
+) -> None:
+    recipe, runs = recipe_of(tmp_path, tiny_encoder_with_dropout, *more), []
+    for value in (True, False):
+        runs.append(train(recipe.with_(f"training.used_embeddings={json.dumps(value)}"), tmp_path / str(value)))
+    used, whole = runs
+    assert_equal(*(load_file(run.model / "model.safetensors") for run in (whole, used)))
+    assert used.results["splits"]["test"]["metrics"] == pytest.approx(
+        whole.results["splits"]["test"]["metrics"], abs=1e-5
+    )
+    assert sorted(file.name for file in used.model.iterdir()) == sorted(file.name for file in whole.model.iterdir())
+    folders = [checkpoints(run.checkpoints / f"seed-{recipe.seeds[0]}")[-1] for run in runs]
+    assert_equal(*(load_file(folder / "model.safetensors") for folder in folders))
+    shapes = [
+        {tuple(tensor.shape) for tensor in load_file(folder / "optimizer.safetensors").values()} for folder in folders
+    ]
+    count = len(load_file(folders[0] / "used_embeddings.safetensors")["ids"])
+    assert count < len(WORDS)
+    assert (count, 16) in shapes[0]
+    assert (len(WORDS), 16) not in shapes[0]
+    assert (len(WORDS), 16) in shapes[1]
+    assert not (folders[1] / "used_embeddings.safetensors").exists()
+
+
+def test_the_model_is_one_of_transformers(tiny_encoder: Path, tmp_path: Path) -> None:
+    run = train(recipe_of(tmp_path, tiny_encoder), tmp_path / "run")
+    for folder in (run.model, newest(run)):
+        model, told = AutoModelForSequenceClassification.from_pretrained(folder, output_loading_info=True)
+        assert model.get_input_embeddings().weight.shape == (len(WORDS), 16)
+        assert not any(told.values())
+
+
+def test_a_student_learns_the_same(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, tiny_encoder)
+    teacher = train(recipe, tmp_path / "teacher")
+    distilled = recipe.with_(f"distillation={{teacher: {teacher.folder}, hidden: true, student: {{layers: 1}}}}")
+    used, whole = (
+        train(distilled.with_(f"training.used_embeddings={value}"), tmp_path / value) for value in ("true", "false")
+    )
+    assert_equal(*(load_file(run.model / "model.safetensors") for run in (whole, used)))
+
+
+@pytest.mark.parametrize("more", [(), ("training.ema=0.9",), ("training.optim=muon",)], ids=str)
+def test_a_resumed_run_is_the_uninterrupted_one(
+    more: tuple[str, ...], tiny_encoder_with_dropout: Path, tmp_path: Path
+) -> None:
+    recipe = recipe_of(tmp_path, tiny_encoder_with_dropout, *more)
+    run = killed(recipe, tmp_path / "killed")
+    train(recipe, run.folder, resume=True)
+    whole = train(recipe, tmp_path / "whole")
+    assert sha256(run.model / "model.safetensors") == sha256(whole.model / "model.safetensors")
+    assert last(run) == last(whole)
+    assert "seed-42/checkpoint-12/used_embeddings.safetensors" in last(run)
+
+
+def resumed(recipe: Recipe, folder: Path, texts: Path) -> Weights:
+    """The last checkpoint of a run whose training rows have been changed in the middle."""
+    before = texts.read_text()
+    run = killed(recipe, folder)
+    texts.write_text(before.replace("the cat", "red green four"))
+    train(recipe, run.folder, resume=True, changed=True)
+    texts.write_text(before)
+    return load_file(newest(run) / "model.safetensors")
+
+
+@pytest.mark.parametrize("more", [(), ("training.ema=0.6",)], ids=str)
+def test_changed_data_may_use_more_rows(more: tuple[str, ...], tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    recipe, texts = recipe_of(tmp_path, tiny_encoder_with_dropout, *more), tmp_path / "train.jsonl"
+    used = resumed(recipe, tmp_path / "used", texts)
+    whole = resumed(recipe.with_("training.used_embeddings=false"), tmp_path / "whole", texts)
+    assert_equal(whole, used)
+    assert WORDS.index("red") in load_file(newest(Run(tmp_path / "used")) / "used_embeddings.safetensors")["ids"]
+
+
+@pytest.mark.parametrize(("first", "then"), [("true", "false"), ("false", "true")])
+def test_the_checkpoint_decides(first: str, then: str, tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, tiny_encoder_with_dropout, f"training.used_embeddings={first}")
+    run = killed(recipe, tmp_path / "killed")
+    train(recipe.with_(f"training.used_embeddings={then}"), run.folder, resume=True, changed=True)
+    assert last(run) == last(train(recipe, tmp_path / "whole"))
+
+
+def test_several_tasks(tiny_encoder: Path, tmp_path: Path) -> None:
+    """The union of the tokens of all tasks, of which `sentiment` alone has fewer."""
+    more = {"weight_decay": 0.3, "ema": 0.6, "eval_strategy": "epoch"}
+    runs = {}
+    for value in (True, False):
+        given = multitask.recipe(tiny_encoder, *multitask.OF, training={**more, "used_embeddings": value})
+        runs[value] = train(given, tmp_path / str(value))
+    folders = [newest(runs[value]) for value in (False, True)]
+    assert_equal(*(load_file(folder / "model.safetensors") for folder in folders))
+    ids = load_file(folders[1] / "used_embeddings.safetensors")["ids"]
+    assert 20 < len(ids) < len(WORDS)
+    for name in multitask.OF:
+        models = [runs[value].folder / name / "model" / "model.safetensors" for value in (False, True)]
+        assert_equal(*map(load_file, models))
+
+
+# --- when, and what is said
+
+
+LARGE = 6000  # rows of an embedding of 16 numbers, of which a few dozen rows take 1 MB less memory
+
+
+def larger(folder: Path, size: int = LARGE) -> Path:
+    """The tiny BERT with so many rows in its word embedding."""
+    build_encoder(folder)
+    config = AutoConfig.from_pretrained(folder)
+    config.vocab_size = size
+    AutoModel.from_config(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("size", "key", "some"), [(LARGE, None, True), (LARGE, False, False), (5000, None, False), (60, True, True)]
+)
+def test_by_default_where_it_saves_a_megabyte(size: int, key: bool | None, some: bool, tmp_path: Path) -> None:
+    encoder = larger(tmp_path / "encoder", size)
+    rows = trained(case_of("single-label"), encoder, tmp_path, used_embeddings=key)[1]
+    assert (rows < len(WORDS)) == some
+    assert rows == size or some
+
+
+@pytest.mark.parametrize(
+    ("size", "overrides", "wanted"),
+    [
+        (LARGE, (), "of 6,000 tokens are used, and only these are trained: 1 MB less memory"),
+        (LARGE, ("training.used_embeddings=false",), "of 6,000 tokens are used, and all are trained"),
+        (len(WORDS), (), f"of {len(WORDS)} tokens are used, and all are trained"),
+    ],
+)
+def test_check_says_what_is_used(
+    size: int, overrides: tuple[str, ...], wanted: str, tmp_path: Path, capsys: Any
+) -> None:
+    file = small.write_recipe(tmp_path, larger(tmp_path / "encoder", size))
+    assert main(["check", str(file), *overrides]) == 0
+    words = {word for row in small.read_rows(tmp_path / "train.jsonl") for word in row["text"].split()} & {*WORDS}
+    assert f"word embedding: {len(words) + 5} {wanted}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("override", ["peft={r: 2}", "freeze={embeddings: true}", "training.optim=adafactor"])
+def test_check_says_nothing_where_it_does_not_apply(
+    override: str, tiny_encoder: Path, tmp_path: Path, capsys: Any
+) -> None:
+    assert main(["check", str(small.write_recipe(tmp_path, tiny_encoder)), override]) == 0
+    assert "word embedding" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("overrides", "what"),
+    [
+        (["training.optim=sgd"], "it needs AdamW"),
+        (["peft={r: 2}"], "the word embedding is not trained"),
+        (["freeze={embeddings: true}"], "the word embedding is not trained"),
+        (["training.neftune_noise_alpha=5"], "neftune_noise_alpha changes the word embedding itself"),
+        (["training.used_embeddings=1"], "training.used_embeddings: "),
+    ],
+)
+def test_asked_for_in_vain(overrides: list[str], what: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=what):
+        train(small.recipe(tmp_path, tiny_encoder, USED[0], *overrides), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("more", ["peft={r: 2}", "freeze={embeddings: true}"])
+def test_frozen_embeddings_are_as_ever(more: str, tmp_path: Path) -> None:
+    """By default, with a table of which only the used rows would be trained."""
+    encoder = larger(tmp_path / "encoder")
+    run = train(small.recipe(tmp_path, encoder, *RHYTHM, more), tmp_path / "run")
+    assert not (newest(run) / "used_embeddings.safetensors").exists()
+    name = "bert.embeddings.word_embeddings.weight"
+    before = load_file(encoder / "model.safetensors")[name.removeprefix("bert.")]
+    assert torch.equal(load_file(run.model / "model.safetensors")[name], before)
+    assert read_json(run.model / "config.json")["vocab_size"] == LARGE
