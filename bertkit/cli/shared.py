@@ -30,7 +30,7 @@ def command(help: str, *arguments: Argument, interrupted: str = "") -> Callable[
     return lambda run: Command(run.__name__.replace("_", " "), help, run, arguments, interrupted)
 
 
-KERNELS = "64"  # that are kept, one for each layer and shape of a batch; batches go by length, so few are used again
+KERNELS = "64"  # that oneDNN keeps: it compiles one for each layer and shape of a batch, and batches go by length
 
 
 def on_all_processes(run: Callable[..., None]) -> Callable[..., None]:

@@ -1,7 +1,7 @@
 """The scores of named entities, equal to seqeval's, and the baseline to beat.
 
 A predicted entity is right where type, first and last word are all right (Tjong Kim Sang & De Meulder 2003). seqeval
-keeps no counts per sentence, which the bootstrap needs, and all tags in lists.
+counts over all sentences at once, from lists of all tags; the bootstrap needs the counts of each sentence.
 """
 
 from __future__ import annotations

@@ -135,7 +135,8 @@ class GradedLabels(Graded):
                 sizes = np.concatenate([(part >= least).astype(np.int8) + (1 - part >= least) for part in parts])
                 right = [*np.concatenate([self._gold(rows) >= least for rows in blocks(len(self.table))]).T]
             else:
-                right = [self._gold()[self.references == label] >= each for label, each in enumerate(least)]
+                gold = self._gold()
+                right = [gold[self.references == label] >= each for label, each in enumerate(least)]
                 sizes = (self.table >= least).sum(axis=1)
             yield measured_by_label(coverage, dict(zip(self.names, right, strict=True)), sizes)
 
