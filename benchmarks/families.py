@@ -126,23 +126,30 @@ def trained_tokenizer(name: str) -> Any:
     return tokenizer
 
 
+def small_config(family: str, **fields: Any) -> Any:
+    """The config of a small model, with these fields."""
+    kind = family.partition("+")[0]
+    known = transformers.AutoConfig.for_model(kind).to_dict()
+    sizes: dict[str, Any] = {field: value for value, each in SIZES.items() for field in each.split() if field in known}
+    return transformers.AutoConfig.for_model(kind, **(sizes | fields | OWN.get(family, {})))
+
+
 def build(folder: Path, family: str) -> None:
     """A folder as the Hub would give it, with random weights."""
     name, kind = FAMILIES[family], family.partition("+")[0]
     folder.mkdir()
-    known = transformers.AutoConfig.for_model(kind).to_dict()
-    fields: dict[str, Any] = {field: value for value, each in SIZES.items() for field in each.split() if field in known}
+    fields: dict[str, Any] = {}
     if name in TOKENIZERS:
         tokenizer = trained_tokenizer(name)
         tokenizer.save_pretrained(folder)
         ids = {f"{role}_id": each for role in ROLES if (each := getattr(tokenizer, f"{role}_id")) is not None}
-        fields |= ids | {"vocab_size": len(tokenizer)}
+        fields = ids | {"vocab_size": len(tokenizer)}
     else:
         (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
         (folder / "vocab.txt").write_text("a 1\nb 1\n")
         (folder / "bpe.codes").write_text("")
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(kind, **(fields | OWN.get(family, {})))
+    config = small_config(family, **fields)
     auto = transformers.AutoModelForMaskedLM if kind in MASKED else transformers.AutoModel
     auto.from_config(config).save_pretrained(folder)
 

@@ -32,8 +32,15 @@ WORDS = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The notebooks first: they take minutes, and at the end one worker would wait for the other."""
+    """The notebooks first: they take minutes, and at the end one worker would wait for the other.
+
+    Without a GPU, tests marked `cuda` are skipped.
+    """
     items.sort(key=lambda item: "test_notebooks" not in item.nodeid)
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="torch.cuda.is_available() is False"))
 
 
 @pytest.fixture(scope="session", autouse=True)

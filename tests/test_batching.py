@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from cases import Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from steps import arguments, made
 
-from bertkit.encoding.padding import Collator, batches_by_length
+from bertkit.encoding.padding import Collator, batches_by_length, mask_of
 from bertkit.sections import Batching
 from bertkit.training.batching import LengthBatches, TokenBatches
 
@@ -199,3 +204,27 @@ def test_collator_pads_and_nothing_else() -> None:
     assert batch["attention_mask"].tolist() == [[1, 1], [1, 0]]
     assert batch["tags"].tolist() == [[0, 1], [2, -100]]
     assert batch["labels"].tolist() == [1, 0]
+
+
+def test_a_batch_without_padding_has_no_mask() -> None:
+    collate = Collator({"input_ids": 7})
+    assert "attention_mask" not in collate({"input_ids": [[1, 2], [3, 4]]})
+    for ids in ([[1, 2], [3]], [[1], [2, 3]]):
+        batch = collate({"input_ids": ids})
+        assert mask_of(batch) is batch["attention_mask"]
+    assert mask_of(collate({"input_ids": [[1, 2], [7, 4]]})).tolist() == [[1, 1], [1, 1]]  # a 7 that is text
+
+
+@pytest.mark.parametrize("even", [True, False])
+def test_the_model_gets_a_mask_only_where_there_is_padding(even: bool, tiny_encoder: Path, tmp_path: Path) -> None:
+    """In training and in prediction, also where a vector is the mean over the tokens that are not padding."""
+    texts = ["cat " * (3 if even else number) for number in range(1, 9)]
+    case = Case("c", {"name": "sentence-similarity"}, {"text_a": texts, "text_b": texts, "score": [0.0, 1.0] * 4})
+    trainer = made(case, tiny_encoder, arguments(tmp_path, 8, 1))
+    masks: list[Any] = []
+    model: Any = trainer.model
+    model.register_forward_pre_hook(lambda _, args, given: masks.append(given.get("attention_mask")), with_kwargs=True)
+    trainer.train()
+    trainer.runner(trainer.features)
+    assert len(masks) == 3
+    assert all((mask is None) == even for mask in masks)

@@ -243,6 +243,38 @@ def test_the_longest_text_has_a_position_for_each_token(kind: str, folder: Path)
         model(input_ids=ids)
 
 
+def families() -> Any:
+    """benchmarks/families.py, which knows a small model of every architecture."""
+    file = Path(__file__).resolve().parent.parent / "benchmarks" / "families.py"
+    spec = importlib.util.spec_from_file_location("families", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+FAMILIES = families()
+KINDS = {family.partition("+")[0] for each in FAMILIES.TOKENIZERS.values() for family in each.split()}
+KINDS -= {"bros", "layoutlmv3"}  # which read boxes too, and are refused
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_without_a_mask_a_model_reads_all_tokens(kind: str) -> None:
+    """A batch without padding has no mask; see `unmasked`."""
+    set_seed(1)
+    auto = AutoModelForMaskedLM if kind in FAMILIES.MASKED else AutoModel
+    model = auto.from_config(FAMILIES.small_config(kind, vocab_size=50, pad_token_id=1)).eval()
+    ids = torch.randint(5, 50, (3, 12))
+    with torch.inference_mode():
+        without, given = (model(input_ids=ids, **more)[0] for more in ({}, {"attention_mask": torch.ones_like(ids)}))
+        fewer = torch.ones_like(ids).index_fill(1, torch.arange(6, 12), 0)
+        padded = model(input_ids=ids, attention_mask=fewer)[0]
+    torch.testing.assert_close(without, given, rtol=1e-5, atol=1e-6)
+    told = not torch.allclose(padded[:, :6], given[:, :6], atol=1e-4)
+    assert told == (kind not in ("fnet", "mra", "yoso")), "whether the mask changes anything at this length"
+
+
 # --- loaded whole
 
 

@@ -77,5 +77,6 @@ def test_profile_json_and_the_table(tiny_encoder: Path, tmp_path: Path, capsys: 
 def test_padding_is_counted() -> None:
     watch = Profile()
     watch.on_train_begin(None, None, None)
-    watch.count([{"attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])}, {"attention_mask": torch.ones(1, 2)}])
+    padded = {"input_ids": torch.ones(2, 4), "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])}
+    watch.count([padded, {"input_ids": torch.ones(1, 2)}])
     assert (watch.facts()["slots"], watch.facts()["padding"]) == (10, pytest.approx(0.2))

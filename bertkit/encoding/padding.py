@@ -35,6 +35,21 @@ def pad(columns: Mapping[str, Sequence[Any]], fill: Mapping[str, int | float]) -
     return batch
 
 
+def unmasked(batch: Arrays) -> Arrays:
+    """The batch without `attention_mask` where no row is padded, so that a model need not look for padding.
+
+    transformers would wait for the device to do so, and flash attention takes no mask.
+    """
+    return {name: values for name, values in batch.items() if name != "attention_mask" or not values.all()}
+
+
+def mask_of(batch: Mapping[str, Tensor]) -> Tensor:
+    """The `attention_mask` of a batch, `(features, tokens)`: all 1 where it has none."""
+    import torch
+
+    return batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["input_ids"])
+
+
 def _padded(values: Sequence[Any], fill: float | None) -> np.ndarray[Any, Any]:
     if fill is None or not isinstance(values[0], list):
         plain = np.asarray(values)
@@ -66,7 +81,7 @@ SOFT = "soft"  # the column of the teacher's outputs for a feature, (numbers,)
 
 @dataclass(frozen=True)
 class Collator:
-    """Columns of features -> a batch of tensors: padding, and nothing else."""
+    """Columns of features -> a batch of tensors: padding, and nothing else; without padding no `attention_mask`."""
 
     padding: Mapping[str, int | float]  # column -> its padding value
 
@@ -79,4 +94,4 @@ class Collator:
         """The arrays of `pad`, as tensors."""
         import torch
 
-        return {name: torch.from_numpy(values) for name, values in pad(columns, self.padding).items()}
+        return {name: torch.from_numpy(values) for name, values in unmasked(pad(columns, self.padding)).items()}

@@ -9,6 +9,7 @@ from typing import Any, NotRequired, TypedDict
 import torch
 from torch import Tensor
 
+from bertkit.encoding.padding import mask_of
 from bertkit.errors import ModelError, Problem
 from bertkit.inference.predictor import Predictor
 from bertkit.models.bert.transformer import shift_right
@@ -50,7 +51,7 @@ def maps(predictor: Predictor, batch: Batch) -> Maps:
         return Maps(attention=_written(attentions(task, model, batch), source) if small else None)
     read = shift_right(batch["labels"], model.config)
     with torch.no_grad():
-        found = model(batch["input_ids"], batch["attention_mask"], read, output_attentions=True)
+        found = model(batch["input_ids"], mask_of(batch), read, output_attentions=True)
     target = task.tokenizer.convert_ids_to_tokens(read[0].tolist())
     return Maps(
         attention=_written(_stacked(found.encoder_attentions), source),

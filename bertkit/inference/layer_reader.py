@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bertkit.cache import fingerprint, model_key
 from bertkit.data.words import words
-from bertkit.encoding.padding import Arrays, Collator, batches_by_length
+from bertkit.encoding.padding import Arrays, Collator, batches_by_length, mask_of
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.words import encode_words
 from bertkit.errors import ModelError, Problem
@@ -123,7 +123,7 @@ class LayerReader:
                 hidden = torch.cat(chosen, dim=-1)
             else:
                 hidden = torch.stack(chosen).sum(0) / (len(chosen) if self.params.combine == "mean" else 1)
-            return {"kept": keep(hidden, batch["attention_mask"]).cpu().numpy()}
+            return {"kept": keep(hidden, mask_of(batch)).cpu().numpy()}
 
         for indices, arrays in zip(batches, self.mapper(run, batches), strict=True):
             yield indices, arrays["kept"]

@@ -17,6 +17,7 @@ from bertkit.encoding.padding import batches_by_length, fills, pad
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.inference.display import read_together
 from bertkit.inference.predictor import Predictor, Row, in_chunks, load
+from bertkit.inference.runner import on_cpu
 from bertkit.models.device import Precision
 from bertkit.models.shared_encoder import encoder_parts, share_encoder
 from bertkit.recipe.multitask import MultiTaskRecipe, load_any
@@ -108,7 +109,7 @@ class MultiTaskPredictor:
                     for place, name in enumerate(names):
                         task, chosen = runners[name].task, [together[at][place] for at in batch.tolist()]
                         arrays = pad(task.examples(features[name], chosen), fills(task.tokenizer, task.padding))
-                        for index, item in zip(chosen, task.items(runners[name].run(arrays)), strict=True):
+                        for index, item in zip(chosen, task.items(on_cpu(runners[name].run(arrays))), strict=True):
                             items[name][index] = item
         self.encoder.forget()
         return items

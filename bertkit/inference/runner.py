@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertkit.encoding.padding import Arrays, BatchSize, batches_by_length, fills, pad
+import numpy as np
+
+from bertkit.encoding.padding import Arrays, BatchSize, batches_by_length, fills, pad, unmasked
 from bertkit.inference.workers import Mapper
 from bertkit.models.device import ModelPrecision
 from bertkit.models.malloc import give_back
@@ -44,8 +46,17 @@ class Runner:
         inputs = features.select_columns([name for name in features.column_names if name != "labels"])
         fill = fills(self.task.tokenizer, self.task.padding)
         batches = batches_by_length(features["length"][:], self.batch_size)
+        results: Iterable[Any]
+
+        def run(rows: Any) -> Any:
+            return self.run(pad(self.task.examples(inputs, rows.tolist()), fill))
+
         with self.inference():
-            results = self.mapper(lambda rows: self.run(pad(self.task.examples(inputs, rows.tolist()), fill)), batches)
+            if self.mapper is map and self.device is not None and self.device.type != "cpu":
+                # All batches are queued before a result is copied, since a copy waits for the device.
+                results = map(on_cpu, [run(rows) for rows in batches])
+            else:
+                results = self.mapper(lambda rows: on_cpu(run(rows)), batches)
             for number, (rows, result) in enumerate(zip(batches, results, strict=True), 1):
                 for row, item in zip(rows, result if self.keep else self.task.items(result), strict=True):
                     items[row] = item
@@ -66,13 +77,24 @@ class Runner:
             yield
 
     def run(self, arrays: Arrays) -> Any:
-        """What the task reduces the outputs for a batch to, or what `keep` makes of them; within `inference`."""
+        """What the task reduces the outputs for a batch to, or what `keep` makes of them; within `inference`.
+
+        Without `keep`, it stays on the device: `on_cpu` copies it.
+        """
         if self.device is None:
             return self.model(arrays)
         import torch
 
-        batch = {name: torch.from_numpy(values).to(self.device) for name, values in arrays.items()}
+        arrays, free = unmasked(arrays), self.device.type == "cuda"  # CUDA has read the arrays when `to` returns
+        batch = {name: torch.from_numpy(values).to(self.device, non_blocking=free) for name, values in arrays.items()}
         outputs = self.task.forward(self.model, batch)
         if self.keep:
             return self.keep(outputs, batch)
-        return {name: values.detach().cpu().numpy() for name, values in self.task.reduce(outputs, batch).items()}
+        return self.task.reduce(outputs, batch)
+
+
+def on_cpu(result: Any) -> Any:
+    """What `Runner.run` returned, with NumPy arrays in place of tensors."""
+    if not isinstance(result, Mapping):
+        return result
+    return {name: values if isinstance(values, np.ndarray) else values.cpu().numpy() for name, values in result.items()}

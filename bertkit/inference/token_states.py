@@ -10,6 +10,7 @@ import numpy as np
 
 from bertkit.data.schema import Answer
 from bertkit.data.table import numbers
+from bertkit.encoding.padding import mask_of
 from bertkit.errors import require_finite
 from bertkit.inference.predictor import Predictor, Row
 
@@ -25,7 +26,7 @@ def token_states(predictor: Predictor, rows: Sequence[Row]) -> list[Answer]:
     outputs_of_encoder: list[Any] = []
 
     def of_tokens(outputs: Any, batch: Any) -> list[np.ndarray[Any, Any]]:
-        pairs = zip(outputs_of_encoder.pop().last_hidden_state, batch["attention_mask"].bool(), strict=True)
+        pairs = zip(outputs_of_encoder.pop().last_hidden_state, mask_of(batch).bool(), strict=True)
         return [states[real].float().cpu().numpy() for states, real in pairs]
 
     # In front of the hook that replaces the encoder's outputs by vectors.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from bertkit.data.rows import Columns
+from bertkit.encoding.padding import mask_of
 from bertkit.evaluation.similarity import unit
 from bertkit.explain.attention import MAPS
 from bertkit.explain.explain import explain
@@ -207,7 +208,8 @@ def beams(predictor: Predictor, rows: Sequence[Row]) -> list[dict[str, Any]]:
     options = {**task.generation, "num_return_sequences": count}
 
     def all_of(_: Any, batch: Batch) -> list[Any]:
-        ids = generate(predictor.model, {name: batch[name] for name in ("input_ids", "attention_mask")}, options)
+        inputs = {"input_ids": batch["input_ids"], "attention_mask": mask_of(batch)}
+        ids = generate(predictor.model, inputs, options)
         return ids.view(len(batch["input_ids"]), count, -1).tolist()
 
     chosen = [rows[each] for each in _spaced(len(rows))]

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit.cache import cache_root
 from bertkit.data.schema import Answer, Column, Finding, Schema
-from bertkit.encoding.padding import Arrays, fills
+from bertkit.encoding.padding import Arrays, fills, mask_of
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.evaluation import pretraining as scores
 from bertkit.evaluation.graded import Scored
@@ -174,6 +174,7 @@ class Pretraining(Task[PretrainingOptions]):
             batch = fewer_masks(batch, start + (end - start) * progress)
         short = self.options.curriculum
         if short and progress < short.until:
+            batch = {**batch, "attention_mask": mask_of(batch)}
             batch = shortened(batch, short.length, fills(self.tokenizer, self.padding))
         return batch
 

@@ -12,6 +12,7 @@ from bertkit.data.rows import Columns
 from bertkit.data.schema import LARGE, Answer, Column, Finding, Schema
 from bertkit.data.table import numbers, required
 from bertkit.encoding.lengths import length_findings
+from bertkit.encoding.padding import mask_of
 from bertkit.encoding.pieces import tokenize
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, Problem, RecipeError, extras_required, require_finite
@@ -166,7 +167,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         from bertkit.models.bert.generation import generate
         from bertkit.models.bert.transformer import shift_right
 
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        inputs = {"input_ids": batch["input_ids"], "attention_mask": mask_of(batch)}
         alone = extract_model_from_parallel(model)
         if "labels" in batch:
             shifted = shift_right(batch["labels"], alone.config)

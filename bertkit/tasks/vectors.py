@@ -13,7 +13,7 @@ from pydantic import Field
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer
 from bertkit.data.table import numbers
-from bertkit.encoding.padding import Arrays
+from bertkit.encoding.padding import Arrays, mask_of
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, Problem, require_finite
 from bertkit.models.encoder import Encoder
@@ -206,7 +206,7 @@ class VectorTask(Task[V]):
         parts = []
         for values in zip(*(torch.split(values, size) for values in batch.values()), strict=True):
             piece = dict(zip(batch, values, strict=True))
-            width = int(piece["attention_mask"].sum(1).max())
+            width = int(mask_of(piece).sum(1).max())
             cut = {name: v[:, :width] if v.ndim == 2 else v for name, v in piece.items()}
             parts.append(checkpoint(part, cut, use_reentrant=False))
         return {**parts[0], "vectors": torch.cat([each["vectors"] for each in parts])}

@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
 from bertkit import processes
+from bertkit.encoding.padding import mask_of
 from bertkit.files import write_json
 from bertkit.training.arguments import ENDLESS
 from bertkit.training.clock import Clock
@@ -124,8 +125,8 @@ class Profile(TrainerCallback):
     def count(self, batches: list[Any]) -> None:
         """Add the slots of these batches, `(features, longest)` each, and the tokens in them."""
         for batch in batches if self.part else ():
-            self.slots += batch["attention_mask"].numel()
-            self.tokens += int(batch["attention_mask"].sum())
+            self.slots += batch["input_ids"].numel()
+            self.tokens += int(mask_of(batch).sum())
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.part, self.since = "other", time.perf_counter()

@@ -21,7 +21,7 @@ from datasets import Dataset, concatenate_datasets
 from torch import Tensor, nn
 
 from bertkit.cache import cache_root, cached_folder, model_key
-from bertkit.encoding.padding import SOFT, Collator
+from bertkit.encoding.padding import SOFT, Collator, mask_of
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.inference.predictor import Predictor, load_as, model_folder, require_torch_model
 from bertkit.inference.settings import resolve_max_length
@@ -176,7 +176,7 @@ class Distiller:
         if not self.spec.hidden:
             return mixed
         apart = soft_losses.distance(self.states["student"], self.states["teacher"])
-        hidden = apart[batch["attention_mask"].bool()].sum()
+        hidden = apart[mask_of(batch).bool()].sum()
         return torch.cat([mixed.reshape(-1), self.spec.alpha * hidden[None]])
 
     def count(self, batch: Batch) -> float | tuple[float, ...]:
@@ -185,7 +185,7 @@ class Distiller:
         if not self.spec.hidden:
             return counted
         several = counted if isinstance(counted, tuple) else (counted,)
-        return (*several, float(batch["attention_mask"].sum()))
+        return (*several, float(mask_of(batch).sum()))
 
 
 def is_online(spec: Distillation, task: Task) -> bool:

@@ -52,12 +52,15 @@ class Dense(nn.Module):
         return activated
 
 
-def pool(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """`(texts, tokens, size)` and `(texts, tokens)` of 0 and 1 -> `(texts, size)`, fp32; special tokens count."""
+def pool(hidden: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:
+    """`(texts, tokens, size)` and `(texts, tokens)` of 0 and 1 -> `(texts, size)`, fp32; special tokens count.
+
+    mask: None where no text is padded.
+    """
     hidden = hidden.float()
     if pooling == "cls":
         return hidden[:, 0]
-    real = mask[..., None].to(hidden.dtype)
+    real = (hidden.new_ones(hidden.shape[:2]) if mask is None else mask)[..., None].to(hidden.dtype)
     if pooling == "max":
         return hidden.masked_fill(real == 0, -torch.inf).amax(1)
     return (hidden * real).sum(1) / real.sum(1).clamp(min=1e-9)
@@ -73,7 +76,7 @@ def attach(model: PreTrainedModel, layout: Layout) -> None:
         owner.dense = Dense(model.config.hidden_size, layout)
 
     def vectors(module: Any, args: Any, kwargs: Mapping[str, Any], outputs: Any) -> dict[str, Tensor]:
-        pooled = pool(outputs.last_hidden_state, kwargs["attention_mask"], layout.pooling)
+        pooled = pool(outputs.last_hidden_state, kwargs.get("attention_mask"), layout.pooling)
         with torch.autocast(pooled.device.type, enabled=False):
             pooled = module.dense(pooled) if layout.dense else pooled
             pooled = F.normalize(pooled, dim=-1) if layout.normalize else pooled

@@ -1,0 +1,213 @@
+"""What must be the same on a GPU: models, attention, the CRF, steps, resumed trainings, answers.
+
+Each test runs on the CPU too, where it compares another way to compute the same. Those for a GPU alone:
+    pytest -n 0 -m cuda tests/test_devices.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cases import CASES, TAGS, TOKENS, Case, encoder
+from steps import FirstStep, arguments, made
+from test_bert import batch, ours, theirs
+from test_crf import random_batch, random_chain, use_scan
+from test_task_contract import ALONE, numbers
+from torch import Tensor
+from torch.testing import assert_close
+from transformers import set_seed
+
+from bertkit.encoding.padding import fills, pad
+from bertkit.inference import runner as running
+from bertkit.inference.predictor import Predictor
+from bertkit.inference.runner import Runner
+from bertkit.models import parity
+from bertkit.models.heads import crf
+from bertkit.models.heads.crf import Chain
+
+CPU = torch.device("cpu")
+ON_GPU = pytest.mark.cuda
+BY_ID = {case.id: case for case in CASES}
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=ON_GPU)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def repeatable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels that give the same bytes twice; cuBLAS has them with this variable."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+# --- models
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("masked", [True, False])
+def test_our_bert_is_transformers(attention: str, masked: bool, device: torch.device) -> None:
+    given = {name: values for name, values in batch().items() if masked or name != "attention_mask"}
+    own = ours()
+    other, expected = theirs(own, attention), theirs(own)(**given)
+    for model in (own, other):
+        found = model.to(device)(**{name: values.to(device) for name, values in given.items()})
+        for name in ("prediction_logits", "seq_relationship_logits"):
+            assert_close(found[name].cpu(), expected[name], rtol=1e-4, atol=1e-4)
+
+
+def test_every_path_of_attention_agrees(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity, "best_device", lambda: device)
+    checks = parity.parity()
+    assert not [check for check in checks if not check.ok]
+    assert all(device.type in check.name for check in checks)
+
+
+# --- the CRF
+
+
+def everything(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> list[Tensor]:
+    """Losses, their gradients, sums, posteriors and best paths."""
+    inputs = [values.clone().requires_grad_() for values in (emissions, *chain)]
+    losses = crf.nll(inputs[0], tags, mask, Chain(*inputs[1:]))
+    gradients = torch.autograd.grad(losses.sum(), inputs)
+    others = (of(emissions, mask, chain) for of in (crf.log_partition, crf.marginals, crf.decode))
+    return [losses.detach(), *gradients, *others]
+
+
+@pytest.mark.parametrize("scale", [1.0, 60.0])
+def test_the_crf_is_the_same(scale: float, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a scan, which is how CUDA sums over paths, and in logarithms where scores ask for them."""
+    rng = np.random.default_rng(0)
+    given, chain = random_batch(rng, 8, 40, 9, scale), random_chain(rng, 9, scale, holes=True)
+    expected = everything(*given, chain)
+    if device == CPU:
+        use_scan(monkeypatch)
+    found = everything(*(values.to(device) for values in given), Chain(*(part.to(device) for part in chain)))
+    for one, other in zip(found, expected, strict=True):
+        assert one.device.type == device.type
+        assert_close(one.cpu(), other, rtol=1e-8, atol=1e-8)
+
+
+# --- training
+
+
+class LastStep(FirstStep):
+    """Keeps the gradients of the last step: the first ones of fp16 overflow until its scale is small enough."""
+
+    def on_pre_optimizer_step(self, *given: Any, **more: Any) -> None:
+        self.gradients = {}
+        super().on_pre_optimizer_step(*given, **more)
+
+
+def gradients(case: Case, folder: Path, out: Path, device: torch.device, **precision: bool) -> Tensor:
+    """All gradients of a step over all rows, end to end; with a learning rate of 0 every step has the same."""
+    args = arguments(out, 8, 1, max_steps=8, learning_rate=0.0, use_cpu=device == CPU, **precision)
+    made(case, folder, args, callbacks=[step := LastStep()]).train()
+    return torch.cat([gradient.flatten().double().cpu() for gradient in step.gradients.values()])
+
+
+@pytest.mark.parametrize("identifier", ["eleven-labels", "ner-crf", "qa"])
+@pytest.mark.parametrize(
+    ("kind", "precision"),  # transformers trains in fp32 where fp16 is asked for on a CPU
+    [("cpu", "bf16"), pytest.param("cuda", "bf16", marks=ON_GPU), pytest.param("cuda", "fp16", marks=ON_GPU)],
+)
+def test_a_step_is_near_that_of_fp32(
+    identifier: str, kind: str, precision: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    exact = gradients(BY_ID[identifier], tiny_encoder, tmp_path, CPU)
+    found = gradients(BY_ID[identifier], tiny_encoder, tmp_path, torch.device(kind), **{precision: True})
+    assert 1e-6 < (found - exact).norm() / exact.norm() < parity.ROUNDED
+
+
+@pytest.mark.usefixtures("repeatable")
+def test_a_resumed_training_ends_with_the_same_bytes(
+    device: torch.device, tiny_encoder_with_dropout: Path, tmp_path: Path
+) -> None:
+    def trained(folder: Path, checkpoint: Path | None = None) -> dict[str, Tensor]:
+        often = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "learning_rate": 1e-2}
+        trainer = made(CASES[0], tiny_encoder_with_dropout, arguments(folder, 2, 2, use_cpu=device == CPU, **often))
+        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+        assert trainer.model.device.type == device.type
+        return {name: values.cpu() for name, values in trainer.model.state_dict().items()}
+
+    whole = trained(tmp_path / "whole")
+    resumed = trained(tmp_path / "resumed", tmp_path / "whole" / "checkpoint-3")
+    assert not [name for name in whole if not torch.equal(whole[name], resumed[name])]
+    other = trained(tmp_path / "other")
+    assert not [name for name in whole if not torch.equal(whole[name], other[name])]
+
+
+# --- predictions
+
+
+@pytest.mark.parametrize("case", ALONE, ids=[case.id for case in ALONE])
+def test_answers_are_the_same(case: Case, device: torch.device, tiny_encoder: Path) -> None:
+    """As those that the CPU gives to each row alone, without padding and without a mask."""
+    task, rows = case.task(tiny_encoder), case.rows().to_list()
+    set_seed(1)
+    model: Any = task.model(encoder(tiny_encoder)).eval()
+    expected = Predictor(task, model, CPU, "fp32", 1, {})(rows)
+    found = Predictor(task, model.to(device), device, "fp32", 4, {})(rows)
+    for one, other in zip(found, expected, strict=True):
+        assert numbers(one) == pytest.approx(numbers(other), rel=1e-3, abs=1e-4)
+
+
+@contextlib.contextmanager
+def no_waiting(device: torch.device) -> Iterator[None]:
+    """Within the block, waiting for a GPU is an error."""
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    yield
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_results_are_copied_once_all_batches_are_running(
+    device: torch.device, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a CRF, whose best paths are found on the CPU. Results of a CPU need no copy, and are used one by one."""
+    case = Case("even", BY_ID["ner-crf"].options, {"tokens": TOKENS[:1] * 8, "tags": TAGS[:1] * 8})
+    task, done = case.task(tiny_encoder), list[str]()
+    model: Any = task.model(encoder(tiny_encoder))
+    run, on_cpu = Runner.run, running.on_cpu
+
+    def watched(self: Runner, arrays: Any) -> Any:
+        done.append("run")
+        with no_waiting(device):
+            return run(self, arrays)
+
+    def copied(result: Any) -> Any:
+        done.append("copied")
+        return on_cpu(result)
+
+    monkeypatch.setattr(Runner, "run", watched)
+    monkeypatch.setattr(running, "on_cpu", copied)
+    items = Runner(task, model.to(device), device, "fp32", 2)(task.encode(case.rows()))
+    assert len(items) == 8
+    assert done == (["run", "copied"] * 4 if device == CPU else ["run"] * 4 + ["copied"] * 4)
+
+
+KINDS = ("text-classification", "token-classification", "question-answering", "text-ranking")
+PLAIN = [case for case in CASES if case.options["name"] in KINDS and "method" not in case.options]
+
+
+@pytest.mark.parametrize("case", PLAIN, ids=[case.id for case in PLAIN])
+def test_a_batch_without_padding_is_run_without_a_look_at_its_numbers(case: Case, tiny_encoder: Path) -> None:
+    """On the device `meta`, whose tensors have none: any copy, and any decision by a number, is an error."""
+    task = case.task(tiny_encoder)
+    model: Any = task.model(encoder(tiny_encoder)).eval()
+    features = task.encode(case.rows())
+    arrays = pad(task.examples(features, [0, 0]), fills(task.tokenizer, task.padding))
+    with torch.inference_mode():
+        reduced = Runner(task, model.to("meta"), torch.device("meta"), "fp32", 2).run(arrays)
+    assert all(values.is_meta for values in reduced.values())
