@@ -1,10 +1,14 @@
-"""The rank of this process among those that torchrun or accelerate started."""
+"""The rank of this process among those that torchrun or accelerate started; the part of a file that a job reads."""
 
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
 
-from bertkit.errors import Problem, UserError
+from bertkit.errors import DataError, Problem, UserError
+from bertkit.text import counted
 
 
 def world() -> int:
@@ -28,3 +32,37 @@ def _number(name: str, alone: int) -> int:
     except ValueError as error:
         fix = f"Start several processes with torchrun, or unset {name}."
         raise UserError(Problem(name, f"{os.environ[name]!r} is not a whole number", fix)) from error
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of `count` contiguous parts of the rows of a file, by its number from 1: what a job of an array reads."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str | None) -> Shard | None:
+        """The shard that `--shard i/n` names; None without it. Raises UserError."""
+        if text is None:
+            return None
+        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+        made = cls(*map(int, match.groups())) if match else cls(0, 0)
+        if not 1 <= made.number <= made.count:
+            what = "not a part: i/n is expected, with i from 1 to n"
+            raise UserError(Problem(f"--shard {text}", what, "For example, --shard 1/4 to --shard 4/4."))
+        return made
+
+    def rows(self, file: str | Path, rows: int, chunk: int = 1) -> range:
+        """The rows of this part of a file, from 0: whole chunks, about as many in each part.
+
+        rows: how many the file has. chunk: rows answered together. Raises DataError for more parts than chunks.
+        """
+        chunks = -(-rows // chunk)
+        if chunks < self.count:
+            what = f"{file} has {counted(rows, 'row')}"
+            what += f" in {counted(chunks, 'chunk')} of up to {chunk:,}, which are not divided" if chunk > 1 else ""
+            fix = f"Use at most {counted(chunks, 'shard')}."
+            raise DataError(Problem(f"--shard {self.number}/{self.count}", what, fix))
+        start, end = (chunks * part // self.count * chunk for part in (self.number - 1, self.number))
+        return range(start, min(end, rows))

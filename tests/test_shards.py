@@ -16,9 +16,9 @@ from sharded import SETTINGS
 from transformers import set_seed
 
 from bertkit.cli.main import main
-from bertkit.data.shards import Shard
 from bertkit.errors import DataError
 from bertkit.inference import embed, features, vector_cache
+from bertkit.processes import Shard
 from bertkit.tasks import TASKS
 from bertkit.training.seed import save
 
@@ -110,7 +110,7 @@ def commands(models: Path, rows: Path, out: Path) -> Iterator[list[str]]:
     yield ["explain", str(models / "single-label"), "--input", str(rows), "--output", f"{out}/made.html"]
 
 
-@pytest.mark.parametrize("shard", ["0/4", "5/4", "a/b", "1/0", "1", "1/2/3", "-1/4", "1.5/4", ""])
+@pytest.mark.parametrize("shard", ["0/4", "5/4", "a/b", "1/0", "1", "1/2/3", "-1/4", "1.5/4", "", f"1/1{0:05000}"])
 def test_a_shard_that_is_none_is_refused(shard: str, models: Path, rows: Path, tmp_path: Path, capsys: Any) -> None:
     for command in commands(models, rows, tmp_path / "out"):
         assert main([*command, f"--shard={shard}"]) == 2

@@ -25,9 +25,9 @@ from bertkit.cli.shared import (
     on_all_processes,
     path,
 )  # fmt: skip
-from bertkit.data.shards import Shard
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.inference.workers import Workers
+from bertkit.processes import Shard
 
 
 @command(

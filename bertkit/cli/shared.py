@@ -96,7 +96,7 @@ COLUMN = argument("--column", "the column of texts", default="text", metavar="NA
 COLUMNS = argument("--column", "column of the input to read as text", action="append", default=[], metavar="text=NAME")
 LAYOUT = argument("rest", "how the file is written, e.g. data.delimiter=';'", nargs="*", metavar="data.KEY=VALUE")
 SHARD = argument(
-    "--shard", "with --input: only part i of n parts of the rows, which are written in order", metavar="i/n"
+    "--shard", "with --input: the i-th of n parts of the rows; concatenated, they are the whole", metavar="i/n"
 )
 JSON = flag("--json", "print JSON", dest="as_json")
 DECISIONS = (

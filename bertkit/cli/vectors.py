@@ -25,9 +25,9 @@ from bertkit.cli.shared import (
     path,
 )
 from bertkit.cli.shell import converse
-from bertkit.data.shards import Shard
 from bertkit.errors import Problem, UserError
 from bertkit.inference.workers import Workers
+from bertkit.processes import Shard
 from bertkit.text import counted, part_of
 
 

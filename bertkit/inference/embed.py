@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertkit.data.readers import TextRow, read_texts
-from bertkit.data.shards import Shard
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.vector_cache import CHUNK, Vectors
 from bertkit.inference.workers import ALONE, Workers
+from bertkit.processes import Shard
 from bertkit.recipe.recipe import parse_layout
 from bertkit.sections import DataSpec
 from bertkit.text import first_line

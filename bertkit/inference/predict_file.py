@@ -17,13 +17,13 @@ from bertkit.data.excel import write_sheet
 from bertkit.data.loading import ANSWER, LEFT_OUT
 from bertkit.data.readers import FORMATS, TABLES, read_rows, read_stream, suffix_of, text_a_row, written_like
 from bertkit.data.schema import Answer
-from bertkit.data.shards import Shard
 from bertkit.errors import DataError, Problem
 from bertkit.files import require_suffix, written_aside
 from bertkit.inference.display import flat
 from bertkit.inference.multitask import MultiTaskPredictor
 from bertkit.inference.output_formats import Pairs, Writer, write_jsonl
 from bertkit.inference.predictor import Predictor
+from bertkit.processes import Shard
 from bertkit.recipe.multitask import load_any
 from bertkit.recipe.recipe import LAYOUT, Recipe, parse_layout
 from bertkit.sections import DataSpec
