@@ -20,13 +20,13 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, TrainerCallback
 
 from bertkit.cli.main import main
-from bertkit.errors import RecipeError, UserError
+from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256
 from bertkit.recipe.recipe import Recipe
 from bertkit.run import Run
 from bertkit.training.checkpoint import checkpoints
 from bertkit.training.train import train
-from bertkit.training.used_embeddings import UsedRows
+from bertkit.training.used_embeddings import UsedRows, used_rows
 
 Weights = dict[str, torch.Tensor]
 USED = ("training.used_embeddings=true", "training.weight_decay=0.3", "training.bf16=false")
@@ -318,6 +318,17 @@ def test_the_checkpoint_decides(first: str, then: str, tiny_encoder_with_dropout
     run = killed(recipe, tmp_path / "killed")
     train(recipe.with_(f"training.used_embeddings={then}"), run.folder, resume=True, changed=True)
     assert last(run) == last(train(recipe, tmp_path / "whole"))
+
+
+def test_what_needs_all_rows_cannot_continue(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, tiny_encoder_with_dropout)
+    run = killed(recipe, tmp_path / "killed")
+    for other in ("training.neftune_noise_alpha=5", "training.optim=sgd", "freeze={embeddings: true}"):
+        changed = recipe.with_("~training.used_embeddings", other)
+        with pytest.raises(ModelError, match="the checkpoint is of another optimizer, or of other trained weights"):
+            train(changed, run.folder, resume=True, changed=True)
+    with pytest.raises(ModelError, match="the checkpoint is of another optimizer, or of other trained weights"):
+        used_rows(None, arguments(tmp_path, 2, 2), True, [], str(newest(run)))
 
 
 def test_several_tasks(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ WORTHWHILE = 1_000_000  # bytes
 
 
 class OtherRows(NamedTuple):
-    """A tuple, so that torch does not take them for a part of the module, which DDP would send to all processes."""
+    """Of the word embedding. A tuple, so that they are no parameters of the module, which DDP would send around."""
 
-    table: nn.Embedding  # the whole one, with the weights from before the training
+    whole: nn.Embedding  # the whole one, with the weights from before the training
     decay: nn.Parameter  # (), fp64: the factor that weight decay has left of them
 
 
@@ -43,7 +43,7 @@ class UsedRows(nn.Embedding):
     """
 
     def __init__(self, whole: nn.Embedding, ids: Tensor, decay: float = 1.0) -> None:
-        """ids: of these tokens, `(rows,)`, in any order. decay: of the other rows so far."""
+        """ids: of these tokens, `(rows,)`, in any order. decay: see `OtherRows`."""
         table = whole.weight.detach()
         ids, places = ids.to(table.device), torch.full((len(table),), -1, device=table.device)
         places[ids] = torch.arange(len(ids), device=table.device)
@@ -53,7 +53,7 @@ class UsedRows(nn.Embedding):
         self.others = OtherRows(whole, nn.Parameter(torch.tensor(decay, dtype=torch.float64), requires_grad=False))
 
     def forward(self, input: Tensor) -> Tensor:
-        """As of nn.Embedding. Raises UserError in training where a token has no row here."""
+        """The tokens' vectors, `(…, width)`. Raises UserError in training where a token has no row here."""
         places = self.places.index_select(0, input.reshape(-1)).view(input.shape)
         absent = places < 0
         if self.training:
@@ -63,12 +63,12 @@ class UsedRows(nn.Embedding):
                 raise UserError(Problem("training.used_embeddings", what, fix))
             return embedding(places, self.weight, self.padding_idx)
         vectors = embedding(places.clamp(min=0), self.weight)
-        vectors[absent] = self.others.table.weight.detach()[input[absent]] * self.others.decay
+        vectors[absent] = self.others.whole.weight.detach()[input[absent]] * self.others.decay
         return vectors
 
     def table(self) -> Tensor:
         """A copy of the whole table as it is now, `(tokens, width)`."""
-        whole = self.others.table.weight.detach() * self.others.decay
+        whole = self.others.whole.weight.detach() * self.others.decay
         return whole.index_copy_(0, self.ids, self.weight.detach())
 
     def shrink(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -78,18 +78,18 @@ class UsedRows(nn.Embedding):
             self.others.decay.mul_(1 - own["lr"] * own["weight_decay"])
 
     def extended(self, rows: Tensor, decay: Tensor | float) -> Tensor:
-        """Rows from a checkpoint, with those of the tokens that only today's data have: the untrained ones x decay."""
-        added = self.others.table.weight.detach()[self.ids[len(rows) :]]
+        """Rows from a checkpoint, then the untrained ones x decay, of tokens that the data have only now."""
+        added = self.others.whole.weight.detach()[self.ids[len(rows) :]]
         return torch.cat([rows, added.to(rows.device) * decay])
 
     def extend(self, optimizer: Any) -> None:
-        """Moments of zero in an optimizer from a checkpoint, for the rows that it has not trained."""
+        """Add moments of zero to the state from a checkpoint, for the rows that were not trained in it."""
         state = optimizer.state[self.weight]
         state |= {name: self.extended(rows, 0.0) for name, rows in state.items() if rows.ndim}
 
     def restore(self, model: Any) -> None:
         """Put the whole embedding, with all that was learned, back into the model."""
-        whole = self.others.table
+        whole = self.others.whole
         whole.weight.detach().mul_(self.others.decay).index_copy_(0, self.ids, self.weight.detach())
         _replace(model, self, whole)
 
@@ -103,7 +103,7 @@ class UsedRows(nn.Embedding):
         super()._load_from_state_dict({**state_dict, name: table[self.ids.to(table.device)]}, prefix, *rest)
         table = table.to(self.weight.device)
         if not torch.equal(self.table(), table):  # a run that was begun with other weights
-            self.others.table.weight.detach().copy_(table / self.others.decay)
+            self.others.whole.weight.detach().copy_(table / self.others.decay)
 
 
 def _replace(model: nn.Module, old: nn.Embedding, new: nn.Embedding) -> None:
@@ -120,10 +120,6 @@ def word_embedding(model: Any, args: Arguments, sharded: bool) -> nn.Embedding:
 
     Raises ValueError with the reason where the result would differ from training the whole table.
     """
-    try:
-        found = model.get_input_embeddings()
-    except NotImplementedError:
-        found = None
     if sharded:
         raise ValueError("FSDP and DeepSpeed divide the word embedding between processes")
     if args.n_gpu > 1:
@@ -134,6 +130,10 @@ def word_embedding(model: Any, args: Arguments, sharded: bool) -> nn.Embedding:
         raise ValueError("fp16 leaves out updates, and with them weight decay")
     if args.neftune_noise_alpha is not None:
         raise ValueError("neftune_noise_alpha changes the word embedding itself")
+    try:
+        found = model.get_input_embeddings()
+    except NotImplementedError:
+        found = None
     if type(found) is not nn.Embedding or found.max_norm or found.scale_grad_by_freq or found.sparse:
         raise ValueError("the model has no word embedding, or an unusual one")
     if not found.weight.requires_grad:
