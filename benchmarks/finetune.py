@@ -85,22 +85,26 @@ def setting(file: Path, rows: int) -> Setting:
     read = sources.load(
         DataSpec(source=str(file), limit=rows, **READ[file.suffix]), kind.schema, partial(kind.refine, options)
     ).rows["train"]
-    tokenizer = load_tokenizer(encoder.folder)
-    task = prepare(kind, options, tokenizer, LONGEST.get(file.suffix, 128), read, [])
-    features = task.features(read)
+    task = prepare(kind, options, load_tokenizer(encoder.folder), LONGEST.get(file.suffix, 128), read, [])
+    return of_task(encoder, task, read)
+
+
+def of_task(encoder: Encoder, task: Any, rows: Dataset, multiple: int | None = None) -> Setting:
+    """multiple: of tokens, to which stock Trainer's batches are padded."""
+    tokenizer, features = task.tokenizer, task.features(rows)
     inputs = features.select_columns([n for n in tokenizer.model_input_names if n in features.column_names])
-    if kind.name == "text-classification":
+    collator: Any = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple)
+    if task.name == "text-classification":
         model, size = AutoModelForSequenceClassification, {"num_labels": 2}
-        plain, collator = inputs.add_column("labels", features["labels"][:]), DataCollatorWithPadding(tokenizer)
-    elif kind.name == "token-classification":
-        model, size = AutoModelForTokenClassification, {"num_labels": len(task.tags)}  # type: ignore[attr-defined]
+        plain = inputs.add_column("labels", features["labels"][:])
+    elif task.name == "token-classification":
+        model, size = AutoModelForTokenClassification, {"num_labels": len(task.tags)}
         plain = inputs.add_column("labels", [at_first_pieces(feature) for feature in features])
-        collator = DataCollatorForTokenClassification(tokenizer)
+        collator = DataCollatorForTokenClassification(tokenizer, pad_to_multiple_of=multiple)
     else:
         model, size = AutoModelForQuestionAnswering, {}
         starts, ends = zip(*features["labels"][:], strict=True)
         plain = inputs.add_column("start_positions", list(starts)).add_column("end_positions", list(ends))
-        collator = DataCollatorWithPadding(tokenizer)
     made = partial(model.from_pretrained, encoder.folder, dtype=torch.float32, **size)
     return Setting(encoder, task, features, plain, made, collator)
 
@@ -118,13 +122,12 @@ def arguments(batch: int, fast: bool, **more: Any) -> Arguments:
     return Arguments(
         output_dir=tempfile.mkdtemp(),
         per_device_train_batch_size=batch,
-        num_train_epochs=1,
         save_strategy="no",
         logging_steps=10_000,
         disable_tqdm=True,
         use_cpu=device.type == "cpu",
         bf16=fast and best_precision(device) == "bf16",
-        **more,
+        **{"num_train_epochs": 1, **more},
     )
 
 

@@ -38,9 +38,9 @@ Contestant = Callable[[Sequence[Any]], list[Any]]  # rows -> what answers are co
 SIZES = (8, 16, 32, 64)
 
 
-def classified(folder: Path, limit: int, size: int) -> Contestant:
+def classified(folder: Path, limit: int, size: int, **how: Any) -> Contestant:
     """The label of each text."""
-    pipe = pipeline("text-classification", model=str(folder))
+    pipe = pipeline("text-classification", model=str(folder), **how)
 
     def answer(rows: Sequence[Any]) -> list[Any]:
         told = pipe([row["text"] for row in rows], batch_size=size, truncation=True, max_length=limit)
@@ -49,9 +49,9 @@ def classified(folder: Path, limit: int, size: int) -> Contestant:
     return answer
 
 
-def tagged(folder: Path, limit: int, size: int) -> Contestant:
+def tagged(folder: Path, limit: int, size: int, **how: Any) -> Contestant:
     """The tag of each word, which is that of its first word piece."""
-    pipe = pipeline("token-classification", model=str(folder))
+    pipe = pipeline("token-classification", model=str(folder), **how)
 
     def answer(rows: Sequence[Any]) -> list[Any]:
         told = pipe([" ".join(row["tokens"]) for row in rows], batch_size=size)
@@ -77,10 +77,10 @@ def sound(tags: Any) -> bool:
     return all(tag[:2] != "I-" or last[1:] == tag[1:] for last, tag in zip(before, tags, strict=False))
 
 
-def asked(folder: Path, limit: int, size: int, options: Any) -> Contestant:
+def asked(folder: Path, limit: int, size: int, options: Any, **how: Any) -> Contestant:
     """The text of each answer: the best span of a context, over windows of it that go to the model `size` at a time."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForQuestionAnswering.from_pretrained(folder).to(best_device()).eval()
+    model = AutoModelForQuestionAnswering.from_pretrained(folder, **how).to(best_device()).eval()
 
     def answer(rows: Sequence[Any]) -> list[Any]:
         best: list[tuple[float, str]] = [(float("-inf"), "")] * len(rows)
@@ -135,9 +135,9 @@ def sorted_by_length(contestant: Contestant) -> Contestant:
     """The contestant, given its rows longest first; the answers are back in the rows' order."""
 
     def length(row: Any) -> int:
-        return sum(len(row[name]) for name in ("text", "question", "context") if name in row) or sum(
-            map(len, row.get("tokens", []))
-        )
+        return sum(
+            len(row[name]) for name in ("text", "text_a", "text_b", "question", "context") if name in row
+        ) or sum(map(len, row.get("tokens", [])))
 
     def answer(rows: Sequence[Any]) -> list[Any]:
         order = sorted(range(len(rows)), key=lambda index: -length(rows[index]))

@@ -16,7 +16,7 @@ from test_pretraining_data import made_documents, vocabulary
 from test_resume import killed, last
 from transformers import BertTokenizer
 
-from bertkit.encoding.padding import Collator
+from bertkit.encoding.padding import Collator, mask_of
 from bertkit.errors import RecipeError
 from bertkit.models.bert.drawing import Drawing
 from bertkit.models.bert.pretraining_data import encode_documents
@@ -124,7 +124,7 @@ def test_a_training_follows_both_schedules(tiny_encoder: Path, tmp_path: Path, m
 
     def loss(self: Any, outputs: Any, batch: Any, smoothing: float = 0.0, real: Any = Pretraining.loss) -> Any:
         widths.append(batch["input_ids"].shape[1])
-        shares.append(float((batch["labels"] != -100).sum() / (batch["attention_mask"].sum() - 2 * len(batch["row"]))))
+        shares.append(float((batch["labels"] != -100).sum() / (mask_of(batch).sum() - 2 * len(batch["row"]))))
         return real(self, outputs, batch, smoothing)
 
     monkeypatch.setattr(Pretraining, "loss", loss)

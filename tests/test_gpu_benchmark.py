@@ -1,0 +1,139 @@
+"""benchmarks/gpu.py: the whole program with a tiny encoder on any machine, and the numbers that it computes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
+
+from bertkit.files import read_json
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A name -> the program of that name in benchmarks/, which import each other."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+    def imported(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    return imported
+
+
+def test_the_whole_program(tmp_path: Path) -> None:
+    """One encoder that can be measured, and one that there is not."""
+    output = tmp_path / "gpu"
+    path = os.pathsep.join([str(BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")])
+    options = ["--tiny", "--encoders", "tiny", "no/such", "--peak-tflops", "0.5", "--output", str(output)]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "gpu.py"), *options],
+        env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = read_json(output.with_suffix(".json"))
+    assert "skipped" in found["tests"]
+    assert "failed" not in found["tests"]
+    assert (found["about"]["device"], found["about"]["peak_tflops"]) == ("cpu", 0.5)
+    cells = found["cells"]
+    assert [cell["encoder"] for cell in cells] == ["tiny"] * 4 + ["no/such"] * 4
+    for cell in cells[:4]:
+        assert "failed" not in cell, cell
+        assert cell["weights"] == "random"
+        for what in ("train", "predict"):
+            for name in ("bertkit", "stock"):
+                told = cell[what][name]
+                assert len(told["seconds"]) == 1
+                assert told["rows_per_second"] > 0
+                assert told["tokens_per_second"] > 4 * told["rows_per_second"]
+                assert 0 < told["mfu"] < 1
+                assert told["peak_bytes"] is None
+            ours, theirs = cell[what]["bertkit"], cell[what]["stock"]  # of the same rows
+            assert ours["mfu"] / theirs["mfu"] == pytest.approx(ours["rows_per_second"] / theirs["rows_per_second"])
+    for cell in cells[4:]:
+        assert "no/such" in cell["failed"]
+    table = [line for line in output.with_suffix(".md").read_text().splitlines() if line.startswith("|")]
+    assert len(table) == 2 + 4 * 2 + 4
+    assert len({line.count("|") for line in table}) == 1
+    assert sum("failed: " in line for line in table) == 4
+
+
+def test_a_cell_that_takes_too_long_is_ended(module: Any, tmp_path: Path) -> None:
+    gpu = module("gpu")
+    assert gpu.run("tiny", gpu.TASKS[0], tmp_path, 0.0, True, None) == {"failed": "not finished after 0 s"}
+
+
+def test_flops_are_those_that_torch_counts(module: Any) -> None:
+    """Of the encoder alone, in attention by the formula; backwards twice as many as forwards."""
+    sizes: dict[str, Any] = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
+    config = BertConfig(vocab_size=50, hidden_size=24, **sizes, attn_implementation="eager")
+    model, flops = BertModel(config, add_pooling_layer=False), module("gpu_cell").flops
+    lengths = np.array([[7, 3], [12, 5]])
+    for train in (False, True):
+        counter = FlopCounterMode(display=False)
+        with counter:
+            for length in lengths.flatten().tolist():
+                states = model(torch.arange(length)[None]).last_hidden_state
+                if train:
+                    states.sum().backward()
+        assert flops(model, lengths, train=train) == counter.get_total_flops()
+
+
+def test_flops_of_local_attention(module: Any) -> None:
+    """Of a text longer than the window, each token of a local layer sees the window; the first layer sees all."""
+    sizes: dict[str, Any] = {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40}
+    ids = {f"{role}_token_id": 0 for role in ("pad", "cls", "sep", "bos", "eos")}
+    model = ModernBertModel(ModernBertConfig(vocab_size=50, hidden_size=24, local_attention=8, **sizes, **ids))
+    flops = module("gpu_cell").flops
+    short, long = (flops(model, np.array([[length]]), train=False) for length in (8, 16))
+    assert long == 2 * short + 4 * 24 * 16 * 8
+    assert short == 2 * 8 * 3 * (24 * 72 + 24 * 24 + 24 * 80 + 40 * 24) + 3 * 4 * 24 * 8 * 8
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [
+        ("NVIDIA H200", 989.5),
+        ("NVIDIA H100 80GB HBM3", 989.5),
+        ("NVIDIA H100 PCIe", 756.5),
+        ("NVIDIA H100 NVL", 835.5),
+        ("NVIDIA A100-SXM4-40GB", 312.0),
+        ("NVIDIA L40S", 362.0),
+        ("NVIDIA L4", 121.0),
+        ("NVIDIA A10G", None),
+        ("cpu", None),
+    ],
+)
+def test_the_peak_of_a_device(device: str, peak: float | None, module: Any) -> None:
+    assert module("gpu").peak_of(device) == peak
+
+
+def test_rows_have_the_lengths_that_are_stated(module: Any) -> None:
+    rows = module("gpu_rows")
+    words = [f"w{number}" for number in range(100)]
+    for task, (median, _, most) in rows.LENGTHS.items():
+        drawn = rows.drawn(task, words, 400)
+        texts = [
+            row.get("tokens") or row[next(n for n in ("context", "text_a", "text") if n in row)].split()
+            for row in drawn
+        ]
+        lengths = [len(text) for text in texts]
+        assert np.median(lengths) == pytest.approx(median, rel=0.1)
+        assert max(lengths) <= most
+    for row in rows.drawn("question-answering", words, 50):
+        (text,), (start,) = row["answers"]["text"], row["answers"]["answer_start"]
+        assert row["context"][start:].split(" ")[0] == text
