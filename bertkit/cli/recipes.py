@@ -81,8 +81,8 @@ def check(recipe: str, rest: list[str]) -> None:
         print(f"{name}: {task.name}: {task.describe()}" if name else f"{task.name}: {task.describe()}")
         print(f"first row as the model reads it: {task.tokenizer.decode(first)}")
     if embedding := job.embedding:
-        read = [(each.task, each.features) for each in jobs.values()]
-        print(summary(embedding, read, loaded.training.get("used_embeddings")))
+        features_by_task = [(each.task, each.features) for each in jobs.values()]
+        print(summary(embedding, features_by_task, loaded.training.get("used_embeddings")))
     divided = loaded.folds if isinstance(loaded, Recipe) else None
     ready = f" {len(loaded.seeds) + divided} times: {divided} folds, and on all rows" if divided else ""
     if budget := loaded.training.get("budget"):

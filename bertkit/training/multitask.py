@@ -130,7 +130,7 @@ class MultiTaskTrainer(StepTrainer):
         self.examples = MixedExamples(self.jobs.tasks, features, self.batches)
         return self.loader(self.examples, MixedCollator(self.jobs.tasks))
 
-    def read(self) -> Sequence[tuple[Task, Dataset]]:
+    def features_by_task(self) -> Sequence[tuple[Task, Dataset]]:
         return [(job.task, job.features) for job in self.jobs.by_task.values()]
 
     def located(self, indices: Sequence[int]) -> Sequence[str]:

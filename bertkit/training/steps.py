@@ -117,8 +117,8 @@ class StepTrainer(CheckpointTrainer, ABC):
     bound_memory: Callable[[], None]  # while it trains
 
     @abstractmethod
-    def read(self) -> Sequence[tuple[Task, Dataset]]:
-        """The tasks that are trained, each with its features."""
+    def features_by_task(self) -> Sequence[tuple[Task, Dataset]]:
+        """Each task, and its training features."""
 
     @abstractmethod
     def located(self, indices: Sequence[int]) -> Sequence[str]:
@@ -225,7 +225,7 @@ class StepTrainer(CheckpointTrainer, ABC):
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> Any:
-        self.used = used_rows(self.model, self.args, self._sharded, self.read(), resume_from_checkpoint)
+        self.used = used_rows(self.model, self.args, self._sharded, self.features_by_task(), resume_from_checkpoint)
         before = Path(resume_from_checkpoint or "") / CLOCK
         self.clock.start(read_json(before)["seconds"] if resume_from_checkpoint and before.is_file() else 0.0)
         gc.freeze()  # accelerate collects garbage first, and would scan everything imported

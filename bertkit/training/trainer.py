@@ -81,7 +81,7 @@ class TaskTrainer(StepTrainer):
             Collator.of(self.task.tokenizer, self.task.padding),
         )
 
-    def read(self) -> Sequence[tuple[Task, Dataset]]:
+    def features_by_task(self) -> Sequence[tuple[Task, Dataset]]:
         return [(self.task, self.features)]
 
     def located(self, indices: Sequence[int]) -> Sequence[str]:

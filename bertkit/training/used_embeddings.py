@@ -143,10 +143,10 @@ def word_embedding(model: Any, args: Arguments, sharded: bool) -> nn.Embedding:
     return found
 
 
-def token_ids(read: Iterable[tuple[Task, Dataset]], rows: int) -> Tensor:
+def token_ids(features_by_task: Iterable[tuple[Task, Dataset]], rows: int) -> Tensor:
     """The ids below `rows` of the tokens that these tasks' features have, of special tokens and padding, `(ids,)`."""
     found: set[int] = set()
-    for task, features in read:
+    for task, features in features_by_task:
         found |= {*task.tokenizer.all_special_ids, fills(task.tokenizer, {})["input_ids"]}
         columns = features.select_columns(["input_ids"]).with_format("arrow")
         for part in columns.iter(FEATURES_AT_A_TIME):
@@ -169,7 +169,7 @@ def pays(shape: tuple[int, ...], used: int, asked: bool | None) -> bool:
 
 
 def used_rows(
-    model: Any, args: Arguments, sharded: bool, read: Iterable[tuple[Task, Dataset]], checkpoint: str | None
+    model: Any, args: Arguments, sharded: bool, features_by_task: Iterable[tuple[Task, Dataset]], checkpoint: str | None
 ) -> UsedRows | None:
     """The rows that are trained, now in the model's word embedding's place; None where all rows are.
 
@@ -184,7 +184,7 @@ def used_rows(
         if checkpoint:
             raise other_optimizer(Path(checkpoint)) from reason
         return None
-    ids, decay = token_ids(read, whole.num_embeddings), 1.0
+    ids, decay = token_ids(features_by_task, whole.num_embeddings), 1.0
     if whole.padding_idx is not None and whole.padding_idx not in ids:
         ids = torch.cat([ids, torch.tensor([whole.padding_idx])])
     if checkpoint:
@@ -198,9 +198,9 @@ def used_rows(
     return rows
 
 
-def summary(shape: tuple[int, int], read: Iterable[tuple[Task, Dataset]], asked: bool | None) -> str:
+def summary(shape: tuple[int, int], features_by_task: Iterable[tuple[Task, Dataset]], asked: bool | None) -> str:
     """How many tokens of a word embedding are used, and the memory that this saves. shape: of its table."""
-    used = len(token_ids(read, shape[0]))
+    used = len(token_ids(features_by_task, shape[0]))
     found, saves = f"word embedding: {used:,} of {shape[0]:,} tokens are used", saved(shape, used) / 1e6
     if not pays(shape, used, asked):
         return f"{found}, and all are trained"
