@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bertkit.audits.audit import audit
     from bertkit.errors import DataError, ModelError, RecipeError, UserError
     from bertkit.evaluation.hf_metrics import as_evaluate_metric
+    from bertkit.inference.batch import batch
     from bertkit.inference.evaluate import evaluate
     from bertkit.inference.features import Features
     from bertkit.inference.multitask import load_tasks
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataError", "Features", "ModelError", "Predictor", "Recipe", "RecipeError", "Run",
-    "UserError", "as_evaluate_metric", "audit", "calibrate", "evaluate", "load", "load_recipe", "load_tasks", "train",
+    "UserError", "as_evaluate_metric", "audit", "batch", "calibrate", "evaluate", "load", "load_recipe", "load_tasks",
+    "train",
 ]  # fmt: skip
 
 _MODULES = {
     "audits.audit": "audit",
     "errors": "DataError ModelError RecipeError UserError",
     "evaluation.hf_metrics": "as_evaluate_metric",
+    "inference.batch": "batch",
     "inference.evaluate": "evaluate",
     "inference.features": "Features",
     "inference.multitask": "load_tasks",

@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from bertkit.files import MODEL_FILES, sha256, write_json, write_text
 
+_OF_A_MODEL = [*MODEL_FILES, "*.onnx"]
 _BIG = 1 << 20  # bytes from which on the sha256 of a file is cached
 _SETTLED = 2.0  # seconds after which another change gives a file another time
 
@@ -36,9 +37,9 @@ def model_key(folder: Path) -> dict[str, str]:
 
 
 def fingerprint(folder: Path) -> str:
-    """sha256 over the names and contents of a model's weights, configs and tokenizer, those of its modules included."""
+    """sha256 over the names and contents of a model's weights or graph, configs and tokenizer; its modules included."""
     paths = [*folder.glob("*"), *folder.glob("*/*")]
-    files = sorted(p for p in paths if p.is_file() and any(fnmatch(p.name, pattern) for pattern in MODEL_FILES))
+    files = sorted(p for p in paths if p.is_file() and any(fnmatch(p.name, pattern) for pattern in _OF_A_MODEL))
     parts = {str(file.relative_to(folder)): file_digest(file) for file in files}
     return sha256_of_json(parts)
 

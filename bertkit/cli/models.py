@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from bertkit import processes
 from bertkit.cli.shared import (
     COLUMNS,
     DECISIONS,
+    ENGINE,
     JSON,
     REVISION,
     ROWS,
@@ -20,6 +23,7 @@ from bertkit.cli.shared import (
     SHARD,
     TASK,
     argument,
+    cluster,
     column_names,
     command,
     on_all_processes,
@@ -83,8 +87,12 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     RUN,
     argument("rest", "texts, with --context questions; or with --input data.KEY=VALUE", nargs="*", metavar="TEXT"),
     path("--context", "the text that the questions are about"),
-    argument("--input", f"{ROWS}; - reads jsonl from stdin", metavar="FILE"),
-    path("--output", ".jsonl, .csv or .xlsx; with --format .jsonl, .conll, .json or .tsv; default: stdout"),
+    argument("--input", f"{ROWS}; - reads jsonl from stdin; with ray also a folder or 'FOLDER/*.csv'", metavar="FILE"),
+    path(
+        "--output",
+        ".jsonl, .csv or .xlsx; with --format .jsonl, .conll, .json or .tsv; default: stdout; "
+        "with ray a folder, or 'FOLDER/*.csv'",
+    ),
     COLUMNS,
     SHARD,
     argument("--format", "of entities, or of GLUE", choices=("entities", "conll", "label-studio", "glue")),
@@ -92,12 +100,13 @@ def calibrate(source: str, rest: list[str], data: Path | None, as_json: bool, **
     TASK,
     REVISION,
     JSON,
+    *ENGINE,
 )
 @on_all_processes
 def predict(
     source: str, rest: list[str], context: Path | None, input: str | None, output: Path | None, column: list[str],
     shard: str | None, format: str | None, task: str | None, revision: str | None, as_json: bool, workers: Workers,
-    **decisions: Any,
+    engine: str, address: str | None, ray_workers: int | None, **decisions: Any,
 ) -> None:  # fmt: skip
     if not (rest or input) or (input and any(not text.startswith("data.") for text in rest)):
         raise UserError("predict needs texts, or --input FILE", "bertkit predict RUN 'some text'")
@@ -106,6 +115,11 @@ def predict(
     if not input and (output or column or format or shard):
         raise UserError("--output, --column, --format and --shard work only with --input FILE")
     columns, part, several_processes = column_names(column), Shard.parse(shard), processes.world() > 1
+    given = cluster(engine, address, ray_workers, shard)
+    if engine == "ray":
+        loading = {"task": task, "revision": revision, "decisions": decisions}
+        options = {"columns": columns, "overrides": rest, "format": format, **loading}
+        return _predict_on_ray(source, input, output, options, given)
     if input == "-" and (part or several_processes):
         what = "stdin cannot be read " + ("twice, as --shard does" if part else "by several processes")
         raise UserError(Problem("--input -", what, "Name a file of rows."))
@@ -130,12 +144,49 @@ def predict(
         predictor = replace(loaded.with_decisions(**decisions), mapper=workers.mapper)
     if not input:
         return _predict_texts(predictor.reading(rest[0]) if several else predictor, source, rest, context, as_json)
+    count = _write_answers(predictor, source, columns, rest, format, input, output, part)
+    print(f"{count:,} rows" + (f" in {output}" if output else ""), file=sys.stderr)
+
+
+def _write_answers(
+    predictor: Any, source: str, columns: dict[str, str], overrides: list[str], format: str | None,
+    file: str | Path, output: Path | None, part: Shard | None = None,
+) -> int:  # fmt: skip
     from bertkit.inference.output_formats import writer_of
     from bertkit.inference.predict_file import predict_file
 
-    writer = writer_of(format, output, predictor, columns) if format else None
-    count = predict_file(predictor, source, input, output if processes.first() else None, columns, rest, writer, part)
-    print(f"{count:,} rows" + (f" in {output}" if output else ""), file=sys.stderr)
+    writer, out = (
+        writer_of(format, output, predictor, columns) if format else None,
+        output if processes.first() else None,
+    )
+    return predict_file(predictor, source, str(file), out, columns, overrides, writer, part)
+
+
+def _predict_on_ray(
+    source: str, files: str | None, output: Path | None, options: dict[str, Any], cluster: dict[str, Any]
+) -> None:
+    from bertkit.inference.output_formats import OUTPUT_FORMATS
+    from bertkit.inference.ray_engine import write_files
+
+    if files in (None, "-") or output is None:
+        raise UserError("--engine ray needs --input with files, and --output with a folder")
+    if options["format"] == "glue":
+        raise UserError("--format glue writes one file, named after its task", "Leave --engine ray out.")
+    suffixes = OUTPUT_FORMATS[options["format"]][0] if options["format"] else (".jsonl", ".csv", ".xlsx")
+    print(write_files(file_predictor, source, options, str(files), output, suffixes, **cluster), file=sys.stderr)
+
+
+def file_predictor(
+    source: str, *, columns: dict[str, str], overrides: list[str], format: str | None, task: str | None,
+    revision: str | None, decisions: dict[str, Any],
+) -> Callable[[Path, Path], int]:  # fmt: skip
+    """What writes the answers to a file's rows to another file, and returns how many. Arguments as of `predict`."""
+    from bertkit.inference.predict_file import require_independent, with_columns
+    from bertkit.inference.predictor import load
+
+    predictor = load(source, revision=revision, task=task).with_decisions(**decisions)
+    require_independent(with_columns(predictor, columns))
+    return partial(_write_answers, predictor, source, columns, overrides, format)
 
 
 def _has_tasks(folder: Path) -> bool:

@@ -77,6 +77,20 @@ def column_names(pairs: Sequence[str]) -> dict[str, str]:
     return names
 
 
+def cluster(engine: str, address: str | None, workers: int | None, shard: str | None) -> dict[str, Any]:
+    """The options of the Ray cluster; none where it is not used. Raises UserError."""
+    given = {name: value for name, value in {"address": address, "workers": workers}.items() if value is not None}
+    if engine == "local" and given:
+        raise UserError([Problem("", f"--{name} works only with --engine ray") for name in given])
+    if engine == "ray" and processes.world() > 1:
+        raise UserError("--engine ray starts processes of its own", "Run the command without torchrun.")
+    if engine == "ray" and shard:
+        raise UserError("--shard is for jobs without --engine ray, which divides by files")
+    if workers is not None and workers < 1:
+        raise UserError(Problem("--workers", f"{workers}, where a number from 1 on is expected"))
+    return given
+
+
 def files_and_overrides(words: Sequence[str]) -> tuple[list[Path], list[str]]:
     """Files, and the `data.KEY=VALUE` among them."""
     overrides = [word for word in words if word.lstrip("~").startswith("data.") and "=" in word]
@@ -99,6 +113,17 @@ SHARD = argument(
     "--shard", "with --input: the i-th of n parts of the rows; concatenated, they are the whole", metavar="i/n"
 )
 JSON = flag("--json", "print JSON", dest="as_json")
+ENGINE = (
+    argument("--engine", "ray: models in the workers of a Ray cluster", choices=("local", "ray"), default="local"),
+    argument("--address", "with ray: the cluster's; default: RAY_ADDRESS, or this machine", metavar="HOST:PORT"),
+    argument(
+        "--workers",
+        "with ray: how many; default: one per GPU, or else per core",
+        dest="ray_workers",
+        type=int,
+        metavar="N",
+    ),
+)
 DECISIONS = (
     argument("--threshold", "in place of the fitted one; for single labels, unsure below it", type=float, metavar="X"),
     argument("--coverage", "sets that have the right label or answer with this probability", type=float, metavar="X"),

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bertkit.cli.shared import (
     COLUMN,
     COLUMNS,
+    ENGINE,
     JSON,
     LAYOUT,
     MODEL,
     ROWS,
     SHARD,
     argument,
+    cluster,
     column_names,
     command,
     files_and_overrides,
@@ -26,48 +30,66 @@ from bertkit.cli.shared import (
 )
 from bertkit.cli.shell import converse
 from bertkit.errors import Problem, UserError
-from bertkit.inference.workers import Workers
+from bertkit.inference.workers import ALONE, Workers
 from bertkit.processes import Shard
 from bertkit.text import counted, part_of
+
+TABLES_OF_TEXTS = "csv, tsv, xlsx, json, jsonl, parquet, arrow, or txt with one text per line"
+VECTOR_FILES = (".parquet", ".npy")
 
 
 @command(
     "embed the texts of a file, as parquet or npy",
     MODEL,
     LAYOUT,
-    path("--input", "csv, tsv, xlsx, json, jsonl, parquet, arrow, or txt with one text per line", required=True),
-    path("--output", ".parquet or .npy", required=True),
+    path("--input", f"{TABLES_OF_TEXTS}; with ray also a folder or 'FOLDER/*.csv'", required=True),
+    path("--output", ".parquet or .npy; with ray a folder, or 'FOLDER/*.npy'", required=True),
     COLUMN,
     SHARD,
     argument("--side", "which prefix to prepend", choices=("text", "query", "document"), default="text"),
     argument("--layers", "hidden layers instead of the model's own vector", type=int, nargs="+", metavar="N"),
     argument("--combine", "how to combine several --layers", choices=("concat", "sum", "mean"), default="concat"),
     argument("--pool", "how to pool --layers over tokens", choices=("mean", "cls", "max"), default="mean"),
+    *ENGINE,
 )
 @on_all_processes
 def embed(
-    source: str, rest: list[str], input: Path, output: Path, column: str, shard: str | None, side: str,
-    layers: list[int] | None, workers: Workers, **pooling: Any,
+    source: str, rest: list[str], input: Path, output: Path, shard: str | None, workers: Workers, engine: str,
+    address: str | None, ray_workers: int | None, **options: Any,
 ) -> None:  # fmt: skip
-    options: dict[str, Any] = {"column": column, "overrides": rest, "shard": Shard.parse(shard)}
-    from bertkit.inference.embed import embed_features, embed_file
+    options["overrides"], part = rest, Shard.parse(shard)
+    given = cluster(engine, address, ray_workers, shard)
+    if engine == "ray":
+        from bertkit.inference.ray_engine import write_files
 
+        print(write_files(file_embedder, source, options, str(input), output, VECTOR_FILES, **given), file=sys.stderr)
+        return
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        if layers:
-            from bertkit.inference.features import Features
-
-            features = Features(source, layers=tuple(layers), **pooling)
-            count = embed_features(features, input, output, workers=workers, **options)
-        else:
-            from bertkit.retrieval.models import cached_vectors
-
-            encode = cached_vectors(source, side, workers)
-            count = workers.lead(lambda: embed_file(encode, input, output, **options))
+        count = file_embedder(source, workers=workers, part=part, **options)(input, output)
     for warning in caught:
         print(f"warning: {warning.message}", file=sys.stderr)
     if count is not None:
         print(f"{count:,} vectors in {output}", file=sys.stderr)
+
+
+def file_embedder(
+    source: str, *, side: str, layers: list[int] | None, combine: Any, pool: Any, column: str, overrides: list[str],
+    workers: Workers = ALONE, part: Shard | None = None,
+) -> Callable[[Path, Path], int | None]:  # fmt: skip
+    """What writes the vectors of a file's texts to another file, and returns how many. Arguments as of `embed`."""
+    from bertkit.inference.embed import embed_features, embed_file
+
+    options: dict[str, Any] = {"column": column, "overrides": overrides, "shard": part}
+    if layers:
+        from bertkit.inference.features import Features
+
+        features = Features(source, layers=tuple(layers), combine=combine, pool=pool)
+        return partial(embed_features, features, workers=workers, **options)
+    from bertkit.retrieval.models import cached_vectors
+
+    encode = cached_vectors(source, side, workers)
+    return lambda file, output: workers.lead(lambda: embed_file(encode, file, output, **options))
 
 
 @command(

@@ -33,7 +33,7 @@ def is_frame(value: Any) -> bool:
 
 
 def frame_rows(frame: Any, names: Collection[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a frame, one at a time, with those of these columns that it has, or all if it has none of them.
+    """The rows of a frame or a dict of columns, one at a time, with those of these columns that it has, or with all.
 
     Missing values are None. Raises DataError where a column holds values of several types.
     """
@@ -44,8 +44,37 @@ def frame_rows(frame: Any, names: Collection[str]) -> Iterator[dict[str, Any]]:
 
 
 def column_names(frame: Any) -> list[str]:
-    """The names of a frame's columns."""
+    """The names of the columns of a frame, or of a dict of columns."""
+    if isinstance(frame, Mapping):
+        return list(frame)
     return list(frame.column_names if is_a(frame, "datasets.Dataset", "pyarrow.Table") else frame.columns)
+
+
+def with_added(given: Any, columns: Mapping[str, Any], count: int) -> Any:
+    """A dict of columns, DataFrame or pyarrow.Table with further columns, lists or arrays `(rows, size)`.
+
+    count: how many of their values to take; the others only show the type of a column without rows.
+    """
+    import pyarrow as pa
+
+    arrays = {
+        name: pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+        if is_a(values, "numpy.ndarray")
+        else pa.array(values)
+        for name, values in columns.items()
+    }
+    added = pa.table(arrays).slice(0, count)
+    if is_a(given, "pyarrow.Table"):
+        for name in added.column_names:
+            given = given.append_column(name, added[name])
+        return given
+    if is_a(given, "polars.DataFrame"):
+        return given.hstack(sys.modules["polars"].from_arrow(added))
+    if is_a(given, "pandas.DataFrame"):
+        return given.assign(**{name: column.array for name, column in added.to_pandas().items()})
+    if any(is_a(values, "numpy.ndarray") for values in given.values()):
+        columns = {n: v if is_a(v, "numpy.ndarray") else added[n].to_numpy() for n, v in columns.items()}
+    return {**given, **{name: values[:count] for name, values in columns.items()}}
 
 
 def frame_like(given: Any, rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> Any:

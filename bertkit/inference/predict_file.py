@@ -130,6 +130,14 @@ def with_columns(predictor: AnyPredictor, columns: Mapping[str, str]) -> AnyPred
     return replace(predictor, tasks=changed) if isinstance(predictor, MultiTaskPredictor) else changed[""]
 
 
+def require_independent(predictor: Predictor) -> None:
+    """Raises DataError where the answer to a row depends on the other rows, which another process may have."""
+    if predictor.task.schema.together:
+        what = f"a model for {predictor.task.name} ranks the documents of all rows, which are not in one place here"
+        fix = "It can give vectors: bertkit embed, or batch(…, side='document')."
+        raise DataError(Problem("the model", what, fix))
+
+
 def layout_of(source: str, file: str, overrides: Sequence[str]) -> DataSpec:
     """How a file is written: as the data of the run, if they are of the same kind, and as these overrides say."""
     recipe = Path(source).expanduser() / "recipe.yaml"

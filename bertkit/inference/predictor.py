@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from operator import add
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -140,9 +140,7 @@ class Predictor:
             converted as a whole.
         """
         if is_frame(rows):
-            read = {*self.task.schema.context}.union(*self.task.inputs)
-            mapped = chain.from_iterable(columns_of(self.columns.get(name, name)) for name in read)
-            return frame_rows(rows, {*read, *mapped})
+            return frame_rows(rows, self.reads)
         if isinstance(rows, str | Mapping):
             return iter([rows])
         if not isinstance(rows, Iterable):
@@ -157,11 +155,18 @@ class Predictor:
         row. Raises DataError as `stream` does.
         """
         answers = list(map(_cells, self.stream(rows)))
-        return frame_like(rows, answers, () if answers else _cells(next(self.stream([self._any_row(rows)]))))
+        any_row = self.any_row(column_names(rows) if is_frame(rows) else ())
+        return frame_like(rows, answers, () if answers else _cells(next(self.stream([any_row]))))
 
-    def _any_row(self, rows: Iterable[Row]) -> Row:
-        """A row that the model answers, with the inputs that a frame without rows has columns for."""
-        own, schema = {*column_names(rows)} if is_frame(rows) else set[str](), self.task.schema
+    @property
+    def reads(self) -> set[str]:
+        """The columns that rows may have for the model: by their canonical names, and as they are mapped."""
+        read = {*self.task.schema.context}.union(*self.task.inputs)
+        return read.union(*(columns_of(self.columns.get(name, name)) for name in read))
+
+    def any_row(self, names: Iterable[str]) -> Row:
+        """A row that the model answers, with the inputs that are among these columns."""
+        own, schema = {*names}, self.task.schema
         there = {name for name in schema.columns if own & {name} or own >= {*columns_of(self.columns.get(name, name))}}
         inputs = next((each for each in self.task.inputs if each <= there), self.task.inputs[0])
         return {name: ["a"] if schema.columns[name].holds == "words" else "a" for name in inputs}

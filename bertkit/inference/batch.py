@@ -1,0 +1,88 @@
+"""Answers and vectors of batches of rows, as Ray Data, Spark and Dask hand them over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from functools import cached_property, partial
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal
+
+import numpy as np
+
+from bertkit.data.memory import Rows, column_names, frame_rows, with_added
+from bertkit.errors import DataError, Problem
+from bertkit.inference.display import flat
+from bertkit.inference.embed import VECTOR
+from bertkit.inference.predict_file import require_independent, with_columns
+from bertkit.inference.predictor import Predictor, load, load_as
+from bertkit.models.device import Precision
+
+
+@dataclass(frozen=True, eq=False)
+class batch:
+    """A function of batches of rows that can be sent to other processes, such as Ray's `map_batches`.
+
+    A batch is a dict of columns, a DataFrame of pandas or polars or a pyarrow.Table, and so is what is returned: the
+    batch's own columns and the answers, under the names of csv output, such as `answer.label` and
+    `answer.scores.positive`. With `side`, there is one more column in their place: `vector`, fp32.
+
+    The model is loaded for the first batch. A pickled copy has the arguments alone, and loads it again. Several
+    threads may share a copy, which answers one batch after the other.
+
+    source: as for `load`. side: of a model that gives vectors, whether texts get the prefix of queries, of documents or
+    neither. columns: canonical column -> column of the batches. decisions: arguments of `Predictor.with_decisions`.
+    A call raises what `load`, `with_decisions` and a predictor do; and DataError where the batch has a column of that
+    name already, or where the answer to a row would depend on the other rows of the batch.
+    """
+
+    source: str | Path
+    _: KW_ONLY
+    side: Literal["text", "query", "document"] | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    task: str | None = None
+    revision: str | None = None
+    precision: Precision | None = None
+    batch_size: int | None = None
+    decisions: Mapping[str, Any] = field(default_factory=dict)
+    _lock: Any = field(default_factory=Lock, init=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), **{each.name: getattr(self, each.name) for each in fields(self) if each.init}), ()
+
+    def __call__(self, rows: Rows) -> Rows:
+        with self._lock:
+            return self._with_vectors(rows) if self.side else self._with_answers(rows)
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        options: dict[str, Any] = {"revision": self.revision, "precision": self.precision}
+        if self.side:
+            loaded = load_as(self.task or "sentence-similarity", self.source, **options)
+        else:
+            loaded = with_columns(load(self.source, task=self.task, **options), self.columns)
+        return replace(loaded, batch_size=self.batch_size or loaded.batch_size).with_decisions(**self.decisions)
+
+    def _with_answers(self, rows: Rows) -> Rows:
+        predictor = self._predictor
+        require_independent(predictor)
+        answers = [dict(flat(each, "answer.")) for each in predictor.stream(frame_rows(rows, predictor.reads))]
+        # without rows, the columns still need names and types
+        shown = answers or [dict(flat(next(predictor.stream([predictor.any_row(column_names(rows))])), "answer."))]
+        names = dict.fromkeys(chain.from_iterable(shown))
+        return self._added(rows, {name: [each.get(name) for each in shown] for name in names}, len(answers))
+
+    def _with_vectors(self, rows: Rows) -> Rows:
+        column, there = self.columns.get("text", "text"), column_names(rows)
+        if column not in there:
+            raise DataError(Problem("", f"no column {column!r}; found {', '.join(there)}", "columns={'text': NAME}"))
+        texts = [row[column] for row in frame_rows(rows, {column})]
+        vectors = self._predictor.encode(texts or ["a"], self.side or "text")
+        return self._added(rows, {VECTOR: vectors}, len(texts))
+
+    def _added(self, rows: Rows, columns: Mapping[str, list[Any] | np.ndarray], count: int) -> Rows:
+        if taken := [name for name in column_names(rows) if name in columns]:
+            raise DataError(Problem("", f"the rows have a column `{taken[0]}` already", "Rename it."))
+        return with_added(rows, columns, count)

@@ -1,0 +1,274 @@
+"""`bertkit.batch`: the answers and vectors of a predictor, whatever a batch is made of, and in any process."""
+
+from __future__ import annotations
+
+import csv
+import pickle
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import small
+from cases import CASES, TEXTS
+from finished import finished
+
+import bertkit
+from bertkit.errors import DataError, UserError
+from bertkit.inference.display import flat
+from bertkit.inference.predict_file import predict_file
+from bertkit.inference.predictor import Predictor, load
+
+BY_ID = {case.id: case for case in CASES}
+SCALING = Path(__file__).resolve().parent.parent / "docs" / "scaling.md"
+COLUMNS = {"id": list(range(len(TEXTS))), "text": TEXTS}
+KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "lists": dict,
+    "arrays": lambda columns: {name: np.array(values) for name, values in columns.items()},
+    "pandas": lambda columns: pd.DataFrame(columns, index=[f"row {n}" for n in columns["id"]]),
+    "polars": pl.DataFrame,
+    "arrow": pa.table,
+}
+
+
+@pytest.fixture(scope="module")
+def model(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished(BY_ID["single-label"], tiny_encoder, tmp_path_factory.mktemp("batch") / "run").model
+
+
+@pytest.fixture(scope="module")
+def predictor(model: Path) -> Predictor:
+    return load(model)
+
+
+@pytest.fixture(scope="module")
+def similar(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    case = replace(BY_ID["similarity-mse"], options={**BY_ID["similarity-mse"].options, "query_prefix": "very "})
+    return finished(case, tiny_encoder, tmp_path_factory.mktemp("similar") / "run").model
+
+
+def columns_of(given: Any) -> dict[str, list[Any]]:
+    """The columns of a batch as lists."""
+    if isinstance(given, pa.Table):
+        return dict(given.to_pydict())
+    if isinstance(given, pl.DataFrame):
+        return given.to_dict(as_series=False)
+    return {name: values if isinstance(values, list) else values.tolist() for name, values in given.items()}
+
+
+# --- answers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_are_those_of_the_predictor_beside_the_own_columns(
+    kind: str, model: Path, predictor: Predictor
+) -> None:
+    given = KINDS[kind](COLUMNS)
+    made = bertkit.batch(model)(given)
+    assert type(made) is type(given)
+    told = [dict(flat(answer, "answer.")) for answer in predictor(TEXTS)]
+    assert len({row["answer.scores.good"] for row in told}) == len(TEXTS)  # a wrong order would show
+    assert columns_of(made) == COLUMNS | {name: [row[name] for row in told] for name in told[0]}
+    assert columns_of(given) == COLUMNS
+
+
+def test_a_frame_keeps_its_index_even_with_equal_entries(model: Path) -> None:
+    frame = pd.DataFrame(COLUMNS, index=[0, 0, 1, 1, 2, 2, 3, 3])
+    assert bertkit.batch(model)(frame).index.equals(frame.index)
+
+
+def test_arrays_give_arrays_of_numbers(model: Path) -> None:
+    made = bertkit.batch(model)(KINDS["arrays"](COLUMNS))
+    assert made["answer.score"].dtype == np.float64
+    assert made["answer.truncated"].dtype == bool
+
+
+def test_the_columns_are_those_of_csv_output(model: Path, predictor: Predictor, tmp_path: Path) -> None:
+    file = small.write_rows(tmp_path / "rows.jsonl", [{"id": n, "text": text} for n, text in enumerate(TEXTS)])
+    predict_file(predictor, str(model), str(file), tmp_path / "out.csv", {})
+    with (tmp_path / "out.csv").open(newline="") as stream:
+        rows = list(csv.reader(stream))
+    made = bertkit.batch(model)(pd.DataFrame(COLUMNS))
+    assert list(made.columns) == rows[0]
+    assert [[str(value) for value in row] for row in made.values.tolist()] == rows[1:]
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow"])
+@pytest.mark.parametrize("side", [None, "text"])
+def test_without_rows_columns_have_the_same_names_and_types(kind: str, side: Any, similar: Path, model: Path) -> None:
+    answers, given = bertkit.batch(similar if side else model, side=side), KINDS[kind](COLUMNS)
+    some, none = answers(given), answers(given[:0])
+    assert len(none) == 0
+    types = {"pandas": "dtypes", "polars": "schema", "arrow": "schema"}[kind]
+    assert list(getattr(none, types)) == list(getattr(some, types))
+    assert len(columns_of(none)) == len(columns_of(given)) + (1 if side else 7)
+
+
+def test_without_rows_a_dict_has_the_same_columns(model: Path) -> None:
+    assert bertkit.batch(model)({"id": [], "text": []}).keys() == bertkit.batch(model)(COLUMNS).keys()
+
+
+def test_columns_and_decisions_are_those_of_the_predictor(model: Path, predictor: Predictor) -> None:
+    limit = sorted(answer["score"] for answer in predictor(TEXTS))[4]
+    answers = bertkit.batch(model, columns={"text": "body"}, decisions={"threshold": limit})
+    made = answers({"body": TEXTS, "text": ["bad"] * len(TEXTS)})
+    told = predictor.with_decisions(threshold=limit)(TEXTS)
+    assert made["answer.score"] == [answer["score"] for answer in told]
+    assert made["answer.label"] == [answer["label"] for answer in told]
+    assert made["answer.label"].count(None) == 4
+
+
+# --- vectors
+
+
+@pytest.mark.parametrize("side", ["text", "query", "document"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_are_those_of_the_predictor(kind: str, side: Any, similar: Path) -> None:
+    wanted = load(similar).encode(TEXTS, side)
+    made = bertkit.batch(similar, side=side)(KINDS[kind](COLUMNS))
+    if kind == "arrow":
+        assert made.schema.field("vector").type == pa.list_(pa.float32(), 6)
+    vectors = np.array(made["vector"].to_pylist() if kind == "arrow" else list(made["vector"]), dtype=np.float32)
+    assert vectors.tobytes() == wanted.tobytes()
+    assert (wanted != load(similar).encode(TEXTS, "text")).any() == (side == "query")
+
+
+def test_vectors_of_a_column_of_another_name(similar: Path) -> None:
+    answers = bertkit.batch(similar, side="text", columns={"text": "body"})
+    assert answers({"body": TEXTS})["vector"].tobytes() == load(similar).encode(TEXTS).tobytes()
+    with pytest.raises(DataError, match="no column 'body'; found id, text"):
+        answers(COLUMNS)
+
+
+# --- processes and threads
+
+
+def test_a_copy_has_the_arguments_alone_and_loads_the_model_itself(model: Path) -> None:
+    answers = bertkit.batch(model, precision="fp32", decisions={"threshold": 0.5})
+    new = pickle.dumps(answers)
+    made = answers(COLUMNS)
+    assert pickle.dumps(answers) == new
+    assert len(new) < 1000
+    copy = pickle.loads(new)
+    assert (copy.source, copy.precision, copy.decisions) == (model, "fp32", {"threshold": 0.5})
+    assert copy(COLUMNS) == made
+
+
+def test_the_model_is_loaded_once_for_the_first_batch(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Any] = []
+
+    def counted(source: Any, **options: Any) -> Predictor:
+        loaded.append(source)
+        return load(source, **options)
+
+    monkeypatch.setattr("bertkit.inference.batch.load", counted)
+    answers = bertkit.batch(model)
+    assert not loaded
+    answers(COLUMNS)
+    answers(COLUMNS)
+    assert loaded == [model]
+
+
+def test_threads_take_turns(model: Path, predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokenizers raise where two threads use one, and Dask's DataFrames run in threads."""
+    running, most = [0], [0]
+
+    def watched(run: Any, batches: Any) -> Any:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        time.sleep(0.02)
+        made = list(map(run, batches))
+        running[0] -= 1
+        return made
+
+    monkeypatch.setattr("bertkit.inference.batch.load", lambda *_, **__: replace(predictor, mapper=watched))
+    answers = bertkit.batch(model)
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(answers, [COLUMNS] * 4))
+    assert most == [1]
+    assert all(each == made[0] for each in made)
+
+
+# --- the lines of docs/scaling.md; for Ray Data they are in test_ray.py
+
+
+def code(number: int) -> str:
+    """A block of the section on Spark and Dask."""
+    section = SCALING.read_text(encoding="utf-8").split("## In Spark and Dask\n")[1].split("\n## ")[0]
+    return re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)[number]
+
+
+def answered(rows: pd.DataFrame, predictor: Predictor) -> None:
+    """The rows that were written, in two parts: those of COLUMNS with the answers to each part."""
+    rows = rows.sort_values("id", ignore_index=True)
+    told = [dict(flat(answer, "answer.")) for part in (TEXTS[:4], TEXTS[4:]) for answer in predictor(part)]
+    assert rows.to_dict("list") == COLUMNS | {name: [row[name] for row in told] for name in told[0]}
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_lines_for_spark(
+    model: Path, predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = pytest.importorskip("pyspark.sql", reason="Spark is not installed: pip install pyspark")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    spark = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        reviews = spark.createDataFrame(pd.DataFrame(COLUMNS)).repartitionByRange(2, "id")
+        names = {"bertkit": bertkit, "spark": spark, "reviews": reviews}
+        exec(code(0).replace("runs/sst2", str(model)).replace('"answers"', repr(f"{tmp_path}/answers")), names)
+    finally:
+        spark.stop()
+    answered(pd.read_parquet(tmp_path / "answers"), predictor)
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_lines_for_dask(model: Path, predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("dask.dataframe", reason="Dask is not installed: pip install 'dask[dataframe]'")
+    import dask
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reviews").mkdir()
+    for number, start in enumerate((0, 4)):
+        part = {name: values[start : start + 4] for name, values in COLUMNS.items()}
+        pd.DataFrame(part).to_parquet(tmp_path / "reviews" / f"{number}.parquet")
+    exec(code(1).replace("runs/sst2", str(model)), {"bertkit": bertkit, "dask": dask})
+    answered(pd.read_parquet(tmp_path / "answers"), predictor)
+
+
+# --- what is refused
+
+
+def test_a_column_of_the_name_of_an_answer_is_refused(model: Path, similar: Path) -> None:
+    with pytest.raises(DataError, match=r"a column `answer\.label` already"):
+        bertkit.batch(model)({**COLUMNS, "answer.label": TEXTS})
+    with pytest.raises(DataError, match="a column `vector` already"):
+        bertkit.batch(similar, side="text")({**COLUMNS, "vector": TEXTS})
+
+
+def test_rows_that_cannot_be_read_are_named(model: Path) -> None:
+    with pytest.raises(DataError, match=r"row 2: `text` holds"):
+        bertkit.batch(model)({"text": ["a", ["b"]]})
+
+
+def test_a_model_that_compares_the_rows_of_a_batch_gives_vectors_only(tiny_encoder: Path, tmp_path: Path) -> None:
+    model = finished(BY_ID["retrieval"], tiny_encoder, tmp_path / "run").model
+    with pytest.raises(DataError, match="ranks the documents of all rows"):
+        bertkit.batch(model)({"query": ["a"], "document": ["b"]})
+    assert bertkit.batch(model, side="document")(COLUMNS)["vector"].shape[0] == len(TEXTS)
+
+
+def test_a_model_without_vectors_has_no_side(model: Path) -> None:
+    with pytest.raises(UserError, match="gives no vectors"):
+        bertkit.batch(model, side="text")(COLUMNS)
