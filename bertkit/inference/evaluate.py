@@ -22,7 +22,6 @@ from bertkit.inference.decisions import with_word_scores, without_word_scores
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.inference.two_stage import evaluate_two_stages
 from bertkit.inference.workers import Mapper
-from bertkit.models.malloc import give_back
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.tasks.type_sets import coverage_of_types
 
@@ -37,7 +36,6 @@ def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> t
     """
     task = with_word_scores(predictor.task)
     answers = DiskList(task.answer(rows, predictor.predict_features))
-    give_back()  # what predicting has freed, before scoring takes more
     found = scored(task.grade(answers, rows), len(rows), metrics)
     if task is predictor.task:
         return answers, found
