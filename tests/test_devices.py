@@ -165,10 +165,13 @@ def test_answers_are_the_same(case: Case, device: torch.device, tiny_encoder: Pa
 @contextlib.contextmanager
 def no_waiting(device: torch.device) -> Iterator[None]:
     """Within the block, waiting for a GPU is an error."""
-    if device.type == "cuda":
-        torch.cuda.set_sync_debug_mode("error")
-    yield
-    if device.type == "cuda":
+    if device.type != "cuda":
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
         torch.cuda.set_sync_debug_mode("default")
 
 
