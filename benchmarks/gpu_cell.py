@@ -20,7 +20,7 @@ from finetune import Setting, arguments, of_task
 from gpu_rows import drawn, encoder_of, words_of
 from predict import Contestant, asked, classified, sorted_by_length, tagged
 from torch.nn import functional as F
-from transformers import AutoModel, AutoTokenizer, Trainer, TrainerCallback
+from transformers import AutoModel, AutoTokenizer, PrinterCallback, Trainer, TrainerCallback
 
 from bertkit.inference.predictor import load
 from bertkit.inference.runner import Runner
@@ -43,7 +43,7 @@ class Plan:
 
     rows: int = 4096
     batch: int = 32
-    rounds: int = 2
+    rounds: int = 2  # of each contestant
     steps: tuple[int, int] = (16, 1024)  # of a timed training, at least and at most
     workers: tuple[int, ...] = (0, 4)  # of the loader, of which each contestant gets what is faster
     sizes: tuple[int, ...] = (32, 128)  # of a batch of predictions, likewise
@@ -178,6 +178,7 @@ def trained(make: Callable[..., Trainer], given: Setting, plan: Plan, epochs: in
     """Seconds of a training."""
     freed()
     trainer = make(given, plan.batch, epochs, workers)
+    trainer.remove_callback(PrinterCallback)
     trainer.add_callback(watch := Stopwatch())
     trainer.train()
     return watch.seconds
