@@ -47,13 +47,15 @@ class batch:
     precision: Precision | None = None
     batch_size: int | None = None
     decisions: Mapping[str, Any] = field(default_factory=dict)
-    _lock: Any = field(default_factory=Lock, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        vars(self)["lock"] = Lock()  # no field: Dask hashes fields
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), **{each.name: getattr(self, each.name) for each in fields(self) if each.init}), ()
+        return partial(type(self), **{each.name: getattr(self, each.name) for each in fields(self)}), ()
 
     def __call__(self, rows: Rows) -> Rows:
-        with self._lock:
+        with vars(self)["lock"]:
             return self._with_vectors(rows) if self.side else self._with_answers(rows)
 
     @cached_property
