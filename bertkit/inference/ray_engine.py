@@ -266,6 +266,7 @@ def _written(open_model: Callable[[], WriteFile], planned: Sequence[Planned], wo
         compute=ray.data.ActorPoolStrategy(size=min(size, len(planned)), max_tasks_in_flight_per_actor=1),
         **options,
     )
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # else it prints its plans
     made.context.enable_progress_bars = False
     made.context.execution_no_progress_timeout_s = -1  # a file may take hours
     for row in made.iter_rows():
