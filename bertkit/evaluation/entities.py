@@ -1,4 +1,4 @@
-"""The scores of named entities, equal to seqeval's, and the baseline to beat.
+"""The scores of named entities, of those that seqeval reads, and the baseline to beat.
 
 A predicted entity is right where type, first and last word are all right (Tjong Kim Sang & De Meulder 2003). seqeval
 counts over all sentences at once, from lists of all tags; the bootstrap needs the counts of each sentence.
@@ -112,7 +112,10 @@ class GradedEntities(Graded):
         right tag. `support/TYPE` is the number of gold entities, `invalid_tags` that of forbidden transitions
         in the predictions.
         """
-        lenient, strict = self._counts(entities), self._counts(lambda tags: strict_entities(tags, self.scheme))
+        from seqeval.metrics.sequence_labeling import get_entities
+
+        lenient = self._counts(lambda tags: get_entities([*tags]))
+        strict = self._counts(lambda tags: strict_entities(tags, self.scheme))
         right, words, forbidden = np.empty((3, len(self.gold)))
         for row, (gold, predicted) in enumerate(zip(self.gold, self.predicted, strict=True)):
             right[row], words[row] = sum(map(eq, gold, predicted)), len(gold)
