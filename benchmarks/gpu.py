@@ -115,7 +115,7 @@ def tests(seconds: float) -> str:
 
 def run(encoder: str, task: str, room: Path, seconds: float, tiny: bool, peak_tflops: float | None) -> dict[str, Any]:
     """The results of a cell, or `failed`, the reason why there are none."""
-    # CUDA can not be used in a process that was forked; without it, one that is saves the imports.
+    # CUDA does not work in a forked process. Without it, forking saves the time of the imports.
     context: Any = multiprocessing.get_context("forkserver" if tiny else "spawn")
     if tiny:
         context.set_forkserver_preload(["gpu_cell"])

@@ -53,7 +53,7 @@ SETTINGS = {"version": "0", "precision": "fp32", "batch_size": 2, "columns": {}}
 
 
 class Stop(TrainerCallback):
-    """Process 1 is told to stop in the third step."""
+    """Process 1 receives SIGTERM in the third step."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -181,7 +181,7 @@ def with_shares(folder: Path, room: Path, out: Path) -> None:
         train(small.recipe(room / str(rank), folder, *plain, *FSDP), out / "fsdp, 2" / "written")
 
     def stopped(rank: int) -> None:
-        """With dropout: a run, and one that process 1 is told to stop in its third step of four, resumed."""
+        """With dropout: a run; and another, in which process 1 receives SIGTERM in the third of four steps, resumed."""
         AcceleratorState.__init__ = taken  # type: ignore[method-assign]
         logging.basicConfig(level=logging.INFO)
         recipe, written = small.recipe(room / f"stopped {rank}", dropout, *plain, *FSDP), out / "stopped, 2" / "written"

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import divided
 import numpy as np
 import pytest
-from test_sharding import ENVIRONMENT, codes, said
+from test_sharding import codes, left_by, said
 
 from bertkit.retrieval.store import Store
 
 
 @pytest.fixture(scope="module")
 def done(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the program tests/divided.py leaves."""
-    folder = tmp_path_factory.mktemp("divided")
-    program = [sys.executable, str(Path(divided.__file__)), str(tiny_encoder), str(folder)]
-    ended = subprocess.run(program, capture_output=True, text=True, check=False, env=ENVIRONMENT)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return folder
+    return left_by(divided, tiny_encoder, tmp_path_factory.mktemp("divided"))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
@@ -191,6 +193,14 @@ def test_rows_that_were_read_leave_memory() -> None:
     assert mapped_files() < before + 5_000
     release(whole)  # has nothing of its own to release
     assert whole["text"][:2] == [text] * 2
+
+
+def test_rows_on_disk_can_be_pickled_and_copied() -> None:
+    rows = on_disk([{"text": ["a", "b"]}], features_of({"text": "text"}), "x")
+    for same in (pickle.loads(pickle.dumps(rows)), copy.deepcopy(rows)):
+        release(same)
+        assert same["text"][:] == ["a", "b"]
+        assert same._fingerprint == rows._fingerprint
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])

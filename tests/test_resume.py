@@ -396,7 +396,7 @@ def test_told_in_the_last_step_what_is_left_is_done_on_resume(
 
 
 def test_what_deepspeed_leaves_cannot_be_resumed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its checkpoints have no manifest; a training that is told to stop says so."""
+    """Its checkpoints have no manifest; a training that receives SIGTERM says so."""
     (tmp_path / "checkpoint-3").mkdir()
     trainer: Any = SimpleNamespace(is_deepspeed_enabled=True, callback_handler=SimpleNamespace(callbacks=[]))
     with pytest.raises(ModelError, match=r"checkpoint-3: a training with DeepSpeed cannot continue"):

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -32,10 +33,13 @@ ENVIRONMENT = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVI
 
 @pytest.fixture(scope="module")
 def done(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the program tests/sharded.py leaves."""
-    folder = tmp_path_factory.mktemp("sharded")
-    program = [sys.executable, str(Path(sharded.__file__)), str(tiny_encoder), str(folder)]
-    ended = subprocess.run(program, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    return left_by(sharded, tiny_encoder, tmp_path_factory.mktemp("sharded"))
+
+
+def left_by(program: ModuleType, encoder: Path, folder: Path) -> Path:
+    """The folder, after the program ran."""
+    command = [sys.executable, str(program.__file__), str(encoder), str(folder)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert ended.returncode == 0, ended.stderr[-3000:]
     return folder
 
@@ -117,8 +121,8 @@ def test_a_run_under_fsdp_ends_as_one_process_does(done: Path) -> None:
         assert scores[1][split]["metrics"] == pytest.approx(scores[0][split]["metrics"], abs=1e-6)
 
 
-def test_a_run_under_fsdp_that_is_told_to_stop_goes_on_as_if_it_had_not(done: Path) -> None:
-    """Process 1 is told, all stop after that step, with a checkpoint; all is as in the run that was not stopped."""
+def test_a_run_under_fsdp_that_receives_a_signal_resumes_to_the_same_model(done: Path) -> None:
+    """Only process 1 receives it; all stop after that step. The resumed run equals an uninterrupted one."""
     ended = done / "stopped, 2"
     assert codes(ended) == [0, 0], said(ended, "0.err") + said(ended, "1.err")
     assert [said(ended, f"{rank}.ended") for rank in (0, 1)] == ["143", "143"]

@@ -347,7 +347,7 @@ def test_several_tasks(tiny_encoder: Path, tmp_path: Path) -> None:
         assert_equal(*map(load_file, models))
 
 
-# --- when, and what is said
+# --- when it is used, and the note
 
 
 LARGE = 6000  # rows of an embedding of 16 numbers, of which a few dozen rows take 1 MB less memory

@@ -155,15 +155,13 @@ def _write_answers(
     from bertkit.inference.output_formats import writer_of
     from bertkit.inference.predict_file import predict_file
 
-    writer, out = (
-        writer_of(format, output, predictor, columns) if format else None,
-        output if processes.first() else None,
-    )
+    writer = writer_of(format, output, predictor, columns) if format else None
+    out = output if processes.first() else None
     return predict_file(predictor, source, str(file), out, columns, overrides, writer, part)
 
 
 def _predict_on_ray(
-    source: str, files: str | None, output: Path | None, options: dict[str, Any], cluster: dict[str, Any]
+    source: str, files: str | None, output: Path | None, options: dict[str, Any], given: dict[str, Any]
 ) -> None:
     from bertkit.inference.output_formats import OUTPUT_FORMATS
     from bertkit.inference.ray_engine import write_files
@@ -173,7 +171,7 @@ def _predict_on_ray(
     if options["format"] == "glue":
         raise UserError("--format glue writes one file, named after its task", "Leave --engine ray out.")
     suffixes = OUTPUT_FORMATS[options["format"]][0] if options["format"] else (".jsonl", ".csv", ".xlsx")
-    print(write_files(file_predictor, source, options, str(files), output, suffixes, **cluster), file=sys.stderr)
+    print(write_files(file_predictor, source, options, str(files), output, suffixes, **given), file=sys.stderr)
 
 
 def file_predictor(

@@ -34,7 +34,10 @@ KERNELS = "64"  # that oneDNN keeps: it compiles one for each layer and shape of
 
 
 def on_all_processes(run: Callable[..., None]) -> Callable[..., None]:
-    """Divides the work of a command between the processes that torchrun started, by its argument `workers`."""
+    """Divides the work of a command between the processes that torchrun started, by its argument `workers`.
+
+    It also bounds the memory of oneDNN's kernels, where the environment does not.
+    """
 
     @wraps(run)
     def started(**options: Any) -> None:

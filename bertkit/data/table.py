@@ -220,15 +220,32 @@ def on_disk(blocks: Iterable[Mapping[str, Sequence[Any]]], features: Features, f
     finally:
         close(file)
     rows = Dataset(InMemoryTable(pa.ipc.open_stream(pa.py_buffer(content)).read_all()), fingerprint=fingerprint)
-    if sys.platform != "win32":
-        rows.advise = content.madvise  # for `release`
+    rows.pages = Pages(content)  # for `release`
     return rows
+
+
+class Pages:
+    """The mapped file of rows. Pickled rows hold their values themselves, so that a pickled `Pages` has no file."""
+
+    def __init__(self, content: mmap.mmap | None = None) -> None:
+        self._content = content
+
+    def __reduce__(self) -> tuple[type[Pages], tuple[()]]:
+        return Pages, ()
+
+    def __deepcopy__(self, memo: object) -> Pages:
+        return self
+
+    def release(self) -> None:
+        """Take them out of this process's memory."""
+        if self._content and sys.platform != "win32":
+            self._content.madvise(mmap.MADV_DONTNEED)
 
 
 def release(rows: Dataset) -> None:
     """Take the pages of rows that `on_disk` made out of this process's memory; they are read again where needed."""
-    if advise := vars(rows).get("advise"):
-        advise(mmap.MADV_DONTNEED)
+    if pages := vars(rows).get("pages"):
+        pages.release()
 
 
 def numbers(rows: Dataset, name: str) -> np.ndarray[Any, Any]:

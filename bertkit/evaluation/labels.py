@@ -89,10 +89,10 @@ class GradedLabels(Graded):
         if self.kind == "regression":
             return coverage
         if self.kind == "single-label":
-            confusion: Any = metrics.confusion_matrix(self.references, self.given, len(self.names))
+            confusion = _confusion(self.references, self.given, len(self.names))
         else:
             columns = zip(self.references.T, self.given.T, strict=True)
-            confusion = [metrics.confusion_matrix(*column, 2) for column in columns]
+            confusion = [_confusion(*column, 2) for column in columns]
         temperature = self.temperature or 1.0
         ece = {"ece_before": self._error_at(1 / temperature), "ece_after": self.scores["ece"]}
         likely = self.table.argmax(axis=1) if self.kind == "single-label" else self.table > 0.5
@@ -195,3 +195,11 @@ class GradedLabels(Graded):
         fitted = self.after_fit()
         found = {name: getattr(fitted, name) for name in ("temperature", "thresholds", "conformal")}
         return {name: value for name, value in found.items() if value is not None and getattr(self, name) is None}
+
+
+def _confusion(references: Any, decisions: Any, count: int) -> Any:
+    """`count` lists by true id, by decided id; rows without a decision, -1, are left out."""
+    from sklearn.metrics import confusion_matrix
+
+    matrix = partial(confusion_matrix, labels=range(count))
+    return sum(matrix(references[rows], decisions[rows]) for rows in blocks(len(decisions))).tolist()

@@ -140,14 +140,6 @@ def _classification(kind: Kind, labels: Sequence[str], given: Floats, references
     return Scored(weighted, len(given), exact)
 
 
-def confusion_matrix(references: Ints, decisions: Ints, count: int) -> list[list[int]]:
-    """`(count, count)` rows by true and by chosen id; rows without a decision, -1, are left out."""
-    made = decisions >= 0
-    pairs = np.bincount(count * references[made] + decisions[made], minlength=count**2)
-    table: list[list[int]] = pairs.reshape(count, count).tolist()
-    return table
-
-
 def _log_likelihood(likelihood: Floats) -> tuple[Floats, float]:
     """Means over each row `(rows,)`, and over all, of the logarithms of these `(rows, decisions)`, which it overwrites.
 
