@@ -17,6 +17,7 @@ from bertkit.audits.rows import Encode, by_column, identified, joined
 from bertkit.data.values import folded
 from bertkit.data.words import words
 from bertkit.evaluation.intervals import Floats, Interval, bootstrap, roc_auc, roc_curves
+from bertkit.inference.evaluate import OF_SOURCE
 from bertkit.inference.predict_file import like_data
 from bertkit.inference.vector_cache import Vectors
 from bertkit.recipe.recipe import Recipe
@@ -64,8 +65,7 @@ def drift(evidence: Evidence, file: Path, rows: Sequence[Row], encode: Encode) -
 
 def other_rows(recipe: Recipe, file: Path) -> list[Row]:
     """The rows of a file like the recipe's data, in canonical columns, with `location`. Raises DataError."""
-    kind, of_train = get_task(recipe.task.name), ("validation", "limit", "splits", "exclude", "relabel")
-    changes = {**dict.fromkeys(of_train), "source": {"test": str(file)}}
+    kind, changes = get_task(recipe.task.name), {**dict.fromkeys(OF_SOURCE), "source": {"test": str(file)}}
     spec = like_data(recipe.data, str(file)).model_copy(update=changes)
     read = sources.load(spec, kind.schema_of(recipe.task), partial(kind.refine, recipe.task), splits={"test"})
     return [{**row, "location": read.origins["test"].public(n)} for n, row in enumerate(read.rows["test"])]

@@ -18,6 +18,7 @@ from bertkit.data.schema import Answer, columns_of
 from bertkit.data.values import folded, read_inputs
 from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.evaluation.intervals import Floats
+from bertkit.inference.decisions import with_word_scores
 from bertkit.inference.predict_file import like_data
 from bertkit.inference.predictor import load
 from bertkit.inference.vector_cache import Vectors
@@ -67,10 +68,7 @@ def next_part(evidence: Evidence, given: Unlabelled, encode: Encode, run: Path |
         answers = head_answers(labelled, *(joined(by_column(each, encode)) for each in (labelled, rows)))
     else:
         predictor = load(run)
-        if "word_scores" in type(predictor.task.options).model_fields:
-            options = predictor.task.options.model_copy(update={"word_scores": True})
-            predictor = replace(predictor, task=replace(predictor.task, options=options))
-        answers = list(predictor.stream(rows))
+        answers = list(replace(predictor, task=with_word_scores(predictor.task)).stream(rows))
     read = [source for name in rows[0] for source in columns_of(recipe.data.columns.get(name, name))]
     columns = [name for name in read if name not in rows[0]]  # the page shows those by their canonical name
     return next_rows(given, answers, columns)

@@ -154,7 +154,8 @@ def _region(text: str, value: Any) -> Row:
     moved = tuple(len(units[: 2 * place].decode("utf-16-le", "ignore")) for place in (start, end))
     candidates = [(start, end)] if moved == (start, end) else [(start, end), moved]
     if marked is not None:
-        candidates = [each for each in candidates if _same(text[each[0] : each[1]], marked)]
+        wanted = _BLANKS.sub("", marked)
+        candidates = [each for each in candidates if _BLANKS.sub("", text[each[0] : each[1]]) == wanted]
     if not candidates:
         there = short_repr(text[start:end])
         raise ValueError(f"the region {short_repr(marked)} is from {start} to {end}, where the text has {there}")
@@ -162,7 +163,3 @@ def _region(text: str, value: Any) -> Row:
         what = f"a region from {start} to {end} has no `text`, by which to tell how its characters are counted"
         raise ValueError(f"{what}: before it are characters that are two in JavaScript, such as emoji")
     return {"start": candidates[0][0], "end": candidates[0][1], "label": value["labels"]}
-
-
-def _same(one: str, other: str) -> bool:
-    return _BLANKS.sub("", one) == _BLANKS.sub("", other)

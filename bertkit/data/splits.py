@@ -179,7 +179,8 @@ def _strata(table: Table, target: str | None, labels: Sequence[Sequence[str]]) -
     """What each row is stratified by: the quantile of a number, or the first of its labels."""
     values = table.values.get(target or "", ())
     if values and isinstance(values[0], float):
-        return list(_quantiles(values))
+        rank = {row: place for place, row in enumerate(sorted(range(len(values)), key=values.__getitem__))}
+        return [rank[row] * BINS // len(values) for row in range(len(values))]
     return [next(iter(each), "") for each in labels]
 
 
@@ -248,11 +249,6 @@ def known_only(
         fix = limited if lost else "add rows with these labels to train"
         raise DataError([*problems, Problem("", f"{fix}; or leave the rows out:  data: {{unseen_labels: ignore}}")])
     return known_tables, findings
-
-
-def _quantiles(values: Sequence[float]) -> list[int]:
-    rank = {row: place for place, row in enumerate(sorted(range(len(values)), key=values.__getitem__))}
-    return [rank[row] * BINS // len(values) for row in range(len(values))]
 
 
 VALIDATION = ("validation", "valid", "val", "dev")  # its names in folders and on the Hub

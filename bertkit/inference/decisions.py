@@ -68,8 +68,8 @@ def _sets(task: Task, about: str, coverage: float, class_conditional: bool) -> t
 
 
 def with_word_scores(task: Task) -> Task:
-    """The same task, whose words have `scores` where sets are taken from them; see `without_word_scores`."""
-    if not isinstance(task, TokenClassification) or task.options.conformal is None:
+    """The same task, whose words have the `scores` of all types or labels; see `without_word_scores`."""
+    if not isinstance(task, TokenClassification):
         return task
     return replace(task, options=task.options.model_copy(update={"word_scores": True}))
 
@@ -80,17 +80,13 @@ def without_word_scores(answer: Answer) -> Answer:
     return {**answer, "words": words}
 
 
-def _probability(threshold: float) -> float:
-    if not 0 <= threshold <= 1:
-        raise UserError(Problem("threshold", f"{threshold:g} is not a probability"))
-    return threshold
-
-
 def _option(task: Task, threshold: float, about: str) -> dict[str, Any]:
     """The option of this task that is its threshold."""
     options: Any = task.options
     if isinstance(task, TextClassification) and task.kind != "regression":
-        return {"thresholds": _probability(threshold)}
+        if not 0 <= threshold <= 1:
+            raise UserError(Problem("threshold", f"{threshold:g} is not a probability"))
+        return {"thresholds": threshold}
     if task.name == "question-answering" and options.unanswerable:
         return {"null_threshold": threshold}
     if task.name == "sentence-similarity" and options.labels and options.loss != "softmax":

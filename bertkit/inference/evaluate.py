@@ -34,7 +34,8 @@ def score(predictor: Predictor, rows: Dataset, metrics: Sequence[Any] = ()) -> t
     metrics: a user's own `evaluate.Metric` objects; their scores are added to the task's.
     Raises UserError where the disk has no room for the answers.
     """
-    task = with_word_scores(predictor.task)
+    has_sets = dict(predictor.task.options).get("conformal") is not None
+    task = with_word_scores(predictor.task) if has_sets else predictor.task
     answers = DiskList(task.answer(rows, predictor.predict_features))
     found = scored(task.grade(answers, rows), len(rows), metrics)
     if task is predictor.task:

@@ -105,7 +105,7 @@ def _spans(tokens: Tokenized, text: str, room: int, stride: int) -> Iterator[tup
     length, starts = len(tokens.ids), tokens.starts.tolist()
     # Tokens of one character, such as those of an emoji in a byte-level tokenizer, stay together.
     borders = 1 + np.flatnonzero(tokens.starts[1:] >= tokens.ends[:-1])
-    words = borders[[_begins_a_word(text, starts[i]) for i in borders]]
+    words = borders[[any(map(str.isspace, text[max(starts[i] - 1, 0) : starts[i] + 1])) for i in borders]]
     low = previous = 0  # previous: where the previous passage ends
     while low + room < length:
         ends = _between(words, max(low + room // 2, previous + 1), low + room)
@@ -121,10 +121,6 @@ def _spans(tokens: Tokenized, text: str, room: int, stride: int) -> Iterator[tup
         least = max(high - stride, low + 1)
         low, previous = (_between(words, least, high) or _between(borders, least, high) or [high])[0], high
     yield starts[low] if low else 0, len(text)
-
-
-def _begins_a_word(text: str, start: int) -> bool:
-    return any(character.isspace() for character in text[max(start - 1, 0) : start + 1])
 
 
 def _between(positions: np.ndarray, low: int, high: int) -> list[int]:

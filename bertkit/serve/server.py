@@ -72,7 +72,8 @@ def serve(models: Mapping[str, Served], *, host: str, port: int, limits: Limits,
         for name, (predictor, source, store) in models.items()
     }
     for service in services.values():
-        warm_up(service.predictor)
+        # This loads libraries, and detects a damaged model before the first request
+        list(service.predictor.stream([service.predictor.any_row(())]))
     app = model_app(services[""], api_key) if "" in services else make_models_app(services, limits, api_key)
     server = make_server(app, limits)
     listener = listen(host, port)
@@ -163,13 +164,6 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         what = f"cannot listen on this address: {getattr(error, 'strerror', None) or error}"
         raise UserError(Problem(f"{host}:{port}", what, "Try another --port; 0 takes any free one.")) from error
-
-
-def warm_up(predictor: Predictor) -> None:
-    """Answer one row: this loads libraries, and detects a damaged model before the first request."""
-    task = predictor.task
-    row = {name: ["a"] if task.schema.columns[name].holds == "words" else "a" for name in task.inputs[0]}
-    list(predictor.stream([row]))
 
 
 @contextmanager

@@ -10,11 +10,10 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
-
 from bertkit.errors import RecipeError
 from bertkit.recipe.errors import Report
 from bertkit.recipe.recipe import Recipe
+from bertkit.sections import Section
 from bertkit.text import KeyPath, dotted, escape_controls, short_repr
 from bertkit.validation import KeyProblem, describe, validate
 
@@ -34,10 +33,9 @@ FIXED: Mapping[str, str] = {
 }
 
 
-class Range(BaseModel):
+class Range(Section):
     """Numbers from low to high, both included: integers where low, high and step are."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     low: int | float
     high: int | float
     log: bool = False  # sample uniformly on a logarithmic scale

@@ -19,7 +19,6 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypeVar
 
 from bertkit.data.disk_list import DiskList
@@ -32,6 +31,7 @@ from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.evaluation.intervals import Scores
 from bertkit.models.encoder import Encoder
+from bertkit.sections import Section
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,10 +44,9 @@ Batch: TypeAlias = "dict[str, Tensor]"
 Predict: TypeAlias = "Callable[[Dataset], Sequence[Any]]"  # features -> one item per feature, in order
 
 
-class TaskOptions(BaseModel):
+class TaskOptions(Section):
     """The `task:` section of a recipe. Each task adds its own fields and fixes `name` with a Literal."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     name: str
     metrics: ClassVar[frozenset[str]] = frozenset()  # every name that `metric_for_best_model` may have
 

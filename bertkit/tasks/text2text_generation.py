@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit.data.rows import Columns
 from bertkit.data.schema import LARGE, Answer, Column, Finding, Schema
@@ -21,6 +21,7 @@ from bertkit.evaluation.baselines import enough
 from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.translation import Translations
 from bertkit.models.encoder import Encoder
+from bertkit.sections import Section
 from bertkit.tasks.base import Batch, Task, TaskOptions
 from bertkit.text import part_of
 
@@ -32,10 +33,9 @@ if TYPE_CHECKING:
 IGNORED = -100  # the label of padding
 
 
-class Generation(BaseModel):
+class Generation(Section):
     """How answers are generated; names are those of transformers' GenerationConfig."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     max_new_tokens: int | None = Field(
         None, ge=1, description="Tokens of the longest answer; null: 64, or model.max_length if that is lower."
     )

@@ -24,6 +24,7 @@ from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.labels import GradedLabels
 from bertkit.files import read_json, write_json, write_text, written_aside
+from bertkit.inference.decisions import with_word_scores
 from bertkit.inference.evaluate import scored
 from bertkit.models.encoder import no_bars, quiet_logger
 from bertkit.models.trained_parts import merged
@@ -209,7 +210,7 @@ def _train_fold(job: Job, fold: int, run: Run, callbacks: Sequence[TrainerCallba
         runner = replace(runner, model=merged(runner.model))
     if "validation" in job.data.rows:
         task = calibrate(task, job.data.rows["validation"], runner)
-    answers = _held_out_answers(_with_word_scores(task), rows, held, runner)
+    answers = _held_out_answers(with_word_scores(task), rows, held, runner)
     with written_aside(file) as opened:
         opened.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
     metrics = all_scores(task.grade(answers, rows.select(held)), job.metrics)
@@ -226,13 +227,6 @@ def _held_out_answers(task: Task, rows: Dataset, held: np.ndarray, runner: Any) 
         return DiskList(task.answer(rows.select(held), runner))
     chosen = set(held.tolist())
     return DiskList(answer for row, answer in enumerate(task.answer(rows, runner)) if row in chosen)
-
-
-def _with_word_scores(task: Task) -> Task:
-    """The task, whose words have the probabilities of all types."""
-    if "word_scores" not in type(task.options).model_fields:
-        return task
-    return replace(task, options=task.options.model_copy(update={"word_scores": True}))
 
 
 def _baselines(job: Job) -> dict[str, Scores]:

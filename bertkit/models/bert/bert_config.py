@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import transformers
 from huggingface_hub.dataclasses import strict
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit.errors import ModelError, Problem
 from bertkit.models.untrusted import read_object, vet
+from bertkit.sections import Section
 from bertkit.validation import did_you_mean, validate
 
 WHERE = "model.config"  # its place in a recipe
@@ -48,10 +49,8 @@ def sizes(layers: int, hidden: int, inner: int) -> Mapping[str, int]:
 PRESETS = {name: sizes(layers, hidden, 4 * hidden) for name, (layers, hidden) in _SIZES.items()}
 
 
-class Sizes(BaseModel):
+class Sizes(Section):
     """What every new encoder has; names are those of transformers' configs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     hidden_size: Size = Field(description="Numbers per token.")
     num_hidden_layers: Size

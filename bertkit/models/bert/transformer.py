@@ -28,6 +28,7 @@ from bertkit.models.bert.bert import (
     IGNORED,
     BertAttention,
     BertEmbeddings,
+    BertForPreTraining,
     BertHeads,
     BertIntermediate,
     BertModel,
@@ -154,10 +155,7 @@ class BertLMHeadModel(BertPreTrainedModel):  # type: ignore[no-untyped-call]
     """The decoder and its projection to the vocabulary, which is tied to its embeddings (section 3.4)."""
 
     config_class = BertDecoderConfig
-    _tied_weights_keys = {  # noqa: RUF012  # transformers declares it so
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    }
+    _tied_weights_keys = BertForPreTraining._tied_weights_keys
 
     def __init__(self, config: transformers.BertConfig) -> None:
         super().__init__(config)
