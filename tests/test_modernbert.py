@@ -24,6 +24,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, ModernB
 from bertkit.errors import ModelError
 from bertkit.export.program import export
 from bertkit.inference.predictor import load
+from bertkit.models.bert.bert_config import PRESETS as BERT_PRESETS
 from bertkit.models.bert.bert_config import BertConfig
 from bertkit.models.encoder import Encoder, resolve_encoder
 from bertkit.models.new_config import PRESETS, ModernArchitecture
@@ -173,6 +174,39 @@ def test_what_is_wrong_is_said_at_once(tiny_encoder: Path) -> None:
 def test_what_is_wrong_is_said(given: Any, said: str, tiny_encoder: Path) -> None:
     with pytest.raises(ModelError, match=said):
         new(tiny_encoder, given)
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        ("bert-mni", "mini"),
+        ("bert-mini", "mini"),  # as it is named: a new BERT-mini
+        ("modernbert-mimi", "modernbert-mini"),
+        ("mni", "mini"),
+        ("etin-17m", "ettin-17m"),
+        ("other", ""),
+    ],
+)
+@pytest.mark.parametrize("beside", [{}, {"hidden_size": -1}])
+def test_a_misspelt_preset_may_be_of_any_architecture(
+    misspelt: str, meant: str, beside: Any, tiny_encoder: Path
+) -> None:
+    with pytest.raises(ModelError) as caught:
+        new(tiny_encoder, {"preset": misspelt, **beside} if beside else misspelt)
+    first, *others = caught.value.problems
+    assert first.what == f"no preset {misspelt!r}" + (f"; did you mean {meant!r}?" if meant else "")
+    assert first.fix == f"presets: {', '.join([*BERT_PRESETS, *PRESETS])}"
+    assert [problem.where for problem in others] == [f"model.config.{name}" for name in beside]
+
+
+@pytest.mark.parametrize(("kind", "presets"), [("bert", BERT_PRESETS), ("modernbert", PRESETS)])
+def test_beside_a_model_type_presets_are_its_own(kind: str, presets: Any, tiny_encoder: Path) -> None:
+    for preset in ("bert-mini", "modernbert-mimi"):
+        with pytest.raises(ModelError) as caught:
+            new(tiny_encoder, {"model_type": kind, "preset": preset})
+        [problem] = caught.value.problems
+        assert problem.fix == f"presets: {', '.join(presets)}"
+        assert set(re.findall("mean '(.*)'", problem.what)) <= {*presets}
 
 
 # --- tasks

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit.errors import ModelError, Problem
 from bertkit.models.bert import bert_config
-from bertkit.models.bert.bert_config import WHERE, Activation, Probability, Size, Sizes, checked, sizes
-from bertkit.validation import did_you_mean, nearest
+from bertkit.models.bert.bert_config import WHERE, Activation, Probability, Size, Sizes, checked, nearest_preset, sizes
+from bertkit.validation import did_you_mean
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -75,25 +75,32 @@ def new_config(
     Raises ModelError with everything that is wrong.
     """
     given = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else dict(preset_or_fields)
-    meant = nearest(str(given.get("preset", "")), [*bert_config.PRESETS, *PRESETS])
+    every = [*bert_config.PRESETS, *PRESETS]
+    meant = nearest_preset(str(given.get("preset", "")), every)
+    chosen = "model_type" in given
     kind = given.pop("model_type", "modernbert" if meant in PRESETS else "bert")
     ids: dict[str, Any] = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     positions = max(512, max_length)
     if kind == "bert":
-        return bert_config.config(given, **ids, max_position_embeddings=positions)
+        known = bert_config.PRESETS if chosen else every
+        return bert_config.config(given, **ids, max_position_embeddings=positions, known=known)
     if kind != "modernbert":
         what = f"expected 'bert' or 'modernbert', found {kind!r}{did_you_mean(str(kind), ['bert', 'modernbert'])}"
         raise ModelError(Problem(f"{WHERE}.model_type", what))
-    return _modernbert(given, ids, tokenizer, positions)
+    return _modernbert(given, PRESETS if chosen else every, ids, tokenizer, positions)
 
 
 def _modernbert(
-    given: Mapping[str, Any], ids: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, positions: int
+    given: Mapping[str, Any],
+    known: Collection[str],
+    ids: Mapping[str, Any],
+    tokenizer: PreTrainedTokenizerBase,
+    positions: int,
 ) -> PretrainedConfig:
     """transformers' own, with the ids of this tokenizer in place of ModernBERT's."""
     from transformers import ModernBertConfig
 
     first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
     ids = {**ids, "cls_token_id": first, "sep_token_id": last, "bos_token_id": first, "eos_token_id": last}
-    found = checked(ModernArchitecture, PRESETS, given, ids, max_position_embeddings=positions)
+    found = checked(ModernArchitecture, PRESETS, known, given, ids, max_position_embeddings=positions)
     return ModernBertConfig(**found.model_dump(), **ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -13,7 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from bertkit.errors import ModelError, Problem
 from bertkit.models.untrusted import read_object, vet
 from bertkit.sections import Section
-from bertkit.validation import did_you_mean, validate
+from bertkit.validation import nearest, validate
 
 WHERE = "model.config"  # its place in a recipe
 PRE_NORM = "bertkit-pre-norm-bert"  # a model type that transformers does not have
@@ -140,31 +140,42 @@ def config(
     vocab_size: int,
     pad_token_id: int = 0,
     max_position_embeddings: int = 512,
+    known: Collection[str] = PRESETS,
 ) -> BertConfig:
     """The config of a preset, such as `mini`, or of `{preset: mini, norm: pre, …}`: see `Architecture`.
 
-    max_position_embeddings: where the fields leave it out. Raises ModelError with everything that is wrong.
+    max_position_embeddings: where the fields leave it out. known: as for `checked`. Raises ModelError with everything
+    that is wrong.
     """
     ids: dict[str, Any] = {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
-    found = checked(Architecture, PRESETS, preset_or_fields, ids, max_position_embeddings=max_position_embeddings)
+    defaults = {"max_position_embeddings": max_position_embeddings}
+    found = checked(Architecture, PRESETS, known, preset_or_fields, ids, **defaults)
     kind = PreNormBertConfig if found.norm == "pre" else BertConfig
     return kind(**found.model_dump(), **ids)
+
+
+def nearest_preset(name: str, known: Collection[str]) -> str:
+    """The most similar of the known presets; "" where none is close. Those of BERT are also known as `bert-mini`."""
+    names = dict(zip(known, known, strict=True)) | {f"bert-{each}": each for each in known if each in PRESETS}
+    return names.get(nearest(name, names), "")
 
 
 def checked(
     kind: type[S],
     presets: Mapping[str, Mapping[str, int]],
+    known: Collection[str],
     preset_or_fields: str | Mapping[str, Any],
     ids: Mapping[str, Any],
     **defaults: int,
 ) -> S:
     """The fields of an architecture. ids: those of the tokenizer, `vocab_size` and `pad_token_id` among them.
 
+    known: the presets that messages name, with those of other architectures where these may be meant.
     defaults: of fields that neither the preset nor the given fields have. Raises ModelError with everything that is
     wrong.
     """
     given = {"preset": preset_or_fields} if isinstance(preset_or_fields, str) else dict(preset_or_fields)
-    names = f"presets: {', '.join(presets)}"
+    names = f"presets: {', '.join(known)}"
     problems = [
         Problem(f"{WHERE}.{name}", "is given by the tokenizer", "remove it")
         for name in ids
@@ -175,7 +186,8 @@ def checked(
         problems.append(Problem("tokenizer", what))
     preset = given.pop("preset", None)
     if preset is not None and not (isinstance(preset, str) and preset in presets):
-        meant = did_you_mean(preset, presets) if isinstance(preset, str) else ""
+        near = nearest_preset(str(preset), known)
+        meant = f"; did you mean {near!r}?" if near else ""
         problems.append(Problem(f"{WHERE}.preset", f"no preset {preset!r}{meant}", names))
         preset = next(iter(presets))  # so that the other fields are checked too
     fields = {**defaults, **presets.get(preset or "", {}), **given}
