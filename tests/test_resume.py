@@ -279,6 +279,47 @@ def test_a_missing_file_is_damage(recipe: Recipe, tmp_path: Path) -> None:
     assert checkpoint.latest_intact(run.checkpoints / "seed-42") == (None, [newest(run)])
 
 
+def rewritten(folder: Path, file: str, value: Any) -> None:
+    """A checkpoint of which one file is another, and the manifest lists that one."""
+    write_json(folder / file, value)
+    (folder / "manifest.json").unlink()
+    checkpoint.publish(folder, folder.with_name("other"))
+    folder.with_name("other").rename(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "value"),
+    [
+        ("optimizer.json", {"groups": [], "plain": {"0.step": 6}, "scheduler": {}, "scaler": None}),  # an earlier one
+        ("optimizer.json", []),
+        ("trainer_state.json", {"global_step": 6, "of_a_later_version": 1}),
+        ("trainer_state.json", {"global_step": 5}),
+        ("trainer_state.json", {}),
+    ],
+)
+def test_a_checkpoint_of_another_version_is_refused(file: str, value: Any, recipe: Recipe, tmp_path: Path) -> None:
+    """Also with an older checkpoint that fits; and nothing of the run is changed."""
+    run = killed(recipe, tmp_path / "run")
+    checkpoint.require_own_format(newest(run))
+    rewritten(newest(run), file, value)
+    assert checkpoint.is_intact(newest(run))
+    before = {path: sha256(path) for path in run.checkpoints.rglob("*") if path.is_file()}
+    wanted = (
+        r"checkpoint-6: was written by another version of bertkit or transformers.*\n.*with that version, or start a"
+    )
+    with pytest.raises(UserError, match=wanted):
+        train(recipe, run.folder, resume=True)
+    assert {path: sha256(path) for path in run.checkpoints.rglob("*") if path.is_file()} == before
+
+
+def test_a_checkpoint_without_the_files_of_this_version_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    run = killed(recipe, tmp_path / "run")
+    (newest(run) / "optimizer.json").rename(newest(run) / "optimizer-2.json")
+    rewritten(newest(run), "other.json", {})
+    with pytest.raises(UserError, match="checkpoint-6: was written by another version"):
+        train(recipe, run.folder, resume=True)
+
+
 def test_half_written_folders_are_passed_over(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
     run = killed(recipe, tmp_path / "run")
     for step in (7, 8, 10):

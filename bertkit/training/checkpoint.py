@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers import Trainer
+from transformers import Trainer, TrainerState
 from transformers.trainer_callback import ExportableState
 from transformers.utils import SAFE_WEIGHTS_NAME
 
@@ -23,6 +23,8 @@ from bertkit.errors import ModelError, Problem, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
 
 MANIFEST = "manifest.json"
+OPTIMIZER = "optimizer.json"
+STATE = "trainer_state.json"
 
 
 class CheckpointTrainer(Trainer):
@@ -66,7 +68,7 @@ class CheckpointTrainer(Trainer):
             save_optimizer(aside, optimizer, self.lr_scheduler, self.accelerator.scaler)
             stateful = [c for c in [*self.callback_handler.callbacks, self.control] if isinstance(c, ExportableState)]
             self.state.stateful_callbacks = {type(c).__name__: c.state() for c in stateful}  # type: ignore[assignment]
-            self.state.save_to_json(str(aside / "trainer_state.json"))
+            self.state.save_to_json(str(aside / STATE))
             for name, content in self.checkpoint_files().items():
                 if name.endswith(".safetensors"):
                     save_file(content, aside / name)
@@ -189,7 +191,7 @@ def save_optimizer(folder: Path, state: dict[str, Any], scheduler: Any, scaler: 
     save_file({name: plain.pop(name).detach().cpu().contiguous() for name in names}, folder / "optimizer.safetensors")
     rest = {"plain": plain, "scheduler": scheduler.state_dict()}
     # A plateau schedule holds infinity, which Python's JSON reads back.
-    write_text(folder / "optimizer.json", json.dumps({**rest, "scaler": scaler.state_dict() if scaler else None}))
+    write_text(folder / OPTIMIZER, json.dumps({**rest, "scaler": scaler.state_dict() if scaler else None}))
 
 
 def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = None) -> None:
@@ -197,7 +199,7 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = N
 
     Raises ModelError on the state of another optimizer.
     """
-    rest = read_json(folder / "optimizer.json")
+    rest = read_json(folder / OPTIMIZER)
     parts: dict[str, dict[int, dict[str, Any]]] = {"state": {}, "groups": {}}
     for key, value in {**load_file(folder / "optimizer.safetensors"), **rest["plain"]}.items():
         part, index, name = key.split(".", 2)
@@ -277,6 +279,19 @@ def _files(folder: Path) -> dict[str, dict[str, Any]]:
     """Size and sha256 of each file in a checkpoint, except for the manifest, by its path there."""
     files = sorted(path for path in folder.rglob("*") if not path.is_dir() and path != folder / MANIFEST)
     return {str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": sha256(path)} for path in files}
+
+
+def require_own_format(folder: Path) -> None:
+    """Raises ModelError where another version of bertkit or transformers wrote this intact checkpoint."""
+    try:
+        state, optimizer = TrainerState.load_from_json(str(folder / STATE)), read_json(folder / OPTIMIZER)
+        known = state.global_step == step_of(folder) and set(optimizer) == {"plain", "scheduler", "scaler"}
+    except (OSError, TypeError, ValueError, UserError):  # TypeError: a field that transformers does not know
+        known = False
+    if not known:
+        what = "was written by another version of bertkit or transformers, in a format that this one does not read"
+        fix = "Finish the run with that version, or start a new run in another --output-dir."
+        raise ModelError(Problem(str(folder), what, fix))
 
 
 def step_of(folder: Path) -> int:
