@@ -29,6 +29,7 @@ import bertkit
 from bertkit.errors import ModelError, RecipeError
 from bertkit.files import read_json
 from bertkit.inference.runner import Runner
+from bertkit.models.bert.generation import NOT_FINITE, generate
 from bertkit.models.bert.warm_start import encoder_decoder
 from bertkit.models.encoder import load_tokenizer
 from bertkit.models.trained_parts import with_lora
@@ -115,6 +116,13 @@ def test_the_report_shows_the_texts_of_the_beam_search(run) -> None:
     assert all(escape(text) in page for each in shown for text in each["generated"])
 
 
+def test_the_report_shows_at_most_five_texts_of_the_beam_search(run) -> None:
+    predictor = bertkit.load(run.folder)
+    options = predictor.task.options.model_copy(update={"generation": Generation(max_new_tokens=8, num_beams=6)})
+    found = beams(replace(predictor, task=replace(predictor.task, options=options)), ROWS)
+    assert [len(each["generated"]) for each in found] == [5] * 6
+
+
 def test_an_answer_that_was_cut_says_so(run) -> None:
     predictor = bertkit.load(run.folder)
     assert all(answer["finished"] for answer in predictor(TEXTS))
@@ -125,6 +133,23 @@ def test_an_answer_that_was_cut_says_so(run) -> None:
     whole = [answer["generated_text"] for answer in predictor(TEXTS)]
     assert all(text.startswith(answer["generated_text"]) for text, answer in zip(whole, cut, strict=True))
     assert [answer["truncated"] for answer in predictor(["cat " * 29, "cat " * 31])] == [False, True]
+
+
+@pytest.mark.parametrize("several", [1, 2, 3])
+def test_outputs_that_are_not_finite_are_marked_in_all_texts_of_their_source(several: int, run) -> None:
+    predictor = bertkit.load(run.folder)
+    inputs = dict(predictor.task.tokenizer(["the cat", "the dog"], return_tensors="pt"))
+    del inputs["token_type_ids"]
+    options = {"max_new_tokens": 8, "num_beams": 3, "num_return_sequences": several}
+    whole = generate(predictor.model, inputs, options)
+    rows = predictor.task.tokenizer.convert_tokens_to_ids(["cat"])
+    with torch.no_grad():
+        predictor.model.encoder.get_input_embeddings().weight[rows] = math.nan
+    made = generate(predictor.model, inputs, options)
+    assert len(made) == 2 * several
+    assert (made[:several] == NOT_FINITE).all()
+    length = min(made.size(1), whole.size(1))
+    assert made[several:, :length].equal(whole[several:, :length])
 
 
 @pytest.mark.parametrize("beams", [1, 3])
