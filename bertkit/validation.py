@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import reduce
 from operator import getitem
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -120,7 +120,7 @@ def validate(
 ) -> list[KeyProblem]:
     """What is wrong with `data` as fields of `model`: pydantic's errors as sentences, one per key path.
 
-    sections: key -> type of the section there, whose keys are named where one is unknown. homes: as for unknown_key.
+    sections: key -> type of the section there, in place of the field's. homes: as for unknown_key.
     """
     by_path: dict[KeyPath, list[ErrorDetails]] = {}
     try:
@@ -138,11 +138,27 @@ def validate(
         if "missing" in kinds:
             problems.append(KeyProblem(path, "missing", "write it; it has no default"))
         elif "extra_forbidden" in kinds:
-            section = sections.get(str(path[0])) if len(path) > 1 else model
-            problems.append(unknown_key(path, section.model_fields if section else (), homes))
+            section, inside = model, path[:-1]
+            if inside and inside[0] in sections:
+                section, inside = sections[str(inside[0])], inside[1:]
+            known = {name for each in _sections_at(section, inside) for name in each.model_fields}
+            problems.append(unknown_key(path, known, homes))
         else:
             problems.append(_explain_value(path, details, reduce(getitem, path, data)))
     return problems
+
+
+def _sections_at(kind: Any, path: KeyPath) -> Iterator[type[BaseModel]]:
+    """The sections that a field's type allows at this key path within it; several where it has alternatives."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if not path:
+            yield kind
+        elif field := kind.model_fields.get(str(path[0])):
+            yield from _sections_at(field.annotation, path[1:])
+    else:
+        inside = path[1:] if get_origin(kind) in (dict, list) else path
+        for part in get_args(kind):
+            yield from _sections_at(part, inside)
 
 
 def _explain_value(path: KeyPath, details: list[ErrorDetails], value: Any) -> KeyProblem:

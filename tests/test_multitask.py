@@ -457,6 +457,19 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_key(tmp_path: Path) -
     }  # fmt: skip
 
 
+def test_an_unknown_key_is_compared_with_those_of_its_section(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    one = "{task: {name: text-classification, strid: 2}, data: {source: sample:sentiment, limt: 2}, weigth: 2}"
+    file.write_text(f"tasks: {{task: {one}}}\nmodel: {{name: x}}\n")
+    with pytest.raises(RecipeError) as caught:
+        load_any(file)
+    assert [problem.what for problem in caught.value.problems] == [
+        "tasks.task.weigth: unknown key; did you mean 'weight'?",
+        "tasks.task.task.strid: unknown key; did you mean 'stride'?",
+        "tasks.task.data.limt: unknown key; did you mean 'limit'?",
+    ]
+
+
 @pytest.mark.parametrize("tasks", ["{}", "null", "3", "[sentiment]", "{sentiment: }", "{sentiment: {task: x}}"])
 def test_tasks_that_are_none(tasks: str, tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"

@@ -79,6 +79,8 @@ def test_text_that_is_no_recipe(tmp_path: Path, name: str) -> None:
     expect(problems(tmp_path, content), expected)
 
 
+RAMP = "training: {gradient_accumulation_steps: 2, batch_ramp: {start: 0.5, until: 0.5, %s: 1}}"
+
 # one line each, in line 4 (or instead of one of the lines 1 to 3)
 VALUES = [
     ("modle: {name: x}", 4, "modle: unknown key; did you mean 'model'?"),
@@ -170,6 +172,12 @@ VALUES = [
     ("training: {optim: adamw}", 4, "known here: adamw_torch"),
     ("training: {debug: [nan]}", 4, "debug[0]: expected '', 'underflow_overflow' or 'tpu_metrics_debug'"),
     ("training: {report_to: [1]}", 4, "report_to[0]: expected text, found the number 1"),
+    (RAMP % "untl", 4, "batch_ramp.untl: unknown key; did you mean 'until'?"),
+    (RAMP % "x", 4, "training.batch_ramp.x: unknown key\nknown here: start, until"),
+    ("distillation: {teacher: a/b, student: {layers: 2, size: 1}}", 4, "student.size: unknown key\nknown here: layers"),
+    ("task: {name: text2text-generation, generation: {num_beam: 2}}", 1, "did you mean 'num_beams'?"),
+    ("task: {name: text2text-generation, generation: {metrics: 2}}", 1, "known here: length_penalty, max_new_tokens, num"),
+    ("task: {name: pretraining, mask_probability: {start: 0.1, end: 0.2, x: 1}}", 1, "\nknown here: end, start"),
     ("training: {bf16: true, fp16: true}", 4, "bf16 and fp16 are both on"),
     ("training: {metric_for_best_model: loss}", 4, "write neg_log_loss, or neg_mean_squared_error for regression"),
     ("training: {metric_for_best_model: eval_loss}", 4, "better when higher"),

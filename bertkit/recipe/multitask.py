@@ -199,7 +199,7 @@ def _checked(
     outer = {name: value for name, value in data.items() if name not in {*shared, *_SINGLE}}
     for name in data.keys() & _SINGLE.keys():
         report.add(KeyProblem((name,), "has no place in a recipe of several tasks", _SINGLE[name]))
-    report.add(*validate(_Outer, outer, {"tasks": _Outer.Part}), *_contradictions(outer, shared))
+    report.add(*validate(_Outer, outer), *_contradictions(outer, shared))
     parts = {name: part for name, part in _mapping(outer["tasks"]).items() if isinstance(part, dict)}
     known = set[KeyProblem]()
     clean = {

@@ -203,7 +203,7 @@ def parse_data_spec(data: Mapping[str, Any], overrides: Sequence[str] = ()) -> D
     section = {"data": dict(data)}
     report = Report("")
     apply_overrides(section, overrides, report)
-    problems = validate(_DataOnly, section, {"data": DataSpec})
+    problems = validate(_DataOnly, section)
     clean = without(section, {each.path for each in problems})
     report.add(*problems, *resolve_paths(clean, report.folder))
     report.raise_if_any()
