@@ -114,6 +114,12 @@ def use_scan(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(forward_backward, "_loop", lambda *args: forward_backward._scan(*args[:3]))
 
 
+@torch.no_grad()
+def sums(emissions: Tensor, mask: Tensor, chain: Chain) -> forward_backward.Posterior:
+    """As the loss finds them."""
+    return crf.posterior(emissions, mask, chain)
+
+
 def needs_logarithms(emissions: Tensor, mask: Tensor, chain: Chain) -> bool:
     """Whether sums of probabilities could underflow."""
     with pytest.MonkeyPatch.context() as patch:
@@ -130,13 +136,13 @@ def test_the_cases_need_probabilities_and_logarithms(cases: list[Case]) -> None:
 def test_partition_equals_all_paths(cases: list[Case]) -> None:
     for case in cases:
         expected = torch.tensor([brute.log_partition for brute in case.brute], dtype=torch.float64)
-        assert_close(crf.log_partition(case.emissions, case.mask, case.chain), expected, rtol=1e-12, atol=1e-10)
+        assert_close(sums(case.emissions, case.mask, case.chain).log_partition, expected, rtol=1e-12, atol=1e-10)
 
 
 @pytest.mark.usefixtures("way")
 def test_marginals_equal_all_paths(cases: list[Case]) -> None:
     for case in cases:
-        found = crf.marginals(case.emissions, case.mask, case.chain).numpy()
+        found = sums(case.emissions, case.mask, case.chain).marginals.numpy()
         for row, brute in enumerate(case.brute):
             words = brute.paths.shape[1]
             expected = [np.bincount(column, brute.chances, found.shape[2]) for column in brute.paths.T]
@@ -168,14 +174,12 @@ def test_gradients_equal_all_paths(cases: list[Case]) -> None:
             np.testing.assert_allclose(x.grad.numpy(), gradient, rtol=1e-6, atol=1e-9)
 
 
-def test_score_and_loss_equal_the_paths_own(cases: list[Case]) -> None:
+def test_the_loss_equals_that_of_all_paths(cases: list[Case]) -> None:
     for case in cases:
-        score = crf.score(case.emissions, case.tags, case.mask, case.chain)
         loss = crf.nll(case.emissions, case.tags, case.mask, case.chain)
         for row, brute in enumerate(case.brute):
             gold = case.tags[row, : brute.paths.shape[1]].numpy()
             own = brute.scores[(brute.paths == gold).all(1)][0]
-            assert float(score[row]) == pytest.approx(own, rel=1e-12)
             assert float(loss[row]) == pytest.approx(brute.log_partition - own, rel=1e-9, abs=1e-9)
 
 
@@ -204,8 +208,8 @@ def first_best_path(emissions: np.ndarray, chain: Chain) -> list[int]:
 @pytest.mark.parametrize("count", [1, 2, 3, 9, 37])
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 @pytest.mark.parametrize("ties", [False, True])
-def test_of_equal_paths_all_devices_take_the_first(count: int, kind: torch.dtype, ties: bool) -> None:
-    """To the last digit the scores of one sentence by itself, in NumPy as in torch, whatever is in the batch."""
+def test_of_equal_paths_the_first_is_taken(count: int, kind: torch.dtype, ties: bool) -> None:
+    """To the last digit the scores of one sentence by itself, whatever is in the batch."""
     rng = np.random.default_rng([count, ties])
     emissions, _, mask = random_batch(rng, 40, 30, count, 1.0)
     chain = random_chain(rng, count, 1.0, holes=True)
@@ -213,7 +217,6 @@ def test_of_equal_paths_all_devices_take_the_first(count: int, kind: torch.dtype
         emissions, chain = emissions.round(), Chain(*(part.round() for part in chain))
     emissions, chain = emissions.to(kind), Chain(*(part.to(kind) for part in chain))
     found = crf.decode(emissions, mask, chain)
-    assert torch.equal(crf._best_paths(emissions, mask, chain), found)
     for own, path, words in zip(emissions.numpy(), found.tolist(), mask.sum(1).tolist(), strict=True):
         assert path == first_best_path(own[:words], chain) + [-1] * (len(path) - words)
 
@@ -308,7 +311,7 @@ def test_the_forbidden_is_never_decoded(seed: int, tags: list[str], scale: float
         assert not never[1][row[0]]
         assert not never[2][row[length - 1]]
         assert not any(never[0][a, b] for a, b in pairwise(row[:length]))
-    posterior = crf.marginals(emissions, mask, chain)
+    posterior = sums(emissions, mask, chain).marginals
     assert (posterior[:, 0][:, never[1]] == 0).all()
     assert_close(posterior.sum(2), mask.double())
 
@@ -336,6 +339,12 @@ def reference(emissions: Tensor, chain: Chain) -> Tensor:
     return (total + chain.end.double()).logsumexp(0)
 
 
+def reference_loss(emissions: Tensor, chain: Chain) -> Tensor:
+    """Of one sentence whose words all have tag 0."""
+    first = [emissions[:, 0], chain.transitions[0, 0].expand(len(emissions) - 1), chain.start[:1], chain.end[:1]]
+    return reference(emissions, chain) - torch.cat(first).double().sum()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [0.01, 5.0, 50.0])
 def test_long_sentences_with_large_scores(dtype: torch.dtype, scale: float) -> None:
@@ -343,13 +352,12 @@ def test_long_sentences_with_large_scores(dtype: torch.dtype, scale: float) -> N
     emissions = torch.from_numpy(rng.uniform(-scale, scale, (2, 512, 9))).to(dtype).requires_grad_()
     chain = Chain(*(torch.from_numpy(rng.uniform(-scale, scale, s)).to(dtype) for s in ((9, 9), (9,), (9,))))
     mask = torch.arange(512) < torch.tensor([[512], [300]])
-    found = crf.log_partition(emissions, mask, chain)
-    expected = torch.stack([reference(emissions[0], chain), reference(emissions[1, :300], chain)])
+    found = crf.nll(emissions, torch.zeros(2, 512, dtype=torch.int64), mask, chain)
+    expected = torch.stack([reference_loss(emissions[0], chain), reference_loss(emissions[1, :300], chain)])
     assert found.dtype == dtype
     assert_close(found.double(), expected, rtol=1e-6, atol=0)
     ours, theirs = (torch.autograd.grad(x.sum(), emissions)[0] for x in (found, expected))
     assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
-    assert_close(crf.marginals(emissions, mask, chain), theirs, rtol=1e-5, atol=1e-7)
 
 
 @given(st.integers(0, 2**32), st.floats(0.01, 60), st.floats(0.01, 60), st.sampled_from([BIO, BIOES, ["O"] * 4]))
@@ -388,9 +396,9 @@ def test_a_sentence_too_short_for_what_is_not_forbidden() -> None:
     chain.start[1] = chain.end[0] = crf.FORBIDDEN
     emissions, mask = torch.zeros(2, 3, 2, dtype=torch.float64), torch.tensor([[True] * 3, [True, False, False]])
     expected = torch.tensor([np.log(2), crf.FORBIDDEN + np.log(2)])
-    assert_close(crf.log_partition(emissions, mask, chain), expected)
-    posterior = crf.marginals(emissions, mask, chain)[:, 0]
-    assert_close(posterior, torch.tensor([[1, 0], [0.5, 0.5]], dtype=torch.float64), rtol=1e-6, atol=1e-6)
+    found = sums(emissions, mask, chain)
+    assert_close(found.log_partition, expected)
+    assert_close(found.marginals[:, 0], torch.tensor([[1, 0], [0.5, 0.5]], dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 
 def test_fp32_finds_the_best_path_of_large_scores() -> None:
@@ -410,10 +418,10 @@ def test_a_forced_word() -> None:
     chain = crf.constrain(random_chain(np.random.default_rng(4), len(BIO), 1.0), crf.forbidden(BIO))
     emissions[0, 7] = -1e4
     emissions[0, 7, 3] = 0.0
-    posterior = crf.marginals(emissions, mask, chain)
-    assert_close(posterior[0, 7], torch.tensor([0.0, 0, 0, 1, 0], dtype=torch.float64))
+    found = sums(emissions, mask, chain)
+    assert_close(found.marginals[0, 7], torch.tensor([0.0, 0, 0, 1, 0], dtype=torch.float64))
     assert crf.decode(emissions, mask, chain)[0, 7] == 3
-    assert_close(crf.log_partition(emissions, mask, chain)[0], reference(emissions[0], chain))
+    assert_close(found.log_partition[0], reference(emissions[0], chain))
 
 
 def test_nan_stays_in_its_sentence() -> None:
@@ -429,7 +437,6 @@ def test_nan_stays_in_its_sentence() -> None:
     assert broken.grad is not None
     assert broken.grad[0].isnan().any()
     assert broken.grad[1:].isfinite().all()
-    assert crf.marginals(emissions, mask, chain)[0].isnan().any()
     found = crf.decode(emissions, mask, chain)
     assert ((found >= 0) == mask).all()
     assert (found < 4).all()
@@ -449,8 +456,9 @@ def test_minus_infinity_is_an_emission_too() -> None:
     emissions[:, :, 2] = -torch.inf
     fewer = Chain(chain.transitions[:2, :2], chain.start[:2], chain.end[:2])
     emissions[:, :, 3] = -torch.inf
-    assert_close(crf.log_partition(emissions, mask, chain), crf.log_partition(emissions[:, :, :2], mask, fewer))
-    assert (crf.marginals(emissions, mask, chain)[:, :, 2:] == 0).all()
+    found = sums(emissions, mask, chain)
+    assert_close(found.log_partition, sums(emissions[:, :, :2], mask, fewer).log_partition)
+    assert (found.marginals[:, :, 2:] == 0).all()
 
 
 # --- batches
@@ -465,15 +473,16 @@ def test_padding_and_order_change_nothing(scale: float) -> None:
     strange = tags.masked_fill(~mask, -100)
     longer = torch.nn.functional.pad(emissions, (0, 0, 0, 5), value=3.0)
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
-    for name in ("log_partition", "marginals", "decode"):
-        function = getattr(crf, name)
+    more = torch.nn.functional.pad(mask, (0, 5))
+    for function in (crf.decode, lambda *given: sums(*given).marginals):
         whole = function(emissions, mask, chain)
         assert torch.equal(function(other, mask, chain), whole)
-        wider = function(longer, torch.nn.functional.pad(mask, (0, 5)), chain)
-        assert_close(wider if name == "log_partition" else wider[:, :30], whole, rtol=1e-12, atol=1e-12)
+        assert_close(function(longer, more, chain)[:, :30], whole, rtol=1e-12, atol=1e-12)
         assert_close(function(emissions[order], mask[order], chain), whole[order], rtol=1e-12, atol=1e-12)
     whole = crf.nll(emissions, tags, mask, chain)
     assert torch.equal(crf.nll(other, strange, mask, chain), whole)
+    assert_close(crf.nll(longer, torch.nn.functional.pad(tags, (0, 5)), more, chain), whole, rtol=1e-12, atol=1e-12)
+    assert_close(crf.nll(emissions[order], tags[order], mask[order], chain), whole[order], rtol=1e-12, atol=1e-12)
     inputs = other.clone().requires_grad_()
     crf.nll(inputs, strange, mask, chain).sum().backward()
     assert inputs.grad is not None
@@ -482,10 +491,11 @@ def test_padding_and_order_change_nothing(scale: float) -> None:
 
 def test_decode_breaks_ties_by_a_path_of_best_score() -> None:
     """All scores alike but for what is forbidden: any path that the scheme allows, and no other."""
-    chain = crf.constrain(CRF(len(BIOES))(), crf.forbidden(BIOES))
+    chain = crf.constrain(CRF(len(BIOES)).double()(), crf.forbidden(BIOES))
     mask = torch.ones(1, 9, dtype=torch.bool)
-    emissions = torch.zeros(1, 9, len(BIOES))
-    assert crf.score(emissions, crf.decode(emissions, mask, chain), mask, chain).tolist() == [0]
+    emissions = torch.zeros(1, 9, len(BIOES), dtype=torch.float64)
+    loss = crf.nll(emissions, crf.decode(emissions, mask, chain), mask, chain)
+    assert_close(loss, sums(emissions, mask, chain).log_partition)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -496,8 +506,7 @@ def test_results_are_fp32_or_wider(dtype: torch.dtype) -> None:
     expected = torch.float64 if dtype == torch.float64 else torch.float32
     loss = crf.nll(emissions, tags, mask, crf.constrain(module(), crf.forbidden(BIO[:4])))
     loss.sum().backward()
-    assert loss.dtype == crf.score(emissions, tags, mask, module()).dtype == expected
-    assert crf.marginals(emissions, mask, module()).dtype == expected
+    assert loss.dtype == expected
     assert crf.decode(emissions, mask, module()).dtype == torch.int64
     assert emissions.grad is not None
     assert emissions.grad.dtype == dtype
@@ -512,11 +521,9 @@ def test_autocast_changes_nothing() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         emissions = layer(hidden)
         inside = crf.nll(emissions, tags, mask, module())
-        posterior = crf.marginals(emissions, mask, module())
     assert emissions.dtype == torch.bfloat16
     assert inside.dtype == torch.float32
     assert torch.equal(inside, crf.nll(emissions.float(), tags, mask, module()))
-    assert torch.equal(posterior, crf.marginals(emissions.float(), mask, module()))
     inside.sum().backward()
     assert layer.weight.grad is not None
     assert layer.weight.grad.isfinite().all()
@@ -529,7 +536,6 @@ def test_inference_mode(scale: float) -> None:
     with torch.inference_mode():
         assert torch.equal(crf.nll(emissions.clone(), tags, mask, CRF(4)()), expected)
         assert crf.decode(emissions.clone(), mask, CRF(4)()).shape == tags.shape
-        assert crf.marginals(emissions.clone(), mask, CRF(4)()).shape == emissions.shape
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -541,14 +547,14 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="not empty"):
         crf.decode(emissions[:0], mask[:0], chain)
     with pytest.raises(ValueError, match=r"mask must be bool \(3, 6\), not torch.int64 \(3, 6\)"):
-        crf.marginals(emissions, mask.long(), chain)
+        crf.nll(emissions, tags, mask.long(), chain)
     for wrong in (gap, late):
         with pytest.raises(ValueError, match="from the first word of each sentence on, without gaps"):
-            crf.log_partition(emissions, wrong, chain)
+            crf.nll(emissions, tags, wrong, chain)
     with pytest.raises(ValueError, match="tags must be 0 to 3 at each word"):
         crf.nll(emissions, tags.masked_fill(mask, -100), mask, chain)
     with pytest.raises(ValueError, match=r"tags must be \(3, 6\), not \(3, 5\)"):
-        crf.score(emissions, tags[:, :5], mask, chain)
+        crf.nll(emissions, tags[:, :5], mask, chain)
 
 
 # --- the module, in models

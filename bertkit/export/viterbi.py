@@ -85,7 +85,7 @@ def viterbi(chain: Sequence[np.ndarray], temperature: float) -> ModelProto:
     padding, and `score` `(batch,)`: the posterior of the whole path, given the emissions.
 
     chain: transitions, start and end, fp64, as `crf.constrain` returns them, divided by the temperature like emissions.
-    The path is that of `crf.decode`, even for ties.
+    The path is that of `posteriors.decode`, even for ties.
     """
     from onnx import numpy_helper, parser
 

@@ -1,4 +1,4 @@
-"""A linear-chain CRF (Lafferty et al. 2001) over words: its loss, posteriors and best paths, on any device.
+"""A linear-chain CRF (Lafferty et al. 2001) over words: its loss and best paths, on any device.
 
 The functions work on a `Chain`, so that saved emissions can be decoded without the module. Arguments they share:
 
@@ -31,10 +31,7 @@ __all__ = [
     "constrain",
     "decode",
     "forbidden",
-    "log_partition",
-    "marginals",
     "nll",
-    "score",
 ]
 
 
@@ -77,53 +74,20 @@ def constrain(chain: Chain, never: tuple[Tensor, Tensor, Tensor]) -> Chain:
 def nll(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     """Negative log-likelihood of the tags `(batch,)`; differentiable once, by emissions and chain."""
     checked = _checked(emissions, mask, chain)
-    return _like(_log_partition(emissions, *checked) - _score(emissions, tags, *checked), emissions)
-
-
-def log_partition(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
-    """Logarithm of the sum of exp(score) over all paths `(batch,)`; differentiable once, by emissions and chain."""
-    return _like(_log_partition(emissions, *_checked(emissions, mask, chain)), emissions)
-
-
-def score(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
-    """Score of the tags `(batch,)`: the sum of their emissions, transitions, start and end; differentiable."""
-    return _like(_score(emissions, tags, *_checked(emissions, mask, chain)), emissions)
-
-
-@torch.no_grad()
-def marginals(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
-    """Posterior of each tag at each word `(batch, words, tags)`; not differentiable."""
-    real, wide = _checked(emissions, mask, chain)
-    return _like(posterior(emissions.to(real.device).double(), real, wide).marginals, emissions)
+    losses = _log_partition(emissions, *checked) - _score(emissions, tags, *checked)
+    return losses.to(torch.promote_types(emissions.dtype, torch.float32)).to(emissions.device)
 
 
 @torch.no_grad()
 def decode(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     """Best path of each sentence `(batch, words)` int64, -1 at padding; of equals the first tag (Viterbi 1967).
 
-    In fp64 for fp64 emissions, else in fp32; on CUDA, or on the CPU, where NumPy's calls cost a fifth of torch's.
+    By `posteriors.decode` on the CPU, in fp64 for fp64 emissions, else in fp32.
     """
     real, _ = _checked(emissions, mask, chain)
-    scores = _wider(emissions.to(real.device))
-    parts = Chain(*(part.to(scores) for part in chain))
-    if scores.is_cuda:
-        return _best_paths(scores, real, parts)
-    found = posteriors.decode(scores.numpy(), real.sum(1).numpy(), [part.numpy() for part in parts])
+    scores = _wider(emissions.cpu())
+    found = posteriors.decode(scores.numpy(), real.sum(1).cpu().numpy(), [part.to(scores).numpy() for part in chain])
     return torch.from_numpy(found).to(emissions.device)
-
-
-def _best_paths(scores: Tensor, mask: Tensor, chain: Chain) -> Tensor:
-    """`decode` on the device of the scores: that of `posteriors.decode`, to the last digit."""
-    words = (scores - scores.amax(2, keepdim=True)).unbind(1)
-    best = [chain.start + words[0]]  # of all paths that lead to a word and tag
-    for word in words[1:]:
-        best.append((best[-1][:, :, None] + chain.transitions).amax(1) + word)
-    into = torch.cat([chain.transitions.T, chain.end[None]])  # the last row is the end, which follows the last word
-    tag, path = mask.new_full((len(mask),), len(chain.end), dtype=torch.int64), list[Tensor]()
-    for here, real in zip(reversed(best), reversed(mask.unbind(1)), strict=True):
-        tag = (into[tag] + here).argmax(1).where(real, tag)
-        path.append(tag)
-    return torch.stack(path[::-1], 1).where(mask, -1)
 
 
 class _LogPartition(torch.autograd.Function):
@@ -182,7 +146,3 @@ def _checked(emissions: Tensor, mask: Tensor, chain: Chain) -> tuple[Tensor, Cha
 
 def _wider(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _like(result: Tensor, emissions: Tensor) -> Tensor:
-    return result.to(torch.promote_types(emissions.dtype, torch.float32)).to(emissions.device)

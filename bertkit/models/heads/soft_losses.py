@@ -31,7 +31,7 @@ def distance(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def log_marginals(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
-    """Logarithms of `crf.marginals`, `(batch, words, tags)` fp64, undefined at padding.
+    """Logarithms of `forward_backward.posterior`'s marginals, `(batch, words, tags)` fp64, undefined at padding.
 
     Differentiable by emissions and chain: sums of logarithms, word by word, to and from each word (Rabiner 1989).
     """
