@@ -176,7 +176,7 @@ VALUES = [
     (RAMP % "x", 4, "training.batch_ramp.x: unknown key\nknown here: start, until"),
     ("distillation: {teacher: a/b, student: {layers: 2, size: 1}}", 4, "student.size: unknown key\nknown here: layers"),
     ("task: {name: text2text-generation, generation: {num_beam: 2}}", 1, "did you mean 'num_beams'?"),
-    ("task: {name: text2text-generation, generation: {metrics: 2}}", 1, "known here: length_penalty, max_new_tokens, num"),
+    ("task: {name: text2text-generation, generation: {metrics: 2}}", 1, "known here: length_penalty, max_new_tokens, "),
     ("task: {name: pretraining, mask_probability: {start: 0.1, end: 0.2, x: 1}}", 1, "\nknown here: end, start"),
     ("training: {bf16: true, fp16: true}", 4, "bf16 and fp16 are both on"),
     ("training: {metric_for_best_model: loss}", 4, "write neg_log_loss, or neg_mean_squared_error for regression"),
