@@ -116,11 +116,22 @@ def test_the_report_shows_the_texts_of_the_beam_search(run) -> None:
     assert all(escape(text) in page for each in shown for text in each["generated"])
 
 
-def test_the_report_shows_at_most_five_texts_of_the_beam_search(run) -> None:
-    predictor = bertkit.load(run.folder)
-    options = predictor.task.options.model_copy(update={"generation": Generation(max_new_tokens=8, num_beams=6)})
+@pytest.mark.parametrize(("count", "shown"), [(2, 2), (6, 5)])
+def test_the_texts_of_the_beam_search_are_generated_once(
+    count: int, shown: int, run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor, sources = bertkit.load(run.folder), list[Any]()
+    generate = predictor.model.generate
+
+    def noted(**inputs: Any) -> Any:
+        sources.extend(inputs["input_ids"])
+        return generate(**inputs)
+
+    monkeypatch.setattr(predictor.model, "generate", noted)
+    options = predictor.task.options.model_copy(update={"generation": Generation(max_new_tokens=8, num_beams=count)})
     found = beams(replace(predictor, task=replace(predictor.task, options=options)), ROWS)
-    assert [len(each["generated"]) for each in found] == [5] * 6
+    assert len(sources) == len(found) == 6
+    assert all(len(each["generated"]) == shown for each in found)
 
 
 def test_an_answer_that_was_cut_says_so(run) -> None:

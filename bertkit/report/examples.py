@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from bertkit.data.rows import Columns
-from bertkit.encoding.padding import mask_of
 from bertkit.evaluation.similarity import unit
 from bertkit.explain.attention import MAPS
 from bertkit.explain.explain import explain
@@ -202,19 +201,14 @@ def beams(predictor: Predictor, rows: Sequence[Row]) -> list[dict[str, Any]]:
     task = predictor.task
     if not isinstance(task, Text2TextGeneration) or task.generation["num_beams"] == 1:
         return []
-    from bertkit.models.bert.generation import generate
+    task = replace(task, returned=min(task.generation["num_beams"], MAX_BEAMS))
 
-    count = min(task.generation["num_beams"], MAX_BEAMS)
-    options = {**task.generation, "num_return_sequences": count}
-
-    def all_of(_: Any, batch: Batch) -> list[Any]:
-        inputs = {"input_ids": batch["input_ids"], "attention_mask": mask_of(batch)}
-        ids = generate(predictor.model, inputs, options)
-        return ids.view(len(batch["input_ids"]), count, -1).tolist()
+    def by_source(ids: Any, batch: Batch) -> Any:
+        return ids.view(len(batch["input_ids"]), task.returned, -1).tolist()
 
     chosen = [rows[each] for each in _spaced(len(rows))]
     features = task.encode(Columns({"text": [row["text"] for row in chosen]}))
-    found = replace(predictor.predict_features, keep=all_of)(features)
+    found = replace(predictor.predict_features, task=task, keep=by_source)(features)
     return [
         {"text": row["text"], "target": row["target"], "generated": task.spelled(ids)}
         for row, ids in zip(chosen, found, strict=True)
