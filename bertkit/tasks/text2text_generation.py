@@ -162,7 +162,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         return model
 
     def forward(self, model: Any, batch: Batch) -> Any:
-        """With labels the logits of the target, `(tokens, vocab)`; without, generated ids, `(batch * returned, length)`."""
+        """With labels the logits of the target, `(tokens, vocab)`; else generated ids, `(batch * returned, length)`."""
         from accelerate.utils.other import extract_model_from_parallel
 
         from bertkit.models.bert.generation import generate
