@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bertkit import processes
 from bertkit.errors import Problem, RecipeError, UserError
 from bertkit.files import read_json
+from bertkit.recipe.multitask import tasks_of_run
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.sections import Checkpoints
 
@@ -70,9 +71,7 @@ class Run:
     @property
     def tasks(self) -> dict[str, Self]:
         """Of a finished run of several tasks, the run of each; otherwise empty."""
-        # Folders of other programs may have a results.json too.
-        several = self.finished and (self.folder / "recipe.yaml").is_file() and not self.model.is_dir()
-        return {name: type(self)(self.folder / name) for name in self.results.get("tasks", ())} if several else {}
+        return {name: type(self)(self.folder / name) for name in tasks_of_run(self.folder)}
 
     def load(self) -> Predictor:
         """The run's predictor."""

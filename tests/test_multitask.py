@@ -628,6 +628,7 @@ def test_evaluate_scores_all_tasks(run: Run, capsys: pytest.CaptureFixture[str])
     assert main(["evaluate", str(run.folder), "--split", "validation", "--json"]) == 0
     expected = {name: evaluate(one.folder, split="validation") for name, one in run.tasks.items()}
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(expected))
+    assert evaluate(run.folder, split="validation") == expected
     assert main(["evaluate", str(run.folder)]) == 0
     said = capsys.readouterr().out
     assert all(f"{name}\nvalidation (5 rows)" in said for name in run.tasks)
@@ -640,7 +641,7 @@ def test_evaluate_scores_all_tasks(run: Run, capsys: pytest.CaptureFixture[str])
         (["predict", "--input", "x.jsonl", "--format", "conll"], "Name the run of one task"),
         (["predict", "--input", "ROWS"], "no text in this row; it has other"),
         (["predict", "--input", "ROWS", "--column", "tag=other"], "reads no column 'tag'"),
-        (["evaluate", "--data", "ROWS"], "/NAME --data FILE"),
+        (["evaluate", "--data", "ROWS"], "Name the run of one task"),
     ],
 )
 def test_what_only_the_run_of_one_task_can_do(
@@ -650,6 +651,12 @@ def test_what_only_the_run_of_one_task_can_do(
     command, *rest = [str(rows) if word == "ROWS" else word for word in words]
     assert main([command, str(run.folder), *rest]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_rows_are_scored_by_the_run_of_one_task(run: Run) -> None:
+    for rows in ({"data": ROWS}, {"data": []}, {"file": "rows.jsonl"}):
+        with pytest.raises(UserError, match=r"(?s)scored on its own data.*Name the run of one task: .*/NAME"):
+            evaluate(run.folder, **rows)
 
 
 def test_tasks_with_limits_of_their_own_share_what_they_read_alike(

@@ -49,19 +49,15 @@ from bertkit.processes import Shard
 @on_all_processes
 def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, workers: Workers, **options: Any) -> None:
     from bertkit.inference.evaluate import evaluate
+    from bertkit.recipe.multitask import tasks_of_run
     from bertkit.report.table import scores_table
-    from bertkit.run import Run
 
-    options["mapper"] = workers.mapper
-    if tasks := Run(Path(source).expanduser()).tasks:
-        if data:
-            raise UserError("--data works only with a run of one task", f"bertkit evaluate {source}/NAME --data FILE")
-        several = {name: evaluate(run.folder, overrides=rest, **options) for name, run in tasks.items()}
-        tables = [f"{name}\n{scores_table(scores)}" for name, scores in several.items()]
-        print(json.dumps(several, indent=2) if as_json else "\n\n".join(tables))
+    scores = evaluate(source, file=data, overrides=rest, mapper=workers.mapper, **options)
+    if as_json:
+        print(json.dumps(scores, indent=2))
         return
-    scores = evaluate(source, file=data, overrides=rest, **options)
-    print(json.dumps(scores, indent=2) if as_json else scores_table(scores))
+    names = tasks_of_run(Path(source).expanduser())
+    print("\n\n".join(f"{name}\n{scores_table(scores[name])}" for name in names) or scores_table(scores))
 
 
 @command(
@@ -191,9 +187,9 @@ def _has_tasks(folder: Path) -> bool:
     """Whether it is a run of several tasks. For a model without a recipe no YAML is imported."""
     if not (folder / "recipe.yaml").is_file():
         return False
-    from bertkit.run import Run
+    from bertkit.recipe.multitask import tasks_of_run
 
-    return bool(Run(folder).tasks)
+    return bool(tasks_of_run(folder))
 
 
 def read_context(file: Path) -> str:

@@ -22,6 +22,7 @@ from bertkit.inference.decisions import with_word_scores, without_word_scores
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.inference.two_stage import evaluate_two_stages
 from bertkit.inference.workers import Mapper
+from bertkit.recipe.multitask import tasks_of_run
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.tasks.type_sets import coverage_of_types
 
@@ -124,8 +125,17 @@ def evaluate(
     rerank, depth: a cross-encoder that reorders the first `depth` documents of a retrieval model.
     overrides: of the data's settings, such as `data.columns.text=sentence`. revision, task, metrics: as for `load`
     and `score`. mapper: as of `Workers`.
-    Returns `split` and the result of `score`. Raises ModelError, RecipeError or DataError.
+    Returns `split` and the result of `score`; of a run of several tasks, which are scored on their own data alone, a
+    dict: name of the task -> the same. Raises ModelError, RecipeError or DataError.
     """
+    folder = Path(source).expanduser()
+    if names := tasks_of_run(folder):
+        if data is not None or file is not None:
+            what = "a run of several tasks, each of which is scored on its own data"
+            raise RecipeError(Problem(str(source), what, f"Name the run of one task: {source}/NAME"))
+        options: dict[str, Any] = {"overrides": overrides, "revision": revision, "task": task, "metrics": metrics}
+        options |= {"split": split, "rerank": rerank, "depth": depth, "mapper": mapper}
+        return {name: evaluate(folder / name, **options) for name in names}
     if isinstance(data, str | Path) and file is None:
         data, file = None, data
     if data is not None and file is not None:
