@@ -17,7 +17,10 @@ from bertkit.data.schema import Finding
 from bertkit.data.table import Origin
 from bertkit.inference.runner import Runner
 from bertkit.recipe.recipe import load_recipe
+from bertkit.report import html
 from bertkit.report.card import write_card
+from bertkit.report.facts import Facts
+from bertkit.report.mistakes import mistakes
 from bertkit.run import Run
 from bertkit.tasks.base import calibrate
 from bertkit.training.finish import finish
@@ -25,6 +28,11 @@ from bertkit.training.preflight import Job, write_run_metadata
 from bertkit.training.seed import save
 
 FOUND = Finding("warn", "something is `odd` ```", "Look at it.")
+
+
+def report(facts: Facts) -> str:
+    """The page that `write_report` writes into the run's folder."""
+    return html.report(facts, mistakes(facts), "mistakes.csv")
 
 
 def finished(case: Case, folder: Path, where: Path, seed: int = 3, **sections: dict[str, Any]) -> Run:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import small
 from cases import CASES, Case
+from finished import report
 from huggingface_hub import ModelCard
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +28,6 @@ from bertkit.files import read_json, sha256, write_text
 from bertkit.recipe.recipe import Recipe, load_recipe, to_yaml
 from bertkit.report import cross_validation
 from bertkit.report.card import card
-from bertkit.report.html import report
 from bertkit.report.table import after_training
 from bertkit.report.verdict import score_findings, verdict
 from bertkit.run import Run, free

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import CASES
-from finished import finished
+from finished import finished, report
 from sacrebleu.metrics.chrf import CHRF
 from test_report import well_formed
 
 from bertkit.report.facts import Facts, Row, read_facts
-from bertkit.report.html import report, write_report
+from bertkit.report.html import write_report
 from bertkit.report.mistakes import DISTANCES, MAX_CONFUSIONS, MAX_MISTAKES, mistakes
 
 LABELS = ["a", "b", "c"]

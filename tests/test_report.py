@@ -18,7 +18,7 @@ import small
 import torch
 from cases import CASES, DRAWN, Case, encoder
 from datasets import Dataset
-from finished import finished
+from finished import finished, report
 from matplotlib.figure import Figure
 
 from bertkit.cli.main import main
@@ -42,7 +42,7 @@ from bertkit.report import (
 from bertkit.report.card import write_card
 from bertkit.report.examples import neighbours, write_explanations
 from bertkit.report.facts import Facts, read_facts
-from bertkit.report.html import compare, report, write_report
+from bertkit.report.html import compare, write_report
 from bertkit.report.table import after_training, number
 from bertkit.report.verdict import best_baseline
 from bertkit.run import Run

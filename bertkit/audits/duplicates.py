@@ -39,13 +39,13 @@ def clusters(texts: Sequence[Sequence[str]], vectors: Sequence[Vectors], thresho
     return np.unique(np.stack(numbers, axis=1), axis=0, return_inverse=True)[1]
 
 
-def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors], threshold: float = THRESHOLD) -> Part:
+def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors]) -> Part:
     """The clusters of near-duplicates, the most severe problem first.
 
     rows: of all splits, each with its `split`. vectors: by column of texts, `(rows, size)`, of unit length.
     """
     texts = [tuple(named_texts(row).values()) for row in rows]
-    numbers = clusters(list(zip(*texts, strict=True)), vectors, threshold)
+    numbers = clusters(list(zip(*texts, strict=True)), vectors, THRESHOLD)
     whole, most = joined(vectors), APART * _range(rows)
     members = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
     found = [
@@ -69,7 +69,7 @@ def duplicates(rows: Sequence[Row], vectors: Sequence[Vectors], threshold: float
         columns=("cluster", "problem", "split", "target", "cosine"),
         figures={"near-duplicates with different targets": counted(conflicts, "cluster")},
         notes=(
-            f"Near-duplicates have vectors with a cosine of at least {threshold:g}, or are joined by others that do. "
+            f"Near-duplicates have vectors with a cosine of at least {THRESHOLD:g}, or are joined by others that do. "
             "`cosine` is that with the first row of the cluster.",
         ),
     )

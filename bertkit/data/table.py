@@ -266,10 +266,10 @@ def column_values(rows: Dataset, name: str) -> Iterator[Any]:
         release(rows)
 
 
-def locations(origin: Origin, indices: Sequence[int], most: int = 5) -> str:
+def locations(origin: Origin, indices: Sequence[int]) -> str:
     """The locations of rows, for a message: the first few, then how many more."""
-    more = f" and {len(indices) - most:,} more" if len(indices) > most else ""
-    return ", ".join(origin[i] for i in indices[:most]) + more
+    more = f" and {len(indices) - 5:,} more" if len(indices) > 5 else ""
+    return ", ".join(origin[i] for i in indices[:5]) + more
 
 
 class Loaded(NamedTuple):

@@ -36,7 +36,7 @@ class Graded:
 
     def intervals(self, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
         """Bootstrap 95 % intervals of the metrics; None where one is not defined in most resamples."""
-        return self.scored.intervals(resamples=resamples, seed=seed)
+        return bootstrap(self.scored.weighted, self.scored.rows, resamples=resamples, seed=seed)
 
     def details(self) -> dict[str, Any]:
         """What else results.json says about the answers, such as a confusion matrix."""
@@ -68,6 +68,3 @@ class Scored(Graded):
         values = self.weighted(np.ones((self.rows, 1)))
         scores = {name: float(value[0]) if np.isfinite(value[0]) else None for name, value in values.items()}
         return scores | dict(self.exact)
-
-    def intervals(self, *, resamples: int = 1000, seed: int = 0) -> dict[str, Interval | None]:
-        return bootstrap(self.weighted, self.rows, resamples=resamples, seed=seed)

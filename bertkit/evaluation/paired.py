@@ -25,14 +25,14 @@ class Difference(NamedTuple):
         return self.second - self.first
 
 
-def differences(first: Scored, second: Scored, *, seed: int = 0) -> dict[str, Difference]:
+def differences(first: Scored, second: Scored) -> dict[str, Difference]:
     """The metrics that both systems have on the same rows, each resample of which is scored for both (Koehn 2004)."""
 
     def weighted(weights: Floats) -> dict[str, Floats]:
         before, after = first.weighted(weights), second.weighted(weights)
         return {name: after[name] - before[name] for name in before if name in after}
 
-    bounds = bootstrap(weighted, first.rows, resamples=RESAMPLES, seed=seed)
+    bounds = bootstrap(weighted, first.rows, resamples=RESAMPLES)
     pairs = {name: (first.scores.get(name), second.scores.get(name)) for name in bounds}
     return {name: Difference(a, b, bounds[name]) for name, (a, b) in pairs.items() if a is not None and b is not None}
 
@@ -44,13 +44,13 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return float(binomtest(only_first, only_first + only_second).pvalue) if only_first + only_second else 1.0
 
 
-def randomisation(both: Scored, metric: str, *, seed: int = 0) -> float:
+def randomisation(both: Scored, metric: str) -> float:
     """Two-sided p-value of approximate randomisation (Noreen 1989): the share of relabellings that differ as much.
 
     both: the first system's answers to all rows, then the second's to the same rows. A relabelling exchanges the two
     answers to each row with probability 1/2.
     """
-    rows, rng = both.rows // 2, np.random.default_rng(seed)
+    rows, rng = both.rows // 2, np.random.default_rng(0)
 
     def differ(exchanged: Floats) -> Floats:
         sides = [np.concatenate([exchanged, 1 - exchanged]), np.concatenate([1 - exchanged, exchanged])]

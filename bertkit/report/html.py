@@ -40,7 +40,7 @@ def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -
     with damage_as_error(runs[0]):
         facts = read_facts(runs[0])
         wrong = mistakes(facts)
-        page = _page(facts, wrong, table.name)
+        page = report(facts, wrong, table.name)
         if wrong:
             write_mistakes(facts, wrong, table)
         write_text(path, page)
@@ -72,12 +72,8 @@ def write_explanations_page(explanations: Sequence[Mapping[str, Any]], source: s
     return output
 
 
-def report(facts: Facts) -> str:
-    """The page of one run, with a link to mistakes.csv. Everything that comes from the data is escaped."""
-    return _page(facts, mistakes(facts), "mistakes.csv")
-
-
-def _page(facts: Facts, wrong: Mistakes | None, csv: str) -> str:
+def report(facts: Facts, wrong: Mistakes | None, csv: str) -> str:
+    """The page of one run. wrong, csv: its mistakes, and the name of their file."""
     return render(
         "report.html",
         facts=facts,
