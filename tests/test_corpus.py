@@ -17,6 +17,7 @@ from datasets import Dataset
 from bertkit.data import check, fingerprint, load, read_rows
 from bertkit.data import corpus as corpus_module
 from bertkit.data import sources as sources_module
+from bertkit.data.memory import store_rows
 from bertkit.data.schema import Column, Schema
 from bertkit.errors import DataError
 from bertkit.sections import DataSpec
@@ -128,6 +129,15 @@ def test_hub_data_sets(tmp_path, monkeypatch):
     other = Dataset.from_dict({"text": documents(20, 50)})
     monkeypatch.setattr(sources_module, "_load_hub", lambda spec: {"train": other})
     assert set(texts(get("some/corpus", validation=0.3))) < set(documents(20, 50))
+
+
+def test_rows_given_from_python(tmp_path):
+    given = store_rows({"train": {"text": documents(20), "title": ["x"] * 20}})
+    data = get(**given, validation=0.3)
+    assert sorted(texts(data) + texts(data, "validation")) == sorted(documents(20))
+    assert data.origins["train"][0].startswith("train, row ")
+    other = store_rows({"train": {"text": documents(20, 50)}})
+    assert set(texts(get(**other, validation=0.3))) < set(documents(20, 50))
 
 
 def test_judged_pairs_are_no_documents(tmp_path):

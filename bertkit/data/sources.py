@@ -46,7 +46,7 @@ class Part:
     class_names: dict[str, list[str]]
     findings: Sequence[Finding] = ()  # of this part or the whole source; complete once all rows are read
     mapping: Mapping[str, Source] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
-    fingerprint: str = ""  # that `datasets` gives the content of a Hub data set
+    fingerprint: str = ""  # of the content, where it is no file that the user names
     export: Export | None = None  # what the file is, where a tool wrote it
 
 
@@ -230,7 +230,8 @@ def _file_part(path: Path, spec: DataSpec, name: str) -> Part:
     first = next(rows)
     rows = chain([first], rows)
     if problems.export is None:
-        return Part(name, prefix, list(first[1]), rows, problems.class_names, problems.findings)
+        of_memory = spec.fingerprint or ""
+        return Part(name, prefix, list(first[1]), rows, problems.class_names, problems.findings, fingerprint=of_memory)
     numbered = DiskList(rows)  # its columns are those of all its rows
     columns, findings = survey(problems.export, numbered, name, mapped_columns(spec))
     annotated = ((number, row) for number, row in numbered if row.get("annotated", True))
