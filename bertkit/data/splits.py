@@ -129,23 +129,18 @@ def _labels(table: Table, target: str | None, names: Names | None) -> list[Seque
 def _units(table: Table, keys: Sequence[Sequence[str]]) -> list[list[int]]:
     """The rows, those together that belong to one group or have the same texts in the columns of a key, directly or by
     way of other rows."""
-    parent = list(range(len(table)))
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    def root(row: int) -> int:
-        while parent[row] != row:
-            parent[row] = parent[parent[row]]
-            row = parent[row]
-        return row
-
+    links = coo_array((len(table), len(table)), dtype=bool)
     texts = (text_keys(*(table.values[name] for name in key)) for key in keys)
     for values in (*texts, table.origin.groups):
         first = dict[int, int]()
-        for row, key in enumerate(values):
-            if key is not None:
-                parent[root(row)] = root(first.setdefault(key, row))
+        same = [row if key is None else first.setdefault(key, row) for row, key in enumerate(values)]
+        links += coo_array(([True] * len(same), (range(len(same)), same)), shape=links.shape)
     units: defaultdict[int, list[int]] = defaultdict(list)
-    for row in range(len(table)):
-        units[root(row)].append(row)
+    for row, unit in enumerate(connected_components(links, directed=False)[1].tolist()):
+        units[unit].append(row)
     return sorted(units.values())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-import sys
 import tempfile
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -238,7 +237,7 @@ class Pages:
 
     def release(self) -> None:
         """Take them out of this process's memory."""
-        if self._content and sys.platform != "win32":
+        if self._content:
             self._content.madvise(mmap.MADV_DONTNEED)
 
 
