@@ -179,6 +179,27 @@ def test_lora(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     assert all(torch.equal(tensor, adapters[1][name]) for name, tensor in adapters[0].items())
 
 
+def test_lora_is_not_resumed_with_fsdp_where_it_began_without(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    """Its checkpoints have the adapter alone; under FSDP they have all weights, and are not resumed without it."""
+    given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "peft={r: 2}")
+    run = killed(given, tmp_path / "run")
+    load = TaskTrainer._load_from_checkpoint
+
+    def under_fsdp(self: TaskTrainer, folder: str, model: Any = None) -> None:
+        self.is_fsdp_enabled = True
+        load(self, folder, model)
+
+    wanted = r"checkpoint-6: has no {}.safetensors: .*training\.fsdp or peft.*\n.*what the run was started with"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TaskTrainer, "_load_from_checkpoint", under_fsdp)
+        with pytest.raises(ModelError, match=wanted.format("model")):
+            train(given, run.folder, resume=True)
+    (newest(run) / "adapter_model.safetensors").rename(newest(run) / "model.safetensors")
+    rewritten(newest(run), "other.json", {})
+    with pytest.raises(ModelError, match=wanted.format("adapter_model")):
+        train(given, run.folder, resume=True)
+
+
 def test_by_tokens(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     rhythm = ["training.gradient_accumulation_steps=2", *RHYTHM[2:], "batching={tokens: 40}"]
     file = small.write_recipe(tmp_path, tiny_encoder_with_dropout)

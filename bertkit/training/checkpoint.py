@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from peft import PeftModel
+from peft.utils import SAFETENSORS_WEIGHTS_NAME as ADAPTER
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -25,6 +27,7 @@ from bertkit.files import read_json, sha256, write_json, write_text
 MANIFEST = "manifest.json"
 OPTIMIZER = "optimizer.json"
 STATE = "trainer_state.json"
+_AS_STARTED = "Write what the run was started with, or start a new run."
 
 
 class CheckpointTrainer(Trainer):
@@ -101,7 +104,15 @@ class CheckpointTrainer(Trainer):
             super()._load_best_model()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Load the weights; under FSDP each process takes its shard of them."""
+        """Load the weights; under FSDP each process takes its shard of them.
+
+        Raises ModelError where the checkpoint has LoRA's adapter alone and all weights are needed, or vice versa.
+        """
+        lora = isinstance(self.model, PeftModel) and not self.is_fsdp_enabled
+        name = ADAPTER if lora else SAFE_WEIGHTS_NAME
+        if not Path(resume_from_checkpoint, name).is_file():
+            what = f"has no {name}: training.fsdp or peft is not what it was written with"
+            raise ModelError(Problem(resume_from_checkpoint, what, _AS_STARTED))
         if self.is_fsdp_enabled:
             weights: Any = load_file(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME)
             trained: Any = self.model
@@ -225,7 +236,7 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = N
 def other_optimizer(folder: Path) -> ModelError:
     """The error about a checkpoint from which the optimizer cannot continue."""
     what = "the checkpoint is of another optimizer, or of other trained weights (training.optim, freeze, peft)"
-    return ModelError(Problem(str(folder), what, "Write what the run was started with, or start a new run."))
+    return ModelError(Problem(str(folder), what, _AS_STARTED))
 
 
 def save_random(folder: Path, rank: int) -> None:
