@@ -164,7 +164,17 @@ def test_columns_called_source_are_columns() -> None:
         ({"text": ["a", "b"], "label": ["x"]}, "different lengths: `text` 2, `label` 1"),
         ({"text": ["a", None, 5, "b"], "label": ["x"] * 4}, "train, row 3: `text` holds 5, but 'a' in row 1"),
         ({"text": ["a"] * 3, "tags": [["O"], ["B"], [1]]}, r"train, row 3: `tags` holds \[1\], but \['O'\] in row 1"),
-        (pandas.DataFrame({"text": ["a", object()]}), "train, row 2: `text` holds <object"),
+        (pandas.DataFrame({"text": ["a", object()]}), "train, row 2: `text` holds values that cannot be stored"),
+        (
+            {"text": ["a", "b\ud83d", "c"]},
+            r"train, row 2: `text` holds(?s:.*)stored, such as 'b\\ud83d'(?s:.*)in UTF-8",
+        ),
+        ({"text": ["\ud83d", "b"]}, "train, row 1: `text` holds values that cannot be stored"),
+        (
+            {"text": ["a", "b"], "spans": [[(0, 1, "PER")]] * 2},
+            r"row 1: `spans` holds.*stored, such as \[\(0, 1, 'PER'",
+        ),
+        ([{"x": {"a": 1}}, {"x": {"b": "x"}}, {"x": {"b": 2}}], "row 1: `x` holds values that cannot be stored"),
         (pandas.DataFrame({"text": [object()]}), "train, row 1: `text` holds values that cannot be stored"),
         (pandas.DataFrame([["a", "b"]], columns=["text", "text"]), "several columns are called text"),
         ({"test": TRAIN}, "no train split; available: test"),

@@ -245,13 +245,15 @@ def _columns(given: Rows, split: str) -> list[tuple[str, Any]]:
 
 
 def _mixed(split: str, name: str, values: Sequence[Any], error: Exception) -> Problem:
-    """Which value of a column has another type than the first, or that the type cannot be stored."""
+    """Which value of a column cannot be stored, or has another type than the first."""
     present = [(row, value) for row, value in enumerate(values, 1) if not _is_missing(value)]
-    (first, usual), *rest = present
-    row, value = next(((row, value) for row, value in rest if not _storable([usual, value])), (first, usual))
-    if row == first:
+    first, usual = present[0]
+    alone = next((each for each in present if not _storable([each[1]])), None)
+    row, value = alone or next((each for each in present if not _storable([usual, each[1]])), (first, usual))
+    if alone or row == first:
         what = f"`{name}` holds values that cannot be stored, such as {short_repr(value)}: {first_line(error)}"
-        return Problem(f"{split}, row {row}", what, "Leave the column out, or make its values text or numbers.")
+        fix = "Leave the column out, or make its values text in UTF-8 (such as JSON), numbers, or lists of one type."
+        return Problem(f"{split}, row {row}", what, fix)
     what = f"`{name}` holds {short_repr(value)}, but {short_repr(usual)} in row {first}"
     return Problem(f"{split}, row {row}", what, "Give a column values of one type, or leave it out.")
 
