@@ -452,7 +452,7 @@ def test_vectors_are_of_texts_not_of_a_frames_names(tiny_encoder: Path, tmp_path
     ("sample", "task"),
     [("ner", "token-classification"), ("qa", "question-answering"), ("similarity", "sentence-similarity")],
 )
-@pytest.mark.parametrize("library", ["rows", "pandas", "polars"])
+@pytest.mark.parametrize("library", ["rows", "columns", "pandas", "polars"])
 def test_rows_of_every_task_are_those_of_their_files(sample: str, task: str, library: str) -> None:
     """Words, tags and answers too, which are nested."""
     files = {file.stem: file for file in (samples_folder() / sample).glob("*.json*")}

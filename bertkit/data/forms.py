@@ -64,8 +64,10 @@ def is_rows(value: Any) -> bool:
         return True
     if isinstance(value, list | tuple):
         return not value or any(isinstance(row, Mapping) for row in value)
-    columns = isinstance(value, Mapping) and bool(value) and all(map(_is_column, value.values()))
-    return columns and not value.keys() <= {*SPLITS, *VALIDATION}
+    if not isinstance(value, Mapping) or value.keys() <= {*SPLITS, *VALIDATION}:
+        return False
+    plain = [each for each in value.values() if _is_column(each)]  # the others may hold dicts, such as answers
+    return bool(plain) and all(isinstance(each, list | tuple) or _is_column(each) for each in value.values())
 
 
 @contextmanager
