@@ -25,7 +25,7 @@ from bertkit import load
 from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError
 from bertkit.evaluation import similarity
-from bertkit.models.heads.vector_losses import cosent, cosines, in_batch
+from bertkit.models.heads.vector_losses import cosent, in_batch
 from bertkit.retrieval.models import dual_encoder
 from bertkit.tasks.base import prepare
 from bertkit.tasks.labels import single_labels
@@ -70,7 +70,7 @@ def test_cosent_is_sentence_transformers() -> None:
     a, b, _ = sides()
     targets = torch.tensor([0.1, 0.9, 0.9, 0.4, 0.0, 1.0, 0.5], dtype=torch.float64)
     theirs = losses.CoSENTLoss(stub, scale=20.0)([a, b], targets)
-    torch.testing.assert_close(cosent(cosines(of(a), of(b)), targets, 20.0), theirs)
+    torch.testing.assert_close(cosent(torch.cosine_similarity(of(a), of(b)), targets, 20.0), theirs)
 
 
 def test_in_batch_is_sentence_transformers() -> None:

@@ -159,6 +159,8 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """`vectors` are `(texts, size)`: the sides of a row one after the other, rows in order."""
+        from torch.nn import functional as F
+
         from bertkit.models.heads import vector_losses
 
         if self.options.loss == "multiple-negatives-ranking":
@@ -167,9 +169,10 @@ class SentenceSimilarity(Labelled, VectorTask[SentenceSimilarityOptions]):
         a, b, targets = outputs["vectors"][first], outputs["vectors"][second], batch["labels"][first]
         if self.options.loss == "softmax":
             return vector_losses.pair_cross_entropy(a, b, outputs["weight"], outputs["bias"], targets, label_smoothing)
+        cosines, grades = F.cosine_similarity(a, b), targets.float()
         if self.options.loss == "cosine-mse":
-            return vector_losses.cosine_mse(a, b, targets.float())
-        return vector_losses.cosent(vector_losses.cosines(a, b), targets.float(), self.options.scale) * len(a)
+            return F.mse_loss(cosines, grades, reduction="sum")
+        return vector_losses.cosent(cosines, grades, self.options.scale) * len(a)
 
     def decode(self, items: Sequence[TextVector], features: Dataset, rows: Dataset) -> list[Answer]:
         """`vector` of a text; `score` (cosine) of a pair, with `label` and `scores` where it learned labels; of an

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import PretrainedConfig, PreTrainedModel
 
-    from bertkit.models.heads.crf import Chain
+    from bertkit.models.heads.forward_backward import Chain
 
 
 class TokenClassificationOptions(TaskOptions):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from bertkit.encoding.windows import first_windows, mean_of_windows, row_windows
 from bertkit.models.heads import ranking_losses, soft_losses
-from bertkit.models.heads.crf import Chain
+from bertkit.models.heads.forward_backward import Chain
 from bertkit.models.heads.spans import masked_logits
 from bertkit.models.heads.words import emissions, pack_sentences, word_logits
 from bertkit.tasks.base import Batch

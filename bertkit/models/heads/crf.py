@@ -24,16 +24,6 @@ from bertkit.models.heads import posteriors
 from bertkit.models.heads.forward_backward import Chain, posterior
 from bertkit.models.heads.posteriors import FORBIDDEN
 
-__all__ = [
-    "CRF",
-    "FORBIDDEN",
-    "Chain",
-    "constrain",
-    "decode",
-    "forbidden",
-    "nll",
-]
-
 
 class CRF(nn.Module):
     """The learned scores of a chain, named as in pytorch-crf. They start at 0, where words are independent.

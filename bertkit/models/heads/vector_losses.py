@@ -9,16 +9,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def cosines(a: Tensor, b: Tensor) -> Tensor:
-    """Cosine of each pair, `(pairs, size)` twice -> `(pairs,)`."""
-    return F.cosine_similarity(a, b, dim=-1)
-
-
-def cosine_mse(a: Tensor, b: Tensor, targets: Tensor) -> Tensor:
-    """Squared differences of each pair's cosine and its target, summed, `()`."""
-    return F.mse_loss(cosines(a, b), targets, reduction="sum")
-
-
 def pair_cross_entropy(
     a: Tensor, b: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, label_smoothing: float
 ) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.models.encoder import Encoder, load_extra_module
-from bertkit.models.heads.crf import CRF, Chain, nll
+from bertkit.models.heads.crf import CRF, nll
+from bertkit.models.heads.forward_backward import Chain
 
 Batch: TypeAlias = Mapping[str, Tensor]
 
