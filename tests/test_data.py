@@ -217,6 +217,7 @@ VALUES = [
     ("labels", [["a", "b"], []], [["a", "b"], []]),
     ("labels", [[1, 2], [3]], [["1", "2"], ["3"]]),
     ("labels", ["a|b ", ""], [["a", "b"], []]),
+    ("labels", ["[a]|b", "[b"], [["[a]", "b"], ["[b"]]),
     ("score", [1, 2.5], [1.0, 2.5]),
     ("score", ["1", " -2.5e0"], [1.0, -2.5]),
 ]
@@ -240,6 +241,9 @@ BAD_VALUES = [
     ("label", ["a", ["b"]], "{}:2: `label` holds several labels"),
     ("label", ["a", {"b": 1}], "{}:2: `label` holds {{'b': 1}}, where a class"),
     ("labels", [["a"], None], "1 of 2 rows of train have no `labels`: {}:2"),
+    ("labels", ["a|b", "['a', 'b']"], "{}:2: `labels` holds a list written as text, \"['a', 'b']\"; write a|b"),
+    ("labels", ['["a"]'], "{}:1: `labels` holds a list written as text, '[\"a\"]'"),
+    ("labels", ["[1, 0]", "[]"], "{}:1: `labels` holds a list written as text, '[1, 0]'"),
     ("labels", [["a"], 3], "{}:2: `labels` holds 3, where a list"),
     ("labels", [["a"], [0, 0, 1]], "{}:2: `labels` holds [0, 0, 1], with a label twice"),
     ("labels", [[0.0, 1.0], ["a"]], "{}:1: `labels` holds [0.0, 1.0]; write the names"),
@@ -1104,11 +1108,23 @@ def test_a_text_that_one_split_lacks_is_no_part_of_what_is_compared(tmp_path):
     assert any("validation: 1 of 2 rows (50.0%) is in train too" in finding.what for finding in check(data))
 
 
+def test_entities_of_one_type_in_every_sentence_can_be_learned(tmp_path):
+    rows = [{"tokens": [word, "sings"], "tags": ["B-PER", "O"]} for word in ("Ada", "Bob")]
+    kind = get_task("token-classification")
+    data = load(
+        DataSpec(source=str(write(tmp_path / "t.jsonl", rows))),
+        kind.schema,
+        partial(kind.refine, kind.Options(name="token-classification")),
+    )
+    assert says(data, "fail") == []
+
+
 @pytest.mark.parametrize(
     ("rows", "part"),
     [
         (labelled("a", "a"), "every row has the label 'a'"),
         ([{"text": "x", "labels": []}, {"text": "y", "labels": []}], "no row has a label"),
+        ([{"text": "x", "labels": [1, 0]}, {"text": "y", "labels": [0, 1]}], "every row has the labels '0', '1'"),
         ([{"text": "x", "score": 1}, {"text": "y", "score": 1}], "every row has the number 1"),
     ],
 )

@@ -90,15 +90,22 @@ def _balance(rows: Dataset, name: str, column: Column, split: str) -> list[Findi
     more = f", and {len(counts) - MANY_LABELS:,} more labels" if len(counts) > MANY_LABELS else ""
     findings = [note(f"{split}: {', '.join(shares) or 'no labels'}{more}")]
     if split == "train":
-        findings += _label_findings(counts, several=column.holds != "label")
+        # a sentence may have entities of every type, and words of every label
+        alike = not counts or (column.holds in ("label", "labels") and {*counts.values()} == {len(rows)})
+        findings += _label_findings(counts, alike)
     return findings
 
 
-def _label_findings(counts: Mapping[str, int], several: bool) -> list[Finding]:
+def _label_findings(counts: Mapping[str, int], alike: bool) -> list[Finding]:
+    """alike: whether all rows have the same labels."""
     findings = []
-    if not counts or (len(counts) == 1 and not several):
-        have = f"every row has the label {next(iter(counts))!r}" if counts else "no row has a label"
-        findings.append(Finding("fail", f"train: {have}; there is nothing to learn", "Is the right column mapped?"))
+    if alike:
+        names, vector = ", ".join(map(repr, sorted(counts)[:MANY_LABELS])), len(counts) > 1
+        have = f"every row has the label{'s' * vector} {names}" if counts else "no row has a label"
+        fix = (
+            "Name the labels that a row has, instead of 0 and 1 for each." if vector else "Is the right column mapped?"
+        )
+        findings.append(Finding("fail", f"train: {have}; there is nothing to learn", fix))
     few = sorted((n, name) for name, n in counts.items() if n < FEW_ROWS)
     if few:
         some = ", ".join(f"{name} {n}" for n, name in few[:MANY_LABELS]) + (", …" if len(few) > MANY_LABELS else "")

@@ -18,6 +18,7 @@ from bertkit.text import short_repr
 _INVISIBLE = re.compile(r"[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 _COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 _COMMA_AS_POINT = str.maketrans(",.", ".,")
+_LIST_AS_TEXT = re.compile(r"""\s*\[\s*(['"\d].*)?\]\s*""", re.DOTALL)  # as pandas and json write it
 _DECIMAL = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
 
 
@@ -151,13 +152,18 @@ def _label(value: Any) -> str | None:
 
 
 def split_labels(value: Any, separator: str) -> Any:
-    """Several labels in one text as a list; every other value as it is."""
-    return [part.strip() for part in value.split(separator) if part.strip()] if isinstance(value, str) else value
+    """Several labels in one text as a list; every other value, and a list written as text, as it is."""
+    if not isinstance(value, str) or _LIST_AS_TEXT.fullmatch(value):
+        return value
+    return [part.strip() for part in value.split(separator) if part.strip()]
 
 
 def _labels(value: Any) -> list[str] | None:
     if value is None:
         return None
+    if isinstance(value, str):
+        what = f"holds a list written as text, {short_repr(value)}"
+        raise WrongColumn(f"{what}; write a|b, or keep lists in jsonl or parquet, or give them from Python")
     if not isinstance(value, list):
         raise ValueError(f"holds {short_repr(value)}, where a list of labels, or text such as a|b, is expected")
     if any(isinstance(part, float | list) for part in value):
