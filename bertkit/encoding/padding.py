@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 
 BatchSize: TypeAlias = int | Batching  # features, or slots
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
+T = TypeVar("T")
 
 
 def fills(tokenizer: PreTrainedTokenizerBase, extra: Mapping[str, int]) -> dict[str, int]:
     """Token-level column -> its padding value: the tokenizer's columns, and those of a task."""
     return {"input_ids": int(tokenizer.pad_token_id or 0), "token_type_ids": 0, **extra}
+
+
+def model_inputs(tokenizer: PreTrainedTokenizerBase, columns: Mapping[str, T]) -> dict[str, T]:
+    """Those of the columns of features, or of a batch, that go to the model."""
+    return {name: columns[name] for name in tokenizer.model_input_names if name in columns}
 
 
 def pad(columns: Mapping[str, Sequence[Any]], fill: Mapping[str, int | float]) -> Arrays:

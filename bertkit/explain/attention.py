@@ -9,7 +9,7 @@ from typing import Any, NotRequired, TypedDict
 import torch
 from torch import Tensor
 
-from bertkit.encoding.padding import mask_of
+from bertkit.encoding.padding import mask_of, model_inputs
 from bertkit.errors import ModelError, Problem
 from bertkit.inference.predictor import Predictor
 from bertkit.models.bert.transformer import shift_right
@@ -73,8 +73,7 @@ def attentions(task: Task, model: Any, batch: Batch) -> Tensor:
 
     They are those of the eager kernel: fused kernels do not return them. Raises ModelError for a model without them.
     """
-    inputs = {name: batch[name] for name in task.tokenizer.model_input_names if name in batch}
-    kernel = model.config._attn_implementation
+    inputs, kernel = model_inputs(task.tokenizer, batch), model.config._attn_implementation
     model.eval().set_attn_implementation("eager")
     try:
         with torch.no_grad():

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bertkit.cache import fingerprint, model_key
 from bertkit.data.words import words
-from bertkit.encoding.padding import Arrays, Collator, batches_by_length, mask_of
+from bertkit.encoding.padding import Arrays, Collator, batches_by_length, mask_of, model_inputs
 from bertkit.encoding.texts import encode_texts
 from bertkit.encoding.words import encode_words
 from bertkit.errors import ModelError, Problem
@@ -106,7 +106,7 @@ class LayerReader:
         import torch
 
         collate = Collator.of(self.tokenizer, {})
-        inputs = {name: columns[name] for name in self.tokenizer.model_input_names if name in columns}
+        inputs = model_inputs(self.tokenizer, columns)
         batches = batches_by_length(columns["length"], self.batch_size)
 
         def run(indices: Ints) -> Arrays:

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from bertkit.data.schema import Finding, warn
-from bertkit.encoding.padding import Collator
+from bertkit.encoding.padding import Collator, model_inputs
 from bertkit.encoding.texts import encode_texts
 from bertkit.errors import ModelError, Problem
 from bertkit.models.trained_parts import halves
@@ -55,8 +55,7 @@ def change_by_padding(
     texts = ["a text", "a text " * longest]
     sides = [["a"] * 2, texts] if pairs else [texts]
     columns = encode_texts(tokenizer, sides, max_length=longest, overflow="truncate", stride=0)
-    inputs = {name: columns[name] for name in tokenizer.model_input_names if name in columns}
-    collate = Collator.of(tokenizer, {})
+    inputs, collate = model_inputs(tokenizer, columns), Collator.of(tokenizer, {})
     batches = [collate({name: values[:count] for name, values in inputs.items()}) for count in (1, 2)]
     device = next(model.parameters()).device
     more = {"output_hidden_states": True} if layers else {}

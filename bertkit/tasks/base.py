@@ -25,7 +25,7 @@ from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Answer, Finding, Schema
 from bertkit.data.table import MAX_PROBLEMS, Table, numbers, on_disk, release
 from bertkit.encoding.lengths import length_findings
-from bertkit.encoding.padding import Arrays
+from bertkit.encoding.padding import Arrays, model_inputs
 from bertkit.errors import RowsError
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.hf_metrics import all_scores
@@ -185,7 +185,7 @@ class Task(ABC, Generic[O]):
 
     def forward(self, model: Any, batch: Batch) -> Any:
         """Run the model on the tokenizer's inputs of this batch."""
-        return model(**{name: batch[name] for name in self.tokenizer.model_input_names if name in batch})
+        return model(**model_inputs(self.tokenizer, batch))
 
     @abstractmethod
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:

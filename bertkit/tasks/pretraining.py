@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit.cache import cache_root
 from bertkit.data.schema import Answer, Column, Finding, Schema
-from bertkit.encoding.padding import Arrays, fills, mask_of
+from bertkit.encoding.padding import Arrays, fills, mask_of, model_inputs
 from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.evaluation import pretraining as scores
 from bertkit.evaluation.graded import Scored
@@ -222,8 +222,7 @@ class Pretraining(Task[PretrainingOptions]):
         from bertkit.models.bert.bert_config import MODEL_TYPES
         from bertkit.models.bert.packing import packed_inputs
 
-        inputs = {name: batch[name] for name in self.tokenizer.model_input_names if name in batch}
-        chosen = self.chosen(batch)
+        inputs, chosen = model_inputs(self.tokenizer, batch), self.chosen(batch)
         alone: Any = next(each for each in model.modules() if isinstance(each, PreTrainedModel))  # within DDP or LoRA
         if "position_ids" in batch:
             inputs |= packed_inputs(alone.config, batch["position_ids"])

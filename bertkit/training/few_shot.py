@@ -13,6 +13,7 @@ from datasets import Dataset
 
 from bertkit.data.rows import Columns
 from bertkit.data.table import numbers
+from bertkit.encoding.padding import model_inputs
 from bertkit.evaluation.intervals import Floats
 from bertkit.inference.runner import Runner
 from bertkit.models.heads.linear_head import as_sequence_classifier
@@ -68,22 +69,19 @@ def _contrasted(runner: Runner, features: Dataset, seed: int) -> tuple[int, Line
     single, words = task.kind == "single-label", _words(task)
     _, starts = np.unique(numbers(features, "row"), return_index=True)
     columns = task.examples(features, starts.tolist())
-    texts = Texts(_inputs(task, columns), np.asarray(columns["labels"]))
+    texts = Texts(model_inputs(task.tokenizer, columns), np.asarray(columns["labels"]))
     if single:
         texts = texts._replace(targets=np.eye(len(task.names))[texts.targets])
     if words:
         named: Any = task.encode(Columns({"text": words}))
-        texts += Texts(_inputs(task, task.examples(named, range(len(words)))), np.eye(len(words)))
+        examples = task.examples(named, range(len(words)))
+        texts += Texts(model_inputs(task.tokenizer, examples), np.eye(len(words)))
     weights: Any = task.options.class_weights or {}  # settled: by name
     factors = np.array([weights[name] for name in task.names]) if weights else None
     steps, prototypes, bias = pull_to_prototypes(runner, texts, factors, seed)
     if single:
         return steps, Linear(SCALE * prototypes, bias, None, bool(words))
     return steps, fit_head(task, examples_of(runner, features), names_of(runner), seed, STRENGTH)
-
-
-def _inputs(task: Task, columns: Any) -> dict[str, list[Any]]:
-    return {name: columns[name] for name in task.tokenizer.model_input_names if name in columns}
 
 
 def fit_head(task: Any, examples: Examples, names: Examples | None, seed: int, strength: float | None = None) -> Linear:
