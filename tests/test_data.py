@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -126,6 +127,19 @@ def test_one_source_column_may_be_two_canonical_ones(tmp_path):
     path = write(tmp_path / "t.csv", "x,label\ngood,1\nbad,0\n")
     data = get(path, columns={"text_a": "x", "text_b": "x"})
     assert data.rows["train"][0] == {"text_a": "good", "text_b": "good", "label": "1"}
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("text-classification", "expected a text, or columns such as {'text': …}, found ('a', 'b')"),
+        ("text-ranking", "expected columns such as {'document': …, 'query': …}, found ('a', 'b')"),
+    ],
+)
+def test_what_is_no_row_is_refused_with_the_columns_of_the_task(task, expected):
+    schema = get_task(task).schema
+    with pytest.raises(DataError, match=re.escape(f"row 1: {expected}")):
+        read_inputs([("a", "b")], schema, schema.inputs, {})
 
 
 def test_text_columns_are_joined(tmp_path):
@@ -776,10 +790,10 @@ def test_labels_that_the_limit_removed_from_train_are_told_as_such(tmp_path):
     write(tmp_path / "train.csv", "text,label\n" + "a,x\n" * 200 + "b,rare\n")
     write(tmp_path / "validation.csv", "text,label\na,x\nb,rare\n")
     message = fails(tmp_path, limit={"train": 1})
-    assert "raise `data.limit`, which left no row of train with rare; or leave the rows out" in message
+    assert "raise `data.limit`, which left no row of train with rare; to leave these rows out" in message
     assert "add rows" not in message
     write(tmp_path / "validation.csv", "text,label\na,x\nb,other\n")
-    assert "add rows with these labels to train; or leave" in fails(tmp_path, limit={"train": 1})
+    assert "correct these labels, or add rows with them to train; to leave" in fails(tmp_path, limit={"train": 1})
 
 
 def test_unseen_labels_stop_or_are_left_out(tmp_path):
@@ -789,7 +803,8 @@ def test_unseen_labels_stop_or_are_left_out(tmp_path):
     message = fails(tmp_path)
     assert f"{tmp_path}/dev.jsonl:2: validation has 2 rows with the label 'c', which train does not have" in message
     assert f"{tmp_path}/test.jsonl:2: test has 1 row with the label 'd'" in message
-    assert "unseen_labels: ignore" in message
+    assert message.endswith("(on the command line: 'data.unseen_labels=ignore')")
+    assert "\n    correct these labels" in message  # a line of its own would be printed as a further error
     data = get(tmp_path, unseen_labels="ignore")
     assert {split: len(rows) for split, rows in data.rows.items()} == {"train": 2, "validation": 1, "test": 1}
     assert [f.level for f in data.findings] == ["warn", "warn"]

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Column, Finding, note, warn
-from bertkit.data.table import Problems, Table
+from bertkit.data.table import Problems, Table, setting
 from bertkit.data.values import text_keys
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
@@ -241,8 +241,9 @@ def known_only(
             known_tables[split] = table.select([i for i in range(len(table)) if i not in out])
     if problems and policy == "error":
         limited = f"raise `data.limit`, which left no row of train with {listed(sorted(lost))}"
-        fix = limited if lost else "add rows with these labels to train"
-        raise DataError([*problems, Problem("", f"{fix}; or leave the rows out:  data: {{unseen_labels: ignore}}")])
+        fix = limited if lost else "correct these labels, or add rows with them to train"
+        fix = f"{fix}; to leave these rows out, {setting('unseen_labels', 'ignore')}"
+        raise DataError([*problems[:-1], problems[-1]._replace(fix=fix)])
     return known_tables, findings
 
 

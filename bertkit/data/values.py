@@ -46,9 +46,11 @@ def read_inputs(
     """
     numbered = [(f"row {n}", {"text": r} if isinstance(r, str) else r) for n, r in enumerate(rows, start + 1)]
     problems = Problems()
+    expected = "a text, or columns such as" if any("text" in names for names in inputs) else "columns such as"
+    expected += f" {{{', '.join(f'{name!r}: …' for name in sorted(inputs[0]))}}}"
     for where, row in numbered:
         if not isinstance(row, Mapping):
-            problems.add(where, f"expected a text, or columns such as {{'tokens': […]}}, found {short_repr(row)}")
+            problems.add(where, f"expected {expected}, found {short_repr(row)}")
     problems.raise_if_any()
     where, first = numbered[0]
     chosen = next((names for names in inputs if has_columns(first, names, mapped)), None)
