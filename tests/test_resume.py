@@ -28,6 +28,7 @@ from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run, only_writer
 from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import checkpoint
+from bertkit.training.arguments import Arguments
 from bertkit.training.callbacks import Shutdown
 from bertkit.training.seed import run_trainer
 from bertkit.training.train import train
@@ -339,6 +340,20 @@ def test_a_checkpoint_without_the_files_of_this_version_is_refused(recipe: Recip
     rewritten(newest(run), "other.json", {})
     with pytest.raises(UserError, match="checkpoint-6: was written by another version"):
         train(recipe, run.folder, resume=True)
+
+
+def test_another_number_of_processes_is_refused(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process would take other steps than two, and a third has no random states; --changed does not help."""
+    run = killed(recipe, tmp_path / "run")
+    for before, now, changed in ((1, 2, False), (2, 1, True), (3, 2, False)):
+        checkpoint.save_random(newest(run), before - 1)
+        rewritten(newest(run), "other.json", {})
+        monkeypatch.setattr(Arguments, "world_size", now)
+        wanted = f"checkpoint-6: the number of processes was {before} when it was written, and is {now} now"
+        with pytest.raises(ModelError, match=rf"{wanted}\n.*Continue with {before} \("):
+            train(recipe, run.folder, resume=True, changed=changed)
 
 
 def test_half_written_folders_are_passed_over(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:

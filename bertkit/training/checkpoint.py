@@ -305,6 +305,18 @@ def require_own_format(folder: Path) -> None:
         raise ModelError(Problem(str(folder), what, fix))
 
 
+def require_processes(folder: Path, count: int) -> None:
+    """Raises ModelError where another number of processes wrote this intact checkpoint.
+
+    Each has its own random states there, and its part of every step.
+    """
+    before = len([*folder.glob("random-*.json")])
+    if count != before:
+        what = f"the number of processes was {before} when it was written, and is {count} now"
+        fix = f"Continue with {before} (torchrun --nproc-per-node), or start a new run in another --output-dir."
+        raise ModelError(Problem(str(folder), what, fix))
+
+
 def step_of(folder: Path) -> int:
     """The step in a checkpoint folder's name, `checkpoint-STEP`."""
     return int(folder.name.rsplit("-", 1)[1])

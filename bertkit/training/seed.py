@@ -28,7 +28,7 @@ from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.training import few_shot
 from bertkit.training.arguments import Arguments
 from bertkit.training.callbacks import MetricsLog, Profile, Progress, Shutdown
-from bertkit.training.checkpoint import latest_intact, require_own_format
+from bertkit.training.checkpoint import latest_intact, require_own_format, require_processes
 from bertkit.training.clock import Clock
 from bertkit.training.distillation import Distiller, is_online, with_soft_targets
 from bertkit.training.preflight import Job, arguments, build, scored_splits
@@ -200,6 +200,7 @@ def run_trainer(trainer: StepTrainer, folder: Path) -> float:
         logger.warning("%s is damaged and is skipped", bad)
     if start:
         require_own_format(start)
+        require_processes(start, trainer.args.world_size)
     shutdown = Shutdown(resumable=not trainer.is_deepspeed_enabled)
     trainer.add_callback(shutdown)
     try:
