@@ -20,21 +20,29 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import small
-from cases import CASES, TEXTS
+import torch
+from cases import CASES, DRAWN, TEXTS, encoder
 from finished import finished
+from transformers import set_seed
 
 import bertkit
 from bertkit.errors import DataError, UserError
 from bertkit.inference.display import flat
 from bertkit.inference.predict_file import predict_file
 from bertkit.inference.predictor import Predictor, load
+from bertkit.inference.runner import Runner
+from bertkit.tasks.base import calibrate
+from bertkit.training.seed import save
 
 BY_ID = {case.id: case for case in CASES}
 SCALING = Path(__file__).resolve().parent.parent / "docs" / "scaling.md"
 COLUMNS = {"id": list(range(len(TEXTS))), "text": TEXTS}
 KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "lists": dict,
-    "arrays": lambda columns: {name: np.array(values) for name, values in columns.items()},
+    "arrays": lambda columns: {
+        name: np.array(values, dtype=object if isinstance(values[0], list) else None)
+        for name, values in columns.items()
+    },
     "pandas": lambda columns: pd.DataFrame(columns, index=[f"row {n}" for n in columns["id"]]),
     "polars": pl.DataFrame,
     "arrow": pa.table,
@@ -126,6 +134,109 @@ def test_columns_and_decisions_are_those_of_the_predictor(model: Path, predictor
     assert made["answer.score"] == [answer["score"] for answer in told]
     assert made["answer.label"] == [answer["label"] for answer in told]
     assert made["answer.label"].count(None) == 4
+
+
+# --- columns and types, which are those of every batch
+
+
+def types_of(made: Any) -> dict[str, Any]:
+    """The columns of a batch with their types; lists have none."""
+    if isinstance(made, dict):
+        return {name: getattr(values, "dtype", None) for name, values in made.items()}
+    if isinstance(made, pd.DataFrame):
+        return dict(made.dtypes)
+    return dict(zip(made.schema.names, made.schema.types, strict=True)) if isinstance(made, pa.Table) else made.schema
+
+
+def parts(kind: str, columns: dict[str, Any]) -> list[Any]:
+    """All rows of these columns as one batch, none, and each alone."""
+    count = len(next(iter(columns.values())))
+    whole = KINDS[kind]({"id": [*range(count)], **columns})
+    chosen = [slice(None), slice(0), *(slice(row, row + 1) for row in range(count))]
+    if isinstance(whole, dict):
+        return [{name: values[rows] for name, values in whole.items()} for rows in chosen]
+    return [whole[rows] for rows in chosen]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_scores_of_the_best_labels_have_the_same_columns_in_every_batch(
+    kind: str, top_k: int, model: Path, predictor: Predictor
+) -> None:
+    """The labels that are best, and whether the best one is sure enough, differ from batch to batch."""
+    limit = sorted(answer["score"] for answer in predictor(TEXTS))[4]
+    decided = predictor.with_decisions(threshold=limit, top_k=top_k)
+    answers = bertkit.batch(model, decisions={"threshold": limit, "top_k": top_k})
+    given = parts(kind, {"text": TEXTS})
+    made = [answers(each) for each in given]
+    (types,) = {tuple(types_of(each).items()) for each in made}
+    without = bertkit.batch(model, decisions={"threshold": limit})
+    assert dict(types) == types_of(without(given[0]))  # all labels have a column
+    for name in ("good", "bad"):
+        told = [answer["scores"].get(name) for answer in decided(TEXTS)]
+        found = columns_of(made[0])[f"answer.scores.{name}"]
+        assert [None if score is None or score != score else score for score in found] == told
+    labels = [columns_of(each)["answer.label"][0] for each in made[2:]]
+    assert len({*labels} - {"good", "bad"}) == 1  # not sure enough
+
+
+def test_labels_that_the_model_never_gives_are_text(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    never = predictor.with_decisions(threshold=1.0)
+    monkeypatch.setattr("bertkit.inference.batch.load", lambda *_, **__: never)
+    made = bertkit.batch("a model")(pa.table(COLUMNS))["answer.label"]
+    assert (made.type, made.null_count) == (pa.string(), len(TEXTS))
+
+
+LABELLED = ("single-label", "multi-label")
+COVERED = (*LABELLED, "regression", "qa", "qa-windows-or-none", "ner-crf", "words-crf-windows", "similarity-nli")
+OTHERS = ("similarity-labels", "similarity-in-batch", "ranking-binary", "text-to-text", "ner-document", "mlm-nsp")
+
+
+@pytest.mark.parametrize(
+    ("case", "decisions"),
+    [
+        *((case, {}) for case in (*COVERED, *OTHERS)),
+        *((case, {"coverage": 0.5}) for case in COVERED),
+        *((case, {"top_k": 1, "coverage": 0.5}) for case in LABELLED),
+    ],
+)
+def test_columns_and_types_are_the_same_in_every_batch_of_a_task(
+    case: str, decisions: Any, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    known = {each.id: each for each in (*CASES, *DRAWN)}[case]
+    task = known.task(tiny_encoder)
+    set_seed(3)
+    made = task.model(encoder(tiny_encoder))
+    runner = Runner(task, made, torch.device("cpu"), "fp32", 4)
+    task = calibrate(task, known.rows(), runner)
+    if case.startswith("qa"):  # half of the rows have an answer that is sure enough; or none, whatever the row
+        gold = [answer["score"] if case == "qa" else 2.0 for answer in task.answer(known.rows(), runner)]
+        task = replace(task, options=task.options.model_copy(update={"conformal": {"rows": 8, "gold": gold}}))
+    save(made, task, tmp_path / "model", {"version": "0", "precision": "fp32", "batch_size": 4, "columns": {}})
+    read = {*task.schema.context}.union(*task.inputs)
+    columns = {name: values for name, values in known.columns.items() if name in read}
+    if case == "mlm-nsp":
+        columns["text"] = [text if n % 3 else f"{text} [MASK]" for n, text in enumerate(columns["text"])]
+    answers = bertkit.batch(tmp_path / "model", decisions=decisions)
+    predictor = load(tmp_path / "model").with_decisions(**decisions)
+    for kind in ("arrow", "pandas", "arrays"):
+        types = list[Any]()
+        for given in parts(kind, columns):
+            own = answers(given)
+            types.append(types_of(own))
+            if kind == "arrow" and len(given):
+                told = [dict(flat(answer, "answer.")) for answer in predictor(given.select(list(columns)))]
+                found = own.drop_columns(given.column_names).to_pylist()
+                assert {*found[0]} >= {name for each in told for name in each}
+                assert [{n: v for n, v in each.items() if v is not None} for each in found] == [
+                    {n: v for n, v in each.items() if v is not None} for each in told
+                ]
+        assert all(list(each.items()) == list(types[0].items()) for each in types), kind
+        if case.startswith("qa") and kind == "arrow":
+            assert types[0]["answer.start"] == pa.int64()
+    if case.startswith("qa") and decisions:
+        unsure = {answer["start"] is None for answer in predictor(pa.table(columns))}
+        assert unsure == ({True, False} if case == "qa" else {True})
 
 
 # --- vectors

@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from bertkit.cache import cache_root, cached_folder, file_digest, folder_of, sha256_of_json
 from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.table import Problems
@@ -50,31 +52,45 @@ def column_names(frame: Any) -> list[str]:
     return list(frame.column_names if is_a(frame, "datasets.Dataset", "pyarrow.Table") else frame.columns)
 
 
-def with_added(given: Any, columns: Mapping[str, Any], count: int) -> Any:
-    """A dict of columns, DataFrame or pyarrow.Table with further columns, lists or arrays `(rows, size)`.
+def with_added(given: Any, columns: Mapping[str, Any]) -> Any:
+    """A dict of columns, DataFrame or pyarrow.Table with further columns: Arrow's arrays, or arrays `(rows, size)`.
 
-    count: how many of their values to take; the others only show the type of a column without rows.
+    A type is the same whether values are missing or not: whole numbers are Int64 in pandas, and objects in NumPy.
     """
     import pyarrow as pa
 
-    arrays = {
-        name: pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-        if is_a(values, "numpy.ndarray")
-        else pa.array(values)
-        for name, values in columns.items()
-    }
-    added = pa.table(arrays).slice(0, count)
+    if isinstance(given, Mapping):
+        arrays = any(isinstance(values, np.ndarray) for values in given.values())
+        return {**given, **{name: _plain(values, arrays=arrays) for name, values in columns.items()}}
+    added = pa.table(
+        {
+            name: pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+            if isinstance(values, np.ndarray)
+            else values
+            for name, values in columns.items()
+        }
+    )
     if is_a(given, "pyarrow.Table"):
         for name in added.column_names:
             given = given.append_column(name, added[name])
         return given
     if is_a(given, "polars.DataFrame"):
         return given.hstack(sys.modules["polars"].from_arrow(added))
-    if is_a(given, "pandas.DataFrame"):
-        return given.assign(**{name: column.array for name, column in added.to_pandas().items()})
-    if any(is_a(values, "numpy.ndarray") for values in given.values()):
-        columns = {n: v if is_a(v, "numpy.ndarray") else added[n].to_numpy() for n, v in columns.items()}
-    return {**given, **{name: values[:count] for name, values in columns.items()}}
+    whole = {pa.int64(): sys.modules["pandas"].Int64Dtype()}
+    return given.assign(**{name: column.array for name, column in added.to_pandas(types_mapper=whole.get).items()})
+
+
+def _plain(values: Any, *, arrays: bool) -> Any:
+    """The values of an Arrow array as a list, or as an array of NumPy."""
+    import pyarrow as pa
+
+    if isinstance(values, np.ndarray):
+        return values
+    if not arrays:
+        return values.to_pylist()
+    if pa.types.is_integer(values.type):
+        return np.array(values.to_pylist(), dtype=object)
+    return values.to_numpy(zero_copy_only=False)
 
 
 def frame_like(given: Any, rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> Any:

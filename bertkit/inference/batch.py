@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.data.memory import Rows, column_names, frame_rows, with_added
 from bertkit.errors import DataError, Problem
@@ -20,6 +18,10 @@ from bertkit.inference.predict_file import require_independent, with_columns
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.models.device import Precision
 
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
 
 @dataclass(frozen=True, eq=False)
 class batch:
@@ -28,6 +30,9 @@ class batch:
     A batch is a dict of columns, a DataFrame of pandas or polars or a pyarrow.Table, and so is what is returned: the
     batch's own columns and the answers, under the names of csv output, such as `answer.label` and
     `answer.scores.positive`. With `side`, there is one more column in their place: `vector`, fp32.
+
+    Batches with the same columns get the same columns with the same types, also without rows: what an answer lacks is
+    missing there, such as the scores that `top_k` leaves out.
 
     The model is loaded for the first batch. A pickled copy has the arguments alone, and loads it again. Several
     threads may share a copy, which answers one batch after the other.
@@ -59,22 +64,50 @@ class batch:
             return self._with_vectors(rows) if self.side else self._with_answers(rows)
 
     @cached_property
-    def _predictor(self) -> Predictor:
+    def _loaded(self) -> Predictor:
         options: dict[str, Any] = {"revision": self.revision, "precision": self.precision}
         if self.side:
             loaded = load_as(self.task or "sentence-similarity", self.source, **options)
         else:
             loaded = with_columns(load(self.source, task=self.task, **options), self.columns)
-        return replace(loaded, batch_size=self.batch_size or loaded.batch_size).with_decisions(**self.decisions)
+        return replace(loaded, batch_size=self.batch_size or loaded.batch_size)
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        return self._loaded.with_decisions(**self.decisions)
+
+    @cached_property
+    def _types(self) -> Callable[[tuple[str, ...]], Mapping[str, pa.DataType]]:
+        return cache(self._types_of)
+
+    def _types_of(self, names: tuple[str, ...]) -> Mapping[str, pa.DataType]:
+        """Column -> type of the answers to rows with these columns, whatever the rows are.
+
+        They are those of the answers to any row; what decisions leave out of these, such as scores below the best, is
+        in the answers without decisions.
+        """
+        import pyarrow as pa
+
+        shown: dict[str, Any] = {}
+        for predictor in (self._loaded, self._predictor):
+            rows = [predictor.any_row(names)]
+            if predictor.task.schema.corpus:  # whose answers to texts with masks are others
+                rows.append({"text": str(predictor.task.tokenizer.mask_token)})
+            for name, value in chain.from_iterable(flat(each, "answer.") for each in predictor.stream(rows)):
+                if shown.get(name) is None:
+                    shown[name] = value
+        # a label may be None for each of them
+        return {name: pa.string() if value is None else pa.scalar(value).type for name, value in shown.items()}
 
     def _with_answers(self, rows: Rows) -> Rows:
+        import pyarrow as pa
+
         predictor = self._predictor
         require_independent(predictor)
         answers = [dict(flat(each, "answer.")) for each in predictor.stream(frame_rows(rows, predictor.reads))]
-        # without rows, the columns still need names and types
-        shown = answers or [dict(flat(next(predictor.stream([predictor.any_row(column_names(rows))])), "answer."))]
-        names = dict.fromkeys(chain.from_iterable(shown))
-        return self._added(rows, {name: [each.get(name) for each in shown] for name in names}, len(answers))
+        types = self._types(tuple(column_names(rows)))
+        columns = {name: pa.array([each.get(name) for each in answers], kind) for name, kind in types.items()}
+        return self._added(rows, columns)
 
     def _with_vectors(self, rows: Rows) -> Rows:
         column, there = self.columns.get("text", "text"), column_names(rows)
@@ -82,9 +115,9 @@ class batch:
             raise DataError(Problem("", f"no column {column!r}; found {', '.join(there)}", "columns={'text': NAME}"))
         texts = [row[column] for row in frame_rows(rows, {column})]
         vectors = self._predictor.encode(texts or ["a"], self.side or "text")
-        return self._added(rows, {VECTOR: vectors}, len(texts))
+        return self._added(rows, {VECTOR: vectors[: len(texts)]})
 
-    def _added(self, rows: Rows, columns: Mapping[str, list[Any] | np.ndarray], count: int) -> Rows:
+    def _added(self, rows: Rows, columns: Mapping[str, pa.Array | np.ndarray]) -> Rows:
         if taken := [name for name in column_names(rows) if name in columns]:
             raise DataError(Problem("", f"the rows have a column `{taken[0]}` already", "Rename it."))
-        return with_added(rows, columns, count)
+        return with_added(rows, columns)

@@ -165,11 +165,14 @@ class Predictor:
         return read.union(*(columns_of(self.columns.get(name, name)) for name in read))
 
     def any_row(self, names: Iterable[str]) -> Row:
-        """A row that the model answers, with the inputs that are among these columns."""
+        """A row that the model answers, with the inputs and the context that are among these columns."""
         own, schema = {*names}, self.task.schema
         there = {name for name in schema.columns if own & {name} or own >= {*columns_of(self.columns.get(name, name))}}
         inputs = next((each for each in self.task.inputs if each <= there), self.task.inputs[0])
-        return {name: ["a"] if schema.columns[name].holds == "words" else "a" for name in inputs}
+        return {
+            name: ["a"] if schema.columns[name].holds == "words" else "a"
+            for name in inputs | (there & {*schema.context})
+        }
 
     def canonical(self, rows: Sequence[Row], start: int) -> Columns:
         """The task's input and context columns of these rows, under their canonical names.
