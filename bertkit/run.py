@@ -33,7 +33,10 @@ LIBRARIES = "bertkit torch transformers tokenizers datasets accelerate peft nump
 class Run:
     """A run folder. See docs/architecture.md for its files."""
 
-    folder: Path
+    folder: Path  # a str becomes one
+
+    def __post_init__(self) -> None:
+        vars(self)["folder"] = Path(self.folder).expanduser()
 
     def __fspath__(self) -> str:
         """A run is given wherever the path of its folder is."""

@@ -54,6 +54,16 @@ def test_rows_and_answers_as_a_frame(run: Run) -> None:
         run.frame("validaton")
 
 
+def test_a_run_is_named_by_its_folder_as_text_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(run.folder.parent))
+    for folder in (str(run.folder), f"~/{run.folder.name}"):
+        named = bertkit.Run(folder)
+        assert named == run
+        assert named.frame("validation").equals(run.frame("validation"))
+        assert named.results == run.results
+        assert "accuracy" in named._repr_html_()
+
+
 def test_mistakes_as_a_frame(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = mistakes(run.facts)
     assert expected is not None
