@@ -360,8 +360,9 @@ def test_a_run_is_scored_on_frames_as_on_its_own_rows(run: bertkit.Run, tmp_path
         done = bertkit.evaluate(run.folder, given)
         assert (done["split"], done["metrics"]) == ("test", expected)
     both = {"validation": VALIDATION, "test": TEST}
-    done = bertkit.evaluate(run.folder, both, split="validation")
-    assert done["metrics"] == run.results["splits"]["validation"]["metrics"]
+    for given in (both, {"validation": VALIDATION}, {"validation": pandas.DataFrame(VALIDATION)}):
+        done = bertkit.evaluate(run.folder, given, split="validation")
+        assert done["metrics"] == run.results["splits"]["validation"]["metrics"]
     assert bertkit.evaluate(run.folder, both)["metrics"] == expected
     assert bertkit.evaluate(run.model, pandas.DataFrame(TEST))["metrics"] == expected  # a model folder has no data
     file = small.write_rows(tmp_path / "test.jsonl", TEST)

@@ -53,7 +53,8 @@ def data_section(given: Any) -> tuple[dict[str, Any], dict[str, Rows]]:
             return {**section, "splits": None}, _matched(given["source"], section.get("splits"))
         source, rows = data_section(given["source"])
         return {**section, **source}, rows
-    if given.keys() & DataSpec.model_fields.keys() and not given.keys() & {"train", "test"}:
+    of_section = given.keys() & DataSpec.model_fields.keys() and not given.keys() & {"train", "test"}
+    if of_section and not is_rows(given.get("validation")):
         return dict(given), {}  # a section without its source
     return _by_split(given)
 
