@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from bertkit.cli.models import file_predictor
 from bertkit.cli.shared import cluster as cluster_options
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.inference.display import flat
-from bertkit.inference.ray_engine import Planned, plan_files, write_files
+from bertkit.inference.ray_engine import Planned, connected, plan_files, write_files
 from bertkit.tasks.text_classification import TextClassification
 
 BY_ID = {case.id: case for case in CASES}
@@ -213,8 +214,11 @@ def test_the_problems_of_all_files_are_reported_and_the_other_files_written(
 ) -> None:
     (place / "in" / "a.txt").write_text("bad\n")
     (place / "in" / "c.txt").write_text("full\n")
+
+    level = logging.getLogger("ray.data").level
     with pytest.raises(DataError) as caught:
         write_copies(place)
+    assert logging.getLogger("ray.data").level == level != logging.ERROR
     out = place / "out"
     assert set(caught.value.problems) == {
         Problem("a.txt:1", "holds `bad`", "Correct it."),
@@ -234,6 +238,38 @@ def test_a_file_that_kills_each_worker_is_given_up_and_the_others_written(place:
     with pytest.raises(DataError, match=r"in/b\.txt: 3 workers died of it\n    If there was too little memory"):
         write_copies(place)
     assert sorted(file.name for file in (place / "out").iterdir()) == [".bertkit.json", "a.txt", "c.txt"]
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("failing", [None, "the block", "the connection"])
+def test_the_levels_of_rays_loggers_are_as_before(
+    running: bool, failing: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray.data
+
+    def init(address: str | None, *, logging_level: int, **_: Any) -> None:
+        logging.getLogger("ray").setLevel(logging_level)  # as Ray does
+        if failing == "the connection":
+            raise ConnectionError("nobody there")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: running)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    loggers = [logging.getLogger(name) for name in ("ray", "ray.data")]
+    before, inside = [each.level for each in loggers], list[int]()
+    try:
+        for number, each in enumerate(loggers, 11):
+            each.setLevel(number)
+        with suppress(UserError), connected(None):
+            inside = [each.level for each in loggers]
+            if failing == "the block":
+                raise UserError("a file cannot be read")
+        assert [each.level for each in loggers] == [11, 12]
+    finally:
+        for each, level in zip(loggers, before, strict=True):
+            each.setLevel(level)
+    if running or failing != "the connection":
+        assert inside == [11 if running else logging.WARNING, logging.ERROR]
 
 
 def test_no_cluster_at_the_address(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,18 +225,34 @@ def connected(address: str | None) -> Iterator[None]:
     """A connection to a Ray cluster, for the block; one that there is already is kept. Raises UserError."""
     with extras_required():
         import ray
-    if ray.is_initialized():
-        yield
-        return
-    try:
-        ray.init(address, log_to_driver=False, logging_level=logging.WARNING)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        fix = "Name the address of its head node, HOST:6379, or leave --address out."
-        raise UserError(Problem(f"--address {address}", f"no Ray cluster: {first_line(error)}", fix)) from error
+        import ray.data  # which sets the level of its logger
+    with _at_level("ray.data", logging.ERROR):  # else it prints its plans
+        if ray.is_initialized():
+            yield
+            return
+        with _at_level("ray", logging.WARNING):
+            try:
+                ray.init(address, log_to_driver=False, logging_level=logging.WARNING)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                fix = "Name the address of its head node, HOST:6379, or leave --address out."
+                what = f"no Ray cluster: {first_line(error)}"
+                raise UserError(Problem(f"--address {address}", what, fix)) from error
+            try:
+                yield
+            finally:
+                ray.shutdown()
+
+
+@contextmanager
+def _at_level(name: str, level: int) -> Iterator[None]:
+    """Within the block, the logger of this name has this level."""
+    named = logging.getLogger(name)
+    before = named.level
+    named.setLevel(level)
     try:
         yield
     finally:
-        ray.shutdown()
+        named.setLevel(before)
 
 
 def located(model: str) -> str:
@@ -266,7 +282,6 @@ def _written(open_model: Callable[[], WriteFile], planned: Sequence[Planned], wo
         compute=ray.data.ActorPoolStrategy(size=min(size, len(planned)), max_tasks_in_flight_per_actor=1),
         **options,
     )
-    logging.getLogger("ray.data").setLevel(logging.ERROR)  # else it prints its plans
     made.context.enable_progress_bars = False
     made.context.execution_no_progress_timeout_s = -1  # a file may take hours
     for row in made.iter_rows():
