@@ -327,6 +327,11 @@ def test_a_resumed_run_is_the_uninterrupted_one(
         with pytest.raises(Killed):
             train(given, tmp_path / "run")
     assert not Run(tmp_path / "run").finished
+    before = {path: sha256(path) for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    other = {**given, "training": {**given["training"], "optim": "adafactor"}}
+    with pytest.raises(ModelError, match="of another optimizer"):
+        train(other, tmp_path / "run", resume=True, changed=True)
+    assert {path: sha256(path) for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
     resumed = train(load_any(tmp_path / "run" / "recipe.yaml"), tmp_path / "run", resume=True)
     for name, one in resumed.tasks.items():
         for file in ("model/model.safetensors", "predictions/validation.jsonl", "model/config.json"):

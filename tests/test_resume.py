@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -539,6 +540,54 @@ def test_another_recipe_and_other_data_go_on_when_told_to(recipe: Recipe, tmp_pa
     assert train(longer, run.folder, resume=True, changed=True).finished
     assert run.recipe.training["num_train_epochs"] == 5
     assert read_json(run.folder / "data.json") == data
+
+
+def files(run: Run) -> dict[Path, str]:
+    return {path: sha256(path) for path in run.folder.rglob("*") if path.is_file()}
+
+
+def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe: Recipe, uninterrupted: Run, tmp_path: Path) -> None:
+    """Whatever is refused once the folder is locked: a kind of checkpoint, another optimizer."""
+    run = killed(recipe, tmp_path / "run")
+    environment = read_json(run.folder / "environment.json")
+    write_json(run.folder / "environment.json", {"versions": environment["versions"] | {"torch": "1.0"}})
+    before = files(run)
+    given = {split: small.rows("single-label", 16) for split in ("train", "validation")}  # rows that a run folder keeps
+    with pytest.raises(ModelError, match="of another optimizer"):
+        train(recipe, given, run.folder, resume=True, changed=True, optim="adafactor")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Arguments, "world_size", 2)
+        with pytest.raises(ModelError, match="the number of processes"):
+            train(recipe, given, run.folder, resume=True, changed=True)
+    assert files(run) == before
+    train(recipe, run.folder, resume=True, changed=True)
+    assert read_json(run.folder / "environment.json")["versions"] == environment["versions"]
+    same(run, uninterrupted)
+
+
+def test_what_has_changed_is_recorded_before_anything_is_trained(recipe: Recipe, tmp_path: Path) -> None:
+    """By steps, or for few rows without them; and where all that is left to do is after the training."""
+    run = killed(recipe, tmp_path / "run")
+    given = {split: small.rows("single-label", 16) for split in ("train", "validation")}
+    with pytest.MonkeyPatch.context() as patch:
+        kill(patch, at=1)
+        with pytest.raises(Killed):
+            train(recipe, given, run.folder, resume=True, changed=True)
+    assert run.recipe.data.source == "memory"
+    assert sorted(path.name for path in (run.folder / "data").iterdir()) == ["train.parquet", "validation.parquet"]
+    head = recipe.with_("task.method=head", "~training")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertkit.training.few_shot.learn", Mock(side_effect=Killed))
+        with pytest.raises(Killed):
+            train(head, run.folder, resume=True, changed=True)
+    assert run.recipe == head
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertkit.training.train.publish", Mock(side_effect=Killed))
+        with pytest.raises(Killed):
+            train(recipe, run.folder, resume=True, changed=True)
+    assert run.recipe == recipe
+    longer = recipe.model_copy(update={"training": {**recipe.training, "num_train_epochs": 5}})
+    assert train(longer, run.folder, resume=True, changed=True).recipe == longer
 
 
 # --- what a checkpoint holds

@@ -8,6 +8,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,17 @@ class MetricsLog(TrainerCallback):
             event = {"seed": self.seed, "step": state.global_step, **numbers}
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(event) + "\n")
+
+
+class Record(TrainerCallback):
+    """Writes once what a run is trained with: when a training begins, whose checkpoint might have been refused."""
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        self.write = cache(write)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            self.write()
 
 
 class Profile(TrainerCallback):

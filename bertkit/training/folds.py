@@ -36,7 +36,7 @@ from bertkit.tasks.text_classification import TextClassification
 from bertkit.training.checkpoint import checkpoints
 from bertkit.training.finish import OutOfFold, over, write_predictions
 from bertkit.training.learning_curve import learning_curve
-from bertkit.training.preflight import Job, arguments, checked_job, write_run_metadata
+from bertkit.training.preflight import Job, arguments, checked_job, require_unchanged, write_run_metadata
 from bertkit.training.seed import fit, untrained
 
 logger = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ def cross_validate(recipe: Recipe, folder: str | Path, *, callbacks: Sequence[Tr
         job, findings = checked_job(recipe)
     with only_writer(run) if first else nullcontext(), no_bars():
         if first:
+            require_unchanged(job, run)
             write_run_metadata(job, run, findings)
         if found := validated(job, run, callbacks)[1]:
             write_json(run.folder / "folds.json", {OUT_OF_FOLD: found.scores, "folds": found.folds})

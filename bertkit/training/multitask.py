@@ -31,11 +31,11 @@ from bertkit.run import check_folder, only_writer
 from bertkit.tasks.base import Task, evaluate
 from bertkit.training.arguments import Arguments
 from bertkit.training.batching import EpochLoader, batches_of
-from bertkit.training.callbacks import Profile
+from bertkit.training.callbacks import Profile, Record
 from bertkit.training.clock import Clock
 from bertkit.training.finish import finish, free_checkpoints, publish, write_reports
 from bertkit.training.mixing import MixedBatches, MixedCollator, MixedExamples
-from bertkit.training.preflight import Job, arguments, checked_job, write_run_metadata
+from bertkit.training.preflight import Job, arguments, checked_job, require_unchanged, write_run_metadata
 from bertkit.training.seed import (
     Fitted,
     facts_of,
@@ -244,28 +244,37 @@ def train_tasks(
 ) -> Run:
     """The program. Raises UserError before anything is trained."""
     started, run, first = time.monotonic(), Run(folder), processes.first()
-    text = to_yaml(recipe)
     if first:
-        check_folder(run, text, resume, changed)
+        check_folder(run, to_yaml(recipe), resume, changed)
     if resume and run.finished:
         logger.info("%s is finished; there is nothing to resume", run.folder)
         return run
     with nullcontext() if first else quiet_logger("bertkit"):
         jobs, findings = checked_jobs(recipe)
     with only_writer(run) if first else nullcontext(), no_bars():
+        record = Record(lambda: _write_metadata(jobs, run, findings))
         if first:
-            write_text(run.folder / "recipe.yaml", text)
             for name, job in jobs.by_task.items():
-                (run.folder / name).mkdir(exist_ok=True)
-                write_run_metadata(job, Run(run.folder / name), findings[name], changed)
+                require_unchanged(job, Run(run.folder / name), changed)
+            if not any(run.checkpoints.rglob("checkpoint-*")):
+                record.write()
+        callbacks = [record, *callbacks]
         stopwatch = Profile() if profile else None
         outcomes = [train_seed(jobs, seed, run, callbacks, stopwatch) for seed in recipe.seeds]
         if first and stopwatch:
             stopwatch.write(run.folder)
         if first:
+            record.write()  # where nothing was left to train
             finish_all(jobs, run, outcomes, started)
             free_checkpoints(run, recipe.checkpoints)
     return run
+
+
+def _write_metadata(jobs: Jobs, run: Run, findings: Mapping[str, Sequence[Any]]) -> None:
+    write_text(run.folder / "recipe.yaml", to_yaml(jobs.recipe))
+    for name, job in jobs.by_task.items():
+        (run.folder / name).mkdir(exist_ok=True)
+        write_run_metadata(job, Run(run.folder / name), findings[name])
 
 
 def finish_all(jobs: Jobs, run: Run, outcomes: Sequence[Mapping[str, Any]], started: float) -> None:

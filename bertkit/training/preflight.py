@@ -194,22 +194,17 @@ def _word_embedding(model: Any, args: Arguments) -> tuple[int, int] | None:
     return table.shape[0], table.shape[1]
 
 
-def write_run_metadata(job: Job, run: Run, findings: Sequence[Finding], changed: bool = False) -> None:
-    """Write recipe.yaml, data.json and versions, and keep rows that were given from Python.
-
-    Raises DataError on a resume with other data or libraries; with other folds even if `changed`.
-    """
-    data, known, environment = job.data, run.folder / "data.json", run.folder / "environment.json"
+def require_unchanged(job: Job, run: Run, changed: bool = False) -> None:
+    """Raises DataError on a resume with other data or libraries; with other folds even if `changed`."""
+    known, environment = run.folder / "data.json", run.folder / "environment.json"
     problems, now = [], versions()
-    digest = hashlib.sha256(json.dumps([data.fingerprints["train"], *job.folds]).encode()).hexdigest()
-    folds = {"count": max(job.folds), "sha256": digest} if job.folds else {}
-    mixed = known.is_file() and _section(known, "folds") not in ({}, folds)
+    mixed = known.is_file() and _section(known, "folds") not in ({}, _folds(job))
     if mixed:
         what = (
             "the folds differ from those this run was started with: a model may have learned rows that it would answer"
         )
         problems.append(Problem(str(known), what, "Start a new run."))
-    if known.is_file() and _section(known, "fingerprints") != data.fingerprints:
+    if known.is_file() and _section(known, "fingerprints") != job.data.fingerprints:
         what = "the data differ from those this run was started with (their sha256 differs)"
         problems.append(Problem(str(known), what, f"Restore the data, start a new run, or {ANYWAY}."))
     before = _section(environment, "versions") if environment.is_file() else now
@@ -219,13 +214,27 @@ def write_run_metadata(job: Job, run: Run, findings: Sequence[Finding], changed:
         problems.append(Problem(str(environment), what, f"Install those versions, start a new run, or {ANYWAY}."))
     if problems and (mixed or not changed):
         raise DataError(problems)
-    write_json(environment, {"versions": now})
-    facts = {"fingerprints": data.fingerprints, "rows": {split: len(rows) for split, rows in data.rows.items()}}
+
+
+def write_run_metadata(job: Job, run: Run, findings: Sequence[Finding]) -> None:
+    """Write recipe.yaml, data.json and versions, and keep rows that were given from Python."""
+    data, folds = job.data, _folds(job)
+    write_json(run.folder / "environment.json", {"versions": versions()})
+    facts: dict[str, Any] = {
+        "fingerprints": data.fingerprints,
+        "rows": {split: len(rows) for split, rows in data.rows.items()},
+    }
     facts |= {"folds": folds} if folds else {}
     if files := keep_rows(job.recipe.data, run.folder / "data"):
         facts["files"] = files
     write_text(run.folder / "recipe.yaml", to_yaml(job.recipe))
-    write_json(known, facts | {"findings": [finding._asdict() for finding in findings]})
+    write_json(run.folder / "data.json", facts | {"findings": [finding._asdict() for finding in findings]})
+
+
+def _folds(job: Job) -> dict[str, Any]:
+    """The number of folds, and what tells them and their rows from others; empty without folds."""
+    parts = json.dumps([job.data.fingerprints["train"], *job.folds])
+    return {"count": max(job.folds), "sha256": hashlib.sha256(parts.encode()).hexdigest()} if job.folds else {}
 
 
 def _section(file: Path, name: str) -> dict[str, Any]:

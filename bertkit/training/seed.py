@@ -27,7 +27,7 @@ from bertkit.sections import EarlyStopping
 from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.training import few_shot
 from bertkit.training.arguments import Arguments
-from bertkit.training.callbacks import MetricsLog, Profile, Progress, Shutdown
+from bertkit.training.callbacks import MetricsLog, Profile, Progress, Record, Shutdown
 from bertkit.training.checkpoint import latest_intact, require_own_format, require_processes
 from bertkit.training.clock import Clock
 from bertkit.training.distillation import Distiller, is_online, with_soft_targets
@@ -94,6 +94,9 @@ def fit(
     if few_shot.applies(job.task):
         if not args.should_save:
             return None
+        for record in callbacks:  # no trainer calls it
+            if isinstance(record, Record):
+                record.write()
         model, facts = few_shot.learn(replace(runner, model=runner.model.to(args.device)), job.features, seed)
         return Fitted(replace(runner, model=model), headline, settings, facts)
     clock = Clock(args.seconds)

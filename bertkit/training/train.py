@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -19,11 +20,11 @@ from bertkit.recipe.multitask import MultiTaskRecipe, multitask
 from bertkit.recipe.recipe import Recipe, adapted, to_yaml
 from bertkit.report.view import Run
 from bertkit.run import check_folder, only_writer
-from bertkit.training.callbacks import Profile
+from bertkit.training.callbacks import Profile, Record
 from bertkit.training.finish import finish, free_checkpoints, publish, push_run, write_reports
 from bertkit.training.folds import calibrated, validated
 from bertkit.training.multitask import train_tasks
-from bertkit.training.preflight import check_hub, checked_job, write_run_metadata
+from bertkit.training.preflight import check_hub, checked_job, require_unchanged, write_run_metadata
 from bertkit.training.seed import train_seed
 
 logger = logging.getLogger(__name__)
@@ -118,8 +119,12 @@ def _train(
     with nullcontext() if first else quiet_logger("bertkit"):  # one process reports for all
         job, findings = checked_job(recipe, metrics)
     with only_writer(run) if first else nullcontext(), no_bars():
+        record = Record(partial(write_run_metadata, job, run, findings))
         if first:
-            write_run_metadata(job, run, findings, changed)
+            require_unchanged(job, run, changed)
+            if not any(run.checkpoints.rglob("checkpoint-*")):
+                record.write()
+        callbacks = [record, *callbacks]
         job, held_out = validated(job, run, callbacks) if job.folds else (job, None)
         job = calibrated(job, held_out) if held_out else job
         stopwatch = Profile() if profile else None
@@ -127,6 +132,7 @@ def _train(
         if first and stopwatch:
             stopwatch.write(run.folder)
         if first:
+            record.write()  # where nothing was left to train
             best = max(outcomes, key=lambda o: -math.inf if o["headline"] is None else o["headline"])
             publish(run, best["seed"])
             finish(job, run, outcomes, started, held_out)
