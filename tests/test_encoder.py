@@ -287,7 +287,9 @@ def spoil(folder: Path, change: Any) -> None:
 
 def test_missing_tensors_of_the_encoder_are_an_error_that_names_them(folder: Path) -> None:
     spoil(folder, lambda tensors: tensors.pop("encoder.layer.1.output.dense.weight"))
-    with pytest.raises(ModelError, match=r"lacks 1 tensors.*bert\.encoder\.layer\.1\.output\.dense\.weight"):
+    with pytest.raises(
+        ModelError, match=r"lacks 1 tensor of its encoder.*bert\.encoder\.layer\.1\.output\.dense\.weight"
+    ):
         classifier(folder)
 
 
@@ -304,6 +306,14 @@ def test_a_checkpoint_of_another_architecture_is_an_error(folder: Path) -> None:
     spoil(folder, lambda tensors: [tensors.update({f"x.{name}": tensors.pop(name)}) for name in list(tensors)])
     with pytest.raises(ModelError, match=r"lacks \d+ tensors of its encoder"):
         classifier(folder)
+
+
+@pytest.mark.parametrize("pooler", [True, False])
+def test_an_encoder_that_was_not_trained_for_the_task_is_called_that(folder: Path, pooler: bool) -> None:
+    if not pooler:
+        spoil(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if "pooler" in name])
+    with pytest.raises(ModelError, match=r"lacks \d tensors of its head.*classifier(?s:.*)Train it for this task"):
+        classifier(folder, new_head=False)
 
 
 def test_a_missing_pooler_is_made_and_named_once(folder: Path, caplog: Any) -> None:

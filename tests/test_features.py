@@ -187,7 +187,7 @@ def test_a_lost_tensor_is_an_error(tmp_path: Path, tiny_encoder: Path) -> None:
     tensors = load_file(tmp_path / "model" / "model.safetensors")
     del tensors["encoder.layer.1.output.dense.weight"]
     save_file(tensors, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"lacks 1 tensors.*encoder\.layer\.1\.output\.dense\.weight"):
+    with pytest.raises(ModelError, match=r"lacks 1 tensor of.*encoder\.layer\.1\.output\.dense\.weight"):
         features(tmp_path / "model").fit_transform(TEXTS)
 
 

@@ -17,7 +17,7 @@ from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import MODEL_FILES, sha256
 from bertkit.models.special_tokens import keep_out
 from bertkit.models.untrusted import bounded, read_object, vet
-from bertkit.text import first_line
+from bertkit.text import counted, first_line
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -261,10 +261,12 @@ def load_model(
     unset = sorted({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
     ours = "" if model.base_model is model else f"{model.base_model_prefix}."
     # Checkpoints of masked language models have no pooler; it belongs to the classifier that reads it.
-    missing = [name for name in unset if not new_head or (name.startswith(ours) and ".pooler." not in f".{name}")]
-    if missing:
-        what = f"{encoder.name!r} lacks {len(missing)} tensors of its encoder, such as {', '.join(missing[:3])}"
-        raise ModelError(Problem("model.name", what, "It is damaged, or not a model of the architecture it names."))
+    of_encoder = [name for name in unset if name.startswith(ours) and ".pooler." not in f".{name}"]
+    if missing := of_encoder or ([] if new_head else unset):
+        what = f"{encoder.name!r} lacks {counted(len(missing), 'tensor')} of its {'encoder' if of_encoder else 'head'}"
+        fix = "It is damaged, or not a model of the architecture it names."
+        fix = fix if of_encoder else "Train it for this task, or name a model that was trained for it."
+        raise ModelError(Problem("model.name", f"{what}, such as {', '.join(missing[:3])}", fix))
     new = [name for name in unset if ours or not name.startswith("pooler.")]  # a bare encoder's pooler is not read
     if new:
         logger.info("randomly initialised, to be trained: %s", ", ".join(new))
