@@ -362,6 +362,11 @@ def test_the_lines_for_dask(model: Path, predictor: Predictor, tmp_path: Path, m
 # --- what is refused
 
 
+def test_what_is_no_batch_is_refused() -> None:
+    with pytest.raises(DataError, match=r"expected a batch.*found \['a text'\](?s:.*)bertkit\.load"):
+        bertkit.batch("no model is loaded")(["a text"])
+
+
 def test_a_column_of_the_name_of_an_answer_is_refused(model: Path, similar: Path) -> None:
     with pytest.raises(DataError, match=r"a column `answer\.label` already"):
         bertkit.batch(model)({**COLUMNS, "answer.label": TEXTS})

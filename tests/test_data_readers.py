@@ -134,6 +134,7 @@ SAD = [
     ("json lines in .json", "t.json", '{"a": 1}\n{"a": 2}\n', {}, ["t.json:2: not JSON", "format: jsonl"]),
     ("bad byte in json", "t.json", b'[\n"caf\xe9"]', {}, ["t.json:2: byte 0xE9 at column 5"]),
     ("json item", "t.json", '[{"a": 1}, 2]', {}, ["t.json, row 2: 2, where an object"]),
+    ("json of a frame", "t.json", '{"text": {"0": "a"}, "label": {"0": "x"}}', {}, ['orient="records", lines=True)']),
     ("json without a list", "t.json", '{"a": 1}', {}, ["expected a list of objects"]),
     ("json with two lists", "t.json", '{"a": [], "b": []}', {}, ["expected a list of objects"]),
     ("not parquet", "t.parquet", "PAR1 or so", {}, ["cannot be read as parquet"]),

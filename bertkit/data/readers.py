@@ -260,7 +260,8 @@ def _json(stream: IO[bytes], spec: DataSpec, problems: Problems) -> Iterator[Num
         rows = next((each for each in lists.values() if len(lists) == 1 or (each and is_pair(each[0]))), None)
     if rows is None:
         what = 'expected a list of objects, or an object with one such list, e.g. {"data": […]}'
-        raise DataError(Problem(name, what))
+        fix = 'With pandas: frame.to_json("FILE.jsonl", orient="records", lines=True).'
+        raise DataError(Problem(name, what, fix))
     escapes, where = text if _SURROGATE.search(text) else "", row_prefix(name, "json")
     questions = squad_rows(content, problems) if is_squad(content) else None
     for number, row in questions or exported(enumerate(rows, 1), where, spec, problems):

@@ -10,13 +10,14 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.data.memory import Rows, column_names, frame_rows, with_added
+from bertkit.data.memory import Rows, column_names, frame_rows, is_frame, with_added
 from bertkit.errors import DataError, Problem
 from bertkit.inference.display import flat
 from bertkit.inference.embed import VECTOR
 from bertkit.inference.predict_file import require_independent, with_columns
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.models.device import Precision
+from bertkit.text import short_repr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,6 +61,9 @@ class batch:
         return partial(type(self), **{each.name: getattr(self, each.name) for each in fields(self)}), ()
 
     def __call__(self, rows: Rows) -> Rows:
+        if not isinstance(rows, Mapping) and not is_frame(rows):
+            what = f"expected a batch, a dict of columns or a frame, found {short_repr(rows)}"
+            raise DataError(Problem("", what, "For texts and lists of rows: bertkit.load(…)(rows)."))
         with vars(self)["lock"]:
             return self._with_vectors(rows) if self.side else self._with_answers(rows)
 
