@@ -21,9 +21,9 @@ import small
 import torch
 from cases import EVEN, TEXTS
 from safetensors.torch import load_file
-from transformers import TrainerCallback, TrainerState
+from transformers import AutoConfig, AutoModel, AutoTokenizer, TrainerCallback, TrainerState
 
-from bertkit.errors import ModelError, UserError
+from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.run import Run, only_writer
@@ -563,6 +563,67 @@ def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe: Recipe, uninterru
     train(recipe, run.folder, resume=True, changed=True)
     assert read_json(run.folder / "environment.json")["versions"] == environment["versions"]
     same(run, uninterrupted)
+
+
+@pytest.mark.parametrize(
+    ("change", "shape"),
+    [
+        ("labels", r"classifier\.bias had the shape \[2\] when it was written, and has \[3\] now"),
+        ("width", r"\S+ had the shape \[16\] when it was written, and has \[32\] now"),
+        (
+            "vocabulary",
+            r"\S+\.word_embeddings\.weight had the shape \[53, 16\] when it was written, and has \[42, 16\] now",
+        ),
+        ("adapter", r"\S+lora_A\.weight had the shape \[2, 16\] when it was written, and has \[3, 16\] now"),
+    ],
+)
+def test_a_model_of_other_shapes_is_refused(change: str, shape: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    """Also where only the used rows of the word embedding are trained; and the run stays as it was."""
+    larger = resized(tiny_encoder, tmp_path / "larger", vocab_size=53) if change == "vocabulary" else tiny_encoder
+    more = "peft={r: 2}" if change == "adapter" else "training.used_embeddings=true"
+    given = small.recipe(tmp_path, larger, *RHYTHM, more)
+    run = killed(given, tmp_path / "run")
+    if change == "labels":
+        rows = small.rows("single-label", 15)
+        small.write_rows(tmp_path / "train.jsonl", [*rows, {**rows[0], "label": "neither"}])
+        other = given
+    elif change == "width":
+        wider = resized(tiny_encoder, tmp_path / "wider", hidden_size=32)
+        other = given.with_(f"model.name={wider}")
+    else:
+        other = given.with_("peft.r=3" if change == "adapter" else f"model.name={tiny_encoder}")
+    before = files(run)
+    with pytest.raises(ModelError, match=rf"checkpoint-6: {shape}\n.*or start a new run"):
+        train(other, run.folder, resume=True, changed=True)
+    assert files(run) == before
+
+
+def resized(encoder: Path, folder: Path, **sizes: int) -> Path:
+    """Another encoder with the same tokens."""
+    config = AutoConfig.from_pretrained(encoder)
+    config.update(sizes)
+    AutoTokenizer.from_pretrained(encoder).save_pretrained(folder)
+    AutoModel.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def test_what_transformers_refuses_on_resume_is_said(recipe: Recipe, tmp_path: Path) -> None:
+    """A resumed training has its step before it has its optimizer; errors of its own steps are no user's."""
+    run = killed(recipe, tmp_path / "run")
+    before = files(run)
+    other = recipe.with_("training.lr_scheduler_type=warmup_stable_decay", "training.warmup_steps=20")
+    with pytest.raises(RecipeError, match=r"training: warm-up \(20\) and decay \(2\) exceed all 12 steps"):
+        train(other, run.folder, resume=True, changed=True)
+    assert files(run) == before
+    with pytest.raises(ValueError, match="a defect"):
+        train(recipe, run.folder, resume=True, callbacks=[Defect()])
+
+
+class Defect(TrainerCallback):
+    """Fails after a step."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        raise ValueError("a defect")
 
 
 def test_what_has_changed_is_recorded_before_anything_is_trained(recipe: Recipe, tmp_path: Path) -> None:

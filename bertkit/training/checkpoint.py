@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import PeftModel
+from peft import PeftModel, get_peft_model_state_dict
 from peft.utils import SAFETENSORS_WEIGHTS_NAME as ADAPTER
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -315,6 +316,22 @@ def require_processes(folder: Path, count: int) -> None:
         what = f"the number of processes was {before} when it was written, and is {count} now"
         fix = f"Continue with {before} (torchrun --nproc-per-node), or start a new run in another --output-dir."
         raise ModelError(Problem(str(folder), what, fix))
+
+
+def require_shapes(folder: Path, model: Any) -> None:
+    """Raises ModelError where a weight of this intact checkpoint has another shape in the model."""
+    lora = isinstance(model, PeftModel) and (folder / ADAPTER).is_file()
+    weights = folder / (ADAPTER if lora else SAFE_WEIGHTS_NAME)
+    if not weights.is_file():  # which `_load_from_checkpoint` says
+        return
+    own = get_peft_model_state_dict(model, save_embedding_layers=False) if lora else model.state_dict()
+    with safe_open(weights, "pt") as file:
+        for name in sorted(own.keys() & set(file.keys())):
+            before, now = file.get_slice(name).get_shape(), [*own[name].shape]
+            if before != now:
+                what = f"{name} had the shape {before} when it was written, and has {now} now"
+                fix = "Use the data, encoder and peft that the run was started with, or start a new run."
+                raise ModelError(Problem(str(folder), what, fix))
 
 
 def step_of(folder: Path) -> int:

@@ -28,7 +28,7 @@ from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.training import few_shot
 from bertkit.training.arguments import Arguments
 from bertkit.training.callbacks import MetricsLog, Profile, Progress, Record, Shutdown
-from bertkit.training.checkpoint import latest_intact, require_own_format, require_processes
+from bertkit.training.checkpoint import latest_intact, require_own_format, require_processes, require_shapes, step_of
 from bertkit.training.clock import Clock
 from bertkit.training.distillation import Distiller, is_online, with_soft_targets
 from bertkit.training.preflight import Job, arguments, build, scored_splits
@@ -204,6 +204,7 @@ def run_trainer(trainer: StepTrainer, folder: Path) -> float:
     if start:
         require_own_format(start)
         require_processes(start, trainer.args.world_size)
+        require_shapes(start, trainer.model)
     shutdown = Shutdown(resumable=not trainer.is_deepspeed_enabled)
     trainer.add_callback(shutdown)
     try:
@@ -212,7 +213,7 @@ def run_trainer(trainer: StepTrainer, folder: Path) -> float:
         if shutdown.signal:  # after the last step
             shutdown.exit(trainer.state)
     except (ImportError, ValueError) as error:
-        if trainer.state.global_step:
+        if trainer.state.global_step > (step_of(start) if start else 0):  # a step of its own
             raise
         raise RecipeError(Problem("training", str(error).strip())) from error
     except SafetensorError as error:
