@@ -26,7 +26,8 @@ from transformers import (
 )
 
 import bertkit
-from bertkit.errors import ModelError, RecipeError
+from bertkit.data import load
+from bertkit.errors import DataError, ModelError, RecipeError
 from bertkit.files import read_json
 from bertkit.inference.runner import Runner
 from bertkit.models.bert.generation import NOT_FINITE, generate
@@ -35,7 +36,7 @@ from bertkit.models.encoder import load_tokenizer
 from bertkit.models.trained_parts import with_lora
 from bertkit.recipe.recipe import load_recipe
 from bertkit.report.examples import beams
-from bertkit.sections import Lora
+from bertkit.sections import DataSpec, Lora
 from bertkit.tasks.text2text_generation import Generation, Text2TextGeneration, Text2TextGenerationOptions
 from bertkit.training.train import train
 from bertkit.training.trainer import TaskTrainer
@@ -262,6 +263,21 @@ def test_a_model_of_transformers_with_few_positions_answers_within_them(
     predictor = bertkit.load(tmp_path, task="text2text-generation")
     assert predictor.task.max_length == predictor.task.generation["max_new_tokens"] == min(source, target)
     assert [answer["truncated"] for answer in predictor(["cat", "cat " * 40])] == [False, True]
+
+
+@pytest.mark.parametrize("missing", [{}, {"target": None}, {"target": ""}, {"target": " "}])
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_row_without_a_target_is_refused_or_left_out(split: str, missing: dict[str, Any], tmp_path: Path) -> None:
+    files = {each: tmp_path / f"{each}.jsonl" for each in ("train", "validation", "test")}
+    for each, file in files.items():
+        write_rows(file, [*ROWS[:2], {"text": "a cat", **missing}] if each == split else ROWS[:2])
+    source = {each: str(file) for each, file in files.items()}
+    what = f"1 of 3 rows of {split} have no `target`"
+    with pytest.raises(DataError, match=f"{what}: .*{split}.jsonl:3\n.*missing_labels: ignore"):
+        load(DataSpec(source=source), Text2TextGeneration.schema)
+    data = load(DataSpec(source=source, missing_labels="ignore"), Text2TextGeneration.schema)
+    assert {each: len(rows) for each, rows in data.rows.items()} == dict.fromkeys(files, 2)
+    assert [finding.what for finding in data.findings] == [f"{what}; left out: {files[split]}:3"]
 
 
 def test_answers_longer_than_the_positions_are_refused(tiny_encoder: Path) -> None:

@@ -246,9 +246,9 @@ def _drop_unlabelled(table: Table, split: str, targets: Sequence[str], policy: s
     """
     findings = []
     for name in [name for name in targets if name in table.values]:
-        missing = {index for index, value in enumerate(table.values[name]) if value is None}
-        # GLUE's mark of a hidden score; a missing text
-        if split == "test" and all(value in (-1.0, "") for value in table.values[name]):
+        missing = {index for index, value in enumerate(table.values[name]) if _no_target(value)}
+        # GLUE's mark of a hidden score
+        if split == "test" and all(value == -1.0 for value in table.values[name]):
             missing = set(range(len(table)))
         what = f"{len(missing):,} of {len(table):,} rows of {split} have no `{name}`"
         if split == "test" and len(missing) == len(table):
@@ -264,6 +264,10 @@ def _drop_unlabelled(table: Table, split: str, targets: Sequence[str], policy: s
             findings.append(warn(f"{what}; left out: {where}"))
             table = table.select([index for index in range(len(table)) if index not in missing])
     return table, findings
+
+
+def _no_target(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _class_names(parts: Parts, target: str | None, how: str | None) -> list[str]:
