@@ -816,6 +816,20 @@ def test_unseen_labels_stop_or_are_left_out(tmp_path):
     assert "test: no row remains" in fails(tmp_path, unseen_labels="ignore")
 
 
+def test_unseen_labels_that_differ_only_in_case_name_the_setting_that_reads_them_as_one(tmp_path):
+    hint, told = {"normalize_labels": "casefold"}, "'data.normalize_labels=casefold'"
+    test = {"test": str(write(tmp_path / "test.csv", "text,label\na,True\nb,False\n"))}
+    labels = {"splits": ["test"], "known_labels": ["false", "true"]}
+    assert told in fails(test, **labels)
+    assert get(test, **labels, **hint).rows["test"]["label"][:] == ["true", "false"]
+    for known in (["no", "yes"], ["TRUE", "FALSE"]):  # those of a trained model stay as they are
+        assert told not in fails(test, splits=["test"], known_labels=known)
+        assert "'data.unseen_labels=ignore'" in fails(test, splits=["test"], known_labels=known)
+    both = {**test, "train": str(write(tmp_path / "train.csv", "text,label\nc,TRUE\nd,FALSE\n"))}
+    assert told in fails(both)
+    assert get(both, **hint).rows["test"]["label"][:] == ["true", "false"]
+
+
 MERGED = {"pos": "pos", "Pos": "pos", "neg": "neg"}
 
 

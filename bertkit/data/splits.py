@@ -220,7 +220,7 @@ def known_only(
     before: labels that train had before `data.limit`.  policy: "error" raises a DataError with split, label, count and
     first row of each; "ignore" leaves those rows out with a warning. Raises DataError also when no row remains.
     """
-    known_tables, findings, problems, lost = dict(tables), [], [], set[str]()
+    known_tables, findings, problems, lost, missing = dict(tables), [], [], set[str](), set[str]()
     for split, table in tables.items():
         if split == "train" or target not in table.values:
             continue
@@ -231,6 +231,7 @@ def known_only(
                     unseen[name].append(index)
         out = {index for indices in unseen.values() for index in indices}
         lost |= unseen.keys() & before
+        missing |= unseen.keys()
         for name, rows in sorted(unseen.items()):
             what = f"{split} has {counted(len(rows), 'row')} with the label {name!r}, which train does not have"
             problems.append(Problem(table.origin[rows[0]], what))
@@ -242,6 +243,11 @@ def known_only(
     if problems and policy == "error":
         limited = f"raise `data.limit`, which left no row of train with {listed(sorted(lost))}"
         fix = limited if lost else "correct these labels, or add rows with them to train"
+        read = {normal(name, "casefold") for name in known}
+        alike = ("train" in tables or read == {*known}) and any(normal(name, "casefold") in read for name in missing)
+        if alike:
+            fix = f"{fix}; to read labels that differ only in case or space as one, "
+            fix += setting("normalize_labels", "casefold")
         fix = f"{fix}; to leave these rows out, {setting('unseen_labels', 'ignore')}"
         raise DataError([*problems[:-1], problems[-1]._replace(fix=fix)])
     return known_tables, findings
