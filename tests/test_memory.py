@@ -427,11 +427,25 @@ def test_a_frame_is_answered_by_a_frame_of_its_library(run: bertkit.Run) -> None
     assert len(predictor.frame(frame[:0])) == 0
 
 
+@pytest.mark.parametrize("of", [pandas.DataFrame, pa.Table.from_pylist, list])
+def test_a_frame_has_a_column_of_each_label_whatever_the_best_labels_are(run: bertkit.Run, of: Any) -> None:
+    predictor = run.load()
+    best = predictor.with_decisions(top_k=1)
+    for row in TEST:
+        table, scores = best.frame(of([row])), best(row)["scores"]
+        assert column_names(table) == column_names(predictor.frame(TEST))
+        for name in ("bad", "good"):
+            (value,) = table[name].to_pylist() if isinstance(table, pa.Table) else table[name]
+            assert scores.get(name) == (None if value is None or value != value else value)
+
+
 def test_a_label_called_as_a_column_of_the_answer_keeps_its_prefix(tiny_encoder: Path, tmp_path: Path) -> None:
     rows = [{**row, "label": {"good": "score", "bad": "bad"}[row["label"]]} for row in TRAIN]
     data = {"train": rows, "validation": 0.25}
     predictor = bertkit.train("text-classification", data, tmp_path / "run", model=tiny_encoder, **QUICK).load()
-    assert list(predictor.frame(rows)) == ["label", "score", "bad", "scores.score", "truncated", "empty", "unreadable"]
+    names = ["label", "score", "bad", "scores.score", "truncated", "empty", "unreadable"]
+    best = predictor.with_decisions(top_k=1)
+    assert [list(each.frame(rows[:1])) for each in (predictor, best)] == [names, names]
 
 
 def test_vectors_are_of_texts_not_of_a_frames_names(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -203,6 +204,48 @@ def test_rows_that_differ_go_to_jsonl_only(predictor: Predictor, run: Run, tmp_p
     file = small.write_rows(tmp_path / "a.jsonl", [{"text": "a"}, {"text": "b", "more": 1}])
     assert "more" in refused(predictor, run, file, tmp_path / "out.csv")
     assert answer_file(predictor, run, file, tmp_path / "out.jsonl") == 2
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("first", ["good", "bad"])
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
+def test_each_label_has_a_column_whatever_the_best_labels_are(
+    first: str, suffix: str, predictor: Predictor, run: Run, tmp_path: Path
+) -> None:
+    """The best label of the first row is in turn each of the two."""
+    rows = sorted(made(), key=lambda row: predictor(row["text"])["label"] != first)
+    file, out = small.write_rows(tmp_path / "a.jsonl", rows), tmp_path / f"out{suffix}"
+    best = predictor.with_decisions(top_k=1)
+    told = [answer["scores"] for answer in best([row["text"] for row in rows])]
+    assert [*told[0]] == [first] != [*told[-1]]
+    assert answer_file(best, run, file, out) == COUNT
+    if suffix == ".csv":
+        with out.open(newline="") as stream:
+            header, *cells = csv.reader(stream)
+        expected = [[str(scores.get(name, "")) for name in ("bad", "good")] for scores in told]
+    else:
+        sheet = pytest.importorskip("openpyxl").load_workbook(out).active
+        header, *cells = [list(row) for row in sheet.values]
+        assert {cell.data_type for row in sheet.iter_rows(min_row=2, min_col=6, max_col=7) for cell in row} == {"n"}
+        expected = [[scores.get(name) for name in ("bad", "good")] for scores in told]
+    assert header[3:] == [
+        f"answer.{name}" for name in ("label", "score", "scores.bad", "scores.good", "truncated", "empty", "unreadable")
+    ]
+    assert [row[5:7] for row in cells] == expected
+
+
+def test_several_processes_do_not_wait_for_the_columns_of_one(predictor: Predictor, run: Run, tmp_path: Path) -> None:
+    """Process 0 alone writes the table, so what it computes for the columns must not be shared with the others."""
+    shared = list[int]()
+
+    def counted(run: Any, batches: Any) -> Any:
+        shared.append(len(batches))
+        return map(run, batches)
+
+    best = replace(predictor.with_decisions(top_k=1), mapper=counted)
+    for out in (tmp_path / "out.jsonl", tmp_path / "out.csv"):
+        answer_file(best, run, write(tmp_path / "a.csv"), out)
+    assert shared[: len(shared) // 2] * 2 == shared != []
 
 
 def test_an_old_output_stays_when_the_new_one_fails(predictor: Predictor, run: Run, tmp_path: Path) -> None:

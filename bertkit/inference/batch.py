@@ -41,7 +41,8 @@ class batch:
     source: as for `load`. side: of a model that gives vectors, whether texts get the prefix of queries, of documents or
     neither. columns: canonical column -> column of the batches. decisions: arguments of `Predictor.with_decisions`.
     A call raises what `load`, `with_decisions` and a predictor do; and DataError where the batch has a column of that
-    name already, or where the answer to a row would depend on the other rows of the batch.
+    name already, or the model is for retrieval, whose answers rank the documents of all rows. With `context: document`
+    a sentence is read with its neighbours in the batch, so a batch should hold whole documents.
     """
 
     source: str | Path
@@ -94,10 +95,7 @@ class batch:
 
         shown: dict[str, Any] = {}
         for predictor in (self._loaded, self._predictor):
-            rows = [predictor.any_row(names)]
-            if predictor.task.schema.corpus:  # whose answers to texts with masks are others
-                rows.append({"text": str(predictor.task.tokenizer.mask_token)})
-            for name, value in chain.from_iterable(flat(each, "answer.") for each in predictor.stream(rows)):
+            for name, value in chain.from_iterable(flat(each, "answer.") for each in predictor.any_answers(names)):
                 if shown.get(name) is None:
                     shown[name] = value
         # a label may be None for each of them

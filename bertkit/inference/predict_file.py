@@ -48,8 +48,8 @@ def predict_file(
 
     predictor: of several tasks, those answer that read the columns of the first row: `"answer": {NAME: {…}}`.
     source: the run, whose data layout `file` has. file: a path, or - for jsonl from stdin.
-    output: .jsonl, or .csv or .xlsx with columns such as `answer.label`; None: jsonl to stdout. A csv file has the
-    delimiter, encoding and decimal separator of a csv file that was read.
+    output: .jsonl, or .csv or .xlsx with columns such as `answer.label`, which are empty where an answer lacks them;
+    None: jsonl to stdout. A csv file has the delimiter, encoding and decimal separator of a csv file that was read.
     columns: canonical column -> column of the file. overrides: of the layout, such as `data.delimiter=";"`.
     writer: of another format, see `writer_of`. shard: the part of the rows to answer, by the model of one task; the
     file is then read twice. Raises DataError or RecipeError, and then leaves no output.
@@ -83,6 +83,9 @@ def predict_file(
     first = list(islice(given, 1))
     if isinstance(predictor, MultiTaskPredictor) and first:
         predictor = predictor.reading(first[0])
+    names = list[str]()
+    if table and first and isinstance(predictor, Predictor):  # several tasks have no decisions
+        names = [f"answer.{name}" for name in predictor.answer_columns(first[0])]
     rows, read = tee(chain(first, given))
     answers = _unread_counted(predictor.stream(read, start), several=isinstance(predictor, MultiTaskPredictor))
     suffix, pairs = output.suffix if output else ".jsonl", zip(answers, rows, strict=True)
@@ -93,9 +96,9 @@ def predict_file(
         elif suffix == ".jsonl":
             write_jsonl(out, pairs)
         elif suffix == ".csv":
-            _write_csv(out, pairs, delimiter, spec.decimal)
+            _write_csv(out, pairs, delimiter, spec.decimal, names)
         else:
-            write_sheet(out.buffer, _flat_rows(pairs))
+            write_sheet(out.buffer, _flat_rows(pairs, names))
     if judged:
         logger.warning("`%s`, the column in which Prodigy notes what was accepted, is left out of the output", ANSWER)
     return count
@@ -131,7 +134,7 @@ def with_columns(predictor: AnyPredictor, columns: Mapping[str, str]) -> AnyPred
 
 
 def require_independent(predictor: Predictor) -> None:
-    """Raises DataError where the answer to a row depends on the other rows, which another process may have."""
+    """Raises DataError for a model that ranks the documents of all rows, which other processes may have."""
     if predictor.task.schema.together:
         what = f"a model for {predictor.task.name} ranks the documents of all rows, which are not in one place here"
         fix = "It can give vectors: bertkit embed, or batch(…, side='document')."
@@ -173,26 +176,29 @@ def _rows(file: str, spec: DataSpec, documents: bool) -> Iterator[tuple[int, dic
     return read_rows(Path(file), spec if documents else text_a_row(Path(file), spec))
 
 
-def _write_csv(file: TextIO, pairs: Pairs, delimiter: str, decimal: str) -> None:
+def _write_csv(file: TextIO, pairs: Pairs, delimiter: str, decimal: str, answered: Sequence[str] = ()) -> None:
     writer = csv.writer(file, delimiter=delimiter)
     try:
-        for values in _flat_rows(pairs):
+        for values in _flat_rows(pairs, answered):
             writer.writerow([str(v).replace(".", decimal) if isinstance(v, float) else v for v in values])
     except UnicodeEncodeError as error:
         what = f"{error.object[error.start]!r} cannot be written in {file.encoding}, the encoding of the input"
         raise DataError(Problem("csv output", what, "Write .jsonl, or save the input as UTF-8.")) from error
 
 
-def _flat_rows(pairs: Pairs) -> Iterator[list[Any]]:
-    """The names of the columns, which the first row decides, then the values of each row."""
+def _flat_rows(pairs: Pairs, answered: Sequence[str]) -> Iterator[list[Any]]:
+    """The names of the columns, which are those of the first row, then the values of each row.
+
+    answered: columns that answers have in any case.
+    """
     names: list[str] = []
     for answer, row in pairs:
         cells = {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()}
-        cells |= dict(flat(answer, "answer."))
+        own, cells = list(cells), cells | dict(flat(answer, "answer."))
         if not names:
-            names = list(cells)
+            names = [*dict.fromkeys([*own, *answered, *cells])]
             yield names
         if unknown := set(cells).difference(names):
             what = f"a row has columns that the first row does not have: {', '.join(sorted(unknown))}"
             raise DataError(Problem("table output", what, "Write .jsonl, where rows may differ."))
-        yield [cells.get(name, "") for name in names]
+        yield [cells.get(name) for name in names]

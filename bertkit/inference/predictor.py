@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from operator import add
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -151,12 +151,17 @@ class Predictor:
         """The answers as a table of the library that `rows` is of, or of pandas for a list; pandas keeps its index.
 
         Columns are the answer's own, such as `label` and `score`, one per label with its probability, and for nested
-        answers those of csv output, such as `entities`, as JSON. Without rows, columns are those of the answer to any
-        row. Raises DataError as `stream` does.
+        answers those of csv output, such as `entities`, as JSON. They are the same whatever the answers are, also
+        without rows: a score that `top_k` leaves out is missing. Raises DataError as `stream` does.
         """
-        answers = list(map(_cells, self.stream(rows)))
-        any_row = self.any_row(column_names(rows) if is_frame(rows) else ())
-        return frame_like(rows, answers, () if answers else _cells(next(self.stream([any_row]))))
+        given = self.each(rows)
+        first = list(islice(given, 1))
+        answers = [dict(flat(answer)) for answer in self.stream(chain(first, given))]
+        there = column_names(rows) if is_frame(rows) else {"text"}.union(*(r for r in first if isinstance(r, Mapping)))
+        names = dict.fromkeys(chain(self.answer_columns(there), *answers))
+        short = {name: name if (cut := name.removeprefix("scores.")) in names else cut for name in names}
+        cells = [{short[name]: value for name, value in answer.items()} for answer in answers]
+        return frame_like(rows, cells, short.values())
 
     @property
     def reads(self) -> set[str]:
@@ -173,6 +178,21 @@ class Predictor:
             name: ["a"] if schema.columns[name].holds == "words" else "a"
             for name in inputs | (there & {*schema.context})
         }
+
+    def any_answers(self, names: Iterable[str]) -> Iterator[Answer]:
+        """Answers to any row with these columns, with and without decisions: no answer to such a row has other columns.
+
+        They are computed in this process alone.
+        """
+        rows = [self.any_row(names)]
+        if self.task.schema.corpus:  # whose answers to texts with masks are others
+            rows.append({"text": str(self.task.tokenizer.mask_token)})
+        for revise in dict.fromkeys((as_it_is, self.revise)):
+            yield from replace(self, revise=revise, mapper=map).stream(rows)
+
+    def answer_columns(self, names: Iterable[str]) -> list[str]:
+        """The columns of a table of answers to rows with these columns, as `flat` calls them, whatever the rows are."""
+        return [*dict.fromkeys(name for answer in self.any_answers(names) for name, _ in flat(answer))]
 
     def canonical(self, rows: Sequence[Row], start: int) -> Columns:
         """The task's input and context columns of these rows, under their canonical names.
@@ -195,12 +215,6 @@ def in_chunks(
         except RowsError as error:
             raise error.renumbered(partial(add, start)) from None
         start += len(chunk)
-
-
-def _cells(answer: Answer) -> dict[str, Any]:
-    """The columns of an answer; `scores.positive` is `positive`, unless the answer has a column of that name."""
-    cells = dict(flat(answer))
-    return {(key if (short := key.removeprefix("scores.")) in cells else short): value for key, value in cells.items()}
 
 
 def _texts(texts: Sequence[Any]) -> list[str]:
