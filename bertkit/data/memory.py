@@ -14,8 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
 from bertkit.cache import cache_root, cached_folder, file_digest, folder_of, sha256_of_json
 from bertkit.data.disk_list import AT_A_TIME
 from bertkit.data.table import Problems
@@ -57,6 +55,7 @@ def with_added(given: Any, columns: Mapping[str, Any]) -> Any:
 
     A type is the same whether values are missing or not: whole numbers are Int64 in pandas, and objects in NumPy.
     """
+    import numpy as np
     import pyarrow as pa
 
     if isinstance(given, Mapping):
@@ -82,6 +81,7 @@ def with_added(given: Any, columns: Mapping[str, Any]) -> Any:
 
 def _plain(values: Any, *, arrays: bool) -> Any:
     """The values of an Arrow array as a list, or as an array of NumPy."""
+    import numpy as np
     import pyarrow as pa
 
     if isinstance(values, np.ndarray):
