@@ -26,6 +26,7 @@ from bertkit.errors import DataError
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.labels import as_targets
+from bertkit.text import columns
 
 SCHEMA = Schema(
     columns={
@@ -1042,6 +1043,14 @@ def test_the_fingerprint_knows_every_value_and_the_order(tmp_path):
 
 def says(data, level):
     return [finding.what for finding in check(data) if finding.level == level]
+
+
+def test_a_label_of_two_lines_stays_in_its_line(tmp_path):
+    write(tmp_path / "train.jsonl", labelled(*["two\nlines"] * 5, *["tab\there"] * 10))
+    data = get(tmp_path)
+    assert says(data, "note")[1] == r"train: tab\there 10 (66.7%), two\nlines 5 (33.3%)"
+    assert r"train: labels with fewer than 10 rows: two\nlines 5" in says(data, "warn")
+    assert columns([["label", "F1"], ["two\nlines", "0.5"]]).splitlines()[2] == r"two\nlines  0.5"
 
 
 @pytest.mark.parametrize(("count", "level"), [(1, "warn"), (2, "severe")])

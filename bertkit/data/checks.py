@@ -15,7 +15,7 @@ from bertkit.data.splits import names_of
 from bertkit.data.table import Data, Origin, column_values, locations, numbers
 from bertkit.data.values import text_keys
 from bertkit.errors import Problem
-from bertkit.text import counted, part_of, share
+from bertkit.text import counted, escape_controls, part_of, share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,7 +86,7 @@ def _balance(rows: Dataset, name: str, column: Column, split: str) -> list[Findi
     if labels is None:
         return []
     counts = Counter(label for value in column_values(rows, name) for label in labels(value))
-    shares = [f"{label} {n:,} ({share(n, len(rows))})" for label, n in counts.most_common(MANY_LABELS)]
+    shares = [f"{escape_controls(label)} {n:,} ({share(n, len(rows))})" for label, n in counts.most_common(MANY_LABELS)]
     more = f", and {len(counts) - MANY_LABELS:,} more labels" if len(counts) > MANY_LABELS else ""
     findings = [note(f"{split}: {', '.join(shares) or 'no labels'}{more}")]
     if split == "train":
@@ -108,7 +108,9 @@ def _label_findings(counts: Mapping[str, int], alike: bool) -> list[Finding]:
         findings.append(Finding("fail", f"train: {have}; there is nothing to learn", fix))
     few = sorted((n, name) for name, n in counts.items() if n < FEW_ROWS)
     if few:
-        some = ", ".join(f"{name} {n}" for n, name in few[:MANY_LABELS]) + (", …" if len(few) > MANY_LABELS else "")
+        some = ", ".join(f"{escape_controls(name)} {n}" for n, name in few[:MANY_LABELS]) + (
+            ", …" if len(few) > MANY_LABELS else ""
+        )
         what, fix = f"train: labels with fewer than {FEW_ROWS} rows: {some}", "Label more rows, or merge labels."
         findings.append(warn(what, fix))
     spelled: dict[str, str] = {}
