@@ -33,8 +33,7 @@ def listed(names: Sequence[str], most: int = 20) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text as aligned columns, with control characters escaped; the first row is the header."""
-    rows = [[escape_controls(cell) for cell in row] for row in rows]
+    """Rows of text as aligned columns; the first row is the header."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])

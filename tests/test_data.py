@@ -23,10 +23,10 @@ from bertkit.data.schema import Column, Finding, Schema
 from bertkit.data.table import numbers
 from bertkit.data.values import read_inputs
 from bertkit.errors import DataError
+from bertkit.report.table import scores_table
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.labels import as_targets
-from bertkit.text import columns
 
 SCHEMA = Schema(
     columns={
@@ -1050,7 +1050,8 @@ def test_a_label_of_two_lines_stays_in_its_line(tmp_path):
     data = get(tmp_path)
     assert says(data, "note")[1] == r"train: tab\there 10 (66.7%), two\nlines 5 (33.3%)"
     assert r"train: labels with fewer than 10 rows: two\nlines 5" in says(data, "warn")
-    assert columns([["label", "F1"], ["two\nlines", "0.5"]]).splitlines()[2] == r"two\nlines  0.5"
+    scores = {"split": "test", "rows": 2, "metrics": {"f1/two\nlines": 0.5}, "intervals": {}}
+    assert scores_table(scores).splitlines()[2].split() == [r"f1/two\nlines", "0.5000"]
 
 
 @pytest.mark.parametrize(("count", "level"), [(1, "warn"), (2, "severe")])

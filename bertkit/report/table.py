@@ -14,7 +14,7 @@ from bertkit.inference.display import example
 from bertkit.report.verdict import best_baseline, score_findings, verdict
 from bertkit.run import OUT_OF_FOLD
 from bertkit.tasks import get_task
-from bertkit.text import columns
+from bertkit.text import columns, escape_controls
 
 OVERALL = (
     *("chrf", "f1", "precision", "recall", "exact_match", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
@@ -111,7 +111,7 @@ def scores_table(scores: Mapping[str, Any]) -> str:
     rows = [[f"{scores['split']} ({scores['rows']:,} rows)", "score", "95 % interval"]]
     for name, value in scores["metrics"].items():
         text = f"{value:.0f}" if value is not None and name.startswith(COUNTS) else number(value)
-        rows.append([name, text, interval(scores["intervals"].get(name))])
+        rows.append([escape_controls(name), text, interval(scores["intervals"].get(name))])
     return columns(rows)
 
 
@@ -120,7 +120,7 @@ def calibration_table(found: Mapping[str, Any]) -> str:
     title = f"{found['rows']:,} rows, {found['goal']}"
     measures = ("threshold", "precision", "recall", "f1")
     rows = [
-        [each["label"], *(_changed(each, name) for name in measures), f"{each['support']:,}"]
+        [escape_controls(each["label"]), *(_changed(each, name) for name in measures), f"{each['support']:,}"]
         for each in found["labels"]
     ]
     table = [columns([["label", "threshold", "precision", "recall", "F1", "support"], *rows])] if rows else []
