@@ -161,6 +161,17 @@ def test_text_columns_are_joined(tmp_path):
     assert read_inputs(both, SCHEMA, SCHEMA.inputs, {"text": ["subject", "body"]}) == {"text": ["as it is"]}
     with pytest.raises(DataError, match="in this row; it has subject"):
         read_inputs([{"subject": "Hello"}], SCHEMA, SCHEMA.inputs, {"text": ["subject", "body"]})
+    absent = {"subject": None, "body": None}
+    with pytest.raises(DataError, match="row 2: `text` is missing"):
+        read_inputs([{**absent, "body": ""}, absent], SCHEMA, SCHEMA.inputs, {"text": ["subject", "body"]})
+
+
+def test_words_and_context_may_be_missing_only_where_they_are_names():
+    schema = get_task("token-classification").schema
+    rows = [{"tokens": ["a"], "document": "1"}, {"tokens": ["a"], "document": None}]
+    assert read_inputs(rows, schema, schema.inputs, {})["document"] == ["1", None]
+    with pytest.raises(DataError, match="row 3: `tokens` is missing"):
+        read_inputs([*rows, {"tokens": None, "document": None}], schema, schema.inputs, {})
 
 
 def test_columns_that_cannot_be_joined_are_said(tmp_path):

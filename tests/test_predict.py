@@ -15,12 +15,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import small
 import transformers
 from cases import CASES
+from datasets import Dataset
 from finished import finished
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -335,7 +337,6 @@ def test_one_in_one_out_and_many_in_many_out(predictor: Predictor) -> None:
     assert predictor(("the cat was good",)) == [one]
     assert predictor(text for text in ["the cat was good"]) == [one]
     assert predictor(["the cat was good", {"text": "the dog was bad"}])[0]["label"] == "good"
-    assert predictor({"text": None}) == predictor("")  # as in training
     assert predictor([]) == []
     assert predictor(iter(())) == []
 
@@ -414,7 +415,37 @@ def test_rows_that_are_none(wrong: Any, predictor: Predictor) -> None:
         predictor(wrong)
 
 
-@pytest.mark.parametrize("wrong", [{}, {"sentence": "a"}, {"text": 3}, {"text": ["a"]}, 3, None, b"a"])
+MISSING = ["the cat was good", None]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"text": text} for text in MISSING],
+        pa.table({"text": MISSING}),
+        pd.DataFrame({"text": MISSING}),
+        pd.DataFrame({"text": ["the cat was good", float("nan")]}),
+        Dataset.from_dict({"text": MISSING}),
+    ],
+    ids=["list", "arrow", "pandas", "nan", "dataset"],
+)
+def test_a_missing_text_is_not_answered_as_an_empty_one(rows: Any, predictor: Predictor) -> None:
+    for answers in (predictor, predictor.frame):
+        with pytest.raises(DataError, match=r"^row 2: `text` is missing\n    Fill it in, or leave the row out\.$"):
+            answers(rows)
+    assert predictor([{"text": "the cat was good"}, {"text": ""}])[1]["empty"]
+
+
+def test_all_missing_texts_are_named_in_files_too(predictor: Predictor, run: Run, tmp_path: Path) -> None:
+    rows = [{"text": text} for text in ("a", None, "b", None)]
+    message = refused(predictor, run, small.write_rows(tmp_path / "a.jsonl", rows), tmp_path / "out.jsonl")
+    assert "row 2: `text` is missing" in message
+    assert "row 4: `text` is missing" in message
+    pq.write_table(pa.table({"text": [None, "a"]}), tmp_path / "a.parquet")
+    assert "row 1: `text` is missing" in refused(predictor, run, tmp_path / "a.parquet", tmp_path / "out.jsonl")
+
+
+@pytest.mark.parametrize("wrong", [{}, {"sentence": "a"}, {"text": 3}, {"text": ["a"]}, {"text": None}, 3, None, b"a"])
 def test_single_rows_that_are_none(wrong: Any, predictor: Predictor) -> None:
     with pytest.raises(DataError):
         predictor(wrong)

@@ -287,7 +287,7 @@ BAD: list[tuple[str, int, str]] = [
     ('{"rows": [{"txt": "a"}]}', 422, "row 1: no text in this row; it has txt"),
     ('{"rows": [{}]}', 422, "it has nothing"),
     ('{"rows": [{"text": "a"}, {"txt": "a"}]}', 422, "row 2: no text in this row; it has txt"),
-    ('{"rows": [{"text": null}]}', 422, "row 1: `text` is null"),
+    ('{"rows": [{"text": null}]}', 422, "row 1: `text` is missing"),
     ('{"rows": [{"text": ["a"]}]}', 422, "row 1: `text` holds ['a'], where text is expected"),
     ('{"rows": ["a"], "top": 3}', 422, "top: Extra inputs"),
     ('{"row": ["a"]}', 422, "rows: Field required"),

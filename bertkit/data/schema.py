@@ -26,11 +26,15 @@ def mapped_columns(spec: DataSpec) -> set[str]:
 
 
 def cell(row: Mapping[str, Any], source: Source) -> Any:
-    """The row's value; of several columns their texts, each on a line, or the first value that is not text."""
+    """The row's value; of several columns their texts, each on a line, or the first value that is not text.
+
+    None: it is missing, or all of them are.
+    """
     if isinstance(source, str):
         return row.get(source)
-    values = [value for name in source if (value := row.get(name)) not in (None, "")]
-    return next((value for value in values if not isinstance(value, str)), "\n".join(map(str, values)))
+    values = [value for name in source if (value := row.get(name)) is not None]
+    joined = "\n".join(str(value) for value in values if value != "") if values else None
+    return next((value for value in values if not isinstance(value, str)), joined)
 
 
 class Column(NamedTuple):

@@ -42,7 +42,7 @@ def read_inputs(
     inputs: alternatives, such as `schema.inputs`; the first row decides which one all rows have.
     mapped: canonical column -> column of the rows; the canonical name is understood as well.
     start: rows that came before, for messages.
-    Raises DataError with the rows that lack a column or hold something else.
+    Raises DataError with the rows that lack a column or its value, or hold something else.
     """
     numbered = [(f"row {n}", {"text": r} if isinstance(r, str) else r) for n, r in enumerate(rows, start + 1)]
     problems = Problems()
@@ -65,11 +65,14 @@ def read_inputs(
             if name in chosen and not has_columns(row, [name], mapped):
                 problems.add(where, f"no {name} in this row; it has {', '.join(map(str, row)) or 'nothing'}")
                 continue
+            given, column = given_cell(row, name, mapped), schema.columns[name]
+            if given is None and column.holds != "name":
+                problems.add(where, f"`{name}` is missing", "Fill it in, or leave the row out.")
+                continue
             try:
-                given, column = given_cell(row, name, mapped), schema.columns[name]
                 values.append(_READ[column.holds](given))
                 if column.located:
-                    refuse_pairs([given] if isinstance(given, str) else given or ())
+                    refuse_pairs([given] if isinstance(given, str) else given)
             except ValueError as error:
                 problems.add(where, f"`{name}` {error}")
     problems.raise_if_any()

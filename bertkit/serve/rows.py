@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BaseModel, Field, PlainValidator, create_model
 
 from bertkit.data.schema import Source
-from bertkit.data.values import given_cell, read_inputs
+from bertkit.data.values import read_inputs
 from bertkit.errors import DataError, Problem
 from bertkit.serve.limits import Limits
 from bertkit.tasks.base import Task
@@ -57,11 +57,6 @@ class RowReader:
             columns = read_inputs(given, self._task.schema, self._task.inputs, self._columns)
         except DataError as error:  # its fixes are for the command line
             raise DataError(problem._replace(fix="") for problem in error.problems) from None
-        required = frozenset().union(*self._task.inputs) & columns.keys()
-        for number, row in enumerate(given, 1):
-            for name in required if isinstance(row, dict) else ():
-                if given_cell(row, name, self._columns) is None:
-                    raise DataError(Problem(f"row {number}", f"`{name}` is null"))
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def key(self, rows: Sequence[Row]) -> Hashable | None:
