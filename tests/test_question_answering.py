@@ -377,6 +377,60 @@ def test_answers_are_read_from_every_layout(answers: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("answers", "starts", "located"),
+    [
+        ("cat", 45, [45]),
+        ("cat", "45", [45]),
+        ("cat", 45.0, [45]),
+        ("cat", [45], [45]),
+        (["cat", "good"], [45, 12], [45, 12]),
+        ("good", None, [12]),
+        ("good", " ", [12]),
+        ("", -1, []),
+        ([], [], []),
+        ({"text": ["cat"], "answer_start": [4]}, 45, [4]),
+        ([{"text": "cat", "answer_start": 4}], 45, [4]),
+    ],
+)
+def test_a_column_says_where_answers_start(answers: Any, starts: Any, located: list[int], tmp_path: Path) -> None:
+    data = get(tmp_path, asked("1", answers, answer_start=starts))
+    assert data.rows["train"]["answers"][0]["answer_start"] == located
+    assert "answer_start" not in {*data.rows["train"].column_names, *data.columns}
+    assert not [finding for finding in data.findings if finding.level == "warn"]
+
+
+def test_the_column_of_starts_in_csv_and_under_another_name(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(f"question,context,answers,start\nwho ?,{CAT},cat,45\nwhat ?,{CAT},,\n")
+    (tmp_path / "test.csv").write_text(f"question,context,start\nwho ?,{CAT},45\n")
+    source = {"train": str(tmp_path / "rows.csv"), "test": str(tmp_path / "test.csv")}
+    spec = DataSpec.model_validate({"source": source, "columns": {"answer_start": "start"}})
+    data = load_data(spec, QuestionAnswering, QuestionAnsweringOptions(name="question-answering"))
+    assert data.rows["train"]["answers"][:] == [
+        {"text": ["cat"], "answer_start": [45]},
+        {"text": [], "answer_start": []},
+    ]
+    assert data.rows["test"].column_names == ["question", "context"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "starts", "what"),
+    [
+        ("cat", 17, "answer 1, 'cat', does not stand at 17, and the context has it more than once"),
+        ("cat", [4, 45], "1 text, but 2 answer_start"),
+        (["cat", "good"], 4, "2 texts, but 1 answer_start"),
+        ("cat", 4.5, "`answer_start` holds 4.5, where a whole number, or a list of them, is expected"),
+        ("cat", "here", "`answer_start` holds 'here', where a whole number, or a list of them, is expected"),
+        ("cat", True, "`answer_start` holds True, where"),
+        ("cat", ["4", None], "`answer_start` holds ['4', None], where"),
+    ],
+)
+def test_wrong_starts_are_named_with_their_row(answers: Any, starts: Any, what: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"rows\.jsonl:2") as caught:
+        get(tmp_path, asked("fine", ["good"], answer_start=None), asked("q-17", answers, answer_start=starts))
+    assert what in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("answers", "what"),
     [
         ({"text": ["purple"], "answer_start": [3]}, "'purple', does not stand at 3, nor elsewhere in the context"),

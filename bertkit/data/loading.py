@@ -14,6 +14,7 @@ from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import ID, Column, Finding, Schema, cell, columns_of, note, warn
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of, normal, normalize_labels
+from bertkit.data.squad import with_starts
 from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerprint, in_blocks, locations, on_disk
 from bertkit.data.values import convert, split_labels
 from bertkit.errors import DataError, Problem
@@ -23,6 +24,7 @@ from bertkit.validation import did_you_mean
 
 Parts: TypeAlias = Mapping[str, Sequence[Part]]  # by split
 ANSWER = "answer"  # Prodigy's column: whether the annotator accepted the row
+STARTS = "answer_start"  # the column of question answering in which plain answers have their offsets
 LEFT_OUT = ("reject", "ignore")  # what it holds besides accept
 ACCEPTED, REJECTED, OTHER = range(3)  # a byte per row: the column of another tool may hold long texts
 
@@ -186,6 +188,7 @@ def _read(
 ) -> tuple[Table, bytes]:
     """The rows of a split: labels and numbers in memory, all else on disk; and whether ANSWER accepts each of them.
 
+    Answers get the offsets that STARTS holds, which is no column of the table.
     grouped: whether the column that `data.group_by` names must be there.
     """
     names = [name for name in columns if any(name in part.mapping for part in parts)]
@@ -220,6 +223,9 @@ def _read(
                     read[name].extend(convert(values, name, columns[name], places, spec.decimal))
     for name in (name for name in names if columns[name].holds == "label"):
         read[name] = convert(read[name], name, columns[name], origin)
+    starts = read.pop(STARTS, None)
+    if starts is not None and "answers" in read:
+        read["answers"] = DiskList(map(with_starts, read["answers"], starts))
     return Table({**read}, replace(origin, ids=read.get("id", ()))), bytes(judged)
 
 

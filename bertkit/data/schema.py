@@ -43,11 +43,13 @@ class Column(NamedTuple):
     text: a string. label: one class (text, whole number or bool). labels: several classes (a list, or
     `a|b`). number: a float. words: a list of strings. tags: one tag per word, such as B-LOC. word_labels: one class per
     word, such as NOUN. spans: labelled stretches of a text, as annotation tools export them. answers: texts, and where
-    each starts in its context.
+    each starts in its context. starts: where those of plain `answers` start, which `load` adds to them.
     name: what something is called, text or a number.
     """
 
-    holds: Literal["text", "label", "labels", "number", "words", "tags", "word_labels", "spans", "answers", "name"]
+    holds: Literal[
+        "text", "label", "labels", "number", "words", "tags", "word_labels", "spans", "answers", "starts", "name"
+    ]
     about: str
     unchecked: bool = False  # may be empty, or the same in all rows of train
     names: Mapping[str, str] = {}  # of labels: value in the data -> label name; a value that is not there is its name

@@ -79,6 +79,14 @@ def read_answers(value: object) -> list[tuple[str, int | None]]:
     return [_read_answer(number, each) for number, each in enumerate(value, 1)]
 
 
+def with_starts(answers: object, starts: list[int] | None) -> object:
+    """Plain answers, a text or a list of texts, with their offsets in the context; all others as they are."""
+    texts = [answers] if isinstance(answers, str) and answers.strip() else answers
+    if starts is None or not isinstance(texts, list) or not texts or not isinstance(texts[0], str):
+        return answers
+    return {"text": texts, "answer_start": starts}
+
+
 def check_answers(context: str, answers: object) -> Located:
     """The answers to one question located in its context, in the order of the answers.
 

@@ -6,6 +6,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -219,6 +220,17 @@ def _tags(value: Any) -> list[str] | None:
     return value
 
 
+def _starts(value: Any) -> list[int] | None:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    given = value if isinstance(value, list) else [value]
+    with suppress(ValueError):
+        starts = [int(number) for each in given if (number := _number(each)) is not None and number.is_integer()]
+        if len(starts) == len(given):
+            return starts
+    raise ValueError(f"holds {short_repr(value)}, where a whole number, or a list of them, is expected")
+
+
 def _name(value: Any) -> str | None:
     if isinstance(value, Collection) and not isinstance(value, str):
         raise ValueError(f"holds {short_repr(value)}, where a name (text or a number) is expected")
@@ -236,4 +248,5 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "spans": lambda value: value,
     "name": _name,
     "answers": lambda value: value,
+    "starts": _starts,
 }
