@@ -38,6 +38,7 @@ from bertkit.files import sha256
 from bertkit.recipe.recipe import Recipe, load_recipe
 from bertkit.training import checkpoint
 from bertkit.training import train as program
+from bertkit.training.resume import latest_intact
 from bertkit.training.trainer import TaskTrainer
 
 ROWS = ("training.per_device_train_batch_size=2",)
@@ -175,7 +176,7 @@ def main() -> None:
             code = alone(recipe, folder, False, told, kind, rng.randint(1, counts[kind]), rng.random())
             assert code == -signal.SIGKILL, f"exit code {code}, not killed"
             moment = told.read_text().strip()
-            start, _ = checkpoint.latest_intact(folder / "checkpoints" / "seed-42")
+            start, _ = latest_intact(folder / "checkpoints" / "seed-42")
             code = alone(recipe, folder, True, told, None, 0, 0.0)
             equal = code == 0 and weights(folder) == whole
             different += not equal

@@ -9,6 +9,7 @@ from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -393,7 +394,7 @@ def stubbed(
 ) -> None:
     """Cross-validation that gives these scores and log losses, and full a score on its first fold."""
 
-    def cross_validated(job: Job, run: Run, callbacks: Any) -> OutOfFold:
+    def cross_validated(job: Job, run: Run, record: Any) -> OutOfFold:
         method = job.task.options.method
         seen.append(method)
         score, loss = scores[method]
@@ -403,7 +404,7 @@ def stubbed(
         found = {"metrics": {"accuracy": score, "neg_log_loss": -loss}, "intervals": {"accuracy": [score - 0.1, 1.0]}}
         return OutOfFold(None, found, {}, folds)  # type: ignore[arg-type]
 
-    def train_fold(job: Job, fold: int, run: Run, callbacks: Any) -> dict[str, Any]:
+    def train_fold(job: Job, fold: int, run: Run, record: Any) -> dict[str, Any]:
         seen.append(f"{job.task.options.method}-{fold}")
         return {"metrics": {"accuracy": first}, "seconds": 1.0}
 
@@ -432,7 +433,7 @@ def test_auto_keeps_the_best_of_all_folds_and_drops_what_falls_behind_on_the_fir
     assert max(job.folds) == 3
     seen: list[str] = []
     stubbed(scores, first, seen, monkeypatch)
-    chosen, found = folds.validated(job, Run(tmp_path / "run"))
+    chosen, found = folds.validated(job, Run(tmp_path / "run"), Mock())
     assert chosen.task.options.method == best
     assert found is not None
     assert Run(tmp_path / "run").predictions("train-oof").read_text() == f"answers of {best}"
@@ -450,7 +451,7 @@ def test_auto_does_not_compare_several_processes_nor_contrasts_of_numbers(
     job, _ = checked_job(small.recipe(tmp_path, tiny_encoder, "task.method=auto", "~training", kind="regression"))
     seen: list[str] = []
     stubbed({"head": (0.9, 0.0), "full": (0.5, 0.0)}, 0.95, seen, monkeypatch)
-    folds.validated(job, Run(tmp_path / "run"))
+    folds.validated(job, Run(tmp_path / "run"), Mock())
     assert seen == ["head", "full-1", "full"]
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RecipeError, match="in a single process"):
@@ -469,7 +470,7 @@ def test_auto_leaves_full_fine_tuning_out_where_many_labels_have_few_rows_each(
         seen: list[str] = []
         with monkeypatch.context() as patch:
             stubbed({"head": (0.8, 0.0), "contrastive": (0.7, 0.0), "full": (0.9, 0.0)}, 0.9, seen, patch)
-            folds.validated(job, Run(tmp_path / f"run-{enough}"))
+            folds.validated(job, Run(tmp_path / f"run-{enough}"), Mock())
         assert seen == expected
 
 

@@ -31,7 +31,9 @@ from bertkit.tasks.text_classification import TextClassification
 from bertkit.training import checkpoint
 from bertkit.training.arguments import Arguments
 from bertkit.training.callbacks import Shutdown
+from bertkit.training.resume import latest_intact, require_own_format
 from bertkit.training.seed import run_trainer
+from bertkit.training.steps import StepTrainer
 from bertkit.training.train import train
 from bertkit.training.trainer import TaskTrainer
 
@@ -185,15 +187,14 @@ def test_lora_is_not_resumed_with_fsdp_where_it_began_without(tiny_encoder_with_
     """Its checkpoints have the adapter alone; under FSDP they have all weights, and are not resumed without it."""
     given = small.recipe(tmp_path, tiny_encoder_with_dropout, *RHYTHM, "peft={r: 2}")
     run = killed(given, tmp_path / "run")
-    load = TaskTrainer._load_from_checkpoint
 
-    def under_fsdp(self: TaskTrainer, folder: str, model: Any = None) -> None:
-        self.is_fsdp_enabled = True
-        load(self, folder, model)
+    def under_fsdp(trainer: StepTrainer, folder: Path) -> float:
+        trainer.is_fsdp_enabled = True
+        return run_trainer(trainer, folder)
 
-    wanted = r"checkpoint-6: has no {}.safetensors: .*training\.fsdp or peft.*\n.*what the run was started with"
+    wanted = r"checkpoint-6: has no {}.safetensors: .*training\.fsdp or peft.*\n.*that the run was started with"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TaskTrainer, "_load_from_checkpoint", under_fsdp)
+        patch.setattr("bertkit.training.seed.run_trainer", under_fsdp)
         with pytest.raises(ModelError, match=wanted.format("model")):
             train(given, run.folder, resume=True)
     (newest(run) / "adapter_model.safetensors").rename(newest(run) / "model.safetensors")
@@ -299,7 +300,7 @@ def test_a_flipped_byte_is_damage(recipe: Recipe, tmp_path: Path) -> None:
 def test_a_missing_file_is_damage(recipe: Recipe, tmp_path: Path) -> None:
     run = killed(recipe, tmp_path / "run", at=6)
     (newest(run) / "random-0.safetensors").unlink()
-    assert checkpoint.latest_intact(run.checkpoints / "seed-42") == (None, [newest(run)])
+    assert latest_intact(run.checkpoints / "seed-42") == (None, [newest(run)])
 
 
 def rewritten(folder: Path, file: str, value: Any) -> None:
@@ -323,7 +324,7 @@ def rewritten(folder: Path, file: str, value: Any) -> None:
 def test_a_checkpoint_of_another_version_is_refused(file: str, value: Any, recipe: Recipe, tmp_path: Path) -> None:
     """Also with an older checkpoint that fits; and nothing of the run is changed."""
     run = killed(recipe, tmp_path / "run")
-    checkpoint.require_own_format(newest(run))
+    require_own_format(newest(run))
     rewritten(newest(run), file, value)
     assert checkpoint.is_intact(newest(run))
     before = {path: sha256(path) for path in run.checkpoints.rglob("*") if path.is_file()}
@@ -410,7 +411,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(recipe: Recipe, uninterrupted: R
             train(recipe, folder, callbacks=[Full()])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert checkpoint.latest_intact(folder / "checkpoints/seed-42") == (folder / "checkpoints/seed-42/checkpoint-2", [])
+    assert latest_intact(folder / "checkpoints/seed-42") == (folder / "checkpoints/seed-42/checkpoint-2", [])
     same(train(recipe, folder, resume=True), uninterrupted)
 
 
@@ -438,7 +439,7 @@ def test_told_to_stop_it_keeps_the_step_and_goes_on_from_there(
         train(recipe, run.folder, callbacks=[Told(at, number)])
     assert number == signal.SIGINT or caught.value.code == 143  # type: ignore[attr-defined]
     assert signal.getsignal(number) == handler
-    assert checkpoint.latest_intact(run.checkpoints / "seed-42")[0] == run.checkpoints / "seed-42" / f"checkpoint-{at}"
+    assert latest_intact(run.checkpoints / "seed-42")[0] == run.checkpoints / "seed-42" / f"checkpoint-{at}"
     assert f"stopped after step {at} of" in caplog.text
     train(recipe, run.folder, resume=True)
     same(run, uninterrupted)

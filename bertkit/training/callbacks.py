@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tqdm.auto import tqdm
@@ -103,14 +103,33 @@ class MetricsLog(TrainerCallback):
 
 
 class Record(TrainerCallback):
-    """Writes once what a run is trained with: when a training begins, whose checkpoint might have been refused."""
+    """Writes what a run is trained with, once, as soon as nothing can refuse the run any more.
 
-    def __init__(self, write: Callable[[], None]) -> None:
-        self.write = cache(write)
+    It is a `with` block around the trainings of a run. Without checkpoints, it writes at the beginning of the block.
+    With checkpoints, a training may still refuse the one that it continues from: it writes when the first training
+    begins, or at the end of the block if nothing was left to train.
+    """
+
+    def __init__(self, write: Callable[[], None], checkpoints: Path) -> None:
+        """write: called in the process that writes the files. checkpoints: the folder that has those of the run."""
+        self.once, self.checkpoints = cache(write), checkpoints
+
+    def write(self) -> None:
+        """Write it now, unless it is written already."""
+        if processes.first():
+            self.once()
+
+    def __enter__(self) -> Self:
+        if not any(self.checkpoints.rglob("checkpoint-*")):
+            self.write()
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is None:
+            self.write()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.is_world_process_zero:
-            self.write()
+        self.write()
 
 
 class Profile(TrainerCallback):

@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import PeftModel, get_peft_model_state_dict
-from peft.utils import SAFETENSORS_WEIGHTS_NAME as ADAPTER
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers import Trainer, TrainerState
+from transformers import Trainer
 from transformers.trainer_callback import ExportableState
 from transformers.utils import SAFE_WEIGHTS_NAME
 
@@ -28,7 +25,7 @@ from bertkit.files import read_json, sha256, write_json, write_text
 MANIFEST = "manifest.json"
 OPTIMIZER = "optimizer.json"
 STATE = "trainer_state.json"
-_AS_STARTED = "Write what the run was started with, or start a new run."
+AS_STARTED = "Use the recipe, data and encoder that the run was started with, or start a new run."
 
 
 class CheckpointTrainer(Trainer):
@@ -105,15 +102,7 @@ class CheckpointTrainer(Trainer):
             super()._load_best_model()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Load the weights; under FSDP each process takes its shard of them.
-
-        Raises ModelError where the checkpoint has LoRA's adapter alone and all weights are needed, or vice versa.
-        """
-        lora = isinstance(self.model, PeftModel) and not self.is_fsdp_enabled
-        name = ADAPTER if lora else SAFE_WEIGHTS_NAME
-        if not Path(resume_from_checkpoint, name).is_file():
-            what = f"has no {name}: training.fsdp or peft is not what it was written with"
-            raise ModelError(Problem(resume_from_checkpoint, what, _AS_STARTED))
+        """Load the weights; under FSDP each process takes its shard of them."""
         if self.is_fsdp_enabled:
             weights: Any = load_file(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME)
             trained: Any = self.model
@@ -237,7 +226,7 @@ def load_optimizer(folder: Path, optimizer: Any, scheduler: Any, scaler: Any = N
 def other_optimizer(folder: Path) -> ModelError:
     """The error about a checkpoint from which the optimizer cannot continue."""
     what = "the checkpoint is of another optimizer, or of other trained weights (training.optim, freeze, peft)"
-    return ModelError(Problem(str(folder), what, _AS_STARTED))
+    return ModelError(Problem(str(folder), what, AS_STARTED))
 
 
 def save_random(folder: Path, rank: int) -> None:
@@ -293,47 +282,6 @@ def _files(folder: Path) -> dict[str, dict[str, Any]]:
     return {str(path.relative_to(folder)): {"size": path.stat().st_size, "sha256": sha256(path)} for path in files}
 
 
-def require_own_format(folder: Path) -> None:
-    """Raises ModelError where another version of bertkit or transformers wrote this intact checkpoint."""
-    try:
-        state, optimizer = TrainerState.load_from_json(str(folder / STATE)), read_json(folder / OPTIMIZER)
-        known = state.global_step == step_of(folder) and set(optimizer) == {"plain", "scheduler", "scaler"}
-    except (OSError, TypeError, ValueError, UserError):  # TypeError: a field that transformers does not know
-        known = False
-    if not known:
-        what = "was written by another version of bertkit or transformers, in a format that this one does not read"
-        fix = "Finish the run with that version, or start a new run in another --output-dir."
-        raise ModelError(Problem(str(folder), what, fix))
-
-
-def require_processes(folder: Path, count: int) -> None:
-    """Raises ModelError where another number of processes wrote this intact checkpoint.
-
-    Each has its own random states there, and its part of every step.
-    """
-    before = len([*folder.glob("random-*.json")])
-    if count != before:
-        what = f"the number of processes was {before} when it was written, and is {count} now"
-        fix = f"Continue with {before} (torchrun --nproc-per-node), or start a new run in another --output-dir."
-        raise ModelError(Problem(str(folder), what, fix))
-
-
-def require_shapes(folder: Path, model: Any) -> None:
-    """Raises ModelError where a weight of this intact checkpoint has another shape in the model."""
-    lora = isinstance(model, PeftModel) and (folder / ADAPTER).is_file()
-    weights = folder / (ADAPTER if lora else SAFE_WEIGHTS_NAME)
-    if not weights.is_file():  # which `_load_from_checkpoint` says
-        return
-    own = get_peft_model_state_dict(model, save_embedding_layers=False) if lora else model.state_dict()
-    with safe_open(weights, "pt") as file:
-        for name in sorted(own.keys() & set(file.keys())):
-            before, now = file.get_slice(name).get_shape(), [*own[name].shape]
-            if before != now:
-                what = f"{name} had the shape {before} when it was written, and has {now} now"
-                fix = "Use the data, encoder and peft that the run was started with, or start a new run."
-                raise ModelError(Problem(str(folder), what, fix))
-
-
 def step_of(folder: Path) -> int:
     """The step in a checkpoint folder's name, `checkpoint-STEP`."""
     return int(folder.name.rsplit("-", 1)[1])
@@ -342,13 +290,3 @@ def step_of(folder: Path) -> int:
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in `folder`, oldest first."""
     return sorted((p for p in folder.glob("checkpoint-*") if p.name[11:].isdigit()), key=step_of)
-
-
-def latest_intact(folder: Path) -> tuple[Path | None, list[Path]]:
-    """The newest undamaged checkpoint, and the damaged ones that are newer."""
-    damaged: list[Path] = []
-    for candidate in reversed(checkpoints(folder)):
-        if is_intact(candidate):
-            return candidate, damaged
-        damaged.append(candidate)
-    return None, damaged

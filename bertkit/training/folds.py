@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from bertkit.report.table import more_rows
 from bertkit.run import OUT_OF_FOLD, Run, check_folder, only_writer
 from bertkit.tasks.base import Task, calibrate
 from bertkit.tasks.text_classification import TextClassification
+from bertkit.training.callbacks import Record
 from bertkit.training.checkpoint import checkpoints
 from bertkit.training.finish import OutOfFold, over, write_predictions
 from bertkit.training.learning_curve import learning_curve
@@ -59,30 +61,32 @@ def cross_validate(recipe: Recipe, folder: str | Path, *, callbacks: Sequence[Tr
         check_folder(run, to_yaml(recipe), resume=True)
     with nullcontext() if first else quiet_logger("bertkit"):
         job, findings = checked_job(recipe)
+    job = replace(job, callbacks=callbacks)
     with only_writer(run) if first else nullcontext(), no_bars():
         if first:
             require_unchanged(job, run)
-            write_run_metadata(job, run, findings)
-        if found := validated(job, run, callbacks)[1]:
+        with Record(partial(write_run_metadata, job, run, findings), run.checkpoints) as record:
+            found = validated(job, run, record)[1]
+        if found:
             write_json(run.folder / "folds.json", {OUT_OF_FOLD: found.scores, "folds": found.folds})
     return run.predictions(OUT_OF_FOLD)
 
 
-def validated(job: Job, run: Run, callbacks: Sequence[TrainerCallback] = ()) -> tuple[Job, OutOfFold | None]:
+def validated(job: Job, run: Run, record: Record) -> tuple[Job, OutOfFold | None]:
     """The job, of `task.method: auto` with the best method, and what `cross_validated` returns for it.
 
     The best method has the highest headline metric over the rows of all folds, then the lowest log loss.
     """
     if dict(job.task.options).get("method") != "auto":
-        return job, cross_validated(job, run, callbacks)
+        return job, cross_validated(job, run, record)
     compared, table = dict[str, OutOfFold](), list[dict[str, Any]]()
     headline = job.recipe.training.get("metric_for_best_model", job.task.metrics[0])
     for method in _methods(job):
         candidate, own = with_method(job, method), Run(run.checkpoints / f"method-{method}")
-        if method == "full" and (left := _falls_behind(candidate, own, compared.values(), headline, callbacks)):
+        if method == "full" and (left := _falls_behind(candidate, own, compared.values(), headline, record)):
             table.append({"method": method, **left})
             continue
-        found = cross_validated(candidate, own, callbacks)
+        found = cross_validated(candidate, own, record)
         assert found  # in the only process
         compared[method] = found
         table.append({"method": method, **_compared(found, headline)})
@@ -125,15 +129,13 @@ def with_method(job: Job, method: str) -> Job:
     return replace(job, task=replace(job.task, options=job.task.options.model_copy(update={"method": method})))
 
 
-def _falls_behind(
-    job: Job, run: Run, others: Iterable[OutOfFold], headline: str, callbacks: Sequence[TrainerCallback]
-) -> dict[str, Any]:
+def _falls_behind(job: Job, run: Run, others: Iterable[OutOfFold], headline: str, record: Record) -> dict[str, Any]:
     """What the first fold says of a method whose score there is below the interval of the best other one; else nothing.
 
     The fold is not trained again if the method goes on.
     """
     best = max(others, key=lambda found: _rank(found, headline))
-    first, interval = _train_fold(job, 1, run, callbacks), best.scores["intervals"].get(headline)
+    first, interval = _train_fold(job, 1, run, record), best.scores["intervals"].get(headline)
     score = first["metrics"].get(headline)
     if interval is None or score is None or score >= interval[0]:
         return {}
@@ -157,13 +159,13 @@ def _compared(found: OutOfFold, headline: str) -> dict[str, Any]:
     }
 
 
-def cross_validated(job: Job, run: Run, callbacks: Sequence[TrainerCallback] = ()) -> OutOfFold | None:
+def cross_validated(job: Job, run: Run, record: Record) -> OutOfFold | None:
     """Train each fold's model on the other rows, with the recipe's first seed, and write what it answers.
 
     None in other processes than the first.
     """
     count = max(job.folds)
-    outcomes = [_train_fold(job, fold, run, callbacks) for fold in range(1, count + 1)]
+    outcomes = [_train_fold(job, fold, run, record) for fold in range(1, count + 1)]
     if not processes.first():
         return None
     rows = job.data.rows["train"]
@@ -194,7 +196,7 @@ def _answers_file(run: Run, fold: int) -> Path:
     return run.checkpoints / f"fold-{fold}" / "answers.jsonl"
 
 
-def _train_fold(job: Job, fold: int, run: Run, callbacks: Sequence[TrainerCallback]) -> dict[str, Any]:
+def _train_fold(job: Job, fold: int, run: Run, record: Record) -> dict[str, Any]:
     """Train on the rows of other folds, and answer those of this one; returns the content of its done.json."""
     file, held = _answers_file(run, fold), np.flatnonzero(np.equal(job.folds, fold))
     done = file.with_name("done.json")
@@ -203,7 +205,7 @@ def _train_fold(job: Job, fold: int, run: Run, callbacks: Sequence[TrainerCallba
     learned = np.flatnonzero(~np.isin(numbers(job.features, "row"), held))
     part = replace(job, features=job.features.select(learned))
     title, log = f"fold {fold} of {max(job.folds)}", file.with_name("metrics.jsonl")
-    fitted = fit(part, job.recipe.seeds[0], file.parent, title, log, callbacks)
+    fitted = fit(part, job.recipe.seeds[0], file.parent, title, log, record)
     if fitted is None:
         return {}
     runner, task, rows = fitted.runner, job.task, job.data.rows["train"]

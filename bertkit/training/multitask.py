@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, final
@@ -252,19 +253,16 @@ def train_tasks(
     with nullcontext() if first else quiet_logger("bertkit"):
         jobs, findings = checked_jobs(recipe)
     with only_writer(run) if first else nullcontext(), no_bars():
-        record = Record(lambda: _write_metadata(jobs, run, findings))
         if first:
             for name, job in jobs.by_task.items():
                 require_unchanged(job, Run(run.folder / name), changed)
-            if not any(run.checkpoints.rglob("checkpoint-*")):
-                record.write()
-        callbacks = [record, *callbacks]
         stopwatch = Profile() if profile else None
-        outcomes = [train_seed(jobs, seed, run, callbacks, stopwatch) for seed in recipe.seeds]
+        with Record(partial(_write_metadata, jobs, run, findings), run.checkpoints) as record:
+            watching = [record, *callbacks]
+            outcomes = [train_seed(jobs, seed, run, watching, stopwatch) for seed in recipe.seeds]
         if first and stopwatch:
             stopwatch.write(run.folder)
         if first:
-            record.write()  # where nothing was left to train
             finish_all(jobs, run, outcomes, started)
             free_checkpoints(run, recipe.checkpoints)
     return run

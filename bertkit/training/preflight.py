@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
 from bertkit import data as sources
@@ -62,6 +63,7 @@ class Job:
     metrics: Sequence[Any] = ()  # the user's own
     folds: Sequence[int] = ()  # of each training row, from 1; empty without cross-validation
     embedding: tuple[int, int] | None = None  # of a word embedding that can be trained by rows: (tokens, width)
+    callbacks: Sequence[TrainerCallback] = ()  # the user's own
 
 
 def check_hub(recipe: Recipe) -> None:

@@ -28,10 +28,11 @@ from bertkit.tasks.base import Task, calibrate, evaluate
 from bertkit.training import few_shot
 from bertkit.training.arguments import Arguments
 from bertkit.training.callbacks import MetricsLog, Profile, Progress, Record, Shutdown
-from bertkit.training.checkpoint import latest_intact, require_own_format, require_processes, require_shapes, step_of
+from bertkit.training.checkpoint import step_of
 from bertkit.training.clock import Clock
 from bertkit.training.distillation import Distiller, is_online, with_soft_targets
 from bertkit.training.preflight import Job, arguments, build, scored_splits
+from bertkit.training.resume import latest_intact, require_resumable
 from bertkit.training.sharding import sharded_map
 from bertkit.training.steps import StepTrainer
 from bertkit.training.trainer import TaskTrainer, out_of_memory
@@ -53,16 +54,14 @@ class Fitted(NamedTuple):
     facts: dict[str, Any]  # `steps`, `seconds` and `best_step`
 
 
-def train_seed(
-    job: Job, seed: int, run: Run, callbacks: Sequence[TrainerCallback] = (), profile: Profile | None = None
-) -> dict[str, Any]:
+def train_seed(job: Job, seed: int, run: Run, record: Record, profile: Profile | None) -> dict[str, Any]:
     """Train one seed to its best checkpoint, calibrate and save it; returns the content of its done.json."""
     recipe, folder = job.recipe, run.checkpoints / f"seed-{seed}"
     done = folder / "done.json"
     if done.is_file() and ((folder / "model").is_dir() or run.model.is_dir()):
         return dict(read_json(done))
     title = f"seed {seed}" if len(recipe.seeds) > 1 else "training"
-    fitted = fit(job, seed, folder, title, run.folder / "metrics.jsonl", callbacks, profile)
+    fitted = fit(job, seed, folder, title, run.folder / "metrics.jsonl", record, profile)
     if fitted is None:
         return {}
     scores = merge_and_calibrate(job, fitted.runner, folder, fitted.settings)
@@ -78,13 +77,13 @@ def fit(
     folder: Path,
     title: str,
     log: Path,
-    callbacks: Sequence[TrainerCallback],
+    record: Record,
     profile: Profile | None = None,
 ) -> Fitted | None:
     """Train a model on the job's features, in `folder`, a folder of RUN/checkpoints; None in other processes than the
     first.
 
-    title: of its progress. log: where its metrics are logged. Raises UserError.
+    title: of its progress. log: where its metrics are logged. record: of the run. Raises UserError.
     """
     recipe = job.recipe
     args = arguments(recipe, job.task, job.data, folder, seed)
@@ -94,14 +93,12 @@ def fit(
     if few_shot.applies(job.task):
         if not args.should_save:
             return None
-        for record in callbacks:  # no trainer calls it
-            if isinstance(record, Record):
-                record.write()
+        record.write()  # no trainer calls it
         model, facts = few_shot.learn(replace(runner, model=runner.model.to(args.device)), job.features, seed)
         return Fitted(replace(runner, model=model), headline, settings, facts)
     clock = Clock(args.seconds)
     built_in = usual_callbacks(recipe.early_stopping, title, headline, log, seed, clock)
-    trainer = make_trainer(job, runner, args, [*built_in, *callbacks], clock, profile)
+    trainer = make_trainer(job, runner, args, [*built_in, record, *job.callbacks], clock, profile)
     seconds = run_trainer(trainer, folder)
     model = trainer.gathered_model(partial(build, recipe, job.encoder, job.task))
     trainer.accelerator.wait_for_everyone()  # all have read the best checkpoint, which may be deleted from here on
@@ -202,9 +199,7 @@ def run_trainer(trainer: StepTrainer, folder: Path) -> float:
     for bad in damaged:
         logger.warning("%s is damaged and is skipped", bad)
     if start:
-        require_own_format(start)
-        require_processes(start, trainer.args.world_size)
-        require_shapes(start, trainer.model)
+        require_resumable(start, trainer)
     shutdown = Shutdown(resumable=not trainer.is_deepspeed_enabled)
     trainer.add_callback(shutdown)
     try:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
@@ -118,21 +119,18 @@ def _train(
         return run
     with nullcontext() if first else quiet_logger("bertkit"):  # one process reports for all
         job, findings = checked_job(recipe, metrics)
+    job = replace(job, callbacks=callbacks)
     with only_writer(run) if first else nullcontext(), no_bars():
-        record = Record(partial(write_run_metadata, job, run, findings))
         if first:
             require_unchanged(job, run, changed)
-            if not any(run.checkpoints.rglob("checkpoint-*")):
-                record.write()
-        callbacks = [record, *callbacks]
-        job, held_out = validated(job, run, callbacks) if job.folds else (job, None)
-        job = calibrated(job, held_out) if held_out else job
         stopwatch = Profile() if profile else None
-        outcomes = [train_seed(job, seed, run, callbacks, stopwatch) for seed in recipe.seeds]
+        with Record(partial(write_run_metadata, job, run, findings), run.checkpoints) as record:
+            job, held_out = validated(job, run, record) if job.folds else (job, None)
+            job = calibrated(job, held_out) if held_out else job
+            outcomes = [train_seed(job, seed, run, record, stopwatch) for seed in recipe.seeds]
         if first and stopwatch:
             stopwatch.write(run.folder)
         if first:
-            record.write()  # where nothing was left to train
             best = max(outcomes, key=lambda o: -math.inf if o["headline"] is None else o["headline"])
             publish(run, best["seed"])
             finish(job, run, outcomes, started, held_out)

@@ -1,0 +1,78 @@
+"""Which checkpoint a training continues from, and what must then be as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel, get_peft_model_state_dict
+from peft.utils import SAFETENSORS_WEIGHTS_NAME as ADAPTER
+from safetensors import safe_open
+from transformers import TrainerState
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from bertkit.errors import ModelError, Problem, UserError
+from bertkit.files import read_json
+from bertkit.training.checkpoint import AS_STARTED, OPTIMIZER, STATE, CheckpointTrainer, checkpoints, is_intact, step_of
+
+
+def latest_intact(folder: Path) -> tuple[Path | None, list[Path]]:
+    """The newest undamaged checkpoint, and the damaged ones that are newer."""
+    damaged: list[Path] = []
+    for candidate in reversed(checkpoints(folder)):
+        if is_intact(candidate):
+            return candidate, damaged
+        damaged.append(candidate)
+    return None, damaged
+
+
+def require_resumable(folder: Path, trainer: CheckpointTrainer) -> None:
+    """Raises ModelError where the trainer cannot continue from this intact checkpoint, unless for its optimizer."""
+    require_own_format(folder)
+    _require_processes(folder, trainer.args.world_size)
+    _require_weights(folder, trainer)
+
+
+def require_own_format(folder: Path) -> None:
+    """Raises ModelError where another version of bertkit or transformers wrote this intact checkpoint."""
+    try:
+        state, optimizer = TrainerState.load_from_json(str(folder / STATE)), read_json(folder / OPTIMIZER)
+        known = state.global_step == step_of(folder) and set(optimizer) == {"plain", "scheduler", "scaler"}
+    except (OSError, TypeError, ValueError, UserError):  # TypeError: a field that transformers does not know
+        known = False
+    if not known:
+        what = "was written by another version of bertkit or transformers, in a format that this one does not read"
+        fix = "Finish the run with that version, or start a new run in another --output-dir."
+        raise ModelError(Problem(str(folder), what, fix))
+
+
+def _require_processes(folder: Path, count: int) -> None:
+    """Raises ModelError where another number of processes wrote the checkpoint.
+
+    Each has its own random states there, and its part of every step.
+    """
+    before = len([*folder.glob("random-*.json")])
+    if count != before:
+        what = f"the number of processes was {before} when it was written, and is {count} now"
+        fix = f"Continue with {before} (torchrun --nproc-per-node), or start a new run in another --output-dir."
+        raise ModelError(Problem(str(folder), what, fix))
+
+
+def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
+    """Raises ModelError where the weights are not those of the trainer's model.
+
+    With LoRA, the checkpoint has the adapter alone; under FSDP, all weights.
+    """
+    model: Any = trainer.model
+    lora = isinstance(model, PeftModel) and not trainer.is_fsdp_enabled
+    weights = folder / (ADAPTER if lora else SAFE_WEIGHTS_NAME)
+    if not weights.is_file():
+        what = f"has no {weights.name}: training.fsdp or peft is not what it was written with"
+        raise ModelError(Problem(str(folder), what, AS_STARTED))
+    own = get_peft_model_state_dict(model, save_embedding_layers=False) if lora else model.state_dict()
+    with safe_open(weights, "pt") as file:
+        for name in sorted(own.keys() & set(file.keys())):
+            before, now = file.get_slice(name).get_shape(), [*own[name].shape]
+            if before != now:
+                what = f"{name} had the shape {before} when it was written, and has {now} now"
+                raise ModelError(Problem(str(folder), what, AS_STARTED))
