@@ -77,6 +77,25 @@ def test_only_canonical_columns_come_back_and_know_where_they_stood(tmp_path):
     assert list(data.columns) == ["text", "label", "id"]
 
 
+def test_problems_name_the_column_that_the_user_has(tmp_path):
+    mapped = {"text": "body", "label": "topic"}
+    missing = write(tmp_path / "a.jsonl", [{"body": "a", "topic": "x"}, {"body": "b", "topic": None}])
+    assert "1 of 2 rows of train have no `topic`: " in fails(missing, columns=mapped)
+    told = says(get(missing, columns=mapped, missing_labels="ignore"), "warn")
+    assert f"1 of 2 rows of train have no `topic`; left out: {missing}:2" in told
+    unlabelled = write(tmp_path / "test.jsonl", [{"body": "a", "topic": None}])
+    source = {"train": str(write(tmp_path / "b.jsonl", [{"body": "a", "topic": "x"}])), "test": str(unlabelled)}
+    assert "test has no `topic`: it can be predicted, but not scored" in says(get(source, columns=mapped), "note")
+    wrong = write(tmp_path / "c.jsonl", [{"body": 3, "topic": "x"}])
+    assert "`body` holds 3, where text is expected" in fails(wrong, columns=mapped)
+    wrong = write(tmp_path / "d.jsonl", [{"body": "a", "topic": {}}])
+    assert "`topic` holds {}, where a class" in fails(wrong, columns=mapped)
+    for row, what in (({"body": None}, "missing"), ({"body": 3}, "holds 3"), ({"text": 3}, "holds 3")):
+        name = next(iter(row))
+        with pytest.raises(DataError, match=f"row 2: `{name}` .*{what}"):
+            read_inputs([{"body": "a"}, row], SCHEMA, SCHEMA.inputs, mapped)
+
+
 def test_an_id_follows_its_row(tmp_path):
     rows = [{"text": f"text {n}", "label": "ab"[n % 2], "ticket": None if n == 3 else 100 + n} for n in range(20)]
     path = write(tmp_path / "t.jsonl", rows)

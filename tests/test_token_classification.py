@@ -75,9 +75,9 @@ def run(request: pytest.FixtureRequest, tiny_encoder: Path, tmp_path_factory: py
     return train(load_recipe(write_recipe(folder, tiny_encoder, request.param)), folder / "run")
 
 
-def get(source: Path, **options: Any) -> Any:
+def get(source: Path, columns: Any = None, **options: Any) -> Any:
     task = TokenClassificationOptions.model_validate({"name": "token-classification", **options})
-    spec = DataSpec.model_validate({"source": {"train": str(source)}})
+    spec = DataSpec.model_validate({"source": {"train": str(source)}, "columns": columns or {}})
     return load_data(spec, TokenClassification, task)
 
 
@@ -222,6 +222,14 @@ def spans_file(tmp_path: Path, *rows: dict[str, Any]) -> Path:
     path = tmp_path / "spans.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+@pytest.mark.parametrize("name", ["spans", "entities"])
+def test_missing_spans_are_named_as_the_column_is(name: str, tmp_path: Path) -> None:
+    mapped = {} if name == "spans" else {"spans": name}
+    path = spans_file(tmp_path, {"text": "Ada", name: [[0, 3, "PER"]]}, {"text": "Bo", name: None})
+    with pytest.raises(DataError, match=f"1 of 2 rows of train have no `{name}`: .*spans.jsonl:2"):
+        get(path, columns=mapped)
 
 
 def test_spans_become_tags_and_what_was_done_is_reported(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bertkit.cache import cache_root, cached_folder, file_digest
-from bertkit.data.schema import Finding, cell, in_train_too, note, warn
+from bertkit.data.schema import Finding, cell, given_name, in_train_too, note, warn
 from bertkit.data.sources import Part
 from bertkit.data.splits import SPLITS
 from bertkit.data.table import Loaded, Origin, Problems, locations
@@ -115,12 +115,13 @@ def _texts(parts: Sequence[Part], empty: Origin) -> Iterator[tuple[int, int, str
     """(part, row number, text) of each document that has text; the origins of all others are added to `empty`."""
     problems = Problems()
     for index, part in enumerate(parts):
+        name = given_name("text", part.mapping)
         for number, row in part.rows:
             text = cell(row, part.mapping["text"])
             if text is None or (isinstance(text, str) and not text.strip()):
                 empty.add(index, number)
             elif not isinstance(text, str):
-                problems.add(f"{part.prefix}{number}", f"`text` holds {short_repr(text)}, where text is expected")
+                problems.add(f"{part.prefix}{number}", f"`{name}` holds {short_repr(text)}, where text is expected")
             elif not problems:
                 yield index, number, text
     problems.raise_if_any()

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from bertkit.data.columns import choose_columns
 from bertkit.data.corrections import Refine, corrected
 from bertkit.data.disk_list import DiskList
-from bertkit.data.schema import ID, Column, Finding, Schema, cell, columns_of, note, warn
+from bertkit.data.schema import ID, Column, Finding, Schema, cell, columns_of, given_name, note, warn
 from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of, normal, normalize_labels
 from bertkit.data.squad import with_starts
@@ -147,8 +147,14 @@ def _read_tables(
         findings += left_out
     refine = corrected(refine, tables, spec, schema, complete=complete)
     for split, table in tables.items():
+        there = [name for name in schema.targets if name in table.values]
         table, changes = refine(table, split)
-        table, notes = _drop_unlabelled(table, split, schema.targets, spec.missing_labels)
+        targets = {  # tags may be made of spans
+            name: given_name(name if name in there else next(iter(there), name), spec.columns)
+            for name in schema.targets
+            if name in table.values
+        }
+        table, notes = _drop_unlabelled(table, split, targets, spec.missing_labels)
         tables[split], merged = normalize_labels(table, split, schema.columns, spec.normalize_labels)
         findings += changes + notes + merged
     target = next((name for name in schema.targets if any(name in t.values for t in tables.values())), None)
@@ -193,6 +199,7 @@ def _read(
     """
     names = [name for name in columns if any(name in part.mapping for part in parts)]
     read = {name: list[Any]() if columns[name].holds in ("label", "number") else DiskList() for name in names}
+    theirs = {name: given_name(name, spec.columns) for name in names}
     origin, judged = Origin([part.prefix for part in parts]), bytearray()
     for index, part in enumerate(parts):
         free = ANSWER not in chain.from_iterable(map(columns_of, part.mapping.values()))
@@ -220,9 +227,9 @@ def _read(
                 if columns[name].holds == "label":  # converted once all values are read; equal ones are one object
                     read[name].extend(intern(value) if isinstance(value, str) else value for value in values)
                 else:
-                    read[name].extend(convert(values, name, columns[name], places, spec.decimal))
+                    read[name].extend(convert(values, theirs[name], columns[name], places, spec.decimal))
     for name in (name for name in names if columns[name].holds == "label"):
-        read[name] = convert(read[name], name, columns[name], origin)
+        read[name] = convert(read[name], theirs[name], columns[name], origin)
     starts = read.pop(STARTS, None)
     if starts is not None and "answers" in read:
         read["answers"] = DiskList(map(with_starts, read["answers"], starts))
@@ -245,21 +252,22 @@ def _accepted(table: Table, judged: bytes, split: str) -> tuple[Table, list[Find
     return accepted, [warn(f"{what}, left out: {locations(table.origin, out)}")]
 
 
-def _drop_unlabelled(table: Table, split: str, targets: Sequence[str], policy: str) -> tuple[Table, list[Finding]]:
+def _drop_unlabelled(table: Table, split: str, targets: Mapping[str, str], policy: str) -> tuple[Table, list[Finding]]:
     """Without targets that no row of a test split has, and without rows that lack theirs, by `policy`.
 
+    targets: those of the table, each with what the user calls it.
     policy: "error" raises a DataError where some rows, or train, lack theirs; "ignore" leaves them out with a warning.
     """
     findings = []
-    for name in [name for name in targets if name in table.values]:
+    for name, theirs in targets.items():
         missing = {index for index, value in enumerate(table.values[name]) if _no_target(value)}
         # GLUE's mark of a hidden score
         if split == "test" and all(value == -1.0 for value in table.values[name]):
             missing = set(range(len(table)))
-        what = f"{len(missing):,} of {len(table):,} rows of {split} have no `{name}`"
+        what = f"{len(missing):,} of {len(table):,} rows of {split} have no `{theirs}`"
         if split == "test" and len(missing) == len(table):
             table = Table({other: values for other, values in table.values.items() if other != name}, table.origin)
-            findings.append(note(f"{split} has no `{name}`: it can be predicted, but not scored"))
+            findings.append(note(f"{split} has no `{theirs}`: it can be predicted, but not scored"))
         elif missing:
             where = locations(table.origin, sorted(missing))
             if len(missing) == len(table):

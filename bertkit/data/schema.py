@@ -25,6 +25,12 @@ def mapped_columns(spec: DataSpec) -> set[str]:
     return {name for source in spec.columns.values() for name in columns_of(source)}
 
 
+def given_name(name: str, mapped: Mapping[str, Source]) -> str:
+    """What the user calls a canonical column; of several columns that are read as one, the canonical name."""
+    source = mapped.get(name, name)
+    return source if isinstance(source, str) else name
+
+
 def cell(row: Mapping[str, Any], source: Source) -> Any:
     """The row's value; of several columns their texts, each on a line, or the first value that is not text.
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from bertkit.data.schema import Column, Schema, Source, cell, columns_of
+from bertkit.data.schema import Column, Schema, Source, cell, columns_of, given_name
 from bertkit.data.table import Origin, Problems, WrongColumn, each_row, setting
 from bertkit.errors import DataError, Problem
 from bertkit.text import short_repr
@@ -26,7 +26,7 @@ _DECIMAL = re.compile(r"\s*[+-]?\d+(\.\d+)?\s*")
 def convert(values: Sequence[Any], name: str, column: Column, origin: Origin, decimal: str = ".") -> list[Any]:
     """The values of a canonical column as what it holds: str, list of str, or float; spans stay as they are.
 
-    decimal: what separates the decimals of numbers in text.
+    name: of the column, for messages. decimal: what separates the decimals of numbers in text.
     A missing target is None; missing text becomes "". Raises DataError with the rows.
     """
     if column.holds == "label":
@@ -67,15 +67,16 @@ def read_inputs(
                 problems.add(where, f"no {name} in this row; it has {', '.join(map(str, row)) or 'nothing'}")
                 continue
             given, column = given_cell(row, name, mapped), schema.columns[name]
+            theirs = given_name(name, mapped) if given_name(name, mapped) in row else name
             if given is None and column.holds != "name":
-                problems.add(where, f"`{name}` is missing", "Fill it in, or leave the row out.")
+                problems.add(where, f"`{theirs}` is missing", "Fill it in, or leave the row out.")
                 continue
             try:
                 values.append(_READ[column.holds](given))
                 if column.located:
                     refuse_pairs([given] if isinstance(given, str) else given)
             except ValueError as error:
-                problems.add(where, f"`{name}` {error}")
+                problems.add(where, f"`{theirs}` {error}")
     problems.raise_if_any()
     return columns
 
