@@ -21,7 +21,14 @@ import small
 import torch
 from cases import EVEN, TEXTS
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, AutoTokenizer, TrainerCallback, TrainerState
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    TrainerCallback,
+    TrainerState,
+)
 
 from bertkit.errors import ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_json, write_text
@@ -255,6 +262,28 @@ def test_in_the_second_of_two_seeds(tiny_encoder_with_dropout: Path, tmp_path: P
     same(run, whole)
     assert sha256(run.checkpoints / "seed-1" / "done.json") == first  # it was not trained again
     assert events(run) == events(whole)
+
+
+def test_an_encoder_whose_published_weights_have_other_names(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
+    """transformers writes a model folder with those names; a checkpoint is loaded with the model's own."""
+    encoder, tokenizer = tmp_path / "nomic", AutoTokenizer.from_pretrained(tiny_encoder_with_dropout)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    AutoModel.from_config(AutoConfig.for_model("nomic_bert", vocab_size=len(tokenizer), **sizes)).save_pretrained(
+        encoder
+    )
+    tokenizer.save_pretrained(encoder)
+    given = small.recipe(tmp_path, encoder, *RHYTHM)
+    whole = train(given, tmp_path / "whole")
+    run = killed(given, tmp_path / "run")
+    train(given, run.folder, resume=True)
+    same(run, whole)
+    best = whole.results["seeds"][0]["best_step"]
+    assert best < 12
+    published = AutoModelForSequenceClassification.from_pretrained(whole.model).state_dict()
+    kept = load_file(whole.checkpoints / "seed-42" / f"checkpoint-{best}" / "model.safetensors")
+    assert published.keys() == kept.keys()
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in published.items())
 
 
 def test_windows_and_early_stopping(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:

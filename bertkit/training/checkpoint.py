@@ -111,10 +111,14 @@ class CheckpointTrainer(Trainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """Write only the model: Trainer would also pickle its arguments."""
+        """Write only the model: Trainer would also pickle its arguments.
+
+        Its weights have their own names, by which Trainer loads them, not those of the encoder on the Hub.
+        """
         if self.args.should_save:
             model: Any = self.model
-            model.save_pretrained(output_dir or self.args.output_dir, state_dict=state_dict)
+            folder = output_dir or self.args.output_dir
+            model.save_pretrained(folder, state_dict=state_dict, save_original_format=False)
 
     def gathered_model(self, build: Callable[[], Any]) -> Any:
         """The trained model. All processes must call it; only the one that saves may use the result.

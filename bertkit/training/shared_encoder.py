@@ -54,7 +54,7 @@ class SharedEncoder(nn.Module):
         """The first name of every parameter and buffer."""
         return {name for name, _ in chain(self.named_parameters(), self.named_buffers())}
 
-    def save_pretrained(self, folder: str | Path, state_dict: Any = None) -> None:
+    def save_pretrained(self, folder: str | Path, state_dict: Any = None, save_original_format: bool = False) -> None:
         """Write the tensors, as Trainer loads them in a checkpoint. state_dict: nothing else than `stored`."""
         save_file(self.stored(), Path(folder, WEIGHTS), {"format": "pt"})
 
