@@ -26,10 +26,13 @@ def part_of(part: int, total: int, noun: str) -> str:
     return f"{part:,} of {counted(total, noun)} ({share(part, total)}) {'is' if part == 1 else 'are'}"
 
 
-def listed(names: Sequence[str], most: int = 20) -> str:
-    """The names, separated by commas; of more than `most`, the first ones and how many more there are."""
-    more = f", … ({len(names) - most:,} more)" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def listed(names: Sequence[str], most: int = 20, *, total: int | None = None) -> str:
+    """The names, separated by commas; of more than `most`, the first ones and how many more there are.
+
+    total: how many there are, where `names` are the first of them.
+    """
+    rest = (len(names) if total is None else total) - len(names[:most])
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest else "")
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:

@@ -27,6 +27,7 @@ from bertkit.report.table import scores_table
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.labels import as_targets
+from bertkit.text import listed
 
 SCHEMA = Schema(
     columns={
@@ -94,6 +95,17 @@ def test_problems_name_the_column_that_the_user_has(tmp_path):
         name = next(iter(row))
         with pytest.raises(DataError, match=f"row 2: `{name}` .*{what}"):
             read_inputs([{"body": "a"}, row], SCHEMA, SCHEMA.inputs, mapped)
+
+
+@pytest.mark.parametrize("count", [1, 5, 6, 1205])
+def test_of_many_names_and_rows_the_first_are_named_and_the_others_counted(count, tmp_path):
+    names = [str(n) for n in range(count)]
+    some = ", ".join(names[:5]) + {1: "", 5: "", 6: " and 1 more", 1205: " and 1,200 more"}[count]
+    assert listed(names, 5) == listed(names[:5], total=count) == some
+    path = write(tmp_path / "a.jsonl", [*labelled("x"), *labelled(*[None] * count)])
+    (told,) = (each for each in says(get(path, missing_labels="ignore"), "warn") if "left out" in each)
+    places = re.sub(re.escape(f"{path}:") + r"(\d+)", lambda match: str(int(match[1]) - 2), told.partition("out: ")[2])
+    assert places == some
 
 
 def test_an_id_follows_its_row(tmp_path):
@@ -220,7 +232,7 @@ MISSING = [
     ("text,label\na,b\n", {"columns": {"txt": "text"}}, ["no column `txt`; did you mean 'text'?"]),
     ("a,b,label\na,b,c\n", {"columns": {"text": "a", "text_b": "b"}}, ["`text` and `text_b` do not go together"]),
     ("text,label,score\na,b,1\n", {}, ["`label`, or `score`: only one", "columns: {label: label}"]),
-    (",".join(f"c{n}" for n in range(2000)) + "\n" + "," * 1999, {}, ["found: 'c0', 'c1',", "'c19', … (1,980 more)"]),
+    (",".join(f"c{n}" for n in range(2000)) + "\n" + "," * 1999, {}, ["found: 'c0', 'c1',", "'c19' and 1,980 more"]),
 ]  # fmt: skip
 
 

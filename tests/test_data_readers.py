@@ -117,7 +117,7 @@ SAD = [
     ("header without names", "t.csv", "x,y\n", {"header": False}, ["needs the names of its columns", "header: ["]),
     ("same name twice", "t.csv", "a, a,b\n1,2,3\n", {}, ["t.csv:1: duplicate columns in the header: a"]),
     ("many names twice", "t.csv", ",".join(f"{n:04}" for n in range(2000)) + ",0001" * 2, {}, ["header: 0001"]),
-    ("all names twice", "t.csv", ",".join(f"{n % 99:02}" for n in range(198)), {}, ["00, 01,", "19, … (79 more)"]),
+    ("all names twice", "t.csv", ",".join(f"{n % 99:02}" for n in range(198)), {}, ["00, 01,", "19 and 79 more"]),
     ("NUL", "t.csv", "a,b\nx,\0\n", {}, ["t.csv:2: a NUL byte at column 3"]),
     ("unclosed quote", "t.csv", 'a,b\nx,y\n"z,y\nx,y\n', {}, ["t.csv:3: a quote that opens in this row is never"]),
     ("text after a quote", "t.csv", 'a,b\n"x"z,y\n', {}, ["t.csv:2: text follows a closing quote"]),

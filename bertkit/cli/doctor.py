@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.cli.shared import JSON, command
-from bertkit.text import columns
+from bertkit.text import columns, listed
 
 VARIABLES = ("BERTKIT_CACHE", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS")
 
@@ -91,7 +91,7 @@ def doctor_text(facts: dict[str, Any]) -> str:
 def _short(state: str) -> str:
     """The state of an extra; only the first packages where many are missing."""
     missing = state.split(", ")
-    return state if len(missing) < 6 else f"{', '.join(missing[:4])} and {len(missing) - 4} more"
+    return state if len(missing) < 6 else listed(missing, 4)
 
 
 def _devices() -> Iterator[str]:

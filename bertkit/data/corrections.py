@@ -16,7 +16,7 @@ from bertkit.data.disk_list import DiskList
 from bertkit.data.readers import format_of, opened, read_rows, row_prefix
 from bertkit.data.schema import ID, Column, Finding, Schema, note
 from bertkit.data.splits import names_of, normal
-from bertkit.data.table import Origin, Problems, Table
+from bertkit.data.table import MAX_LOCATIONS, Origin, Problems, Table
 from bertkit.data.tagged import tag_words
 from bertkit.data.values import convert, folded, split_labels
 from bertkit.errors import DataError, Problem
@@ -188,7 +188,7 @@ def _match(
         if len(same) == 1:
             yield same[0], record
         elif same:
-            places = listed([tables[split].origin[row] for split, row in same], most=5)
+            places = listed([tables[split].origin[row] for split, row in same], MAX_LOCATIONS)
             what = f"{record.row} may be one of several rows: {places}"
             problems.add(record.where, what, "Write its full `location`, or add the columns of its texts.")
         elif found:

@@ -17,6 +17,7 @@ from bertkit.data.disk_list import AT_A_TIME, DiskList, close, disk_full_as_erro
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Column, Finding
 from bertkit.errors import DataError, Problem
+from bertkit.text import listed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_PROBLEMS = 20
+MAX_LOCATIONS = 5  # of rows that a message names
 
 
 @dataclass(frozen=True)
@@ -267,8 +269,7 @@ def column_values(rows: Dataset, name: str) -> Iterator[Any]:
 
 def locations(origin: Origin, indices: Sequence[int]) -> str:
     """The locations of rows, for a message: the first few, then how many more."""
-    more = f" and {len(indices) - 5:,} more" if len(indices) > 5 else ""
-    return ", ".join(origin[i] for i in indices[:5]) + more
+    return listed([origin[index] for index in indices[:MAX_LOCATIONS]], total=len(indices))
 
 
 class Loaded(NamedTuple):

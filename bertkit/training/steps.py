@@ -23,6 +23,7 @@ from bertkit.files import read_json
 from bertkit.models.cpu_kernels import faster
 from bertkit.models.malloc import memory_kept
 from bertkit.tasks.base import Batch, Task
+from bertkit.text import listed
 from bertkit.training import ramp
 from bertkit.training.arguments import Arguments
 from bertkit.training.averaging import AveragedWeights
@@ -313,8 +314,7 @@ class StepTrainer(CheckpointTrainer, ABC):
         micro = self.args.gradient_accumulation_steps
         start = self.state.global_step % -(-len(self.batches) // micro) * micro
         rows = self.located([i for batch in islice(self.batches, start, start + micro) for i in batch])
-        more = f" and {len(rows) - MAX_ROWS_SHOWN:,} more" if len(rows) > MAX_ROWS_SHOWN else ""
-        return ", ".join(rows[:MAX_ROWS_SHOWN]) + more
+        return listed(rows, MAX_ROWS_SHOWN)
 
     def _part(self, model: Any, part: Batch, counted: Any) -> torch.Tensor:
         self.profile.switch("forward")
