@@ -120,6 +120,12 @@ def sums(emissions: Tensor, mask: Tensor, chain: Chain) -> forward_backward.Post
     return crf.posterior(emissions, mask, chain)
 
 
+def best_paths(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
+    """As answers are decoded, in the emissions' precision."""
+    parts = [part.detach().to(emissions).numpy() for part in chain]
+    return torch.from_numpy(posteriors.decode(emissions.detach().numpy(), mask.sum(1).numpy(), parts))
+
+
 def needs_logarithms(emissions: Tensor, mask: Tensor, chain: Chain) -> bool:
     """Whether sums of probabilities could underflow."""
     with pytest.MonkeyPatch.context() as patch:
@@ -185,7 +191,7 @@ def test_the_loss_equals_that_of_all_paths(cases: list[Case]) -> None:
 
 def test_viterbi_finds_the_best_of_all_paths(cases: list[Case]) -> None:
     for case in cases:
-        found = crf.decode(case.emissions, case.mask, case.chain).numpy()
+        found = best_paths(case.emissions, case.mask, case.chain).numpy()
         for row, brute in enumerate(case.brute):
             words = brute.paths.shape[1]
             assert found[row, :words].tolist() == brute.paths[brute.scores.argmax()].tolist()
@@ -216,7 +222,7 @@ def test_of_equal_paths_the_first_is_taken(count: int, kind: torch.dtype, ties: 
     if ties:
         emissions, chain = emissions.round(), Chain(*(part.round() for part in chain))
     emissions, chain = emissions.to(kind), Chain(*(part.to(kind) for part in chain))
-    found = crf.decode(emissions, mask, chain)
+    found = best_paths(emissions, mask, chain)
     for own, path, words in zip(emissions.numpy(), found.tolist(), mask.sum(1).tolist(), strict=True):
         assert path == first_best_path(own[:words], chain) + [-1] * (len(path) - words)
 
@@ -227,7 +233,7 @@ def test_span_posteriors_equal_all_paths(cases: list[Case]) -> None:
     for case in cases:
         count = case.emissions.shape[2]
         continues = rng.random((count, count)) < 0.4
-        for tags in (crf.decode(case.emissions, case.mask, case.chain), case.tags):
+        for tags in (best_paths(case.emissions, case.mask, case.chain), case.tags):
             spans, expected = [], []
             for row, brute in enumerate(case.brute):
                 words, own = brute.paths.shape[1], tags[row].numpy()
@@ -275,7 +281,7 @@ def test_equals_pytorch_crf(count: int) -> None:
     ]
     for name, gradient in by_name[0].items():
         assert_close(gradient, by_name[1][name], rtol=1e-8, atol=1e-10)
-    found = crf.decode(emissions, mask, ours())
+    found = best_paths(emissions, mask, ours())
     assert [row[row >= 0].tolist() for row in found] == theirs.decode(emissions, mask=mask)
 
 
@@ -307,7 +313,7 @@ def test_the_forbidden_is_never_decoded(seed: int, tags: list[str], scale: float
     emissions = torch.where(torch.from_numpy(rng.random(emissions.shape) < 0.2), emissions, -scale)  # often absurd
     never = crf.forbidden(tags)
     chain = crf.constrain(random_chain(rng, len(tags), 3.0), never)
-    for row, length in zip(crf.decode(emissions, mask, chain).tolist(), mask.sum(1).tolist(), strict=True):
+    for row, length in zip(best_paths(emissions, mask, chain).tolist(), mask.sum(1).tolist(), strict=True):
         assert not never[1][row[0]]
         assert not never[2][row[length - 1]]
         assert not any(never[0][a, b] for a, b in pairwise(row[:length]))
@@ -408,8 +414,8 @@ def test_fp32_finds_the_best_path_of_large_scores() -> None:
     offset = torch.linspace(-1e4, 3e4, 512).floor()[:, None]
     emissions = emissions.mul(64).round().div(64)  # so that fp32 holds them exactly, with the offset
     assert torch.equal((emissions + offset).float().double(), emissions + offset)
-    found = crf.decode((emissions + offset).float(), mask, chain)
-    assert torch.equal(found, crf.decode(emissions, mask, chain))
+    found = best_paths((emissions + offset).float(), mask, chain)
+    assert torch.equal(found, best_paths(emissions, mask, chain))
 
 
 def test_a_forced_word() -> None:
@@ -420,7 +426,7 @@ def test_a_forced_word() -> None:
     emissions[0, 7, 3] = 0.0
     found = sums(emissions, mask, chain)
     assert_close(found.marginals[0, 7], torch.tensor([0.0, 0, 0, 1, 0], dtype=torch.float64))
-    assert crf.decode(emissions, mask, chain)[0, 7] == 3
+    assert best_paths(emissions, mask, chain)[0, 7] == 3
     assert_close(found.log_partition[0], reference(emissions[0], chain))
 
 
@@ -437,7 +443,7 @@ def test_nan_stays_in_its_sentence() -> None:
     assert broken.grad is not None
     assert broken.grad[0].isnan().any()
     assert broken.grad[1:].isfinite().all()
-    found = crf.decode(emissions, mask, chain)
+    found = best_paths(emissions, mask, chain)
     assert ((found >= 0) == mask).all()
     assert (found < 4).all()
 
@@ -474,7 +480,7 @@ def test_padding_and_order_change_nothing(scale: float) -> None:
     longer = torch.nn.functional.pad(emissions, (0, 0, 0, 5), value=3.0)
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
     more = torch.nn.functional.pad(mask, (0, 5))
-    for function in (crf.decode, lambda *given: sums(*given).marginals):
+    for function in (best_paths, lambda *given: sums(*given).marginals):
         whole = function(emissions, mask, chain)
         assert torch.equal(function(other, mask, chain), whole)
         assert_close(function(longer, more, chain)[:, :30], whole, rtol=1e-12, atol=1e-12)
@@ -494,7 +500,7 @@ def test_decode_breaks_ties_by_a_path_of_best_score() -> None:
     chain = crf.constrain(CRF(len(BIOES)).double()(), crf.forbidden(BIOES))
     mask = torch.ones(1, 9, dtype=torch.bool)
     emissions = torch.zeros(1, 9, len(BIOES), dtype=torch.float64)
-    loss = crf.nll(emissions, crf.decode(emissions, mask, chain), mask, chain)
+    loss = crf.nll(emissions, best_paths(emissions, mask, chain), mask, chain)
     assert_close(loss, sums(emissions, mask, chain).log_partition)
 
 
@@ -507,7 +513,6 @@ def test_results_are_fp32_or_wider(dtype: torch.dtype) -> None:
     loss = crf.nll(emissions, tags, mask, crf.constrain(module(), crf.forbidden(BIO[:4])))
     loss.sum().backward()
     assert loss.dtype == expected
-    assert crf.decode(emissions, mask, module()).dtype == torch.int64
     assert emissions.grad is not None
     assert emissions.grad.dtype == dtype
 
@@ -535,7 +540,6 @@ def test_inference_mode(scale: float) -> None:
     expected = crf.nll(emissions, tags, mask, CRF(4)())
     with torch.inference_mode():
         assert torch.equal(crf.nll(emissions.clone(), tags, mask, CRF(4)()), expected)
-        assert crf.decode(emissions.clone(), mask, CRF(4)()).shape == tags.shape
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -545,7 +549,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"emissions must be \(batch, words, 5\) and not empty, not \(3, 6, 4\)"):
         crf.nll(emissions, tags, mask, CRF(5)())
     with pytest.raises(ValueError, match="not empty"):
-        crf.decode(emissions[:0], mask[:0], chain)
+        crf.nll(emissions[:0], tags[:0], mask[:0], chain)
     with pytest.raises(ValueError, match=r"mask must be bool \(3, 6\), not torch.int64 \(3, 6\)"):
         crf.nll(emissions, tags, mask.long(), chain)
     for wrong in (gap, late):

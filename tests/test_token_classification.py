@@ -312,7 +312,7 @@ def test_every_word_gets_a_tag_whatever_the_input(head: str, rows: list[Any], ti
 
 def test_one_chain_runs_over_all_windows(tiny_encoder: Path) -> None:
     """Viterbi by hand over the scores of all words, as if there were no windows."""
-    from bertkit.models.heads import crf
+    from bertkit.models.heads import crf, posteriors
 
     task, model = made("crf", tiny_encoder)
     rows = Dataset.from_dict({"tokens": [["the", "cat", "was", "very", "bad"] * 12]})
@@ -323,7 +323,7 @@ def test_one_chain_runs_over_all_windows(tiny_encoder: Path) -> None:
     scores = np.concatenate([window.scores for window in kept])
     assert scores.shape[0] == 60
     chain = crf.constrain(model.crf(), crf.forbidden(task.tags))
-    best = crf.decode(torch.from_numpy(scores)[None], torch.ones(1, 60, dtype=torch.bool), chain)[0]
+    best = posteriors.decode(scores[None], np.array([60]), [part.detach().numpy() for part in chain])[0]
     answer = predictor({"tokens": rows[0]["tokens"]})
     assert [word["tag"] for word in answer["words"]] == [task.tags[i] for i in best.tolist()]
 

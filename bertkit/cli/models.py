@@ -49,7 +49,7 @@ from bertkit.processes import Shard
 @on_all_processes
 def evaluate(source: str, rest: list[str], data: Path | None, as_json: bool, workers: Workers, **options: Any) -> None:
     from bertkit.inference.evaluate import evaluate
-    from bertkit.recipe.multitask import tasks_of_run
+    from bertkit.inference.multitask import tasks_of_run
     from bertkit.report.table import scores_table
 
     scores = evaluate(source, file=data, overrides=rest, mapper=workers.mapper, **options)
@@ -187,7 +187,7 @@ def _has_tasks(folder: Path) -> bool:
     """Whether it is a run of several tasks. For a model without a recipe no YAML is imported."""
     if not (folder / "recipe.yaml").is_file():
         return False
-    from bertkit.recipe.multitask import tasks_of_run
+    from bertkit.inference.multitask import tasks_of_run
 
     return bool(tasks_of_run(folder))
 

@@ -19,7 +19,7 @@ from bertkit.errors import ModelError, Problem, UserError, extras_required
 from bertkit.export.extra_outputs import EXTRA_OUTPUTS
 from bertkit.export.viterbi import append, viterbi
 from bertkit.inference.predictor import Predictor
-from bertkit.models.encoder import quiet_logger
+from bertkit.models.quiet import quiet_logger
 from bertkit.tasks.base import Task
 from bertkit.text import first_line
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cache, cached_property, partial
-from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
@@ -69,36 +68,28 @@ class batch:
             return self._with_vectors(rows) if self.side else self._with_answers(rows)
 
     @cached_property
-    def _loaded(self) -> Predictor:
+    def _predictor(self) -> Predictor:
         options: dict[str, Any] = {"revision": self.revision, "precision": self.precision}
         if self.side:
             loaded = load_as(self.task or "sentence-similarity", self.source, **options)
         else:
             loaded = with_columns(load(self.source, task=self.task, **options), self.columns)
-        return replace(loaded, batch_size=self.batch_size or loaded.batch_size)
-
-    @cached_property
-    def _predictor(self) -> Predictor:
-        return self._loaded.with_decisions(**self.decisions)
+        return replace(loaded, batch_size=self.batch_size or loaded.batch_size).with_decisions(**self.decisions)
 
     @cached_property
     def _types(self) -> Callable[[tuple[str, ...]], Mapping[str, pa.DataType]]:
         return cache(self._types_of)
 
     def _types_of(self, names: tuple[str, ...]) -> Mapping[str, pa.DataType]:
-        """Column -> type of the answers to rows with these columns, whatever the rows are.
-
-        They are those of the answers to any row; what decisions leave out of these, such as scores below the best, is
-        in the answers without decisions.
-        """
+        """Column -> type of the answers to rows with these columns, whatever the rows are."""
         import pyarrow as pa
 
         shown: dict[str, Any] = {}
-        for predictor in (self._loaded, self._predictor):
-            for name, value in chain.from_iterable(flat(each, "answer.") for each in predictor.any_answers(names)):
+        for answer in self._predictor.any_answers(names):
+            for name, value in flat(answer, "answer."):
                 if shown.get(name) is None:
                     shown[name] = value
-        # a label may be None for each of them
+        # with a threshold, a label may be None in all of them
         return {name: pa.string() if value is None else pa.scalar(value).type for name, value in shown.items()}
 
     def _with_answers(self, rows: Rows) -> Rows:

@@ -19,10 +19,10 @@ from bertkit.errors import DataError, Problem, RecipeError
 from bertkit.evaluation.graded import Graded
 from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.inference.decisions import with_word_scores, without_word_scores
+from bertkit.inference.multitask import tasks_of_run
 from bertkit.inference.predictor import Predictor, load, load_as
 from bertkit.inference.two_stage import evaluate_two_stages
 from bertkit.inference.workers import Mapper
-from bertkit.recipe.multitask import tasks_of_run
 from bertkit.recipe.recipe import load_recipe, parse_data_spec
 from bertkit.tasks.type_sets import coverage_of_types
 

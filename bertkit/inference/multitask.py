@@ -15,6 +15,7 @@ from bertkit.data.schema import Answer
 from bertkit.data.values import has_columns
 from bertkit.encoding.padding import batches_by_length, fills, pad
 from bertkit.errors import ModelError, Problem, UserError
+from bertkit.files import read_json
 from bertkit.inference.display import read_together
 from bertkit.inference.predictor import Predictor, Row, in_chunks, load
 from bertkit.inference.runner import on_cpu
@@ -113,6 +114,13 @@ class MultiTaskPredictor:
                             items[name][index] = item
         self.encoder.forget()
         return items
+
+
+def tasks_of_run(folder: Path) -> list[str]:
+    """The names of the tasks of a finished run of several tasks; of any other folder, none."""
+    results = folder / "results.json"  # folders of other programs may have one too
+    several = results.is_file() and (folder / "recipe.yaml").is_file() and not (folder / "model").is_dir()
+    return list(read_json(results).get("tasks", ())) if several else []
 
 
 def load_tasks(

@@ -159,9 +159,12 @@ class Predictor:
         answers = [dict(flat(answer)) for answer in self.stream(chain(first, given))]
         there = column_names(rows) if is_frame(rows) else {"text"}.union(*(r for r in first if isinstance(r, Mapping)))
         names = dict.fromkeys(chain(self.answer_columns(there), *answers))
-        short = {name: name if (cut := name.removeprefix("scores.")) in names else cut for name in names}
-        cells = [{short[name]: value for name, value in answer.items()} for answer in answers]
-        return frame_like(rows, cells, short.values())
+        titles = {}  # `scores.positive` is called `positive`, unless answers have a column of that name
+        for name in names:
+            short = name.removeprefix("scores.")
+            titles[name] = name if short in names else short
+        cells = [{titles[name]: value for name, value in answer.items()} for answer in answers]
+        return frame_like(rows, cells, titles.values())
 
     @property
     def reads(self) -> set[str]:

@@ -25,6 +25,7 @@ from bertkit.data.table import MAX_PROBLEMS, Problems
 from bertkit.errors import DataError, Problem, UserError, extras_required
 from bertkit.files import read_json, require_suffix, write_json
 from bertkit.inference.predictor import model_folder
+from bertkit.models.quiet import quiet_logger
 from bertkit.text import counted, first_line
 
 WriteFile: TypeAlias = Callable[[Path, Path], int | None]  # an input file and its output -> the number of its rows
@@ -226,11 +227,11 @@ def connected(address: str | None) -> Iterator[None]:
     with extras_required():
         import ray
         import ray.data  # which sets the level of its logger
-    with _at_level("ray.data", logging.ERROR):  # else it prints its plans
+    with quiet_logger("ray.data"):  # else it prints its plans
         if ray.is_initialized():
             yield
             return
-        with _at_level("ray", logging.WARNING):
+        with quiet_logger("ray", logging.WARNING):
             try:
                 ray.init(address, log_to_driver=False, logging_level=logging.WARNING)
             except (ConnectionError, ValueError, RuntimeError) as error:
@@ -241,18 +242,6 @@ def connected(address: str | None) -> Iterator[None]:
                 yield
             finally:
                 ray.shutdown()
-
-
-@contextmanager
-def _at_level(name: str, level: int) -> Iterator[None]:
-    """Within the block, the logger of this name has this level."""
-    named = logging.getLogger(name)
-    before = named.level
-    named.setLevel(level)
-    try:
-        yield
-    finally:
-        named.setLevel(before)
 
 
 def located(model: str) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.sources import SAMPLE, local_path
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import MODEL_FILES, sha256
+from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.models.special_tokens import keep_out
 from bertkit.models.untrusted import bounded, read_object, vet
 from bertkit.text import counted, first_line
@@ -243,10 +244,8 @@ def load_model(
         setattr(config, name, value)
     if encoder.config is not None:
         return _from_config(config, auto_class)
-    what, fix = (
-        f"{encoder.name!r} cannot be loaded as {auto_class.__name__}",
-        f"Use an encoder in safetensors that {auto_class.__name__} supports, such as a BERT or RoBERTa.",
-    )
+    what = f"{encoder.name!r} cannot be loaded as {auto_class.__name__}"
+    fix = f"Use an encoder in safetensors that {auto_class.__name__} supports, such as a BERT or RoBERTa."
     with _one_problem("model.name", what, fix), quiet_logger("transformers"), no_bars(), bounded(encoder.folder):
         model, report = auto_class.from_pretrained(
             encoder.folder,
@@ -262,15 +261,20 @@ def load_model(
     ours = "" if model.base_model is model else f"{model.base_model_prefix}."
     # Checkpoints of masked language models have no pooler; it belongs to the classifier that reads it.
     of_encoder = [name for name in unset if name.startswith(ours) and ".pooler." not in f".{name}"]
-    if missing := of_encoder or ([] if new_head else unset):
-        what = f"{encoder.name!r} lacks {counted(len(missing), 'tensor')} of its {'encoder' if of_encoder else 'head'}"
+    if of_encoder:
         fix = "It is damaged, or not a model of the architecture it names."
-        fix = fix if of_encoder else "Train it for this task, or name a model that was trained for it."
-        raise ModelError(Problem("model.name", f"{what}, such as {', '.join(missing[:3])}", fix))
+        raise _lacks(encoder, of_encoder, "encoder", fix)
+    if unset and not new_head:
+        raise _lacks(encoder, unset, "head", "Train it for this task, or name a model that was trained for it.")
     new = [name for name in unset if ours or not name.startswith("pooler.")]  # a bare encoder's pooler is not read
     if new:
         logger.info("randomly initialised, to be trained: %s", ", ".join(new))
     return model  # type: ignore[no-any-return]
+
+
+def _lacks(encoder: Encoder, tensors: Sequence[str], part: str, fix: str) -> ModelError:
+    what = f"{encoder.name!r} lacks {counted(len(tensors), 'tensor')} of its {part}, such as {', '.join(tensors[:3])}"
+    return ModelError(Problem("model.name", what, fix))
 
 
 def _from_config(config: PretrainedConfig, model_class: Any) -> PreTrainedModel:
@@ -295,30 +299,6 @@ def load_extra_module(encoder: Encoder, name: str, module: Module) -> None:
     fix = "It was saved with model.safetensors; the two belong together."
     with _one_problem(encoder.name, f"{file} is missing, damaged, or of another model", fix):
         module.load_state_dict(load_file(file))
-
-
-@contextmanager
-def quiet_logger(package: str) -> Iterator[None]:
-    """Within the block, the loggers of this package log errors only."""
-    of_package = logging.getLogger(package)
-    level = of_package.level
-    of_package.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        of_package.setLevel(level)
-
-
-@contextmanager
-def no_bars() -> Iterator[None]:
-    """Within the block, transformers shows no progress bars for reading and writing weights."""
-    from transformers.utils.logging import EmptyTqdm, set_tqdm_hook
-
-    before = set_tqdm_hook(lambda _, args, options: EmptyTqdm(*args, **options))  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        set_tqdm_hook(before)
 
 
 @contextmanager

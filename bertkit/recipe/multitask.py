@@ -11,7 +11,6 @@ from pydantic import Field
 
 from bertkit import sections
 from bertkit.data.memory import Rows, store_rows
-from bertkit.files import read_json
 from bertkit.recipe.errors import Report
 from bertkit.recipe.given import place, plain_sections
 from bertkit.recipe.recipe import (
@@ -103,13 +102,6 @@ def load_any(
     if "tasks" in data:
         return _checked(data, {}, report, check_files)
     return load_recipe(source, overrides, check_files=check_files, own_metrics=own_metrics)
-
-
-def tasks_of_run(folder: Path) -> list[str]:
-    """The names of the tasks of a finished run of several tasks; of any other folder, none."""
-    results = folder / "results.json"  # folders of other programs may have one too
-    several = results.is_file() and (folder / "recipe.yaml").is_file() and not (folder / "model").is_dir()
-    return list(read_json(results).get("tasks", ())) if several else []
 
 
 def _read(source: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Report]:

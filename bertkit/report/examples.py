@@ -201,10 +201,10 @@ def beams(predictor: Predictor, rows: Sequence[Row]) -> list[dict[str, Any]]:
     task = predictor.task
     if not isinstance(task, Text2TextGeneration) or task.generation["num_beams"] == 1:
         return []
-    task = replace(task, returned=min(task.generation["num_beams"], MAX_BEAMS))
+    task = replace(task, num_return_sequences=min(task.generation["num_beams"], MAX_BEAMS))
 
     def by_source(ids: Any, batch: Batch) -> Any:
-        return ids.view(len(batch["input_ids"]), task.returned, -1).tolist()
+        return ids.view(len(batch["input_ids"]), task.num_return_sequences, -1).tolist()
 
     chosen = [rows[each] for each in _spaced(len(rows))]
     features = task.encode(Columns({"text": [row["text"] for row in chosen]}))

@@ -27,7 +27,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from transformers import TrainerCallback
 
 from bertkit.errors import DataError, ModelError, Problem, UserError
-from bertkit.models.encoder import quiet_logger
+from bertkit.models.quiet import quiet_logger
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run
 from bertkit.sweeps.space import Choices, Space, brief, decoded

@@ -16,7 +16,8 @@ from bertkit.data import Data
 from bertkit.data.memory import keep_rows
 from bertkit.errors import DataError, Problem, RecipeError, UserError, extras_required
 from bertkit.files import read_json, write_json, write_text
-from bertkit.models.encoder import quiet_logger, resolve_encoder
+from bertkit.models.encoder import resolve_encoder
+from bertkit.models.quiet import quiet_logger
 from bertkit.recipe.errors import Report
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import Run, only_writer

@@ -78,7 +78,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
     )
     chunk_size = 1024
     padding: ClassVar[dict[str, int]] = {"labels": IGNORED}
-    returned: int = 1  # texts of the beam search that `forward` generates for each source
+    num_return_sequences: int = 1  # texts of the beam search that `forward` generates for each source
 
     def __post_init__(self) -> None:
         """Raises RecipeError on answers longer than the model's positions, ModelError on a tokenizer without ends."""
@@ -162,7 +162,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         return model
 
     def forward(self, model: Any, batch: Batch) -> Any:
-        """With labels the logits of the target, `(tokens, vocab)`; else generated ids, `(batch * returned, length)`."""
+        """With labels the logits of the target, `(tokens, vocab)`; else generated ids, `(texts, length)`."""
         from accelerate.utils.other import extract_model_from_parallel
 
         from bertkit.models.bert.generation import generate
@@ -173,7 +173,7 @@ class Text2TextGeneration(Task[Text2TextGenerationOptions]):
         if "labels" in batch:
             shifted = shift_right(batch["labels"], alone.config)
             return model(**inputs, decoder_input_ids=shifted, position=batch["labels"] != IGNORED)
-        return generate(alone, inputs, {**self.generation, "num_return_sequences": self.returned})
+        return generate(alone, inputs, {**self.generation, "num_return_sequences": self.num_return_sequences})
 
     def loss(self, outputs: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """The cross-entropy of the target tokens and [SEP], with smoothed labels (Vaswani et al. 2017, section 5.4)."""

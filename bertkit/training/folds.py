@@ -27,7 +27,7 @@ from bertkit.evaluation.labels import GradedLabels
 from bertkit.files import read_json, write_json, write_text, written_aside
 from bertkit.inference.decisions import with_word_scores
 from bertkit.inference.evaluate import scored
-from bertkit.models.encoder import no_bars, quiet_logger
+from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.models.trained_parts import merged
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.report.table import more_rows

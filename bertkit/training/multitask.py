@@ -23,7 +23,7 @@ from bertkit import processes
 from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.runner import Runner
-from bertkit.models.encoder import no_bars, quiet_logger
+from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.recipe.multitask import MEAN, MultiTaskRecipe, to_yaml
 from bertkit.report.facts import lines_of
 from bertkit.report.verdict import reported_split

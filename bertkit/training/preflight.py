@@ -29,7 +29,8 @@ from bertkit.inference.probe import check_token_types, padding_findings
 from bertkit.inference.runner import Runner
 from bertkit.inference.settings import resolve_max_length
 from bertkit.models.device import best_device, best_precision, resolve_precision
-from bertkit.models.encoder import Encoder, quiet_logger, resolve_encoder
+from bertkit.models.encoder import Encoder, resolve_encoder
+from bertkit.models.quiet import quiet_logger
 from bertkit.models.trained_parts import freeze, with_lora
 from bertkit.recipe.recipe import Recipe, to_yaml
 from bertkit.run import ANYWAY, Run, versions

@@ -20,7 +20,7 @@ from torch import distributed
 from bertkit.encoding.padding import Arrays
 from bertkit.errors import Problem, UserError
 from bertkit.inference.workers import Encode, T, Workers
-from bertkit.models.encoder import quiet_logger
+from bertkit.models.quiet import quiet_logger
 from bertkit.text import first_line
 
 DONE, FAILED, CALL = -1, -2, -3  # sent in place of a number of batches

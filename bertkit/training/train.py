@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 
 from bertkit import processes
 from bertkit.errors import Problem, RecipeError
-from bertkit.models.encoder import no_bars, quiet_logger
+from bertkit.models.quiet import no_bars, quiet_logger
 from bertkit.recipe.multitask import MultiTaskRecipe, multitask
 from bertkit.recipe.recipe import Recipe, adapted, to_yaml
 from bertkit.report.view import Run

@@ -156,8 +156,8 @@ def config(
 
 def nearest_preset(name: str, known: Collection[str]) -> str:
     """The most similar of the known presets; "" where none is close. Those of BERT are also known as `bert-mini`."""
-    names = dict(zip(known, known, strict=True)) | {f"bert-{each}": each for each in known if each in PRESETS}
-    return names.get(nearest(name, names), "")
+    prefixed = [f"bert-{preset}" for preset in known if preset in PRESETS]
+    return nearest(name, [*known, *prefixed]).removeprefix("bert-")
 
 
 def checked(

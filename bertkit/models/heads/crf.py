@@ -1,14 +1,14 @@
-"""A linear-chain CRF (Lafferty et al. 2001) over words: its loss and best paths, on any device.
+"""A linear-chain CRF (Lafferty et al. 2001) over words: its scores and its loss, on any device.
 
-The functions work on a `Chain`, so that saved emissions can be decoded without the module. Arguments they share:
+Answers are decoded by `posteriors`, in NumPy. Arguments that functions share:
 
     emissions: (batch, words, tags), of any float type. Sums over paths are fp64, which autocast leaves alone.
     tags: (batch, words) int64, anything at padding.
     mask: (batch, words) bool, True at words: at the first of each sentence, and without gaps.
     chain: The scores of transitions, with `FORBIDDEN` where a tag cannot be; see `constrain`.
 
-They raise ValueError for other shapes, masks or tags. Results are fp64 for fp64 emissions, else fp32, and 0 at padding.
-NaN in a sentence makes its results NaN, and its decoded tags meaningless.
+`nll` raises ValueError for other shapes, masks or tags. Losses are fp64 for fp64 emissions, else fp32. NaN in a
+sentence makes its loss NaN.
 """
 
 from __future__ import annotations
@@ -66,18 +66,6 @@ def nll(emissions: Tensor, tags: Tensor, mask: Tensor, chain: Chain) -> Tensor:
     checked = _checked(emissions, mask, chain)
     losses = _log_partition(emissions, *checked) - _score(emissions, tags, *checked)
     return losses.to(torch.promote_types(emissions.dtype, torch.float32)).to(emissions.device)
-
-
-@torch.no_grad()
-def decode(emissions: Tensor, mask: Tensor, chain: Chain) -> Tensor:
-    """Best path of each sentence `(batch, words)` int64, -1 at padding; of equals the first tag (Viterbi 1967).
-
-    By `posteriors.decode` on the CPU, in fp64 for fp64 emissions, else in fp32.
-    """
-    real, _ = _checked(emissions, mask, chain)
-    scores = _wider(emissions.cpu())
-    found = posteriors.decode(scores.numpy(), real.sum(1).cpu().numpy(), [part.to(scores).numpy() for part in chain])
-    return torch.from_numpy(found).to(emissions.device)
 
 
 class _LogPartition(torch.autograd.Function):

@@ -1,0 +1,31 @@
+"""Libraries and processes that write less: levels of loggers, and progress bars."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def quiet_logger(package: str, level: int = logging.ERROR) -> Iterator[None]:
+    """Within the block, the loggers of this package log from this level on, by default errors only."""
+    of_package = logging.getLogger(package)
+    before = of_package.level
+    of_package.setLevel(level)
+    try:
+        yield
+    finally:
+        of_package.setLevel(before)
+
+
+@contextmanager
+def no_bars() -> Iterator[None]:
+    """Within the block, transformers shows no progress bars for reading and writing weights."""
+    from transformers.utils.logging import EmptyTqdm, set_tqdm_hook
+
+    before = set_tqdm_hook(lambda _, args, options: EmptyTqdm(*args, **options))  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        set_tqdm_hook(before)
