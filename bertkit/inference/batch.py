@@ -78,6 +78,7 @@ class batch:
 
     @cached_property
     def _types(self) -> Callable[[tuple[str, ...]], Mapping[str, pa.DataType]]:
+        """`_types_of`, which is asked once for all batches with the same columns."""
         return cache(self._types_of)
 
     def _types_of(self, names: tuple[str, ...]) -> Mapping[str, pa.DataType]:
@@ -107,6 +108,7 @@ class batch:
         if column not in there:
             raise DataError(Problem("", f"no column {column!r}; found {', '.join(there)}", "columns={'text': NAME}"))
         texts = [row[column] for row in frame_rows(rows, {column})]
+        # without texts, the vector of any text shows the size
         vectors = self._predictor.encode(texts or ["a"], self.side or "text")
         return self._added(rows, {VECTOR: vectors[: len(texts)]})
 

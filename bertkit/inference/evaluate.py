@@ -133,9 +133,8 @@ def evaluate(
         if data is not None or file is not None:
             what = "a run of several tasks, each of which is scored on its own data"
             raise RecipeError(Problem(str(source), what, f"Name the run of one task: {source}/NAME"))
-        options: dict[str, Any] = {"overrides": overrides, "revision": revision, "task": task, "metrics": metrics}
-        options |= {"split": split, "rerank": rerank, "depth": depth, "mapper": mapper}
-        return {name: evaluate(folder / name, **options) for name in names}
+        of_task = partial(evaluate, split=split, overrides=overrides, revision=revision, task=task, metrics=metrics)
+        return {name: of_task(folder / name, rerank=rerank, depth=depth, mapper=mapper) for name in names}
     if isinstance(data, str | Path) and file is None:
         data, file = None, data
     if data is not None and file is not None:

@@ -83,9 +83,9 @@ def predict_file(
     first = list(islice(given, 1))
     if isinstance(predictor, MultiTaskPredictor) and first:
         predictor = predictor.reading(first[0])
-    names = list[str]()
+    answered = list[str]()
     if table and first and isinstance(predictor, Predictor):  # several tasks have no decisions
-        names = [f"answer.{name}" for name in predictor.answer_columns(first[0])]
+        answered = [f"answer.{name}" for name in predictor.answer_columns(first[0])]
     rows, read = tee(chain(first, given))
     answers = _unread_counted(predictor.stream(read, start), several=isinstance(predictor, MultiTaskPredictor))
     suffix, pairs = output.suffix if output else ".jsonl", zip(answers, rows, strict=True)
@@ -96,9 +96,9 @@ def predict_file(
         elif suffix == ".jsonl":
             write_jsonl(out, pairs)
         elif suffix == ".csv":
-            _write_csv(out, pairs, delimiter, spec.decimal, names)
+            _write_csv(out, pairs, delimiter, spec.decimal, answered)
         else:
-            write_sheet(out.buffer, _flat_rows(pairs, names))
+            write_sheet(out.buffer, _flat_rows(pairs, answered))
     if judged:
         logger.warning("`%s`, the column in which Prodigy notes what was accepted, is left out of the output", ANSWER)
     return count
@@ -176,7 +176,7 @@ def _rows(file: str, spec: DataSpec, documents: bool) -> Iterator[tuple[int, dic
     return read_rows(Path(file), spec if documents else text_a_row(Path(file), spec))
 
 
-def _write_csv(file: TextIO, pairs: Pairs, delimiter: str, decimal: str, answered: Sequence[str] = ()) -> None:
+def _write_csv(file: TextIO, pairs: Pairs, delimiter: str, decimal: str, answered: Sequence[str]) -> None:
     writer = csv.writer(file, delimiter=delimiter)
     try:
         for values in _flat_rows(pairs, answered):
@@ -194,10 +194,11 @@ def _flat_rows(pairs: Pairs, answered: Sequence[str]) -> Iterator[list[Any]]:
     names: list[str] = []
     for answer, row in pairs:
         cells = {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()}
-        own, cells = list(cells), cells | dict(flat(answer, "answer."))
+        answers = dict(flat(answer, "answer."))
         if not names:
-            names = [*dict.fromkeys([*own, *answered, *cells])]
+            names = [*cells, *dict.fromkeys([*answered, *answers])]
             yield names
+        cells |= answers
         if unknown := set(cells).difference(names):
             what = f"a row has columns that the first row does not have: {', '.join(sorted(unknown))}"
             raise DataError(Problem("table output", what, "Write .jsonl, where rows may differ."))

@@ -157,7 +157,11 @@ class Predictor:
         given = self.each(rows)
         first = list(islice(given, 1))
         answers = [dict(flat(answer)) for answer in self.stream(chain(first, given))]
-        there = column_names(rows) if is_frame(rows) else {"text"}.union(*(r for r in first if isinstance(r, Mapping)))
+        there: Iterable[str] = ["text"]
+        if is_frame(rows):
+            there = column_names(rows)
+        elif first and isinstance(first[0], Mapping):
+            there = first[0]
         names = dict.fromkeys(chain(self.answer_columns(there), *answers))
         titles = {}  # `scores.positive` is called `positive`, unless answers have a column of that name
         for name in names:
@@ -175,23 +179,24 @@ class Predictor:
     def any_row(self, names: Iterable[str]) -> Row:
         """A row that the model answers, with the inputs and the context that are among these columns."""
         own, schema = {*names}, self.task.schema
-        there = {name for name in schema.columns if own & {name} or own >= {*columns_of(self.columns.get(name, name))}}
-        inputs = next((each for each in self.task.inputs if each <= there), self.task.inputs[0])
-        return {
-            name: ["a"] if schema.columns[name].holds == "words" else "a"
-            for name in inputs | (there & {*schema.context})
+        there = {
+            name for name in schema.columns if name in own or own.issuperset(columns_of(self.columns.get(name, name)))
         }
+        inputs = next((each for each in self.task.inputs if each <= there), self.task.inputs[0])
+        read = inputs | there.intersection(schema.context)
+        return {name: ["a"] if schema.columns[name].holds == "words" else "a" for name in read}
 
     def any_answers(self, names: Iterable[str]) -> Iterator[Answer]:
-        """Answers to any row with these columns, with and without decisions: no answer to such a row has other columns.
+        """Answers to any row with these columns, without decisions and with them.
 
-        They are computed in this process alone.
+        Together they have the columns of all answers to such rows. They are computed in this process alone.
         """
         rows = [self.any_row(names)]
-        if self.task.schema.corpus:  # whose answers to texts with masks are others
+        if self.task.schema.corpus:  # pretraining, where answers to texts with masks have other columns
             rows.append({"text": str(self.task.tokenizer.mask_token)})
-        for revise in dict.fromkeys((as_it_is, self.revise)):
-            yield from replace(self, revise=revise, mapper=map).stream(rows)
+        for answer in replace(self, revise=as_it_is, mapper=map).stream(rows):
+            yield answer
+            yield self.revise(answer)
 
     def answer_columns(self, names: Iterable[str]) -> list[str]:
         """The columns of a table of answers to rows with these columns, as `flat` calls them, whatever the rows are."""

@@ -23,5 +23,6 @@ def generate(model: Any, inputs: Mapping[str, Tensor], options: Mapping[str, Any
         return scores
 
     ids: Tensor = model.generate(**inputs, **options, logits_processor=[noted])[:, 1:]  # (rows, tokens)
-    sources = torch.stack(finite).all(0).view(len(inputs["input_ids"]), -1).all(1)
-    return ids.where(sources.repeat_interleave(len(ids) // len(sources))[:, None], NOT_FINITE)
+    by_source = torch.stack(finite).all(0).view(len(inputs["input_ids"]), -1).all(1)
+    by_row = by_source.repeat_interleave(len(ids) // len(by_source))
+    return ids.where(by_row[:, None], NOT_FINITE)
