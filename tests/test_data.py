@@ -108,6 +108,34 @@ def test_of_many_names_and_rows_the_first_are_named_and_the_others_counted(count
     assert places == some
 
 
+@pytest.mark.parametrize("count", [5, 6, 20, 100])
+def test_a_column_of_the_wrong_type_is_one_problem(count, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertkit.data.table.MAX_ALIKE", 30)
+    path = write(tmp_path / "a.jsonl", [{"text": n, "score": "x" if n else 1} for n in range(count)])
+    more = {5: "", 6: " and 1 more so far", 20: " and 15 more so far", 100: " and 26 more so far"}[count]
+    others = ", ".join(f"{path}:{n}" for n in range(2, 6))
+    assert fails(path) == f"{path}:1: `text` holds 0, where text is expected; also in {others}{more}"
+    rows = [{"text_a": n, "text_b": None} for n in range(count)] + [{"text_a": "a"}]
+    with pytest.raises(DataError) as caught:
+        read_inputs(rows, SCHEMA, SCHEMA.inputs, {})
+    told = [problem.what for problem in caught.value.problems]
+    others = "also in row 2, row 3, row 4, row 5"
+    assert told[:2] == [
+        f"`text_a` holds 0, where text is expected; {others}{more}",
+        f"`text_b` is missing; {others}{more if count < 100 else ' and 25 more so far'}",
+    ]
+    assert told[2:] == (["no text_b in this row; it has text_a"] if count < 100 else [])
+
+
+def test_other_problems_of_a_column_are_told_row_by_row(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"text": "a", "labels": value} for value in (["x", "x"], 3, ["y", "y"], 4)])
+    assert [what.partition(": ")[2] for what in fails(path).splitlines()] == [
+        "`labels` holds ['x', 'x'], with a label twice; write the names of the labels, not 0 and 1",
+        f"`labels` holds 3, where a list of labels, or text such as a|b, is expected; also in {path}:4",
+        "`labels` holds ['y', 'y'], with a label twice; write the names of the labels, not 0 and 1",
+    ]
+
+
 def test_an_id_follows_its_row(tmp_path):
     rows = [{"text": f"text {n}", "label": "ab"[n % 2], "ticket": None if n == 3 else 100 + n} for n in range(20)]
     path = write(tmp_path / "t.jsonl", rows)
@@ -324,8 +352,7 @@ def test_a_bad_value_is_named_with_its_row(tmp_path, name, given, message):
 def test_text_must_be_text_and_nothing_is_dropped(tmp_path):
     path = write(tmp_path / "t.jsonl", [{"text": 5, "label": "a"}, {"text": ["x"], "label": "b"}])
     message = fails(path)
-    assert f"{path}:1: `text` holds 5, where text is expected" in message
-    assert f"{path}:2: `text` holds ['x']" in message
+    assert message == f"{path}:1: `text` holds 5, where text is expected; also in {path}:2"
     data = get(write(path, [{"text": None, "label": "a"}, {"label": "b", "text": " "}, {"label": "b"}]))
     assert data.rows["train"]["text"][:] == ["", " ", ""]
     assert any("3 rows with an empty `text`" in finding.what for finding in check(data))

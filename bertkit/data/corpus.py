@@ -21,12 +21,12 @@ from bertkit.cache import cache_root, cached_folder, file_digest
 from bertkit.data.schema import Finding, cell, given_name, in_train_too, note, warn
 from bertkit.data.sources import Part
 from bertkit.data.splits import SPLITS
-from bertkit.data.table import Loaded, Origin, Problems, locations
+from bertkit.data.table import Loaded, Origin, Problems, WrongType, locations
 from bertkit.data.values import folded
 from bertkit.errors import DataError, Problem
 from bertkit.files import read_json, write_json
 from bertkit.sections import DataSpec
-from bertkit.text import counted, short_repr
+from bertkit.text import counted
 
 Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ def _texts(parts: Sequence[Part], empty: Origin) -> Iterator[tuple[int, int, str
             if text is None or (isinstance(text, str) and not text.strip()):
                 empty.add(index, number)
             elif not isinstance(text, str):
-                problems.add(f"{part.prefix}{number}", f"`{name}` holds {short_repr(text)}, where text is expected")
+                problems.add_error(f"{part.prefix}{number}", WrongType(text, "text"), f"`{name}` ")
             elif not problems:
                 yield index, number, text
     problems.raise_if_any()

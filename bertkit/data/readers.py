@@ -30,10 +30,9 @@ from bertkit.data.delimited import delimited_rows, named_records
 from bertkit.data.excel import sheet_records
 from bertkit.data.exports import exported, is_pair
 from bertkit.data.squad import is_squad, squad_rows
-from bertkit.data.table import NumberedRow, Problems, setting
+from bertkit.data.table import NumberedRow, Problems, WrongType, setting
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
-from bertkit.text import short_repr
 
 FORMATS = {  # suffix of a file name -> format
     **{name: name for name in ("csv", "tsv", "xlsx", "json", "jsonl", "parquet", "arrow", "conll", "conllu", "txt")},
@@ -137,11 +136,12 @@ def read_texts(file: Path, spec: DataSpec, column: str = "text", *, skip_missing
         value = row.get(column)
         if column not in row:
             found = ", ".join(map(str, row)) or "nothing"
-            problems.add(f"{where}{number}", f"no column {column!r}; found {found}", "Name it: --column NAME.")
+            what, fix = f"no column {column!r}; found {found}", "Name it: --column NAME."
+            problems.add(f"{where}{number}", what, fix, kind="none")
         elif isinstance(value, str):
             yield TextRow(f"{where}{number}", value, row)
         elif value is not None or not skip_missing:
-            problems.add(f"{where}{number}", f"{column!r} holds {short_repr(value)}, where text is expected")
+            problems.add_error(f"{where}{number}", WrongType(value, "text"), f"{column!r} ")
     problems.raise_if_any()
 
 

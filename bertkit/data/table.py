@@ -17,7 +17,7 @@ from bertkit.data.disk_list import AT_A_TIME, DiskList, close, disk_full_as_erro
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Column, Finding
 from bertkit.errors import DataError, Problem
-from bertkit.text import listed
+from bertkit.text import listed, short_repr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_PROBLEMS = 20
 MAX_LOCATIONS = 5  # of rows that a message names
+MAX_ALIKE = 1000  # problems of one kind, after which no more are looked for
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,11 @@ class Problems:
     """
 
     def __init__(self, name: str = "") -> None:
-        self.name, self._found = name, list[Problem]()
+        self.name, self._found = (
+            name,
+            list[tuple[Problem, list[str]]](),
+        )  # and where else there are problems of its kind
+        self._others: dict[str, list[str]] = {}  # kind -> these
         self.findings: list[Finding] = []  # what was noticed in the file but is no problem
         self.export: Export | None = None  # what the file is, where a tool wrote it
         self.class_names: dict[str, list[str]] = {}  # column -> its ClassLabel names, in order
@@ -52,12 +57,29 @@ class Problems:
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def add(self, where: str | int, what: str, fix: str = "") -> None:
-        """where: a location, or a line. A repeated fix is reported once. Raises DataError at MAX_PROBLEMS."""
+    def add(self, where: str | int, what: str, fix: str = "", kind: str = "") -> None:
+        """where: a location, or a line. A repeated fix is reported once.
+
+        kind: of problems of one kind the first is reported, with the locations of the others.
+        Raises DataError at MAX_PROBLEMS, and at MAX_ALIKE of one kind.
+        """
         where = f"{self.name}:{where}" if isinstance(where, int) else where
-        self._found.append(Problem(where, what, "" if any(p.fix == fix for p in self._found) else fix))
+        if kind in self._others:
+            self._others[kind].append(where)
+            if len(self._others[kind]) == MAX_ALIKE:
+                self.raise_if_any()
+            return
+        others = list[str]()
+        if kind:
+            self._others[kind] = others
+        self._found.append((Problem(where, what, "" if any(p.fix == fix for p, _ in self._found) else fix), others))
         if len(self._found) == MAX_PROBLEMS:
-            raise DataError([*self._found, Problem("", f"… and perhaps more: {MAX_PROBLEMS} are reported")])
+            raise DataError([*self._problems(), Problem("", f"… and perhaps more: {MAX_PROBLEMS} are reported")])
+
+    def add_error(self, where: str, error: ValueError, prefix: str = "") -> None:
+        """Add what a function that reads a value says of it. Those of a wrong type in one column are of one kind."""
+        for what in error.args:
+            self.add(where, f"{prefix}{what}", kind=f"{prefix}{error.expected}" if isinstance(error, WrongType) else "")
 
     def take(self, error: DataError) -> None:
         """Add the problems of an error that was caught."""
@@ -67,7 +89,13 @@ class Problems:
     def raise_if_any(self) -> None:
         """Raise a DataError if there is any problem."""
         if self._found:
-            raise DataError(self._found)
+            raise DataError(self._problems())
+
+    def _problems(self) -> Iterator[Problem]:
+        for problem, others in self._found:
+            also = f"; also in {listed(others, MAX_LOCATIONS - 1)}" if others else ""
+            so_far = " so far" if len(others) >= MAX_LOCATIONS else ""
+            yield problem._replace(what=f"{problem.what}{also}{so_far}")
 
 
 def setting(key: str, value: str) -> str:
@@ -133,6 +161,14 @@ class Origin:
         return Origin(self.files, file, number, groups, _select(self.ids, indices) if self.ids else ())
 
 
+class WrongType(ValueError):
+    """The value is not what its column holds."""
+
+    def __init__(self, value: object, expected: str) -> None:
+        super().__init__(f"holds {short_repr(value)}, where {expected} is expected")
+        self.expected = expected
+
+
 class WrongColumn(ValueError):
     """The value shows that the whole column is not what it is taken for: one message, not one per row."""
 
@@ -152,8 +188,7 @@ def each_row(
         except WrongColumn as error:
             raise DataError(Problem(where(row), f"{prefix}{error}")) from None
         except ValueError as error:
-            for what in error.args:
-                problems.add(where(row), f"{prefix}{what}")
+            problems.add_error(where(row), error, prefix)
         if not problems:
             yield value
     problems.raise_if_any()

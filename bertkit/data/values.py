@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from bertkit.data.schema import Column, Schema, Source, cell, columns_of, given_name
-from bertkit.data.table import Origin, Problems, WrongColumn, each_row, setting
+from bertkit.data.table import Origin, Problems, WrongColumn, WrongType, each_row, setting
 from bertkit.errors import DataError, Problem
 from bertkit.text import short_repr
 
@@ -64,19 +64,21 @@ def read_inputs(
     for where, row in numbered:
         for name, values in columns.items():
             if name in chosen and not has_columns(row, [name], mapped):
-                problems.add(where, f"no {name} in this row; it has {', '.join(map(str, row)) or 'nothing'}")
+                what = f"no {name} in this row; it has {', '.join(map(str, row)) or 'nothing'}"
+                problems.add(where, what, kind=f"no {name}")
                 continue
             given, column = given_cell(row, name, mapped), schema.columns[name]
             theirs = given_name(name, mapped) if given_name(name, mapped) in row else name
             if given is None and column.holds != "name":
-                problems.add(where, f"`{theirs}` is missing", "Fill it in, or leave the row out.")
+                what, fix = f"`{theirs}` is missing", "Fill it in, or leave the row out."
+                problems.add(where, what, fix, kind=what)
                 continue
             try:
                 values.append(_READ[column.holds](given))
                 if column.located:
                     refuse_pairs([given] if isinstance(given, str) else given)
             except ValueError as error:
-                problems.add(where, f"`{theirs}` {error}")
+                problems.add_error(where, error, f"`{theirs}` ")
     problems.raise_if_any()
     return columns
 
@@ -138,7 +140,7 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise ValueError(f"holds {short_repr(value)}, where text is expected")
+        raise WrongType(value, "text")
     return replace_surrogates(value)
 
 
@@ -154,7 +156,7 @@ def _label(value: Any) -> str | None:
     if isinstance(value, int):
         return str(value)
     if not isinstance(value, str):
-        raise ValueError(f"holds {short_repr(value)}, where a class (text, whole number, true or false) is expected")
+        raise WrongType(value, "a class (text, whole number, true or false)")
     return value
 
 
@@ -172,7 +174,7 @@ def _labels(value: Any) -> list[str] | None:
         what = f"holds a list written as text, {short_repr(value)}"
         raise WrongColumn(f"{what}; write a|b, or keep lists in jsonl or parquet, or give them from Python")
     if not isinstance(value, list):
-        raise ValueError(f"holds {short_repr(value)}, where a list of labels, or text such as a|b, is expected")
+        raise WrongType(value, "a list of labels, or text such as a|b,")
     if any(isinstance(part, float | list) for part in value):
         raise WrongColumn(f"holds {short_repr(value)}; write the names of the labels, not a vector")
     if any(isinstance(part, str) and "|" in part for part in value):
@@ -196,7 +198,7 @@ def _number(value: Any, decimal: str = ".") -> float | None:
         if decimal == "." and isinstance(value, str) and _COMMA.fullmatch(value):
             fix = setting("decimal", '","')
             raise WrongColumn(f"holds {short_repr(value)}, with a decimal comma; {fix}") from None
-        raise ValueError(f"holds {short_repr(value)}, where a number is expected") from None
+        raise WrongType(value, "a number") from None
     if not math.isfinite(number):
         raise ValueError(f"holds {short_repr(value)}, which is not a finite number")
     return number
@@ -207,7 +209,7 @@ def _words(value: Any) -> list[str]:
         what = f"holds text, {short_repr(value)}, where a list of words is expected; map the column as `text`"
         raise WrongColumn(what)
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
-        raise ValueError(f"holds {short_repr(value)}, where a list of words is expected")
+        raise WrongType(value, "a list of words")
     return [replace_surrogates(word) for word in value]
 
 
@@ -215,9 +217,7 @@ def _tags(value: Any) -> list[str] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
-        raise ValueError(
-            f"holds {short_repr(value)}, where a list of tags, written out such as B-LOC or NOUN, is expected"
-        )
+        raise WrongType(value, "a list of tags, written out such as B-LOC or NOUN,")
     return value
 
 
@@ -229,12 +229,12 @@ def _starts(value: Any) -> list[int] | None:
         starts = [int(number) for each in given if (number := _number(each)) is not None and number.is_integer()]
         if len(starts) == len(given):
             return starts
-    raise ValueError(f"holds {short_repr(value)}, where a whole number, or a list of them, is expected")
+    raise WrongType(value, "a whole number, or a list of them,")
 
 
 def _name(value: Any) -> str | None:
     if isinstance(value, Collection) and not isinstance(value, str):
-        raise ValueError(f"holds {short_repr(value)}, where a name (text or a number) is expected")
+        raise WrongType(value, "a name (text or a number)")
     return None if value is None or value != value else str(value)  # NaN is how pandas writes a missing value
 
 

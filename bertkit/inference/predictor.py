@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from bertkit.data.memory import column_names, frame_like, frame_rows, is_frame
 from bertkit.data.rows import Columns
 from bertkit.data.schema import Answer, Source, columns_of
-from bertkit.data.table import Problems
+from bertkit.data.table import Problems, WrongType
 from bertkit.data.values import read_inputs, replace_surrogates
 from bertkit.encoding.padding import BatchSize
 from bertkit.errors import DataError, ModelError, Problem, RowsError, UserError
@@ -34,7 +34,6 @@ from bertkit.sections import ModelSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.base import Task
 from bertkit.tasks.vectors import VectorTask, stacked
-from bertkit.text import short_repr
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +232,7 @@ def _texts(texts: Sequence[Any]) -> list[str]:
     problems = Problems()
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
-            problems.add(f"row {number}", f"holds {short_repr(text)}, where text is expected")
+            problems.add_error(f"row {number}", WrongType(text, "text"))
     problems.raise_if_any()
     return list(texts)
 
