@@ -162,7 +162,7 @@ SAD = [
     ("two tabs", "a\tO\nb\t\tO\n", {}, ["t.conll:2: 3 fields where 2 are expected", TABS]),
     ("an empty field with a delimiter", "a\tO\n \tO\n", {"delimiter": "\t"}, ["t.conll:2: field 1 is empty"]),
     ("a comment", "# sent_id = 1\na O\n", {}, ["t.conll:2: 2 fields where 4 are expected"]),
-    ("old Mac lines", "a O\rb O\r", {}, ["t.conll:1: a carriage return", "line endings"]),
+    ("a carriage return", "a O\rb O\n", {}, ["t.conll:1: a carriage return", "line endings"]),
     ("a column twice", "a O\n", {"header": ["x", "x"]}, ["data.header: names a column twice: x", "[tokens, tags]"]),
     ("no column", "a O\n", {"header": []}, ["data.header: names no column"]),
     ("no delimiter", "a O\n", {"delimiter": "\n"}, ["data.delimiter: '\\n' cannot separate fields"]),

@@ -40,6 +40,8 @@ def fails(tmp_path, name, content, **settings):
 
 AB = [(2, {"text": "a", "label": "x"}), (3, {"text": "b", "label": "y"})]
 FINE = [
+    ("one line", "t.txt", "a\r", {"format": "lines"}, [(1, {"text": "a"})]),
+    ("a carriage return in a text", "t.txt", "a\rb\n", {"format": "lines"}, [(1, {"text": "a\rb"})]),
     ("plain", "t.csv", "text,label\na,x\nb,y\n", {}, AB),
     ("no newline at the end", "t.csv", "text,label\na,x\nb,y", {}, AB),
     ("Windows lines", "t.csv", "text,label\r\na,x\r\nb,y\r\n", {}, AB),
@@ -121,7 +123,10 @@ SAD = [
     ("NUL", "t.csv", "a,b\nx,\0\n", {}, ["t.csv:2: a NUL byte at column 3"]),
     ("unclosed quote", "t.csv", 'a,b\nx,y\n"z,y\nx,y\n', {}, ["t.csv:3: a quote that opens in this row is never"]),
     ("text after a quote", "t.csv", 'a,b\n"x"z,y\n', {}, ["t.csv:2: text follows a closing quote"]),
-    ("old Mac lines", "t.csv", "a,b\rx,y\r", {}, ["t.csv:1: a carriage return"]),
+    *(("old Mac lines", f"t.{kind}", "a,b\rx,y\r", {}, [f"t.{kind}: its lines end with a carriage return", "Save it"])
+      for kind in ("csv", "tsv", "txt", "jsonl", "conll", "conllu")),
+    ("old Mac lines of texts", "t.txt", "a\r\rb", {"format": "lines"}, ["t.txt: its lines end with"]),
+    ("a carriage return outside quotes", "t.csv", "a,b\nx\rz,y\n", {}, ["t.csv:2: a carriage return outside quotes"]),
     ("empty jsonl", "t.jsonl", " \n\n", {}, ["t.jsonl: holds no rows"]),
     ("cut json line", "t.jsonl", '{"a": 1}\n{"a": x\n', {}, ["t.jsonl:2: not JSON: Expecting value at column 7"]),
     ("list line", "t.jsonl", "[1]\n", {}, ["t.jsonl:1: a list, where an object"]),

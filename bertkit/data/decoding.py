@@ -23,7 +23,7 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems) -> Lines:
     """Lines as (number from 1, text with its line end), without a byte order mark.
 
     problems: gets bytes that are not in this encoding, NUL and a line of over MAX_LINE characters, which ends the
-    lines. Raises DataError where the file begins with the mark of another encoding.
+    lines. Raises DataError where the file begins with the mark of another encoding, or has old Mac line ends.
     """
     text = io.TextIOWrapper(cast(Any, stream), encoding, "surrogateescape", newline="\n")
     number, advised = 0, False
@@ -32,6 +32,10 @@ def text_lines(stream: IO[bytes], encoding: str, problems: Problems) -> Lines:
             number += 1
             if number == 1:
                 line = without_mark(line, encoding, problems.name)
+                if "\r" in line.rstrip("\r\n") and not line.endswith("\n"):
+                    what = "its lines end with a carriage return alone, as on old Macs"
+                    fix = "Save it with Unix or Windows line ends; in Excel, as CSV UTF-8."
+                    raise DataError(Problem(problems.name, what, fix))
             if len(line) > MAX_LINE:
                 problems.add(number, f"the line is longer than {MAX_LINE:,} characters; is this the right format?")
                 return
