@@ -58,7 +58,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether everything has been written; results.json is the last file."""
+        """Whether it is trained and scored; only report and card are written after results.json."""
         return (self.folder / "results.json").is_file()
 
     @property

@@ -537,6 +537,22 @@ def test_a_finished_run_is_not_trained_again(runs: dict[str, Run]) -> None:
     assert sha256(run.folder / "results.json") == before
 
 
+def test_a_run_killed_after_its_results_is_completed(tiny_encoder: Path, tmp_path: Path) -> None:
+    recipe = small.recipe(tmp_path, tiny_encoder, "training.max_steps=1", "checkpoints=none")
+    run = train(recipe, tmp_path / "run")
+    before = {
+        name: sha256(run.folder / name) for name in ("results.json", "model/README.md", "model/model.safetensors")
+    }
+    for name in ("report.html", "mistakes.csv", "model/README.md"):
+        (run.folder / name).unlink()
+    (run.checkpoints / "seed-42" / "checkpoint-1").mkdir(parents=True)
+    train(recipe, run.folder, resume=True)
+    assert {name: sha256(run.folder / name) for name in before} == before
+    assert (run.folder / "report.html").is_file()
+    assert (run.folder / "mistakes.csv").is_file()
+    assert not [*run.checkpoints.glob("seed-*")]
+
+
 def test_a_folder_that_is_not_empty_and_a_file_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     recipe = small.recipe(tmp_path / "here", tiny_encoder)
     with pytest.raises(UserError, match="is not empty"):

@@ -50,6 +50,16 @@ class OutOfFold(NamedTuple):
     learning_curve: Mapping[str, Any] | None = None  # of head, likewise
 
 
+def complete(run: Run, explains: bool, keep: Checkpoints) -> None:
+    """Write the report and the model card, unless there is a card, and free checkpoints.
+
+    A run that was killed after its results, which mark it as finished, may lack them.
+    """
+    if not (run.model / "README.md").is_file():
+        write_reports(run, explains)
+    free_checkpoints(run, keep)
+
+
 def free_checkpoints(run: Run, keep: Checkpoints) -> None:
     """Delete the checkpoints that this finished run, and the runs of its tasks, need not keep; log the bytes."""
     if freed := sum(free(each, keep) for each in (run, *run.tasks.values())):
@@ -118,7 +128,7 @@ def finish(
     held_out: OutOfFold | None = None,
     trained_with: Sequence[str] = (),
 ) -> None:
-    """Score the saved model, compare it with baselines and with a fresh process; results.json is written last.
+    """Score the saved model, compare it with baselines and with a fresh process, and write results.json.
 
     trained_with: the other tasks that share the encoder.
     """

@@ -22,7 +22,7 @@ from bertkit.recipe.recipe import Recipe, adapted, to_yaml
 from bertkit.report.view import Run
 from bertkit.run import check_folder, only_writer
 from bertkit.training.callbacks import Profile, Record
-from bertkit.training.finish import finish, free_checkpoints, publish, push_run, write_reports
+from bertkit.training.finish import complete, finish, publish, push_run
 from bertkit.training.folds import calibrated, validated
 from bertkit.training.multitask import train_tasks
 from bertkit.training.preflight import check_hub, checked_job, require_unchanged, write_run_metadata
@@ -115,6 +115,9 @@ def _train(
     if first:
         check_folder(run, to_yaml(recipe), resume, changed)
     if resume and run.finished:
+        if first:
+            with only_writer(run), no_bars():
+                complete(run, recipe.explain, recipe.checkpoints)
         logger.info("%s is finished; there is nothing to resume", run.folder)
         return run
     with nullcontext() if first else quiet_logger("bertkit"):  # one process reports for all
@@ -134,8 +137,7 @@ def _train(
             best = max(outcomes, key=lambda o: -math.inf if o["headline"] is None else o["headline"])
             publish(run, best["seed"])
             finish(job, run, outcomes, started, held_out)
-            write_reports(run, recipe.explain)
-            free_checkpoints(run, recipe.checkpoints)
+            complete(run, recipe.explain, recipe.checkpoints)
     if first and recipe.hub and recipe.hub.repo_id:
         push_run(run, recipe.hub, recipe.hub.repo_id)
     return run
