@@ -11,9 +11,10 @@ _CONTROLS = "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
 
 def counted(count: int, noun: str, verb: str = "") -> str:
-    """Such as "1 row", "2 rows", "1 row repeats" and "2 rows repeat"."""
+    """Such as "1 row", "2 rows", "2 queries", "1 row repeats" and "2 rows repeat"."""
     one = count == 1
-    return f"{count:,} {noun}{'' if one else 's'}" + (f" {verb}{'s' if one else ''}" if verb else "")
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if one else many}" + (f" {verb}{'s' if one else ''}" if verb else "")
 
 
 def share(part: int, total: int) -> str:

@@ -196,7 +196,7 @@ def test_what_is_odd_but_harmless_is_counted(tmp_path):
         f"2 rows repeat an earlier row; e.g. {tmp_path}/corpus.jsonl:4",
         f"1 row repeats an earlier row; e.g. {tmp_path}/queries.jsonl:3",
         f"1 row repeats an earlier row; e.g. {tmp_path}/qrels/train.tsv:3",
-        "1 documents are empty, e.g. 'd4'; none is judged relevant",
+        "1 empty document, e.g. 'd4'; none is judged relevant",
         "test: 1 of 2 queries have no relevant document",
         "test: 1 of 2 queries are in train too",
     ]

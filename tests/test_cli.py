@@ -296,7 +296,7 @@ def test_evaluate_says_what_it_left_out(capsys: Any, run: Run, tmp_path: Path) -
     rows = [*small.read_rows(run.folder.parent / "test.jsonl"), {"text": "a cat", "label": None}]
     file = small.write_rows(tmp_path / "other.jsonl", rows)
     assert main(["evaluate", str(run.folder), "--data", str(file), "data.missing_labels=ignore"]) == 0
-    assert "warn: 1 of 8 rows of test have no `label`; left out: " in capsys.readouterr().err
+    assert "warn: 1 of 8 rows of test has no `label`; left out: " in capsys.readouterr().err
     assert main(["evaluate", str(run.folder)]) == 0
     assert "warn" not in capsys.readouterr().err  # of the run's own data training has told it
 

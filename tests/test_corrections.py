@@ -361,11 +361,11 @@ def test_warnings_about_tags_are_of_the_corrected_ones(tmp_path):
     source, task = write(tmp_path / "train.jsonl", rows), {**NER, "data_scheme": "BIO"}
     relabel = write(tmp_path / "new.jsonl", [{"location": "train.jsonl:1", "tags": ["O", "B-X"]}])
     assert [what for what in notes(read(source, task, relabel=relabel)) if "begins with I-" in what] == [
-        f"train: 1 sentences have an entity that begins with I-; read as B-: {source}:2"
+        f"train: 1 sentence with an entity that begins with I-; read as B-: {source}:2"
     ]
     relabel = write(tmp_path / "only-b.jsonl", [{"location": "train.jsonl:3", "tags": ["O", "O"]}])
     told = notes(read(source, NER, relabel=relabel))  # the other rows alone would be IOB1
-    assert any(what.startswith("train: 2 sentences have an entity that begins with I-; read as B-") for what in told)
+    assert any(what.startswith("train: 2 sentences with an entity that begins with I-; read as B-") for what in told)
     assert not [what for what in told if "IOB1" in what]
     relabel = write(tmp_path / "all.jsonl", [{"location": f"train.jsonl:{n}", "tags": ["O", "O"]} for n in (1, 2, 3)])
     assert not [what for what in notes(read(source, task, relabel=relabel)) if "begins with I-" in what]

@@ -27,7 +27,7 @@ from bertkit.report.table import scores_table
 from bertkit.sections import DataSpec
 from bertkit.tasks import get_task
 from bertkit.tasks.labels import as_targets
-from bertkit.text import listed
+from bertkit.text import counted, listed
 
 SCHEMA = Schema(
     columns={
@@ -81,9 +81,9 @@ def test_only_canonical_columns_come_back_and_know_where_they_stood(tmp_path):
 def test_problems_name_the_column_that_the_user_has(tmp_path):
     mapped = {"text": "body", "label": "topic"}
     missing = write(tmp_path / "a.jsonl", [{"body": "a", "topic": "x"}, {"body": "b", "topic": None}])
-    assert "1 of 2 rows of train have no `topic`: " in fails(missing, columns=mapped)
+    assert "1 of 2 rows of train has no `topic`: " in fails(missing, columns=mapped)
     told = says(get(missing, columns=mapped, missing_labels="ignore"), "warn")
-    assert f"1 of 2 rows of train have no `topic`; left out: {missing}:2" in told
+    assert f"1 of 2 rows of train has no `topic`; left out: {missing}:2" in told
     unlabelled = write(tmp_path / "test.jsonl", [{"body": "a", "topic": None}])
     source = {"train": str(write(tmp_path / "b.jsonl", [{"body": "a", "topic": "x"}])), "test": str(unlabelled)}
     assert "test has no `topic`: it can be predicted, but not scored" in says(get(source, columns=mapped), "note")
@@ -134,6 +134,11 @@ def test_other_problems_of_a_column_are_told_row_by_row(tmp_path):
         f"`labels` holds 3, where a list of labels, or text such as a|b, is expected; also in {path}:4",
         "`labels` holds ['y', 'y'], with a label twice; write the names of the labels, not 0 and 1",
     ]
+
+
+@pytest.mark.parametrize(("noun", "many"), [("row", "rows"), ("query", "queries"), ("more label", "more labels")])
+def test_a_count_has_its_noun_in_the_right_number(noun, many):
+    assert [counted(n, noun) for n in (0, 1, 2, 1200)] == [f"0 {many}", f"1 {noun}", f"2 {many}", f"1,200 {many}"]
 
 
 def test_an_id_follows_its_row(tmp_path):
@@ -316,8 +321,8 @@ def test_values_become_what_their_column_holds(tmp_path, name, given, expected):
 
 
 BAD_VALUES = [
-    ("label", ["a", None], "1 of 2 rows of train have no `label`: {}:2"),
-    ("label", ["a", "  "], "1 of 2 rows of train have no `label`: {}:2"),
+    ("label", ["a", None], "1 of 2 rows of train has no `label`: {}:2"),
+    ("label", ["a", "  "], "1 of 2 rows of train has no `label`: {}:2"),
     ("label", [None, None], "2 of 2 rows of train have no `label`"),
     ("label", [1, 3.8], "{}:2: `label` holds numbers such as 3.8\n    for regression map the column as the score"),
     ("label", ["1.0", "3.8"], "{}:2: `label` holds numbers such as '3.8'"),
@@ -325,7 +330,7 @@ BAD_VALUES = [
     ("labels", [["a|b", "c"]], "{}:1: `labels` holds ['a|b', 'c']; a label cannot contain |"),
     ("label", ["a", ["b"]], "{}:2: `label` holds several labels"),
     ("label", ["a", {"b": 1}], "{}:2: `label` holds {{'b': 1}}, where a class"),
-    ("labels", [["a"], None], "1 of 2 rows of train have no `labels`: {}:2"),
+    ("labels", [["a"], None], "1 of 2 rows of train has no `labels`: {}:2"),
     ("labels", ["a|b", "['a', 'b']"], "{}:2: `labels` holds a list written as text, \"['a', 'b']\"; write a|b"),
     ("labels", ['["a"]'], "{}:1: `labels` holds a list written as text, '[\"a\"]'"),
     ("labels", ["[1, 0]", "[]"], "{}:1: `labels` holds a list written as text, '[1, 0]'"),
@@ -339,7 +344,7 @@ BAD_VALUES = [
     ("score", [1, "1_0"], "{}:2: `score` holds '1_0', where a number is expected"),
     ("score", [1, True], "{}:2: `score` holds True, where a number is expected"),
     ("score", [1, 10**400], "{}:2: `score` holds 1000"),
-    ("score", [1, None], "1 of 2 rows of train have no `score`: {}:2"),
+    ("score", [1, None], "1 of 2 rows of train has no `score`: {}:2"),
 ]
 
 
@@ -365,7 +370,7 @@ def test_a_test_split_may_lack_labels_but_not_some_of_them(tmp_path):
     assert data.rows["test"].column_names == ["text"]
     assert "test has no `label`" in data.findings[0].what
     write(tmp_path / "test.jsonl", [{"text": "x"}, {"text": "y", "label": "a"}])
-    assert "1 of 2 rows of test have no `label`" in fails(tmp_path)
+    assert "1 of 2 rows of test has no `label`" in fails(tmp_path)
     write(tmp_path / "test.jsonl", [{"text": "x"}])
     write(tmp_path / "validation.jsonl", [{"text": "x"}])
     assert "validation.jsonl: needs a column `label`" in fails(tmp_path)
@@ -992,7 +997,7 @@ def test_rows_without_a_label_are_left_out_if_asked(tmp_path):
     assert f"2 of 4 rows of train have no `label`; left out: {path}:3, {path}:5" in says(data, "warn")
     nothing = write(tmp_path / "u.csv", "text,label\na,\n")
     wrong = fails(nothing, missing_labels="ignore")
-    assert "1 of 1 rows of train have no `label`" in wrong
+    assert "1 of 1 row of train has no `label`" in wrong
     assert "is the right column mapped?" in wrong
     assert "missing_labels" not in wrong
 

@@ -489,7 +489,7 @@ def test_questions_in_csv_may_have_no_answer(tmp_path):
     text = 'id,question,context,answers\n1,Who?,"Ann met Bo, yes.",Bo\n2,Why?,Ann met Bo.,\n3,Why?,Ann met Bo.," "\n'
     data = get(write(tmp_path / "t.csv", text), "question-answering")
     assert [answers["text"] for answers in data.rows["train"]["answers"]] == [["Bo"], [], []]
-    assert notes(data) == ["train: 2 of 3 questions have no answer in their context"]
+    assert notes(data) == ["train: 2 of 3 questions without an answer in the context"]
 
 
 def test_questions_in_csv_with_an_answer_that_is_not_there(tmp_path):

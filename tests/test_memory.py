@@ -196,7 +196,7 @@ def test_problems_are_located_by_split_and_row(tmp_path: Path, tiny_encoder: Pat
     with pytest.raises(bertkit.DataError, match=r"train, row 12: `text` holds 12.5, but 'the cat"):
         bertkit.train("text-classification", rows, tmp_path / "run", model=tiny_encoder, max_length=32)
     frame = pandas.DataFrame(TRAIN).assign(label=[None if number == 11 else "good" for number in range(16)])
-    with pytest.raises(bertkit.DataError, match=r"1 of 16 rows of train have no `label`: train, row 12"):
+    with pytest.raises(bertkit.DataError, match=r"1 of 16 rows of train has no `label`: train, row 12"):
         bertkit.train("text-classification", frame, tmp_path / "run", model=tiny_encoder, max_length=32)
     with pytest.raises(
         bertkit.DataError, match=r"train: needs a column `text`.*found: 'words', 'label'(?s:.*)text: words"

@@ -370,10 +370,10 @@ def test_answers_are_read_from_every_layout(answers: Any, tmp_path: Path) -> Non
         {"text": [], "answer_start": []},
     ]
     told = [(finding.level, finding.what) for finding in data.findings]
-    assert ("note", "train: 1 of 2 questions have no answer in their context") in told
+    assert ("note", "train: 1 of 2 questions without an answer in the context") in told
     moved = [what for level, what in told if level == "warn"]
     elsewhere = isinstance(answers, dict) and answers.get("answer_start") == [3]
-    assert moved == elsewhere * ["train: 1 answers are not where `answer_start` says; found elsewhere in their context"]
+    assert moved == elsewhere * ["train: `answer_start` is wrong for 1 answer, found elsewhere in the context"]
 
 
 @pytest.mark.parametrize(
@@ -506,7 +506,7 @@ def test_a_squad_document_gives_questions_with_and_without_answers(tmp_path: Pat
     data = read(squad_file(tmp_path / "x.json", content))
     assert [answers["text"] for answers in data.rows["train"]["answers"]] == [["good", "the cat"], [], [], []]
     assert data.rows["train"]["answers"][0]["answer_start"] == [12, 0]
-    assert any("3 of 4 questions have no answer" in finding.what for finding in data.findings)
+    assert any("3 of 4 questions without an answer" in finding.what for finding in data.findings)
 
 
 def test_what_is_wrong_in_a_squad_document_is_named_by_its_place(tmp_path: Path) -> None:
@@ -538,7 +538,7 @@ def test_whether_there_may_be_no_answer_is_settled_by_train(tiny_encoder: Path) 
     assert prepared(["cat"], unanswerable=True).options.unanswerable is True
     assert "or none" in prepared(["cat"], []).describe()
     assert "no_answer_auc" not in prepared(["cat"]).metrics
-    with pytest.raises(DataError, match=r"task\.unanswerable is false, but 2 questions of train have no answer"):
+    with pytest.raises(DataError, match=r"task\.unanswerable is false, but train has 2 questions without an answer"):
         prepared(["cat"], [], [], unanswerable=False)
     with pytest.raises(DataError, match="no question of train has an answer"):
         prepared([], [])

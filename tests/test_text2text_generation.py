@@ -272,7 +272,7 @@ def test_a_row_without_a_target_is_refused_or_left_out(split: str, missing: dict
     for each, file in files.items():
         write_rows(file, [*ROWS[:2], {"text": "a cat", **missing}] if each == split else ROWS[:2])
     source = {each: str(file) for each, file in files.items()}
-    what = f"1 of 3 rows of {split} have no `target`"
+    what = f"1 of 3 rows of {split} has no `target`"
     with pytest.raises(DataError, match=f"{what}: .*{split}.jsonl:3\n.*missing_labels: ignore"):
         load(DataSpec(source=source), Text2TextGeneration.schema)
     data = load(DataSpec(source=source, missing_labels="ignore"), Text2TextGeneration.schema)

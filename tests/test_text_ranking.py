@@ -361,7 +361,7 @@ def test_bad_rows_are_all_named(tmp_path: Path) -> None:
     assert "columns: {score" in str(caught.value)
     with pytest.raises(DataError, match=r"train\.jsonl:2.*not a finite number"):
         read(tmp_path, [{**line, "score": 1}, {**line, "score": math.nan}])
-    with pytest.raises(DataError, match="1 of 2 rows of train have no `label`"):
+    with pytest.raises(DataError, match="1 of 2 rows of train has no `label`"):
         read(tmp_path, [{**line, "label": 1}, {**line, "label": None}])
     with pytest.raises(DataError, match="`document`"):
         read(tmp_path, [{"query": "a", "text": "b", "label": 1}])

@@ -228,7 +228,7 @@ def spans_file(tmp_path: Path, *rows: dict[str, Any]) -> Path:
 def test_missing_spans_are_named_as_the_column_is(name: str, tmp_path: Path) -> None:
     mapped = {} if name == "spans" else {"spans": name}
     path = spans_file(tmp_path, {"text": "Ada", name: [[0, 3, "PER"]]}, {"text": "Bo", name: None})
-    with pytest.raises(DataError, match=f"1 of 2 rows of train have no `{name}`: .*spans.jsonl:2"):
+    with pytest.raises(DataError, match=f"1 of 2 rows of train has no `{name}`: .*spans.jsonl:2"):
         get(path, columns=mapped)
 
 
@@ -239,9 +239,9 @@ def test_spans_become_tags_and_what_was_done_is_reported(tmp_path: Path) -> None
     assert data.rows["train"]["tags"][0] == ["B-PER", "I-PER", "O", "O", "B-LOC", "I-LOC", "O"]
     assert data.rows["train"].column_names == ["text", "tags"]
     told = " ".join(finding.what for finding in data.findings)
-    assert "2 spans had outer spaces" in told
-    assert "1 spans overlap" in told
-    assert "1 spans contain no word" in told
+    assert "2 spans with outer spaces, which were removed" in told
+    assert "1 span that shared a word with a longer one" in told
+    assert "1 span without a word, left out" in told
     assert all(finding.fix for finding in data.findings if finding.level == "warn")
 
 

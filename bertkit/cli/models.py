@@ -32,6 +32,7 @@ from bertkit.cli.shared import (
 from bertkit.errors import DataError, Problem, UserError
 from bertkit.inference.workers import Workers
 from bertkit.processes import Shard
+from bertkit.text import counted
 
 
 @command(
@@ -141,7 +142,7 @@ def predict(
     if not input:
         return _predict_texts(predictor.reading(rest[0]) if several else predictor, source, rest, context, as_json)
     count = _write_answers(predictor, source, columns, rest, format, input, output, part)
-    print(f"{count:,} rows" + (f" in {output}" if output else ""), file=sys.stderr)
+    print(counted(count, "row") + (f" in {output}" if output else ""), file=sys.stderr)
 
 
 def _write_answers(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.cli.shared import RUN, argument, command, flag, path
+from bertkit.text import counted
 
 
 @command(
@@ -54,7 +55,7 @@ def export(source: str, output: Path, opset: int | None, **options: Any) -> None
 
     facts = export(source, output, opset=OPSET if opset is None else opset, **options)
     headline = facts["headline"]
-    rows = f"{facts['fp32']['rows']:,} rows ({facts['split']})"
+    rows = f"{counted(facts['fp32']['rows'], 'row')} ({facts['split']})"
     print(f"{output}: {facts['task']}, compared with the model on {rows}")
     for name in ("fp32", "int8"):
         if figures := facts.get(name):

@@ -70,7 +70,7 @@ def embed(
     for warning in caught:
         print(f"warning: {warning.message}", file=sys.stderr)
     if count is not None:
-        print(f"{count:,} vectors in {output}", file=sys.stderr)
+        print(f"{counted(count, 'vector')} in {output}", file=sys.stderr)
 
 
 def file_embedder(
@@ -110,7 +110,7 @@ def mine(source: str, data: Path, split: str, output: Path, workers: Workers, **
     model = dual_encoder(source, workers=workers)
     count = workers.lead(lambda: mine_file(model, data, split, output, **options))
     if count is not None:
-        print(f"{count:,} rows in {output}", file=sys.stderr)
+        print(f"{counted(count, 'row')} in {output}", file=sys.stderr)
 
 
 @command(

@@ -11,6 +11,7 @@ from bertkit.data.disk_list import DiskList
 from bertkit.data.schema import Finding, note, warn
 from bertkit.data.squad import check_answers
 from bertkit.data.table import Table, each_row
+from bertkit.text import counted
 
 
 def locate_answers(table: Table, split: str) -> tuple[Table, list[Finding]]:
@@ -34,12 +35,14 @@ def locate_answers(table: Table, split: str) -> tuple[Table, list[Finding]]:
 def _findings(split: str, names: Sequence[Any], located: Sequence[Any], moved: int) -> Iterator[Finding]:
     answered = Counter(len(answers["text"]) > 0 for answers in located if answers is not None)
     if answered:
-        what = f"{split}: {answered[False]:,} of {answered.total():,} questions have no answer in their context"
+        what = (
+            f"{split}: {answered[False]:,} of {counted(answered.total(), 'question')} without an answer in the context"
+        )
         yield note(what)
     if moved:
-        what = f"{split}: {moved:,} answers are not where `answer_start` says; found elsewhere in their context"
+        what = f"{split}: `answer_start` is wrong for {counted(moved, 'answer')}, found elsewhere in the context"
         yield warn(what, "Correct `answer_start` where another place is meant.")
     known = array("q", (hash(name) for name in names if name is not None))
     if len(set(known)) < len(known):
-        what = f"{split}: {len(known) - len(set(known)):,} ids occur more than once"
+        what = f"{split}: {counted(len(known) - len(set(known)), 'id', 'occur')} more than once"
         yield warn(what, "Give each question an id of its own, by which messages and predictions name it.")

@@ -212,7 +212,7 @@ class _Reader:
 def _findings(corpus: Texts, qrels: dict[str, Judged]) -> Iterator[Finding]:
     empty = [name for name, text in corpus.items() if not text]
     if empty:
-        what = f"{len(empty):,} documents are empty, e.g. {short_repr(empty[0])}; none is judged relevant"
+        what = f"{counted(len(empty), 'empty document')}, e.g. {short_repr(empty[0])}; none is judged relevant"
         yield warn(what, "Fill them in, or remove them with their judgements.")
     for split, judged in qrels.items():
         without = sum(not any(grades.values()) for grades in judged.values())

@@ -87,7 +87,7 @@ def _balance(rows: Dataset, name: str, column: Column, split: str) -> list[Findi
         return []
     counts = Counter(label for value in column_values(rows, name) for label in labels(value))
     shares = [f"{escape_controls(label)} {n:,} ({share(n, len(rows))})" for label, n in counts.most_common(MANY_LABELS)]
-    more = f", and {len(counts) - MANY_LABELS:,} more labels" if len(counts) > MANY_LABELS else ""
+    more = f", and {counted(len(counts) - MANY_LABELS, 'more label')}" if len(counts) > MANY_LABELS else ""
     findings = [note(f"{split}: {', '.join(shares) or 'no labels'}{more}")]
     if split == "train":
         # a sentence may have entities of every type, and words of every label

@@ -91,7 +91,7 @@ def _read(parts: Sequence[Part], spec: DataSpec, split: str, share: float | None
         writers = {each: _Writer(folder / each, prefixes, stack) for each in splits}
         for count, (file, number, text) in enumerate(_texts(parts, empty)):
             if count == limits.get(split):
-                writers[split].findings.append(note(f"{split}: limited to the first {count:,} documents"))
+                writers[split].findings.append(note(f"{split}: limited to the first {counted(count, 'document')}"))
                 break
             digest = hashlib.blake2b(folded(text).encode(), digest_size=8).digest()
             each = "validation" if share is not None and _is_held_out(digest, share, spec.seed) else split

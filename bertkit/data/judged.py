@@ -8,6 +8,7 @@ from typing import Any
 from bertkit.data.schema import Finding, note, warn
 from bertkit.data.table import Problems, Table
 from bertkit.errors import Problem
+from bertkit.text import counted
 
 
 def check_labels(table: Table, split: str) -> None:
@@ -28,7 +29,7 @@ def query_findings(split: str, queries: Sequence[int], targets: Sequence[float |
     if len(grades) == len(targets):
         yield note(f"{split}: every query has one document; pairs are scored individually")
         return
-    yield note(f"{split}: {len(targets):,} documents for {len(grades):,} queries")
+    yield note(f"{split}: {counted(len(targets), 'document')} for {counted(len(grades), 'query')}")
     idle = sum(len(values) == 1 for values in grades.values())
     if idle:
         what = f"{split}: {idle:,} of {len(grades):,} queries have one document, or equal targets: nothing to order"

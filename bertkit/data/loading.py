@@ -264,7 +264,8 @@ def _drop_unlabelled(table: Table, split: str, targets: Mapping[str, str], polic
         # GLUE's mark of a hidden score
         if split == "test" and all(value == -1.0 for value in table.values[name]):
             missing = set(range(len(table)))
-        what = f"{len(missing):,} of {len(table):,} rows of {split} have no `{theirs}`"
+        has = "has" if len(missing) == 1 else "have"
+        what = f"{len(missing):,} of {counted(len(table), 'row')} of {split} {has} no `{theirs}`"
         if split == "test" and len(missing) == len(table):
             table = Table({other: values for other, values in table.values.items() if other != name}, table.origin)
             findings.append(note(f"{split} has no `{theirs}`: it can be predicted, but not scored"))

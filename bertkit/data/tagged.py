@@ -14,17 +14,17 @@ from bertkit.data.table import Table, each_row, locations
 from bertkit.data.tagging import Scheme, check_prefixes, find_scheme, to_bio, without_prefixes
 from bertkit.data.words import read_spans, spans_to_tags, words
 from bertkit.errors import DataError, Problem
-from bertkit.text import listed
+from bertkit.text import counted, listed
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 REPORTED = {  # what was done to spans -> its warning
-    "trimmed": "spans had outer spaces, which were removed",
-    "empty": "spans contain no word and were left out",
-    "overlapping": "spans overlap a longer one (or an equal one before them) and were left out",
-    "misaligned": "spans cut a word, and were moved to its boundaries",
-    "lost": "spans contain no whole word and were left out",
+    "trimmed": "with outer spaces, which were removed",
+    "empty": "without a word, left out",
+    "overlapping": "that shared a word with a longer one (or an equal one before), left out",
+    "misaligned": "that cut a word, moved to its boundaries",
+    "lost": "without a whole word, left out",
 }
 
 
@@ -65,7 +65,7 @@ def tag_words(table: Table, split: str, scheme: Scheme | Literal["none"] | None)
     bio = DiskList(each_row(convert, where, range(len(table)), values, texts))
     findings = [] if known in ("BIO", "none") else [note(f"{split}: its tags are {known}; read as BIO")]
     if repaired:
-        what = f"{split}: {len(repaired):,} sentences have an entity that begins with I-; read as B-"
+        what = f"{split}: {counted(len(repaired), 'sentence')} with an entity that begins with I-; read as B-"
         fix = "Correct the tags where the entity begins earlier, or has another type."
         findings.append(warn(f"{what}: {locations(table.origin, repaired)}", fix))
     return Table({**table.values, "tags": bio}, table.origin), findings
@@ -114,7 +114,9 @@ def tag_spans(table: Table, split: str, alignment: Any) -> tuple[Table, list[Fin
         what = "spans that cut a word can be expanded to whole words, or contracted to them"
         raise DataError([*error.problems, Problem("", what, "set  task: {alignment: expand}, or contract")]) from None
     fix = "Correct the offsets in the data where that is not what they mean."
-    findings = [warn(f"{split}: {counts[key]:,} {what}", fix) for key, what in REPORTED.items() if counts[key]]
+    findings = [
+        warn(f"{split}: {counted(counts[key], 'span')} {what}", fix) for key, what in REPORTED.items() if counts[key]
+    ]
     rest: dict[str, Sequence[Any]] = {name: column for name, column in table.values.items() if name != "spans"}
     return Table({**rest, "tags": bio}, table.origin), findings
 

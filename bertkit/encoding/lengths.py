@@ -26,7 +26,7 @@ def length_findings(features: Dataset, split: str, max_length: int, *, has_windo
     what = f"{split}: tokens per window: median {median:.0f}, 95 % within {high:.0f}, at most {lengths.max()}"
     windows = "side" not in features.column_names  # else the features of a row are several texts
     if windows and len(lengths) > len(starts):
-        what += f"; {len(starts):,} rows in {len(lengths):,} windows"
+        what += f"; {counted(len(starts), 'row')} in {counted(len(lengths), 'window')}"
     yield note(what)
     if "lost" not in features.column_names:  # a task that reads everything
         return

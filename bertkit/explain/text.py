@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bertkit.inference.display import answer_line
-from bertkit.text import escape_controls
+from bertkit.text import counted, escape_controls
 
 if TYPE_CHECKING:
     from bertkit.explain.explain import Attributed, Explanation
@@ -41,7 +41,7 @@ def lines(explanation: Explanation, colour: bool = False) -> Iterator[str]:
                 if abs(score) > least:
                     yield f"  {score:+8.3f} {_bar(score, sizes[0], colour)} {escape_controls(word)}"
             if least >= 0:
-                yield f"  … and {sum(size <= least for size in sizes):,} words with smaller attributions"
+                yield f"  … and {counted(sum(size <= least for size in sizes), 'word')} with smaller attributions"
 
 
 def _bar(score: float, most: float, colour: bool) -> str:

@@ -154,8 +154,8 @@ def _require_agreement(reference: Reference, figures: dict[str, Any]) -> None:
     before, after = figures["metrics"].values()
     moved = [name for name, value in before.items() if abs((value or 0.0) - (after[name] or 0.0)) > CLOSE]
     if figures["output_difference"] > CLOSE or figures["answers_differ"] or moved:
-        what = f"on {figures['rows']:,} rows ({reference.split}) outputs differ by up to "
-        what += f"{figures['output_difference']:.2g}, {figures['answers_differ']:,} answers differ"
+        what = f"on {counted(figures['rows'], 'row')} ({reference.split}) outputs differ by up to "
+        what += f"{figures['output_difference']:.2g}, {counted(figures['answers_differ'], 'answer', 'differ')}"
         what += "".join(f", {name} changed from {before[name]} to {after[name]}" for name in moved)
         raise ModelError(Problem("the exported graph", what, "Nothing was written. Please report it with the recipe."))
 

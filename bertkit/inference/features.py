@@ -24,7 +24,7 @@ from bertkit.inference.workers import Encode
 from bertkit.models.device import Precision, best_device, best_precision
 from bertkit.models.encoder import load_config, load_tokenizer, resolve_encoder
 from bertkit.sections import ModelSpec
-from bertkit.text import short_repr
+from bertkit.text import counted, part_of, short_repr
 
 Combine = Literal["concat", "sum", "mean"]
 Pool = Literal["mean", "cls", "max", "none"]
@@ -156,7 +156,7 @@ def _chunks(texts: list[str]) -> Iterator[list[str]]:
 
 def cut_texts(cut: int, texts: int, tokens: int, max_length: int) -> str:
     """The warning for texts that were cut; tokens: how many were dropped."""
-    what = f"{cut:,} of {texts:,} texts were cut at {max_length} tokens; {tokens:,} tokens were dropped."
+    what = f"{part_of(cut, texts, 'text')} cut at {max_length} tokens; {counted(tokens, 'token')} dropped."
     return f"{what} Raise max_length where the model allows it, or split the texts into passages."
 
 

@@ -208,7 +208,7 @@ def cache_table() -> str:
         used = store.used.strftime("%Y-%m-%d %H:%M")
         rows.append([store.name, *options, f"{store.texts:,}", f"{store.bytes / 1e6:,.1f}", used])
     texts, size = sum(store.texts for store in listed), sum(store.bytes for store in listed)
-    return f"{columns(rows)}\n\n{texts:,} vectors, {size / 1e6:,.1f} MB in {cache_root()}"
+    return f"{columns(rows)}\n\n{counted(texts, 'vector')}, {size / 1e6:,.1f} MB in {cache_root()}"
 
 
 def clear_cache(days: float | None = None) -> str:

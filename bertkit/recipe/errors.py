@@ -8,7 +8,7 @@ from typing import Any
 
 from bertkit.errors import Problem, RecipeError
 from bertkit.recipe.yaml import MAX_BYTES, Document, parse
-from bertkit.text import KeyPath, dotted, short_repr
+from bertkit.text import KeyPath, counted, dotted, short_repr
 from bertkit.validation import KeyProblem, describe
 
 MAX_PROBLEMS = 50
@@ -75,7 +75,7 @@ class Report:
         if self._problems:
             ordered = [problem for _, problem in sorted(self._problems, key=lambda each: each[0])]
             rest = len(ordered) - MAX_PROBLEMS
-            more = [Problem(self.name, f"and {rest} more problems")] if rest > 0 else []
+            more = [Problem(self.name, f"and {counted(rest, 'more problem')}")] if rest > 0 else []
             raise RecipeError(ordered[:MAX_PROBLEMS] + more)
 
     def _place(self, path: KeyPath) -> int | str:

@@ -65,6 +65,6 @@ def calibrated_later(facts: Facts) -> list[Finding]:
         return []
     values = [f"{name} {value}" for name, value in _fitted(found["options"]).items()]
     values += [f"threshold of {name} {value:.4f}" for name, value in label_thresholds(found["options"]).items()]
-    on = f"{found['rows']:,} rows (sha256 {found['sha256'][:16]}…; {found['goal']})"
+    on = f"{counted(found['rows'], 'row')} (sha256 {found['sha256'][:16]}…; {found['goal']})"
     what = f"these scores are from before `bertkit calibrate`, which fitted on {on} what answers now use"
     return [warn(f"{what}: {', '.join(values)}", "Score the calibrated model with bertkit evaluate.")]

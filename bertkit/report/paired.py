@@ -120,7 +120,7 @@ def compared(first: Facts, second: Facts, names: tuple[str, str]) -> Pair:
     qualities = np.array([[outcome.quality for outcome in each.values()] for each in (before, after)])
     headline = metrics.get(first.headline)
     test = _test(first, second, headline, qualities, exact) if headline else None
-    units = f"{one.rows:,} queries" if is_ranked(first) else counted(one.rows, "row")
+    units = counted(one.rows, "query" if is_ranked(first) else "row")
     return Pair(names, about, first.headline, units, metrics, test, Counter(each.kind for each in found), every)
 
 

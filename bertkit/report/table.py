@@ -14,7 +14,7 @@ from bertkit.inference.display import example
 from bertkit.report.verdict import best_baseline, score_findings, verdict
 from bertkit.run import OUT_OF_FOLD
 from bertkit.tasks import get_task
-from bertkit.text import columns, escape_controls
+from bertkit.text import columns, counted, escape_controls
 
 OVERALL = (
     *("chrf", "f1", "precision", "recall", "exact_match", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
@@ -79,7 +79,7 @@ def baselines_table(results: Mapping[str, Any], split: str) -> str:
     """The first four overall metrics on a split, with intervals, next to those of the baselines."""
     scores, baselines = results["splits"][split], results["baselines"].get(split, {})
     own = "models of folds" if split == OUT_OF_FOLD else "this model"
-    rows = [[f"{split} ({scores['rows']:,} rows)", own, "95 % interval", *baselines]]
+    rows = [[f"{split} ({counted(scores['rows'], 'row')})", own, "95 % interval", *baselines]]
     for name in overall_metrics(scores["metrics"], results["headline"])[:4]:
         cells = [number(scores["metrics"][name]), interval(scores["intervals"].get(name))]
         rows.append([name, *cells, *(number(each.get(name)) for each in baselines.values())])
@@ -96,7 +96,9 @@ def teacher_table(comparison: Mapping[str, Any]) -> str:
         "score": (comparison["headline"], "{:.4f}", 1),
     }
     sides = [comparison[side] for side in ("teacher", "student")]
-    rows = [[f"{comparison['split']} ({comparison['rows']:,} rows)", "teacher", "student", "student / teacher"]]
+    rows = [
+        [f"{comparison['split']} ({counted(comparison['rows'], 'row')})", "teacher", "student", "student / teacher"]
+    ]
     for key, (title, style, factor) in measures.items():
         ratio = comparison["student / teacher"][key]
         cells = ["–" if side[key] is None else style.format(side[key] * factor) for side in sides]
@@ -108,7 +110,7 @@ def teacher_table(comparison: Mapping[str, Any]) -> str:
 
 def scores_table(scores: Mapping[str, Any]) -> str:
     """All metrics of one evaluation with their intervals."""
-    rows = [[f"{scores['split']} ({scores['rows']:,} rows)", "score", "95 % interval"]]
+    rows = [[f"{scores['split']} ({counted(scores['rows'], 'row')})", "score", "95 % interval"]]
     for name, value in scores["metrics"].items():
         text = f"{value:.0f}" if value is not None and name.startswith(COUNTS) else number(value)
         rows.append([escape_controls(name), text, interval(scores["intervals"].get(name))])
@@ -117,7 +119,7 @@ def scores_table(scores: Mapping[str, Any]) -> str:
 
 def calibration_table(found: Mapping[str, Any]) -> str:
     """What `calibrate` fitted: scores by label and overall, on how many rows for what, temperature, null threshold."""
-    title = f"{found['rows']:,} rows, {found['goal']}"
+    title = f"{counted(found['rows'], 'row')}, {found['goal']}"
     measures = ("threshold", "precision", "recall", "f1")
     rows = [
         [escape_controls(each["label"]), *(_changed(each, name) for name in measures), f"{each['support']:,}"]

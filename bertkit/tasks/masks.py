@@ -15,6 +15,7 @@ from bertkit.errors import require_finite
 from bertkit.evaluation.intervals import Floats
 from bertkit.evaluation.pretraining import COUNTED
 from bertkit.tasks.base import Batch
+from bertkit.text import counted
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -117,10 +118,10 @@ def length_findings(features: Dataset, split: str, max_length: int) -> Iterator[
         yield Finding("fail", f"{split}: no document has two tokens", "Give longer texts.")
         return
     full = lengths.mean() / max_length
-    yield note(f"{split}: {len(lengths):,} examples, {lengths.sum():,} tokens, {full:.0%} full")
+    yield note(f"{split}: {counted(len(lengths), 'example')}, {counted(int(lengths.sum()), 'token')}, {full:.0%} full")
     if "rows" in features.column_names:  # of packed documents
         rows = np.fromiter(chain.from_iterable(column_values(features, "rows")), np.int64)
     if short := int(rows.max()) + 1 - len(np.unique(rows)):
-        yield warn(f"{split}: {short:,} documents of fewer than two tokens give no example")
+        yield warn(f"{split}: no example from {counted(short, 'document')} of fewer than two tokens")
     if cut := int((numbers(features, "lost") > 0).sum()):
-        yield warn(f"{split}: {cut:,} texts with masks of their own are truncated at {max_length} tokens")
+        yield warn(f"{split}: {counted(cut, 'text')} with given masks, truncated at {max_length} tokens")

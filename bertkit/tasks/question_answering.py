@@ -31,6 +31,7 @@ from bertkit.models.heads.spans import (
     window_spans,
 )
 from bertkit.tasks.base import Batch, Predict, Task, TaskOptions, predicted
+from bertkit.text import counted
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -101,7 +102,8 @@ class QuestionAnswering(Task[QuestionAnsweringOptions]):
         if not any(answered):
             raise DataError(Problem("data", "no question of train has an answer: there is nothing to learn"))
         if options.unanswerable is False and not all(answered):
-            what = f"task.unanswerable is false, but {answered.count(False):,} questions of train have no answer"
+            without = counted(answered.count(False), "question")
+            what = f"task.unanswerable is false, but train has {without} without an answer"
             raise DataError(Problem("task.unanswerable", what, "Leave it out, or remove these rows."))
         return {"unanswerable": not all(answered) if options.unanswerable is None else options.unanswerable}
 

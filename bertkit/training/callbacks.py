@@ -21,6 +21,7 @@ from transformers import TrainerCallback
 from bertkit import processes
 from bertkit.encoding.padding import mask_of
 from bertkit.files import write_json
+from bertkit.text import counted
 from bertkit.training.arguments import ENDLESS
 from bertkit.training.clock import Clock
 
@@ -188,7 +189,8 @@ class Profile(TrainerCallback):
 
 def profile_lines(facts: dict[str, Any]) -> str:
     """The facts of a profile as a table."""
-    lines = [f"{facts['steps']:,} steps in {facts['seconds']:.1f} s; {facts['padding']:.1%} of the slots are padding"]
+    steps = counted(facts["steps"], "step")
+    lines = [f"{steps} in {facts['seconds']:.1f} s; {facts['padding']:.1%} of the slots are padding"]
     for part, each in facts["parts"].items():
         lines.append(f"{part:10}  {each['ms_per_step']:9.2f} ms a step  {each['share']:6.1%}")
     return "\n".join(lines)
