@@ -274,9 +274,9 @@ def test_no_redirect(classifier: TestClient) -> None:
 BAD: list[tuple[str, int, str]] = [
     ("", 422, "the body"),
     ("{", 400, "not JSON"),
-    ("null", 422, "rows"),
-    ("[]", 422, "rows"),
-    ('"rows"', 422, "rows"),
+    ("null", 422, "the body: Input should be a valid dictionary"),
+    ("[]", 422, "the body: Input should be a valid dictionary"),
+    ('"rows"', 422, "the body: Input should be a valid dictionary"),
     ('{"rows": []}', 400, "`rows` is empty"),
     ('{"inputs": []}', 400, "`inputs` is empty"),
     ('{"rows": null}', 422, "expected a list, found None"),
@@ -290,7 +290,7 @@ BAD: list[tuple[str, int, str]] = [
     ('{"rows": [{"text": null}]}', 422, "row 1: `text` is missing"),
     ('{"rows": [{"text": ["a"]}]}', 422, "row 1: `text` holds ['a'], where text is expected"),
     ('{"rows": ["a"], "top": 3}', 422, "top: Extra inputs"),
-    ('{"row": ["a"]}', 422, "rows: Field required"),
+    ('{"row": ["a"]}', 422, "`rows` is missing"),
     ('{"inputs": 5}', 422, "inputs"),
     ('{"inputs": "a", "raw_scores": true}', 422, "raw_scores"),
     ('{"rows": [{"\\ud800": "a"}]}', 422, "no text in this row"),
@@ -321,6 +321,30 @@ def test_rows_are_counted_before_they_are_read(classifier: TestClient, monkeypat
     """Reading half a million of them would keep the event loop from everyone else for seconds."""
     monkeypatch.setattr("bertkit.serve.rows.read_inputs", lambda *_: pytest.fail("they were read"))
     assert said(classifier, "/predict", status=413, rows=[5] * 257)["error"] == "`rows` has 257 items; 256 are allowed"
+
+
+@pytest.mark.parametrize(
+    ("client", "path", "body", "error"),
+    [
+        ("single-label", "/predict", {}, "`rows` is missing"),
+        ("single-label", "/predict", {"row": ["a"]}, "`rows` is missing\nrow: Extra inputs are not permitted"),
+        ("single-label", "/predict", {"rows": ["a"], "top": 3}, "top: Extra inputs are not permitted"),
+        ("single-label", "/predict", {"inputs": "a", "b": 3}, "b: Extra inputs are not permitted"),
+        ("ranking-binary", "/predict", {}, "`rows` is missing"),
+        (
+            "ranking-binary",
+            "/rerank",
+            {"texts": ["a", 5]},
+            "`query` is missing\ntexts[1]: Input should be a valid string",
+        ),
+        ("retrieval", "/", {"inputs": {"sentences": ["a"]}}, "`inputs.source_sentence` is missing"),
+        ("retrieval", "/", {}, "`inputs` is missing"),
+    ],
+    indirect=["client"],
+)
+def test_keys_are_named_as_the_client_writes_them(client: TestClient, path: str, body: Any, error: str) -> None:
+    response = client.post(path, json=body)
+    assert (response.status_code, response.json()["error"]) == (422, error)
 
 
 @pytest.mark.parametrize(

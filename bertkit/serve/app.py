@@ -28,6 +28,7 @@ from bertkit.serve.search import SearchRequest, SearchResponse
 from bertkit.serve.service import Service
 from bertkit.serve.shapes import SHAPES
 from bertkit.tasks.vectors import VectorTask
+from bertkit.text import dotted
 
 Handler = Callable[[Any], Awaitable[Callable[[], Any]]]  # body -> a function that builds the response
 
@@ -201,5 +202,16 @@ def _validation(error: RequestValidationError) -> Refused:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return Refused(400, f"not JSON: {first['ctx']['error']} (character {first['loc'][-1]})", "Validation")
-    lines = dict.fromkeys(f"{'.'.join(map(str, e['loc'][1:])) or 'the body'}: {e['msg']}" for e in error.errors()[:10])
+    lines = dict.fromkeys(_line(each, error.body) for each in error.errors()[:10])
     return Refused(422, "\n".join(lines), "Validation")
+
+
+def _line(error: Mapping[str, Any], body: Any) -> str:
+    """What is wrong under which key of the body; pydantic's location also names the kinds of bodies and of values."""
+    path, location = list[str | int](), error["loc"][1:]
+    for key in location:
+        if (isinstance(body, Mapping) and key in body) or (isinstance(body, list) and key in range(len(body))):
+            path, body = [*path, key], body[key]
+    if error["type"] == "missing" and location:
+        return f"`{dotted((*path, location[-1]))}` is missing"
+    return f"{dotted(tuple(path)) or 'the body'}: {error['msg']}"

@@ -65,8 +65,8 @@ class Service:
         response = schema("PredictResponse", "Answers.", answers=answers)
         if self.task.name != "text-classification":
             return request, response
-        rows: Any = Annotated[request, Tag("rows")]
-        body = Annotated[rows | Annotated[tei.ClassifyRequest, Tag("inputs")], Discriminator(_kind)]
+        rows: Any = Annotated[request, Tag("of rows")]
+        body = Annotated[rows | Annotated[tei.ClassifyRequest, Tag("of inputs")], Discriminator(_kind)]
         return body, response | CLASSIFY.response
 
     async def predict(self, body: Any) -> Build:
@@ -168,4 +168,4 @@ class Service:
 
 def _kind(body: object) -> str:
     """The kind of a body of /predict, by its key."""
-    return "inputs" if isinstance(body, Mapping) and "inputs" in body else "rows"
+    return "of inputs" if isinstance(body, Mapping) and "inputs" in body else "of rows"

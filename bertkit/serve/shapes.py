@@ -30,7 +30,7 @@ class Shape(NamedTuple):
 def _kind(body: object) -> str:
     """The kind of a body of `/` for vectors, by its inputs."""
     inputs = body.get("inputs") if isinstance(body, Mapping) else None
-    return "sentences" if isinstance(inputs, Mapping) else "texts"
+    return "of sentences" if isinstance(inputs, Mapping) else "of texts"
 
 
 _labels = list_of(tei.Prediction)
@@ -67,7 +67,8 @@ _BY_REQUEST = {shape.request: shape for shape in (EMBED, COMPARE)}
 EMBED_OR_COMPARE = Shape(
     "Vectors of texts, or cosines of a text and others",
     Annotated[
-        Annotated[EMBED.request, Tag("texts")] | Annotated[COMPARE.request, Tag("sentences")], Discriminator(_kind)
+        Annotated[EMBED.request, Tag("of texts")] | Annotated[COMPARE.request, Tag("of sentences")],
+        Discriminator(_kind),
     ],
     EMBED.response | COMPARE.response,
     lambda task, body: _BY_REQUEST[type(body)].rows(task, body),
