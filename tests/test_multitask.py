@@ -29,7 +29,7 @@ from steps import FirstStep, arguments
 from bertkit import evaluate, load, load_tasks
 from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
-from bertkit.files import read_json, sha256
+from bertkit.files import read_json, sha256, write_text
 from bertkit.recipe.multitask import MultiTaskRecipe, load_any, to_yaml
 from bertkit.recipe.multitask import multitask as read
 from bertkit.recipe.recipe import Recipe, load_recipe
@@ -331,6 +331,20 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     other = {**given, "training": {**given["training"], "optim": "adafactor"}}
     with pytest.raises(ModelError, match="of another optimizer"):
         train(other, tmp_path / "run", resume=True, changed=True)
+    one = given["tasks"]["sentiment"]
+    for tasks in (
+        {**given["tasks"], "opinion": one},
+        {name: given["tasks"][name] for name in OF if name != "entities"},
+        {{"sentiment": "opinion"}.get(name, name): each for name, each in given["tasks"].items()},
+        dict(reversed(given["tasks"].items())),
+    ):
+        what = f"the run was started with the tasks {', '.join(OF)}; the tasks are {', '.join(tasks)} now"
+        with pytest.raises(
+            RecipeError, match=rf"run/recipe\.yaml: {what}\n.*Name the same .*, or start a new run in another --output"
+        ):
+            train({**given, "tasks": tasks}, tmp_path / "run", resume=True, changed=True)
+    with pytest.raises(ModelError, match=r"lacks the weight bert\.\S+, which the model has now\n.*start a new run"):
+        train({**{name: given[name] for name in given if name != "tasks"}, **one}, tmp_path / "run", True, changed=True)
     assert {path: sha256(path) for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
     resumed = train(load_any(tmp_path / "run" / "recipe.yaml"), tmp_path / "run", resume=True)
     for name, one in resumed.tasks.items():
@@ -341,6 +355,15 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     assert [sha256(file) for file in last[0]] == [sha256(file) for file in last[1]]
     with pytest.raises(RecipeError, match="another recipe"):
         train({**given, "mixing": "uniform"}, tmp_path / "run", resume=True)
+
+
+def test_a_run_of_one_task_is_not_resumed_with_several(tiny_encoder: Path, tmp_path: Path) -> None:
+    given = recipe(tiny_encoder, "sentiment", "similarity")
+    alone = load_recipe({"model": given["model"], **given["tasks"]["sentiment"]})
+    write_text(tmp_path / "run" / "recipe.yaml", to_yaml(alone))
+    with pytest.raises(RecipeError, match=r"started with one task by itself; the tasks are sentiment, similarity now"):
+        train(given, tmp_path / "run", resume=True, changed=True)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["recipe.yaml"]
 
 
 def test_two_processes_train_what_one_does(tiny_encoder: Path, tmp_path: Path) -> None:

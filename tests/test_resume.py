@@ -20,6 +20,7 @@ import pytest
 import small
 import torch
 from cases import EVEN, TEXTS
+from conftest import build_encoder
 from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
@@ -266,13 +267,7 @@ def test_in_the_second_of_two_seeds(tiny_encoder_with_dropout: Path, tmp_path: P
 
 def test_an_encoder_whose_published_weights_have_other_names(tiny_encoder_with_dropout: Path, tmp_path: Path) -> None:
     """transformers writes a model folder with those names; a checkpoint is loaded with the model's own."""
-    encoder, tokenizer = tmp_path / "nomic", AutoTokenizer.from_pretrained(tiny_encoder_with_dropout)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    torch.manual_seed(0)
-    AutoModel.from_config(AutoConfig.for_model("nomic_bert", vocab_size=len(tokenizer), **sizes)).save_pretrained(
-        encoder
-    )
-    tokenizer.save_pretrained(encoder)
+    encoder = of_family("nomic_bert", tiny_encoder_with_dropout, tmp_path / "nomic")
     given = small.recipe(tmp_path, encoder, *RHYTHM)
     whole = train(given, tmp_path / "whole")
     run = killed(given, tmp_path / "run")
@@ -596,7 +591,7 @@ def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe: Recipe, uninterru
 
 
 @pytest.mark.parametrize(
-    ("change", "shape"),
+    ("change", "what"),
     [
         ("labels", r"classifier\.bias had the shape \[2\] when it was written, and has \[3\] now"),
         ("width", r"\S+ had the shape \[16\] when it was written, and has \[32\] now"),
@@ -605,12 +600,18 @@ def test_a_refused_checkpoint_leaves_the_run_as_it_was(recipe: Recipe, uninterru
             r"\S+\.word_embeddings\.weight had the shape \[53, 16\] when it was written, and has \[42, 16\] now",
         ),
         ("adapter", r"\S+lora_A\.weight had the shape \[2, 16\] when it was written, and has \[3, 16\] now"),
+        ("more layers", r"lacks the weight bert\.encoder\.layer\.2\.\S+, which the model has now"),
+        (
+            "fewer layers",
+            r"has the weight bert\.encoder\.layer\.1\.\S+, which the model lacks now",
+        ),
+        ("fewer adapters", r"has the weight \S+\.layer\.1\.\S+lora_A\.weight, which the model lacks now"),
     ],
 )
-def test_a_model_of_other_shapes_is_refused(change: str, shape: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_model_of_other_weights_is_refused(change: str, what: str, tiny_encoder: Path, tmp_path: Path) -> None:
     """Also where only the used rows of the word embedding are trained; and the run stays as it was."""
     larger = resized(tiny_encoder, tmp_path / "larger", vocab_size=53) if change == "vocabulary" else tiny_encoder
-    more = "peft={r: 2}" if change == "adapter" else "training.used_embeddings=true"
+    more = "peft={r: 2}" if "adapter" in change else "training.used_embeddings=true"
     given = small.recipe(tmp_path, larger, *RHYTHM, more)
     run = killed(given, tmp_path / "run")
     if change == "labels":
@@ -620,12 +621,36 @@ def test_a_model_of_other_shapes_is_refused(change: str, shape: str, tiny_encode
     elif change == "width":
         wider = resized(tiny_encoder, tmp_path / "wider", hidden_size=32)
         other = given.with_(f"model.name={wider}")
+    elif change == "adapter":
+        other = given.with_("peft.r=3")
+    elif change == "vocabulary":
+        other = given.with_(f"model.name={tiny_encoder}")
     else:
-        other = given.with_("peft.r=3" if change == "adapter" else f"model.name={tiny_encoder}")
+        layers = 3 if change == "more layers" else 1
+        other = given.with_(f"model.name={build_encoder(tmp_path / 'layers', layers=layers)}")
     before = files(run)
-    with pytest.raises(ModelError, match=rf"checkpoint-6: {shape}\n.*or start a new run"):
+    with pytest.raises(ModelError, match=rf"checkpoint-6: {what}\n.*or start a new run"):
         train(other, run.folder, resume=True, changed=True)
     assert files(run) == before
+
+
+@pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`")
+def test_lora_of_an_embedding_which_peft_then_writes_too(tiny_encoder: Path, tmp_path: Path) -> None:
+    encoder = of_family("eurobert", tiny_encoder, tmp_path / "eurobert", num_key_value_heads=2, pad_token_id=0)
+    given = small.recipe(tmp_path, encoder, *RHYTHM, "peft={r: 2, target_modules: [embed_tokens, q_proj]}")
+    run = killed(given, tmp_path / "run")
+    assert any(name.endswith("base_layer.weight") for name in load_file(newest(run) / "adapter_model.safetensors"))
+    assert train(given, run.folder, resume=True).finished
+
+
+def of_family(kind: str, encoder: Path, folder: Path, **more: int) -> Path:
+    """An encoder of another family with the same tokens."""
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, **more}
+    torch.manual_seed(0)
+    AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=len(tokenizer), **sizes)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def resized(encoder: Path, folder: Path, **sizes: int) -> Path:

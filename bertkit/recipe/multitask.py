@@ -104,6 +104,11 @@ def load_any(
     return load_recipe(source, overrides, check_files=check_files, own_metrics=own_metrics)
 
 
+def tasks_of_recipe(file: Path) -> list[str]:
+    """The names of the tasks that a recipe file has, in their order; of a recipe of one task, none."""
+    return [*_mapping(_read(file)[0].get("tasks"))]
+
+
 def _read(source: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Report]:
     """`read_recipe`, also of a run whose rows were given from Python, which are in RUN/NAME/data."""
     data, report = read_recipe(source, overrides)

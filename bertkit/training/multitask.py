@@ -24,7 +24,7 @@ from bertkit.errors import DataError, Problem, RecipeError, UserError
 from bertkit.files import read_json, write_json, write_text
 from bertkit.inference.runner import Runner
 from bertkit.models.quiet import no_bars, quiet_logger
-from bertkit.recipe.multitask import MEAN, MultiTaskRecipe, to_yaml
+from bertkit.recipe.multitask import MEAN, MultiTaskRecipe, tasks_of_recipe, to_yaml
 from bertkit.report.facts import lines_of
 from bertkit.report.verdict import reported_split
 from bertkit.report.view import Run
@@ -250,6 +250,8 @@ def train_tasks(
     if resume and run.finished:
         logger.info("%s is finished; there is nothing to resume", run.folder)
         return run
+    if first:
+        _require_same_tasks(recipe, run.folder / "recipe.yaml")
     with nullcontext() if first else quiet_logger("bertkit"):
         jobs, findings = checked_jobs(recipe)
     with only_writer(run) if first else nullcontext(), no_bars():
@@ -266,6 +268,17 @@ def train_tasks(
             finish_all(jobs, run, outcomes, started)
             free_checkpoints(run, recipe.checkpoints)
     return run
+
+
+def _require_same_tasks(recipe: MultiTaskRecipe, stored: Path) -> None:
+    """Raises RecipeError where the run was started with other tasks. stored: the run's recipe, if it has one yet."""
+    now = [*recipe.tasks]
+    before = tasks_of_recipe(stored) if stored.is_file() else now
+    if before != now:
+        started = f"the tasks {', '.join(before)}" if before else "one task by itself"
+        what = f"the run was started with {started}; the tasks are {', '.join(now)} now"
+        fix = "Name the same tasks in the same order, or start a new run in another --output-dir."
+        raise RecipeError(Problem(str(stored), what, fix))
 
 
 def _write_metadata(jobs: Jobs, run: Run, findings: Mapping[str, Sequence[Any]]) -> None:

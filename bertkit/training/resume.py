@@ -59,9 +59,10 @@ def _require_processes(folder: Path, count: int) -> None:
 
 
 def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
-    """Raises ModelError where the weights are not those of the trainer's model.
+    """Raises ModelError where the weights have other names or shapes than those of the trainer's model.
 
-    With LoRA, the checkpoint has the adapter alone; under FSDP, all weights.
+    With LoRA, the checkpoint has the adapter alone; under FSDP, all weights. A tensor that several parts of the model
+    share is stored under one of its names.
     """
     model: Any = trainer.model
     lora = isinstance(model, PeftModel) and not trainer.is_fsdp_enabled
@@ -69,10 +70,21 @@ def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
     if not weights.is_file():
         what = f"has no {weights.name}: training.fsdp or peft is not what it was written with"
         raise ModelError(Problem(str(folder), what, AS_STARTED))
-    own = get_peft_model_state_dict(model, save_embedding_layers=False) if lora else model.state_dict()
+    whole = model.state_dict()
+    own = get_peft_model_state_dict(model, save_embedding_layers=False) if lora else whole
+    beside = whole.keys() - own.keys()  # an adapter, to which peft may add a whole embedding
     with safe_open(weights, "pt") as file:
-        for name in sorted(own.keys() & set(file.keys())):
-            before, now = file.get_slice(name).get_shape(), [*own[name].shape]
-            if before != now:
-                what = f"{name} had the shape {before} when it was written, and has {now} now"
-                raise ModelError(Problem(str(folder), what, AS_STARTED))
+        saved = {name: file.get_slice(name).get_shape() for name in {*file.keys()} - beside}
+    stored = {own[name].data_ptr() for name in own.keys() & saved.keys()}
+    shapes = {name: [*own[name].shape] for name in own if name in saved or own[name].data_ptr() not in stored}
+    for name in sorted(saved.keys() | shapes.keys()):
+        before, now = saved.get(name), shapes.get(name)
+        if before == now:
+            continue
+        if before is None:
+            what = f"lacks the weight {name}, which the model has now"
+        elif now is None:
+            what = f"has the weight {name}, which the model lacks now"
+        else:
+            what = f"{name} had the shape {before} when it was written, and has {now} now"
+        raise ModelError(Problem(str(folder), what, AS_STARTED))
