@@ -29,7 +29,7 @@ ROWS = divided.ROWS  # 11, in chunks of 3
 def models(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for case in CASES:
-        if case.id in ("single-label", "similarity-in-batch", "retrieval"):
+        if case.id in ("single-label", "similarity-in-batch", "retrieval", "ner-document"):
             set_seed(5)
             task = case.task(tiny_encoder)
             save(task.model(encoder(tiny_encoder)), task, folder / case.id, SETTINGS)
@@ -62,11 +62,12 @@ def test_parts_are_contiguous_whole_chunks_and_even(chunk: int, count: int) -> N
         assert max(chunks) - min(chunks) <= 1
 
 
-@pytest.mark.parametrize("case", ["single-label", "retrieval"])
+@pytest.mark.parametrize("case", ["single-label", "retrieval", "ner-document"])
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_answers_of_parts_are_those_of_the_whole(case: str, count: int, models: Path, tmp_path: Path) -> None:
-    """Also for a task that ranks the documents of a chunk."""
+    """Also for a task that ranks the documents of a chunk, and one that reads sentences with their neighbours."""
     texts = [{"query": row["text"], "document": row["text"]} for row in ROWS] if case == "retrieval" else ROWS
+    texts = [{**row, "document": "one"} for row in ROWS] if case == "ner-document" else texts
     file, made = divided.write(tmp_path / "in.jsonl", texts), tmp_path / "made.jsonl"
     command = ["predict", str(models / case), "--input", str(file), "--output", str(made)]
     assert main(command) == 0
