@@ -15,7 +15,7 @@ from bertkit.data.splits import names_of
 from bertkit.data.table import Data, Origin, column_values, locations, numbers
 from bertkit.data.values import text_keys
 from bertkit.errors import Problem
-from bertkit.text import counted, escape_controls, part_of, share
+from bertkit.text import counted, escape_controls, listed, part_of, share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,18 +100,15 @@ def _label_findings(counts: Mapping[str, int], alike: bool) -> list[Finding]:
     """alike: whether all rows have the same labels."""
     findings = []
     if alike:
-        names, vector = ", ".join(map(repr, sorted(counts)[:MANY_LABELS])), len(counts) > 1
-        have = f"every row has the label{'s' * vector} {names}" if counts else "no row has a label"
-        fix = (
-            "Name the labels that a row has, instead of 0 and 1 for each." if vector else "Is the right column mapped?"
-        )
+        several, names = len(counts) > 1, listed([repr(name) for name in sorted(counts)], MANY_LABELS)
+        have = f"every row has the {'labels' if several else 'label'} {names}" if counts else "no row has a label"
+        by_name = "Name the labels that a row has, instead of 0 and 1 for each."
+        fix = by_name if several else "Is the right column mapped?"
         findings.append(Finding("fail", f"train: {have}; there is nothing to learn", fix))
     few = sorted((n, name) for name, n in counts.items() if n < FEW_ROWS)
     if few:
-        some = ", ".join(f"{escape_controls(name)} {n}" for n, name in few[:MANY_LABELS]) + (
-            ", …" if len(few) > MANY_LABELS else ""
-        )
-        what, fix = f"train: labels with fewer than {FEW_ROWS} rows: {some}", "Label more rows, or merge labels."
+        rare = listed([f"{escape_controls(name)} {n}" for n, name in few], MANY_LABELS)
+        what, fix = f"train: labels with fewer than {FEW_ROWS} rows: {rare}", "Label more rows, or merge labels."
         findings.append(warn(what, fix))
     spelled: dict[str, str] = {}
     for name in sorted(counts):

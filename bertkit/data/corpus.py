@@ -22,7 +22,7 @@ from bertkit.data.schema import Finding, cell, given_name, in_train_too, note, w
 from bertkit.data.sources import Part
 from bertkit.data.splits import SPLITS
 from bertkit.data.table import Loaded, Origin, Problems, WrongType, locations
-from bertkit.data.values import folded
+from bertkit.data.values import folded, is_blank
 from bertkit.errors import DataError, Problem
 from bertkit.files import read_json, write_json
 from bertkit.sections import DataSpec
@@ -118,7 +118,7 @@ def _texts(parts: Sequence[Part], empty: Origin) -> Iterator[tuple[int, int, str
         name = given_name("text", part.mapping)
         for number, row in part.rows:
             text = cell(row, part.mapping["text"])
-            if text is None or (isinstance(text, str) and not text.strip()):
+            if is_blank(text):
                 empty.add(index, number)
             elif not isinstance(text, str):
                 problems.add_error(f"{part.prefix}{number}", WrongType(text, "text"), f"`{name}` ")

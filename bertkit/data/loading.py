@@ -16,7 +16,7 @@ from bertkit.data.sources import Part, open_source
 from bertkit.data.splits import SPLITS, hold_out, known_only, labels_of, limit_rows, names_of, normal, normalize_labels
 from bertkit.data.squad import with_starts
 from bertkit.data.table import Data, Loaded, Origin, Table, features_of, fingerprint, in_blocks, locations, on_disk
-from bertkit.data.values import convert, split_labels
+from bertkit.data.values import convert, is_blank, split_labels
 from bertkit.errors import DataError, Problem
 from bertkit.sections import DataSpec
 from bertkit.text import counted, listed
@@ -260,7 +260,7 @@ def _drop_unlabelled(table: Table, split: str, targets: Mapping[str, str], polic
     """
     findings = []
     for name, theirs in targets.items():
-        missing = {index for index, value in enumerate(table.values[name]) if _no_target(value)}
+        missing = {index for index, value in enumerate(table.values[name]) if is_blank(value)}
         # GLUE's mark of a hidden score
         if split == "test" and all(value == -1.0 for value in table.values[name]):
             missing = set(range(len(table)))
@@ -279,10 +279,6 @@ def _drop_unlabelled(table: Table, split: str, targets: Mapping[str, str], polic
             findings.append(warn(f"{what}; left out: {where}"))
             table = table.select([index for index in range(len(table)) if index not in missing])
     return table, findings
-
-
-def _no_target(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _class_names(parts: Parts, target: str | None, how: str | None) -> list[str]:

@@ -46,7 +46,7 @@ class Part:
     class_names: dict[str, list[str]]
     findings: Sequence[Finding] = ()  # of this part or the whole source; complete once all rows are read
     mapping: Mapping[str, Source] = field(default_factory=dict)  # canonical column -> column, once columns are chosen
-    fingerprint: str = ""  # of the content, where it is no file that the user names
+    fingerprint: str = ""  # of a Hub data set, or of rows from Python; "" for a file of the user
     export: Export | None = None  # what the file is, where a tool wrote it
 
 

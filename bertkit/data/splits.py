@@ -244,8 +244,9 @@ def known_only(
         limited = f"raise `data.limit`, which left no row of train with {listed(sorted(lost))}"
         fix = limited if lost else "correct these labels, or add rows with them to train"
         read = {normal(name, "casefold") for name in known}
-        alike = ("train" in tables or read == {*known}) and any(normal(name, "casefold") in read for name in missing)
-        if alike:
+        # `normalize_labels` changes the labels of train, but not those that a model has
+        helps = "train" in tables or read == {*known}
+        if helps and any(normal(name, "casefold") in read for name in missing):
             fix = f"{fix}; to read labels that differ only in case or space as one, "
             fix += setting("normalize_labels", "casefold")
         fix = f"{fix}; to leave these rows out, {setting('unseen_labels', 'ignore')}"

@@ -112,6 +112,11 @@ def refuse_pairs(texts: Iterable[str]) -> None:
             raise ValueError(f"{what}; {fix}")
 
 
+def is_blank(value: object) -> bool:
+    """Whether a cell is missing, or holds nothing but whitespace."""
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
 def folded(text: str) -> str:
     """What texts that differ only in case, whitespace, Unicode's compatibility forms or invisible characters share."""
     if not text.isascii():
@@ -147,7 +152,7 @@ def _text(value: Any) -> str:
 def _label(value: Any) -> str | None:
     if isinstance(value, list) or (isinstance(value, str) and "|" in value):
         raise WrongColumn(f"holds several labels, {short_repr(value)}; map the column as `labels`")
-    if value is None or (isinstance(value, str) and not value.strip()):
+    if is_blank(value):
         return None
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -188,7 +193,7 @@ def _labels(value: Any) -> list[str] | None:
 
 
 def _number(value: Any, decimal: str = ".") -> float | None:
-    if value is None or (isinstance(value, str) and not value.strip()):
+    if is_blank(value):
         return None
     try:
         if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
@@ -222,7 +227,7 @@ def _tags(value: Any) -> list[str] | None:
 
 
 def _starts(value: Any) -> list[int] | None:
-    if value is None or (isinstance(value, str) and not value.strip()):
+    if is_blank(value):
         return None
     given = value if isinstance(value, list) else [value]
     with suppress(ValueError):
