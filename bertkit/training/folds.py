@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from bertkit.data.table import numbers
 from bertkit.evaluation.hf_metrics import all_scores
 from bertkit.evaluation.intervals import Scores
 from bertkit.evaluation.labels import GradedLabels
+from bertkit.evaluation.paired import differences
 from bertkit.files import read_json, write_json, write_text, written_aside
 from bertkit.inference.decisions import with_word_scores
 from bertkit.inference.evaluate import scored
@@ -46,6 +47,7 @@ logger = logging.getLogger(__name__)
 # `task.method: auto` compares full fine-tuning of more labels than these only from so many rows per label on: of 77
 # with 8 each it takes as long as the other methods together, and is the worst (docs/few-shot.md).
 MANY_LABELS, ENOUGH_EACH = 20, 16
+PREFERRED = ("contrastive", "head", "full")  # of few rows, each was better than the next (docs/few-shot.md)
 COUNT = 5  # folds of `cross_validate`, where the recipe names no number
 
 
@@ -73,10 +75,7 @@ def cross_validate(recipe: Recipe, folder: str | Path, *, callbacks: Sequence[Tr
 
 
 def validated(job: Job, run: Run, record: Record) -> tuple[Job, OutOfFold | None]:
-    """The job, of `task.method: auto` with the best method, and what `cross_validated` returns for it.
-
-    The best method has the highest headline metric over the rows of all folds, then the lowest log loss.
-    """
+    """The job, of `task.method: auto` with the method that is chosen, and what `cross_validated` returns for it."""
     if dict(job.task.options).get("method") != "auto":
         return job, cross_validated(job, run, record)
     compared, table = dict[str, OutOfFold](), list[dict[str, Any]]()
@@ -90,13 +89,13 @@ def validated(job: Job, run: Run, record: Record) -> tuple[Job, OutOfFold | None
         assert found  # in the only process
         compared[method] = found
         table.append({"method": method, **_compared(found, headline)})
-    best = max(compared, key=lambda method: _rank(compared[method], headline))
+    best = _chosen(compared, headline)
     for line in table:
         where = "the first fold, and dropped" if "first_fold" in line else "all folds"
         logger.info(
             "method %s: %s %s on %s", line["method"], headline, line.get("first_fold", line.get("score")), where
         )
-    logger.info("method: %s is the best, and is trained on all rows", best)
+    logger.info("method: %s is chosen, and is trained on all rows", best)
     curve = _head_curve(with_method(job, "head"), run, headline)
     logger.info("%s", more_rows(curve, headline, best))
     answers = Run(run.checkpoints / f"method-{best}").predictions(OUT_OF_FOLD)
@@ -134,7 +133,7 @@ def _falls_behind(job: Job, run: Run, others: Iterable[OutOfFold], headline: str
 
     The fold is not trained again if the method goes on.
     """
-    best = max(others, key=lambda found: _rank(found, headline))
+    best = max(others, key=lambda found: _score(found, headline))
     first, interval = _train_fold(job, 1, run, record), best.scores["intervals"].get(headline)
     score = first["metrics"].get(headline)
     if interval is None or score is None or score >= interval[0]:
@@ -142,10 +141,29 @@ def _falls_behind(job: Job, run: Run, others: Iterable[OutOfFold], headline: str
     return {"first_fold": score, "seconds": first["seconds"]}
 
 
-def _rank(found: OutOfFold, headline: str) -> tuple[float, float]:
-    values = [found.scores["metrics"].get(name) for name in (headline, "neg_log_loss")]
-    score, loss = (-math.inf if value is None else value for value in values)
-    return score, loss
+def _chosen(compared: Mapping[str, OutOfFold], headline: str) -> str:
+    """The first of PREFERRED, unless a later one is better by more than a standard error of their difference.
+
+    Over a few rows, a score that is higher by less is chance (the rule of Breiman et al. 1984, section 3.4.3).
+    """
+    best, *others = (method for method in PREFERRED if method in compared)
+    for method in others:
+        if _is_better(compared[method], compared[best], headline):
+            best = method
+    return best
+
+
+def _is_better(one: OutOfFold, other: OutOfFold, headline: str) -> bool:
+    found = differences(other.graded.scored, one.graded.scored).get(headline)
+    if found is None or found.interval is None:  # such as a metric of the user's own
+        return _score(one, headline) > _score(other, headline)
+    low, high = found.interval
+    return found.value > (high - low) / (2 * 1.96)  # of 95 %
+
+
+def _score(found: OutOfFold, headline: str) -> float:
+    score = found.scores["metrics"].get(headline)
+    return -math.inf if score is None else score
 
 
 def _compared(found: OutOfFold, headline: str) -> dict[str, Any]:
