@@ -18,6 +18,7 @@ from huggingface_hub import ModelCard
 from hypothesis import given
 from hypothesis import strategies as st
 from test_resume import Killed, timeless
+from transformers import TrainerCallback
 
 from bertkit.data.folds import fold_rows
 from bertkit.data.schema import Column
@@ -265,9 +266,19 @@ def test_a_fold_is_never_continued_with_other_rows(recipe: Recipe, tmp_path: Pat
     assert train(quick, folder, resume=True, changed=True).finished
 
 
+class Counted(TrainerCallback):
+    """Counts trainings."""
+
+    trainings = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.trainings += 1
+
+
 def test_cross_validation_alone_writes_the_same_answers_and_continues(recipe: Recipe, run: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "folds"
-    file = cross_validate(recipe, folder)
+    folder, counted = tmp_path / "folds", Counted()
+    file = cross_validate(recipe, folder, callbacks=[counted])
+    assert counted.trainings == 3
     assert file == folder / "predictions" / "train-oof.jsonl"
     assert sha256(file) == sha256(run.predictions("train-oof"))
     found, results = read_json(folder / "folds.json"), run.results
