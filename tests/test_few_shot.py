@@ -425,10 +425,11 @@ def stubbed(
         ({"head": (0.8, 0.5), "contrastive": (0.8, 0.6), "full": (0.8, 0.4)}, 0.71, "contrastive"),
         ({"head": (0.83, 0.5), "contrastive": (0.8, 0.6), "full": (0.82, 0.4)}, 0.81, "contrastive"),
         ({"head": (0.7, 0.5), "contrastive": (0.6, 0.4), "full": (0.9, 0.6)}, 0.6, "full"),
-        ({"head": (0.8, 0.5), "contrastive": (0.7, 0.4), "full": (0.9, 0.6)}, 0.65, "head"),
+        ({"head": (0.9, 0.5), "contrastive": (0.6, 0.4), "full": (0.9, 0.6)}, 0.75, "head"),
+        ({"head": (0.8, 0.5), "contrastive": (0.7, 0.4), "full": (0.8, 0.6)}, 0.65, "contrastive"),
     ],
 )
-def test_auto_prefers_contrastive_to_what_is_hardly_better_and_drops_what_falls_behind_on_the_first(
+def test_auto_keeps_contrastive_unless_another_is_clearly_better_and_drops_what_falls_behind_on_the_first(
     scores: dict[str, tuple[float, float]],
     first: float,
     best: str,

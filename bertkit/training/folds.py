@@ -142,10 +142,7 @@ def _falls_behind(job: Job, run: Run, others: Iterable[OutOfFold], headline: str
 
 
 def _chosen(compared: Mapping[str, OutOfFold], headline: str) -> str:
-    """The first of PREFERRED, unless a later one is better by more than a standard error of their difference.
-
-    Over a few rows, a score that is higher by less is chance (the rule of Breiman et al. 1984, section 3.4.3).
-    """
+    """The first of PREFERRED, unless a later one is clearly better: over a few rows, most differences are chance."""
     best, *others = (method for method in PREFERRED if method in compared)
     for method in others:
         if _is_better(compared[method], compared[best], headline):
@@ -157,8 +154,7 @@ def _is_better(one: OutOfFold, other: OutOfFold, headline: str) -> bool:
     found = differences(other.graded.scored, one.graded.scored).get(headline)
     if found is None or found.interval is None:  # such as a metric of the user's own
         return _score(one, headline) > _score(other, headline)
-    low, high = found.interval
-    return found.value > (high - low) / (2 * 1.96)  # of 95 %
+    return found.interval[0] > 0
 
 
 def _score(found: OutOfFold, headline: str) -> float:
