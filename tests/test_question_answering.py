@@ -937,7 +937,7 @@ def test_contradictions_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     file = write_recipe(tmp_path, tiny_encoder, True)
     with pytest.raises(bertkit.UserError, match=r"label_smoothing_factor: has no meaning for question-answering"):
         load_recipe(file, ["training.label_smoothing_factor=0.1"])
-    with pytest.raises(bertkit.UserError, match=r"task\.unanswerable is false, but 24 questions"):
+    with pytest.raises(bertkit.UserError, match=r"task\.unanswerable is false, but train has 24 questions"):
         train(load_recipe(file, ["task.unanswerable=false"]), tmp_path / "run")
     plain = load_recipe(write_recipe(tmp_path, tiny_encoder, False), ["training.metric_for_best_model=no_answer_auc"])
     with pytest.raises(bertkit.UserError, match=r"has no metric 'no_answer_auc'"):

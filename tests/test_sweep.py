@@ -528,7 +528,7 @@ def test_a_real_sweep_interrupted_in_a_trial_equals_one_that_was_not(
         "--confirm",
         "1",
     ]
-    monkeypatch.setattr("bertkit.training.train.write_reports", lambda *_: None)  # it takes most of a run
+    monkeypatch.setattr("bertkit.training.finish.write_reports", lambda *_: None)  # it takes most of a run
     more = ["training.num_train_epochs=2", "training.learning_rate=1e-2"]
     assert main([*command, "--output-dir", str(tmp_path / "whole"), *more]) == 0
     said = capsys.readouterr().out
