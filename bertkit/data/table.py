@@ -45,11 +45,9 @@ class Problems:
     """
 
     def __init__(self, name: str = "") -> None:
-        self.name, self._found = (
-            name,
-            list[tuple[Problem, list[str]]](),
-        )  # and where else there are problems of its kind
-        self._others: dict[str, list[str]] = {}  # kind -> these
+        self.name = name
+        self._found: list[tuple[Problem, list[str]]] = []  # each with the locations of others of its kind
+        self._others: dict[str, list[str]] = {}  # kind -> these locations
         self.findings: list[Finding] = []  # what was noticed in the file but is no problem
         self.export: Export | None = None  # what the file is, where a tool wrote it
         self.class_names: dict[str, list[str]] = {}  # column -> its ClassLabel names, in order
