@@ -10,23 +10,16 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
-from pathlib import Path
-from statistics import fmean, stdev
+from functools import partial
 
 import pandas
 from datasets import Dataset
+from few_shot_rows import arguments, compare
 from setfit import SetFitModel, Trainer, TrainingArguments
 
 
-def read(file: Path, text: str, label: str) -> pandas.DataFrame:
-    """The columns `text` and `label`."""
-    rows = pandas.read_csv(file, sep="\t" if file.suffix == ".tsv" else ",", dtype=str, keep_default_na=False)
-    return rows.rename(columns={text: "text", label: "label"})[["text", "label"]]
-
-
-def labels_of(train: pandas.DataFrame, dev: pandas.DataFrame, seed: int, args: argparse.Namespace) -> list[str]:
-    """SetFit's labels of the held-out rows."""
+def by_setfit(args: argparse.Namespace, train: pandas.DataFrame, dev: pandas.DataFrame, seed: int) -> list[str]:
+    """The labels of the held-out rows, by SetFit."""
     model = SetFitModel.from_pretrained(args.model, labels=sorted(set(train["label"])))
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(
@@ -37,34 +30,8 @@ def labels_of(train: pandas.DataFrame, dev: pandas.DataFrame, seed: int, args: a
     return list(model.predict(dev["text"].tolist(), show_progress_bar=False))
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--text", default="text")
-    parser.add_argument("--label", default="label")
-    parser.add_argument("--dev", type=Path)
-    parser.add_argument("--dev-rows", type=int, default=2000, help="at most so many held-out rows")
-    parser.add_argument("--shots", type=int, nargs="+", default=[8, 16, 64])
-    parser.add_argument("--draws", type=int, default=3)
-    parser.add_argument("--iterations", type=int, default=20)
-    parser.add_argument("--model", default="sentence-transformers/all-MiniLM-L6-v2")
-    args = parser.parse_args()
-    rows = read(args.file, args.text, args.label)
-    for shots in args.shots:
-        scores, times = [], []
-        for draw in range(args.draws):
-            train = rows.sample(frac=1, random_state=draw).groupby("label").head(shots)
-            dev = read(args.dev, args.text, args.label) if args.dev else rows.drop(train.index)
-            dev = dev.sample(min(len(dev), args.dev_rows), random_state=0)
-            started = time.perf_counter()
-            found = labels_of(train, dev, draw, args)
-            times.append(time.perf_counter() - started)
-            scores.append(fmean(a == b for a, b in zip(found, dev["label"], strict=True)))
-            print(f"{shots} rows per label, draw {draw}: {scores[-1]:.4f}, {times[-1]:.1f} s", flush=True)
-        spread = f" ± {stdev(scores):.4f}" if len(scores) > 1 else ""
-        print(f"{shots} rows per label: accuracy {fmean(scores):.4f}{spread}, {fmean(times):.1f} s", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    parser = arguments(__doc__)
+    parser.add_argument("--iterations", type=int, default=20)
+    given = parser.parse_args()
+    compare(given, {"SetFit": partial(by_setfit, given)})

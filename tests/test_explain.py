@@ -87,7 +87,7 @@ def test_what_words_add_is_the_difference_to_no_words(name: str, tiny_encoder: P
 
 
 def test_the_number_is_the_one_that_the_answer_comes_from(tiny_encoder: Path) -> None:
-    """Logits of the labels, start and end of the span, the cosine: held against the answers themselves."""
+    """Logits of the labels, start and end of the span, the cosine: compared with the answers themselves."""
     found, kept = {}, {}
     for name in ("single-label", "windows", "regression", "similarity-cosent", "ranking-binary", "qa"):
         case = KNOWN[name]

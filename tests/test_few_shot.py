@@ -393,19 +393,17 @@ def test_only_what_is_not_given_has_the_defaults_for_few_rows(tiny_encoder: Path
 SHIFTS = {"head": 0, "contrastive": 50, "full": 25}  # so that methods are right about different rows
 
 
-def stubbed(
-    scores: dict[str, tuple[float, float]], first: float, seen: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cross-validation that gives these scores and log losses, and full a score on its first fold."""
+def stubbed(scores: dict[str, float], first: float, seen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cross-validation that gives these scores, and `first` to full on its first fold."""
 
     def cross_validated(job: Job, run: Run, record: Any) -> OutOfFold:
         method = job.task.options.method
         seen.append(method)
-        score, loss = scores[method]
+        score = scores[method]
         run.predictions("train-oof").parent.mkdir(parents=True)
         run.predictions("train-oof").write_text(f"answers of {method}")
         folds = {"mean": {"accuracy": score}, "sd": {"accuracy": 0.01}, "each": [{"seconds": 2.0}, {"seconds": 3.0}]}
-        found = {"metrics": {"accuracy": score, "neg_log_loss": -loss}, "intervals": {"accuracy": [score - 0.1, 1.0]}}
+        found = {"metrics": {"accuracy": score}, "intervals": {"accuracy": [score - 0.1, 1.0]}}
         right = np.roll(np.arange(100) < round(100 * score), SHIFTS[method])
         graded = Scored(lambda weights: {"accuracy": right @ weights / weights.sum(0)}, len(right))
         return OutOfFold(graded, found, {}, folds)
@@ -421,16 +419,16 @@ def stubbed(
 @pytest.mark.parametrize(
     ("scores", "first", "best"),
     [
-        ({"head": (0.7, 0.5), "contrastive": (0.8, 0.9), "full": (0.75, 0.1)}, 0.9, "contrastive"),
-        ({"head": (0.8, 0.5), "contrastive": (0.8, 0.6), "full": (0.8, 0.4)}, 0.71, "contrastive"),
-        ({"head": (0.83, 0.5), "contrastive": (0.8, 0.6), "full": (0.82, 0.4)}, 0.81, "contrastive"),
-        ({"head": (0.7, 0.5), "contrastive": (0.6, 0.4), "full": (0.9, 0.6)}, 0.6, "full"),
-        ({"head": (0.9, 0.5), "contrastive": (0.6, 0.4), "full": (0.9, 0.6)}, 0.75, "head"),
-        ({"head": (0.8, 0.5), "contrastive": (0.7, 0.4), "full": (0.8, 0.6)}, 0.65, "contrastive"),
+        ({"head": 0.7, "contrastive": 0.8, "full": 0.75}, 0.9, "contrastive"),
+        ({"head": 0.8, "contrastive": 0.8, "full": 0.8}, 0.71, "contrastive"),
+        ({"head": 0.83, "contrastive": 0.8, "full": 0.82}, 0.81, "contrastive"),
+        ({"head": 0.7, "contrastive": 0.6, "full": 0.9}, 0.6, "full"),
+        ({"head": 0.9, "contrastive": 0.6, "full": 0.9}, 0.75, "head"),
+        ({"head": 0.8, "contrastive": 0.7, "full": 0.8}, 0.65, "contrastive"),
     ],
 )
 def test_auto_keeps_contrastive_unless_another_is_clearly_better_and_drops_what_falls_behind_on_the_first(
-    scores: dict[str, tuple[float, float]],
+    scores: dict[str, float],
     first: float,
     best: str,
     tiny_encoder: Path,
@@ -445,10 +443,10 @@ def test_auto_keeps_contrastive_unless_another_is_clearly_better_and_drops_what_
     assert chosen.task.options.method == best
     assert found is not None
     assert Run(tmp_path / "run").predictions("train-oof").read_text() == f"answers of {best}"
-    dropped = first < max(scores[name][0] for name in ("head", "contrastive")) - 0.1
+    dropped = first < max(scores[name] for name in ("head", "contrastive")) - 0.1
     assert seen == ["head", "contrastive", "full-1", *([] if dropped else ["full"])]
-    head = {"method": "head", "score": scores["head"][0], "interval": [scores["head"][0] - 0.1, 1.0]}
-    assert found.methods[0] == {**head, "mean": scores["head"][0], "sd": 0.01, "seconds": 5.0}
+    head = {"method": "head", "score": scores["head"], "interval": [scores["head"] - 0.1, 1.0]}
+    assert found.methods[0] == {**head, "mean": scores["head"], "sd": 0.01, "seconds": 5.0}
     if dropped:
         assert found.methods[2] == {"method": "full", "first_fold": first, "seconds": 1.0}
 
@@ -458,7 +456,7 @@ def test_auto_does_not_compare_several_processes_nor_contrasts_of_numbers(
 ) -> None:
     job, _ = checked_job(small.recipe(tmp_path, tiny_encoder, "task.method=auto", "~training", kind="regression"))
     seen: list[str] = []
-    stubbed({"head": (0.9, 0.0), "full": (0.5, 0.0)}, 0.95, seen, monkeypatch)
+    stubbed({"head": 0.9, "full": 0.5}, 0.95, seen, monkeypatch)
     folds.validated(job, Run(tmp_path / "run"), Mock())
     assert seen == ["head", "full-1", "full"]
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -477,7 +475,7 @@ def test_auto_leaves_full_fine_tuning_out_where_many_labels_have_few_rows_each(
         monkeypatch.setattr(folds, "ENOUGH_EACH", enough)
         seen: list[str] = []
         with monkeypatch.context() as patch:
-            stubbed({"head": (0.8, 0.0), "contrastive": (0.7, 0.0), "full": (0.9, 0.0)}, 0.9, seen, patch)
+            stubbed({"head": 0.8, "contrastive": 0.7, "full": 0.9}, 0.9, seen, patch)
             folds.validated(job, Run(tmp_path / f"run-{enough}"), Mock())
         assert seen == expected
 

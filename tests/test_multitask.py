@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import csv
-import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +30,6 @@ from bertkit import evaluate, load, load_tasks
 from bertkit.cli.main import main
 from bertkit.errors import DataError, ModelError, RecipeError, UserError
 from bertkit.files import read_json, sha256, write_text
-from bertkit.inference.multitask import MultiTaskPredictor
-from bertkit.inference.predict_file import predict_file
 from bertkit.recipe.multitask import MultiTaskRecipe, load_any, to_yaml
 from bertkit.recipe.multitask import multitask as read
 from bertkit.recipe.recipe import Recipe, load_recipe
@@ -654,29 +650,6 @@ def test_predict_answers_with_all_tasks_that_read_the_rows(
     cells = [*csv.DictReader((tmp_path / "out.csv").read_text().splitlines())]
     assert [row["answer.sentiment.label"] for row in cells[:-1]] == [each["sentiment"]["label"] for each in texts]
     assert {name.split(".")[1] for name in cells[0] if "." in name} == set(names)
-
-
-def test_a_table_has_the_columns_of_all_answers_of_all_tasks(run: Run, tmp_path: Path) -> None:
-    """Whatever the first row's answer lacks: here every second one has the score of one label, and the others none."""
-    several, kept = load_tasks(run.folder).only("sentiment", "entities"), itertools.cycle([[], ["good"]])
-
-    def revise(answer: dict[str, Any]) -> dict[str, Any]:
-        return {**answer, "scores": {name: answer["scores"][name] for name in next(kept)}}
-
-    tasks = {**several.tasks, "sentiment": replace(several.tasks["sentiment"], revise=revise)}
-    rows, out = write_rows(tmp_path / "rows.jsonl", [{"text": text} for text in TEXTS]), tmp_path / "out.csv"
-    some = MultiTaskPredictor(tasks, several.encoder)
-    assert predict_file(some, str(run.folder), str(rows), out, {}) == len(TEXTS)
-    cells = [*csv.DictReader(out.read_text().splitlines())]
-    columns = [name for name in cells[0] if ".scores." in name]
-    assert columns == ["answer.sentiment.scores.bad", "answer.sentiment.scores.good"]
-    told = [several(text)["sentiment"]["scores"]["good"] for text in TEXTS]
-    found = [float(row["answer.sentiment.scores.good"] or 0) for row in cells]
-    assert [found[0::2], found[1::2]] in ([[0] * 4, pytest.approx(told[1::2])], [pytest.approx(told[0::2]), [0] * 4])
-    assert {row["answer.sentiment.scores.bad"] for row in cells} == {""}
-    assert [json.loads(row["answer.entities.entities"]) for row in cells] == [
-        answer["entities"]["entities"] for answer in several(TEXTS)
-    ]
 
 
 def test_evaluate_scores_all_tasks(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

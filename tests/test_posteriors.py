@@ -1,4 +1,4 @@
-"""A chain's marginals in NumPy, held against torch's. Paths and spans are tested in test_crf.py."""
+"""A chain's marginals in NumPy, compared with torch's. Paths and spans are tested in test_crf.py."""
 
 from __future__ import annotations
 

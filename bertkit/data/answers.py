@@ -35,10 +35,8 @@ def locate_answers(table: Table, split: str) -> tuple[Table, list[Finding]]:
 def _findings(split: str, names: Sequence[Any], located: Sequence[Any], moved: int) -> Iterator[Finding]:
     answered = Counter(len(answers["text"]) > 0 for answers in located if answers is not None)
     if answered:
-        what = (
-            f"{split}: {answered[False]:,} of {counted(answered.total(), 'question')} without an answer in the context"
-        )
-        yield note(what)
+        questions = counted(answered.total(), "question")
+        yield note(f"{split}: {answered[False]:,} of {questions} without an answer in the context")
     if moved:
         what = f"{split}: `answer_start` is wrong for {counted(moved, 'answer')}, found elsewhere in the context"
         yield warn(what, "Correct `answer_start` where another place is meant.")

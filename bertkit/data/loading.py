@@ -147,14 +147,15 @@ def _read_tables(
         findings += left_out
     refine = corrected(refine, tables, spec, schema, complete=complete)
     for split, table in tables.items():
-        there = [name for name in schema.targets if name in table.values]
+        read = [name for name in schema.targets if name in table.values]
         table, changes = refine(table, split)
-        targets = {  # tags may be made of spans
-            name: given_name(name if name in there else next(iter(there), name), spec.columns)
-            for name in schema.targets
-            if name in table.values
-        }
-        table, notes = _drop_unlabelled(table, split, targets, spec.missing_labels)
+        given_names = dict[str, str]()
+        for name in schema.targets:
+            if name in table.values:
+                # `refine` may make tags of the spans that were read: messages name the column of the spans
+                source = name if name in read or not read else read[0]
+                given_names[name] = given_name(source, spec.columns)
+        table, notes = _drop_unlabelled(table, split, given_names, spec.missing_labels)
         tables[split], merged = normalize_labels(table, split, schema.columns, spec.normalize_labels)
         findings += changes + notes + merged
     target = next((name for name in schema.targets if any(name in t.values for t in tables.values())), None)
@@ -194,7 +195,8 @@ def _read(
 ) -> tuple[Table, bytes]:
     """The rows of a split: labels and numbers in memory, all else on disk; and whether ANSWER accepts each of them.
 
-    Answers get the offsets that STARTS holds, which is no column of the table.
+    Answers get the offsets that STARTS holds, which is no column of the table: here, before `data.relabel` may replace
+    them by answers without one.
     grouped: whether the column that `data.group_by` names must be there.
     """
     names = [name for name in columns if any(name in part.mapping for part in parts)]
@@ -252,14 +254,16 @@ def _accepted(table: Table, judged: bytes, split: str) -> tuple[Table, list[Find
     return accepted, [warn(f"{what}, left out: {locations(table.origin, out)}")]
 
 
-def _drop_unlabelled(table: Table, split: str, targets: Mapping[str, str], policy: str) -> tuple[Table, list[Finding]]:
+def _drop_unlabelled(
+    table: Table, split: str, given_names: Mapping[str, str], policy: str
+) -> tuple[Table, list[Finding]]:
     """Without targets that no row of a test split has, and without rows that lack theirs, by `policy`.
 
-    targets: those of the table, each with what the user calls it.
+    given_names: target of the table -> what the user calls it.
     policy: "error" raises a DataError where some rows, or train, lack theirs; "ignore" leaves them out with a warning.
     """
     findings = []
-    for name, theirs in targets.items():
+    for name, theirs in given_names.items():
         missing = {index for index, value in enumerate(table.values[name]) if is_blank(value)}
         # GLUE's mark of a hidden score
         if split == "test" and all(value == -1.0 for value in table.values[name]):

@@ -137,7 +137,7 @@ def read_texts(file: Path, spec: DataSpec, column: str = "text", *, skip_missing
         if column not in row:
             found = ", ".join(map(str, row)) or "nothing"
             what, fix = f"no column {column!r}; found {found}", "Name it: --column NAME."
-            problems.add(f"{where}{number}", what, fix, kind="none")
+            problems.add(f"{where}{number}", what, fix, kind="no column")
         elif isinstance(value, str):
             yield TextRow(f"{where}{number}", value, row)
         elif value is not None or not skip_missing:

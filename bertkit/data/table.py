@@ -46,8 +46,8 @@ class Problems:
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        self._found: list[tuple[Problem, list[str]]] = []  # each with the locations of others of its kind
-        self._others: dict[str, list[str]] = {}  # kind -> these locations
+        # kind, or a number where it has none -> the first problem, and the locations of the others
+        self._found: dict[str | int, tuple[Problem, list[str]]] = {}
         self.findings: list[Finding] = []  # what was noticed in the file but is no problem
         self.export: Export | None = None  # what the file is, where a tool wrote it
         self.class_names: dict[str, list[str]] = {}  # column -> its ClassLabel names, in order
@@ -62,15 +62,14 @@ class Problems:
         Raises DataError at MAX_PROBLEMS, and at MAX_ALIKE of one kind.
         """
         where = f"{self.name}:{where}" if isinstance(where, int) else where
-        if kind in self._others:
-            self._others[kind].append(where)
-            if len(self._others[kind]) == MAX_ALIKE:
+        if kind in self._found:
+            others = self._found[kind][1]
+            others.append(where)
+            if len(others) == MAX_ALIKE:
                 self.raise_if_any()
             return
-        others = list[str]()
-        if kind:
-            self._others[kind] = others
-        self._found.append((Problem(where, what, "" if any(p.fix == fix for p, _ in self._found) else fix), others))
+        known_fixes = {problem.fix for problem, _ in self._found.values()}
+        self._found[kind or len(self._found)] = (Problem(where, what, "" if fix in known_fixes else fix), [])
         if len(self._found) == MAX_PROBLEMS:
             raise DataError([*self._problems(), Problem("", f"… and perhaps more: {MAX_PROBLEMS} are reported")])
 
@@ -90,7 +89,7 @@ class Problems:
             raise DataError(self._problems())
 
     def _problems(self) -> Iterator[Problem]:
-        for problem, others in self._found:
+        for problem, others in self._found.values():
             also = f"; also in {listed(others, MAX_LOCATIONS - 1)}" if others else ""
             so_far = " so far" if len(others) >= MAX_LOCATIONS else ""
             yield problem._replace(what=f"{problem.what}{also}{so_far}")

@@ -61,6 +61,7 @@ def read_inputs(
         raise DataError(Problem(where, what, "Rename your column; on the command line, --column text=NAME names it."))
     context = {name for name in schema.context if has_columns(first, [name], mapped)}
     columns: dict[str, list[Any]] = {name: [] for name in schema.columns if name in chosen | context}
+    given_names = {name: given_name(name, mapped) for name in columns}
     for where, row in numbered:
         for name, values in columns.items():
             if name in chosen and not has_columns(row, [name], mapped):
@@ -68,7 +69,7 @@ def read_inputs(
                 problems.add(where, what, kind=f"no {name}")
                 continue
             given, column = given_cell(row, name, mapped), schema.columns[name]
-            theirs = given_name(name, mapped) if given_name(name, mapped) in row else name
+            theirs = given_names[name] if given_names[name] in row else name
             if given is None and column.holds != "name":
                 what, fix = f"`{theirs}` is missing", "Fill it in, or leave the row out."
                 problems.add(where, what, fix, kind=what)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -16,8 +16,7 @@ from bertkit.data.values import has_columns
 from bertkit.encoding.padding import batches_by_length, fills, pad
 from bertkit.errors import ModelError, Problem, UserError
 from bertkit.files import read_json
-from bertkit.inference.decisions import as_it_is
-from bertkit.inference.display import flat, read_together
+from bertkit.inference.display import read_together
 from bertkit.inference.predictor import Predictor, Row, in_chunks, load
 from bertkit.inference.runner import on_cpu
 from bertkit.models.device import Precision
@@ -97,14 +96,6 @@ class MultiTaskPredictor:
         for name in [name for name in reads if not reads[name]]:
             logger.warning("task %s is left out: it reads %s", name, read_together(self.tasks[name].task))
         return self.only(*[name for name in reads if reads[name]])
-
-    def answer_columns(self, names: Collection[str]) -> list[str]:
-        """As `Predictor.answer_columns`; a column begins with the name of its task, such as `sentiment.label`."""
-        rows = [each.any_row(names) for each in self.tasks.values()]
-        row = {name: value for own in rows if isinstance(own, Mapping) for name, value in own.items()}
-        plain = replace(self, tasks={name: replace(each, revise=as_it_is) for name, each in self.tasks.items()})
-        answers = (next(each.stream([row])) for each in (plain, self))
-        return [*dict.fromkeys(name for answer in answers for name, _ in flat(answer))]
 
     def _items(self, features: Mapping[str, Any]) -> dict[str, list[Any]]:
         """The items of each task's features. What several tasks read alike goes through the encoder once."""

@@ -84,7 +84,7 @@ def predict_file(
     if isinstance(predictor, MultiTaskPredictor) and first:
         predictor = predictor.reading(first[0])
     answered = list[str]()
-    if table and first:
+    if table and first and isinstance(predictor, Predictor):  # several tasks have no decisions
         answered = [f"answer.{name}" for name in predictor.answer_columns(first[0])]
     rows, read = tee(chain(first, given))
     answers = _unread_counted(predictor.stream(read, start), several=isinstance(predictor, MultiTaskPredictor))

@@ -1,4 +1,4 @@
-"""Libraries and processes that write less: levels of loggers, and progress bars."""
+"""Log levels of packages, and progress bars of transformers, for the length of a block."""
 
 from __future__ import annotations
 

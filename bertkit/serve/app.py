@@ -207,7 +207,11 @@ def _validation(error: RequestValidationError) -> Refused:
 
 
 def _line(error: Mapping[str, Any], body: Any) -> str:
-    """What is wrong under which key of the body; pydantic's location also names the kinds of bodies and of values."""
+    """What is wrong under which key of the body.
+
+    pydantic's location also names kinds of bodies and values: these are left out, being no keys of the body. So a Tag
+    must not be the name of a field, and has a space: "of texts".
+    """
     path, location = list[str | int](), error["loc"][1:]
     for key in location:
         if (isinstance(body, Mapping) and key in body) or (isinstance(body, list) and key in range(len(body))):

@@ -72,9 +72,9 @@ def _require_weights(folder: Path, trainer: CheckpointTrainer) -> None:
         raise ModelError(Problem(str(folder), what, AS_STARTED))
     whole = model.state_dict()
     own = get_peft_model_state_dict(model, save_embedding_layers=False) if lora else whole
-    beside = whole.keys() - own.keys()  # an adapter, to which peft may add a whole embedding
+    not_saved = whole.keys() - own.keys()  # with LoRA; peft may have written an embedding of these all the same
     with safe_open(weights, "pt") as file:
-        saved = {name: file.get_slice(name).get_shape() for name in {*file.keys()} - beside}
+        saved = {name: file.get_slice(name).get_shape() for name in {*file.keys()} - not_saved}
     stored = {own[name].data_ptr() for name in own.keys() & saved.keys()}
     shapes = {name: [*own[name].shape] for name in own if name in saved or own[name].data_ptr() not in stored}
     for name in sorted(saved.keys() | shapes.keys()):
