@@ -50,7 +50,7 @@ def several(runs: Sequence[Path]) -> Figure:
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3), layout="constrained", sharey=True)
     for run, color in zip(runs, COLORS, strict=False):
         events = events_of(run)
-        seconds = next(event["train_runtime"] / event["step"] for event in events if "train_runtime" in event)
+        seconds = [event["train_runtime"] / event["step"] for event in events if "train_runtime" in event][-1]
         tokens = {event["step"]: event[TOKENS] for event in events if event.get(TOKENS)}
         per_step = max(tokens.values()) / max(tokens)
         evaluated = [(e["step"], math.log(e["eval_perplexity"])) for e in events if e.get("eval_perplexity")]
