@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from seqeval.scheme import IOB2, IOBES
 
 from bertkit.data.tagging import entities, invalid, tag_names
-from bertkit.evaluation.entities import GradedEntities, lookup_baseline, metric_names
+from bertkit.evaluation.entities import GradedEntities, counts_by_sentence, lookup_baseline, metric_names
+from bertkit.evaluation.intervals import ROWS
 
 TYPES = ["LOC", "ORG", "x-y"]
 SCHEMES = {"BIO": IOB2, "BIOES": IOBES}
@@ -268,6 +269,19 @@ def test_confusion_by_hand():
 def test_what_does_not_fit_is_refused(gold, predicted, scheme, message):
     with pytest.raises(ValueError, match=message):
         GradedEntities(gold, predicted, TYPES, scheme)
+
+
+@pytest.mark.parametrize("kinds", [3, 2**16 + 1])
+def test_counts_of_more_sentences_than_are_summed_at_a_time(kinds):
+    rng = np.random.default_rng(0)
+    found = [rng.integers(kinds - 3, kinds, rng.integers(0, 5)).tolist() for _ in range(ROWS + 100)]
+    found[7] = [kinds - 1] * 300  # more than a byte can count
+    weights = rng.integers(0, 4, (len(found), 2)).astype(float)
+    expected = np.zeros((kinds, 2))
+    for sentence, weight in zip(found, weights, strict=True):
+        for kind in sentence:
+            expected[kind] += weight
+    assert (counts_by_sentence(found, kinds) @ weights == expected).all()
 
 
 def test_lookup_baseline():

@@ -16,11 +16,12 @@ from operator import eq, ne
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertkit.data.tagging import Entity, Learned, entities, invalid, strict_entities, tag_names
 from bertkit.evaluation.calibration import expected_calibration_error
 from bertkit.evaluation.graded import Graded, Scored
-from bertkit.evaluation.intervals import Floats, ratio
+from bertkit.evaluation.intervals import Floats, blocks, ratio
 
 Tags: TypeAlias = Collection[Sequence[str]]
 
@@ -116,7 +117,7 @@ class GradedEntities(Graded):
 
         lenient = self._counts(lambda tags: get_entities([*tags]))
         strict = self._counts(lambda tags: strict_entities(tags, self.scheme))
-        right, words, forbidden = np.empty((3, len(self.gold)))
+        right, words, forbidden = np.empty((3, len(self.gold)), dtype=np.uint32)
         for row, (gold, predicted) in enumerate(zip(self.gold, self.predicted, strict=True)):
             right[row], words[row] = sum(map(eq, gold, predicted)), len(gold)
             forbidden[row] = invalid(predicted, self.scheme)
@@ -183,8 +184,8 @@ class GradedEntities(Graded):
             pairs[gold[2:] or "O", predicted[2:] or "O"] += count
         return {"labels": labels, "matrix": [[pairs[row, column] for column in labels] for row in labels]}
 
-    def _counts(self, read: Callable[[Sequence[str]], Sequence[Entity]]) -> Any:
-        """A sparse (3 * types, sentences) matrix of entities: first right, then predicted, then gold ones."""
+    def _counts(self, read: Callable[[Sequence[str]], Sequence[Entity]]) -> CountsBySentence:
+        """Entities, (3 * types, sentences): first right, then predicted, then gold ones."""
         ids = {name: index for index, name in enumerate(self.types)}
 
         def found() -> Iterator[Iterator[int]]:
@@ -196,17 +197,40 @@ class GradedEntities(Graded):
         return counts_by_sentence(found(), 3 * len(ids))
 
 
-def counts_by_sentence(found: Iterable[Iterable[int]], kinds: int) -> Any:
-    """A sparse (kinds, sentences) matrix: how often each kind was found in each sentence."""
-    from scipy.sparse import csc_array
-
-    counts, rows, ends = array("d"), array("i"), array("i", [0])
+def counts_by_sentence(found: Iterable[Iterable[int]], kinds: int) -> CountsBySentence:
+    """How often each of so many kinds was found in each sentence."""
+    counts, ids, ends = array("I"), array("H" if kinds <= 2**16 else "I"), array("I", [0])
     for sentence in found:
         own = Counter(sentence)
-        rows.extend(own)
+        ids.extend(own)
         counts.extend(own.values())
-        ends.append(len(rows))
-    return csc_array(tuple(map(np.asarray, (counts, rows, ends))), shape=(kinds, len(ends) - 1))
+        ends.append(len(ids))
+    return CountsBySentence(kinds, *map(np.asarray, (counts, ids, ends)))
+
+
+@dataclass(frozen=True)
+class CountsBySentence:
+    """A sparse matrix (kinds, sentences) of counts: 6 bytes each, and 4 per sentence.
+
+    counts, ids: of the kinds that a sentence has, one sentence after the other. ends: where each ends, after a 0.
+    """
+
+    kinds: int
+    counts: NDArray[np.uint32]
+    ids: NDArray[Any]
+    ends: NDArray[np.uint32]
+
+    def __matmul__(self, weights: Floats) -> Floats:
+        """Sums by kind `(kinds, resamples)`, of some sentences at a time, as scipy needs 12 bytes for each count."""
+        from scipy.sparse import csc_array
+
+        sums = np.zeros((self.kinds, weights.shape[1]))
+        for rows in blocks(len(weights)):
+            ends = self.ends[rows.start : rows.stop + 1].astype(np.int32)
+            own = slice(ends[0], ends[-1])
+            part = (self.counts[own].astype(np.float64), self.ids[own].astype(np.int32), ends - ends[0])
+            sums += csc_array(part, shape=(self.kinds, len(ends) - 1)) @ weights[rows]
+        return sums
 
 
 def lookup_baseline(train_tokens: Tags, train_tags: Tags, tokens: Tags, unseen: str = "O") -> list[list[str]]:

@@ -109,9 +109,10 @@ def matthews(hits: Floats, predicted: Floats, actual: Floats) -> Floats:
 
 def roc_curves(truth: Bools, scores: Floats) -> list[Any]:
     """Per column with both classes, a matrix that sums weights by (step of rising score, class)."""
-    from scipy.sparse import csr_array
+    from scipy.sparse import csc_array
 
     curves, ones = [], np.ones(len(truth))  # one array for all
+    ends = np.arange(len(truth) + 1, dtype=np.int32)  # another: each row is in one place
     for column in np.flatnonzero(truth.any(axis=0) & ~truth.all(axis=0)):
         _, group = np.unique(scores[:, column], return_inverse=True)
         share = np.bincount(group, truth[:, column]) / np.bincount(group)
@@ -119,9 +120,7 @@ def roc_curves(truth: Bools, scores: Floats) -> list[Any]:
         same = (share[1:] == share[:-1]) & ((share[1:] == 0) | (share[1:] == 1))
         step = np.cumsum(np.append(False, ~same), dtype=np.int32)
         place = 2 * step[group] + truth[:, column]
-        ends = _ends(np.bincount(place, minlength=2 * int(step[-1]) + 2))
-        order = np.argsort(place, kind="stable").astype(np.int32)
-        curves.append(csr_array((ones, order, ends), shape=(len(ends) - 1, len(truth))))
+        curves.append(csc_array((ones, place, ends), shape=(2 * int(step[-1]) + 2, len(truth))))
     return curves
 
 
