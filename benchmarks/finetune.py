@@ -9,10 +9,12 @@ window of a context (up to 384 word pieces). Tokenising is not timed. The contes
 round, after one that does not count; the ratio of each round is printed, and their median.
 
 With --embeddings, bertkit takes turns with itself: it trains the whole word embedding, or only the used rows of it.
+With --compile too: without training.torch_compile, and with it. The time of the first training, which compiles, is
+printed beside that of one without.
 With --memory, which needs no FILE, the same two train an XLM-R base of random weights, with its 250,002 tokens, for
 four steps, each in its own process, whose peak memory is printed; words are drawn for five languages, by Zipf's law.
 
-Run:  python benchmarks/finetune.py FILE [--rows 1920] [--rounds 3] [--embeddings]
+Run:  python benchmarks/finetune.py FILE [--rows 1920] [--rounds 3] [--embeddings | --compile]
       python benchmarks/finetune.py --memory
 FILE is SST-2/train.tsv, wnut17/train.conll or squad/train-v1.1.json.
 """
@@ -95,7 +97,7 @@ def of_task(encoder: Encoder, task: Any, rows: Dataset, multiple: int | None = N
     inputs = features.select_columns([n for n in tokenizer.model_input_names if n in features.column_names])
     collator: Any = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=multiple)
     if task.name == "text-classification":
-        model, size = AutoModelForSequenceClassification, {"num_labels": 2}
+        model, size = AutoModelForSequenceClassification, {"num_labels": len(task.names) or 1}
         plain = inputs.add_column("labels", features["labels"][:])
     elif task.name == "token-classification":
         model, size = AutoModelForTokenClassification, {"num_labels": len(task.tags)}
@@ -159,16 +161,25 @@ def trainer_of(task: Task, features: Dataset, model: Any, args: Arguments) -> Ta
 
 def embeddings(given: Setting, rounds: int) -> None:
     """Print the rows per second with all rows of the word embedding trained, and with the used ones."""
-    rows, ratios = len(given.features), []
     table = given.task.model(given.encoder).get_input_embeddings().weight
     print(f"{len(token_ids([(given.task, given.features)], len(table))):,} of {len(table):,} tokens are used")
-    ours(given).train()
+    without_and_with(given, "used_embeddings", rounds)
+
+
+def without_and_with(given: Setting, key: str, rounds: int) -> None:
+    """Print rows per second without and with this key of `training:`, after a training of each that is not counted."""
+    rows, ratios = len(given.features), []
+    first = [rows / rate(ours(given, **{key: on}), rows) for on in (False, True)]
+    print(f"the first training: {first[0]:.0f} s without {key}, {first[1]:.0f} s with it", flush=True)
     for number in range(1, rounds + 1):
         turns = {False: 0.0, True: 0.0}
-        for used in list(turns)[:: (-1) ** number]:
-            turns[used] = rate(ours(given, used_embeddings=used), rows)
+        for on in list(turns)[:: (-1) ** number]:
+            turns[on] = rate(ours(given, **{key: on}), rows)
         ratios.append(turns[True] / turns[False])
-        print(f"round {number}: all {turns[False]:.1f}, used {turns[True]:.1f} rows/s; {ratios[-1]:.2f}", flush=True)
+        print(
+            f"round {number}: {turns[False]:.1f} without, {turns[True]:.1f} rows/s with it; {ratios[-1]:.2f}",
+            flush=True,
+        )
     print(f"median: {statistics.median(ratios):.2f} x")
 
 
@@ -228,6 +239,7 @@ def main() -> None:
     parser.add_argument("--slow-rows", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--embeddings", action="store_true")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--memory", action="store_true")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -243,6 +255,9 @@ def main() -> None:
     print(f"{given.task.name}, {rows:,} rows", flush=True)
     if args.embeddings:
         embeddings(given, args.rounds)
+        return
+    if args.compile:
+        without_and_with(given, "torch_compile", args.rounds)
         return
     for made in (ours, stock):  # kernels are made for each shape of a batch that is new
         made(given).train()

@@ -326,6 +326,16 @@ def test_a_share_of_train_is_held_out(tiny_encoder: Path, tmp_path: Path) -> Non
     assert evaluate(run.folder)["metrics"] == run.results["splits"]["validation"]["metrics"]
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, while it captures
+def test_a_compiled_model_is_saved_as_any_other(tiny_encoder: Path, tmp_path: Path) -> None:
+    compiled = ("training.torch_compile=true", "training.torch_compile_backend=aot_eager")  # no C++ compiler
+    run = train(small.recipe(tmp_path, tiny_encoder, "training.bf16=false", *compiled), tmp_path / "run")
+    other = train(small.recipe(tmp_path, tiny_encoder, "training.bf16=false"), tmp_path / "other")
+    saved, plain = (load_file(each.model / "model.safetensors") for each in (run, other))
+    assert saved.keys() == plain.keys()
+    assert all(torch.allclose(saved[name], plain[name], atol=1e-3) for name in plain)
+
+
 def test_evaluations_can_be_switched_off(tiny_encoder: Path, tmp_path: Path) -> None:
     run = train(small.recipe(tmp_path, tiny_encoder, "training.eval_strategy=no"), tmp_path / "run")
     assert run.results["seeds"][0]["steps"] == 8
