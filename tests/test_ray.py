@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -27,9 +28,11 @@ from bertkit.cache import fingerprint
 from bertkit.cli.main import main
 from bertkit.cli.models import file_predictor
 from bertkit.cli.shared import cluster as cluster_options
-from bertkit.errors import DataError, Problem, UserError
+from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.inference.display import flat
 from bertkit.inference.ray_engine import Planned, connected, plan_files, write_files
+from bertkit.inference.ray_vectors import encoder
+from bertkit.retrieval.store import Store
 from bertkit.tasks.text_classification import TextClassification
 
 BY_ID = {case.id: case for case in CASES}
@@ -152,6 +155,57 @@ def test_vectors_are_those_of_the_command_without_ray(tiny_encoder: Path, tmp_pa
     assert main([*words, f"{tmp_path}/in/a.jsonl", "--output", f"{tmp_path}/alone.npy"]) == 0
     assert [file.name for file in (tmp_path / "out").glob("[!.]*")] == ["a.npy"]
     assert (tmp_path / "out" / "a.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_store_has_the_documents_of_the_command_without_ray(tiny_encoder: Path, tmp_path: Path) -> None:
+    model = str(finished(BY_ID["similarity-mse"], tiny_encoder, tmp_path / "run").model)
+    documents = small.write_rows(
+        tmp_path / "corpus.jsonl", [{"id": str(n), "text": small.text(n, 0)} for n in range(700)]
+    )
+    words = ["index", model, "--documents", str(documents), "--store"]
+    assert main([*words, str(tmp_path / "alone")]) == 0
+    assert main([*words, str(tmp_path / "by-ray"), "--engine", "ray"]) == 0
+    alone, by_ray = (Store.open(tmp_path / name).table.to_arrow().sort_by("id") for name in ("alone", "by-ray"))
+    assert by_ray.drop(["vector"]).equals(alone.drop(["vector"]))
+    vectors = [np.stack(table["vector"].to_numpy()) for table in (alone, by_ray)]
+    np.testing.assert_allclose(*vectors, atol=1e-6)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_texts_of_a_killed_worker_are_encoded_by_another(tmp_path: Path) -> None:
+    marker = tmp_path / "killed"
+
+    def open_model() -> Callable[[Any], Any]:
+        def lengths(texts: Any) -> Any:
+            if "text 300" in texts and not marker.exists():
+                marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return np.array([[float(text.split()[1])] for text in texts])
+
+        return lengths
+
+    with encoder(open_model, workers=9) as encode:
+        assert encode([f"text {n}" for n in range(1000)])[:, 0].tolist() == list(range(1000))
+    assert marker.exists()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_is_wrong_in_a_worker_reaches_the_caller(tmp_path: Path) -> None:
+    def no_model() -> Callable[[Any], Any]:
+        raise ModelError(Problem("here", "there is no model", "Name one."))
+
+    def deadly() -> Callable[[Any], Any]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return list
+
+    with (
+        encoder(no_model, workers=1) as encode,
+        pytest.raises(ModelError, match="here: there is no model\n    Name one"),
+    ):
+        encode(["some text"])
+    with encoder(deadly, workers=1) as encode, pytest.raises(UserError, match="died 3 times of the same texts"):
+        encode(["some text"])
 
 
 @pytest.mark.usefixtures("cluster")

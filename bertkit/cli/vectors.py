@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -169,12 +170,31 @@ def cache(action: str, days: float | None) -> None:
     COLUMNS,
     argument("--store", "a folder, or the URI of an object store", required=True, metavar="DIR"),
     argument("--delete", "documents to delete first", action="extend", nargs="+", default=[], metavar="ID"),
+    *ENGINE,
 )
 @on_all_processes
-def index(source: str, rest: list[str], store: str, column: list[str], **options: Any) -> None:
+def index(
+    source: str, rest: list[str], store: str, column: list[str], engine: str, address: str | None,
+    ray_workers: int | None, **options: Any,
+) -> None:  # fmt: skip
     from bertkit.retrieval.commands import index_file
 
-    print(index_file(source, store, columns=column_names(column), overrides=rest, **options))
+    given = cluster(engine, address, ray_workers, None)
+    encoding: AbstractContextManager[Any] = nullcontext()
+    if engine == "ray":
+        from bertkit.inference.ray_engine import located
+        from bertkit.inference.ray_vectors import encoder
+
+        encoding = encoder(partial(document_encoder, located(source)), **given)
+    with encoding as encode:
+        print(index_file(source, store, columns=column_names(column), overrides=rest, encode=encode, **options))
+
+
+def document_encoder(source: str) -> Callable[[Sequence[str]], Any]:
+    """What encodes documents in a worker."""
+    from bertkit.retrieval.models import dual_encoder
+
+    return dual_encoder(source).encode_documents
 
 
 @command(

@@ -21,7 +21,7 @@ from bertkit.inference.workers import ALONE, Workers
 from bertkit.recipe.recipe import parse_layout
 from bertkit.retrieval.models import DualEncoder, dual_encoder
 from bertkit.retrieval.search import Hit, search
-from bertkit.retrieval.store import Indexed, Store
+from bertkit.retrieval.store import Encode, Indexed, Store
 from bertkit.sections import DataSpec
 from bertkit.text import beginning, counted, escape_controls
 
@@ -39,13 +39,15 @@ def index_file(
     columns: Mapping[str, str] = {},
     overrides: Sequence[str] = (),
     workers: Workers = ALONE,
+    encode: Encode | None = None,
 ) -> str | None:
     """Delete documents from a store, then add and replace those of a file; the store is created where needed.
 
     model: a run, folder or Hub id. documents: in any format that bertkit reads; see `Store.index`.
     columns: `id`, `text`, `title` or another column -> its name in the file. overrides: how the file is written, such
-    as `data.delimiter=";"`. Returns a summary; None in other processes than the first, which writes. Raises DataError,
-    RecipeError and ModelError, before the model is loaded where possible.
+    as `data.delimiter=";"`. encode: of the model's documents, in place of its own in this process. Returns a summary;
+    None in other processes than the first, which writes. Raises DataError, RecipeError and ModelError, before the model
+    is loaded where possible.
     """
     if not documents:
         if not delete:
@@ -63,7 +65,7 @@ def index_file(
         lines = [_delete(opened, delete)] if delete else []
         contents = (_renamed(row, columns) for _, row in rows)
         locations = (f"{prefix}{number}" for number, _ in numbers)
-        done = opened.index(contents, loaded.encode_documents, loaded.tokenizer, locations=locations)
+        done = opened.index(contents, encode or loaded.encode_documents, loaded.tokenizer, locations=locations)
         written = f"{counted(done.passages, 'passage')} written; {store} holds {counted(len(opened), 'passage')}"
         return "\n".join([*lines, f"{_counts(done)}: {written}"])
 
