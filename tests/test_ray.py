@@ -31,7 +31,8 @@ from bertkit.cli.shared import cluster as cluster_options
 from bertkit.errors import DataError, ModelError, Problem, UserError
 from bertkit.inference.display import flat
 from bertkit.inference.ray_engine import Planned, connected, plan_files, write_files
-from bertkit.inference.ray_vectors import encoder
+from bertkit.inference.ray_vectors import encoders
+from bertkit.retrieval.models import document_encoder
 from bertkit.retrieval.store import Store
 from bertkit.tasks.text_classification import TextClassification
 
@@ -158,22 +159,25 @@ def test_vectors_are_those_of_the_command_without_ray(tiny_encoder: Path, tmp_pa
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_store_has_the_documents_of_the_command_without_ray(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_store_has_the_documents_of_the_command_without_ray(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = str(finished(BY_ID["similarity-mse"], tiny_encoder, tmp_path / "run").model)
-    documents = small.write_rows(
-        tmp_path / "corpus.jsonl", [{"id": str(n), "text": small.text(n, 0)} for n in range(700)]
-    )
+    texts = [f"{small.text(n, n % 2)} {'and the dog ' * (n % 7)}" for n in range(700)]
+    documents = small.write_rows(tmp_path / "corpus.jsonl", [{"id": str(n), "text": t} for n, t in enumerate(texts)])
     words = ["index", model, "--documents", str(documents), "--store"]
     assert main([*words, str(tmp_path / "alone")]) == 0
+    monkeypatch.setattr("bertkit.retrieval.models._unit_vectors", lambda *_: pytest.fail("it was encoded here"))
     assert main([*words, str(tmp_path / "by-ray"), "--engine", "ray"]) == 0
     alone, by_ray = (Store.open(tmp_path / name).table.to_arrow().sort_by("id") for name in ("alone", "by-ray"))
     assert by_ray.drop(["vector"]).equals(alone.drop(["vector"]))
     vectors = [np.stack(table["vector"].to_numpy()) for table in (alone, by_ray)]
     np.testing.assert_allclose(*vectors, atol=1e-6)
+    assert main(["index", model, "--store", str(tmp_path / "alone"), "--delete", "7", "--engine", "ray"]) == 0
 
 
 @pytest.mark.usefixtures("cluster")
-def test_the_texts_of_a_killed_worker_are_encoded_by_another(tmp_path: Path) -> None:
+def test_a_killed_worker_is_started_again_with_its_texts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     marker = tmp_path / "killed"
 
     def open_model() -> Callable[[Any], Any]:
@@ -181,31 +185,50 @@ def test_the_texts_of_a_killed_worker_are_encoded_by_another(tmp_path: Path) -> 
             if "text 300" in texts and not marker.exists():
                 marker.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            return np.array([[float(text.split()[1])] for text in texts])
+            return np.array([[float(text.split()[1]), os.getpid()] for text in texts])
 
         return lengths
 
-    with encoder(open_model, workers=9) as encode:
-        assert encode([f"text {n}" for n in range(1000)])[:, 0].tolist() == list(range(1000))
+    with encoders(open_model, workers=9) as ours:
+        found = ours.encode([f"text {n}" for n in range(1000)])
+    assert found[:, 0].tolist() == list(range(1000))
+    assert ours.count == 2 <= len(set(found[:, 1]))
+    assert "the cluster has room for 2 of 9 workers" in caplog.text
     assert marker.exists()
 
 
 @pytest.mark.usefixtures("cluster")
 def test_what_is_wrong_in_a_worker_reaches_the_caller(tmp_path: Path) -> None:
+    deaths = tmp_path / "deaths"
+
     def no_model() -> Callable[[Any], Any]:
         raise ModelError(Problem("here", "there is no model", "Name one."))
 
+    def no_disk() -> Callable[[Any], Any]:
+        raise OSError(errno.ENOSPC, "No space left on device", "there")
+
     def deadly() -> Callable[[Any], Any]:
+        with deaths.open("a") as file:
+            file.write(".")
         os.kill(os.getpid(), signal.SIGKILL)
         return list
 
-    with (
-        encoder(no_model, workers=1) as encode,
-        pytest.raises(ModelError, match="here: there is no model\n    Name one"),
+    for broken, error, message in (
+        (no_model, ModelError, "here: there is no model\n    Name one"),
+        (no_disk, OSError, "No space left on device: 'there'"),
+        (deadly, UserError, "--engine ray: a worker failed: "),
     ):
-        encode(["some text"])
-    with encoder(deadly, workers=1) as encode, pytest.raises(UserError, match="died 3 times of the same texts"):
-        encode(["some text"])
+        with encoders(broken, workers=1) as ours, pytest.raises(error, match=message) as raised:
+            ours.encode(["some text"])
+        assert type(raised.value) is error
+    assert deaths.read_text() == "..."
+
+
+def test_a_worker_with_other_files_of_the_model_is_refused(tiny_encoder: Path) -> None:
+    files = fingerprint(tiny_encoder)
+    assert document_encoder(str(tiny_encoder), files)(["some text"]).shape[0] == 1
+    with pytest.raises(ModelError, match="has other files on a worker's machine"):
+        document_encoder(str(tiny_encoder), "another")
 
 
 @pytest.mark.usefixtures("cluster")

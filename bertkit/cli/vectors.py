@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -181,20 +181,17 @@ def index(
 
     given = cluster(engine, address, ray_workers, None)
     encoding: AbstractContextManager[Any] = nullcontext()
-    if engine == "ray":
+    if engine == "ray" and options["documents"]:
+        from bertkit.cache import fingerprint
+        from bertkit.inference.predictor import model_folder
         from bertkit.inference.ray_engine import located
-        from bertkit.inference.ray_vectors import encoder
+        from bertkit.inference.ray_vectors import encoders
+        from bertkit.retrieval.models import document_encoder
 
-        encoding = encoder(partial(document_encoder, located(source)), **given)
-    with encoding as encode:
-        print(index_file(source, store, columns=column_names(column), overrides=rest, encode=encode, **options))
-
-
-def document_encoder(source: str) -> Callable[[Sequence[str]], Any]:
-    """What encodes documents in a worker."""
-    from bertkit.retrieval.models import dual_encoder
-
-    return dual_encoder(source).encode_documents
+        files = fingerprint(model_folder(source))
+        encoding = encoders(partial(document_encoder, located(source), files), **given)
+    with encoding as ours:
+        print(index_file(source, store, columns=column_names(column), overrides=rest, encoders=ours, **options))
 
 
 @command(

@@ -210,7 +210,7 @@ def counts_by_sentence(found: Iterable[Iterable[int]], kinds: int) -> CountsBySe
 
 @dataclass(frozen=True)
 class CountsBySentence:
-    """A sparse matrix (kinds, sentences) of counts: 6 bytes each, and 4 per sentence.
+    """A sparse matrix (kinds, sentences) of counts: 6 bytes each (8 above 2¹⁶ kinds), and 4 per sentence.
 
     counts, ids: of the kinds that a sentence has, one sentence after the other. ends: where each ends, after a 0.
     """
@@ -226,9 +226,9 @@ class CountsBySentence:
 
         sums = np.zeros((self.kinds, weights.shape[1]))
         for rows in blocks(len(weights)):
-            ends = self.ends[rows.start : rows.stop + 1].astype(np.int32)
-            own = slice(ends[0], ends[-1])
-            part = (self.counts[own].astype(np.float64), self.ids[own].astype(np.int32), ends - ends[0])
+            ends = self.ends[rows.start : rows.stop + 1]
+            own, ends = slice(ends[0], ends[-1]), (ends - ends[0]).astype(np.int32)
+            part = (self.counts[own].astype(np.float64), self.ids[own].astype(np.int32), ends)
             sums += csc_array(part, shape=(self.kinds, len(ends) - 1)) @ weights[rows]
         return sums
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 Mapper = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 Encode = Callable[[Sequence[str]], Any]
 T = TypeVar("T")
+
+
+class Encoders(NamedTuple):
+    """A function of texts, which so many processes run together."""
+
+    encode: Encode
+    count: int
 
 
 class Workers:

@@ -17,11 +17,11 @@ from bertkit.data.table import Problems
 from bertkit.data.values import replace_surrogates
 from bertkit.errors import DataError, ModelError, Problem
 from bertkit.files import require_suffix, written_aside
-from bertkit.inference.workers import ALONE, Workers
+from bertkit.inference.workers import ALONE, Encoders, Workers
 from bertkit.recipe.recipe import parse_layout
 from bertkit.retrieval.models import DualEncoder, dual_encoder
 from bertkit.retrieval.search import Hit, search
-from bertkit.retrieval.store import Encode, Indexed, Store
+from bertkit.retrieval.store import Indexed, Store
 from bertkit.sections import DataSpec
 from bertkit.text import beginning, counted, escape_controls
 
@@ -39,15 +39,15 @@ def index_file(
     columns: Mapping[str, str] = {},
     overrides: Sequence[str] = (),
     workers: Workers = ALONE,
-    encode: Encode | None = None,
+    encoders: Encoders | None = None,
 ) -> str | None:
     """Delete documents from a store, then add and replace those of a file; the store is created where needed.
 
     model: a run, folder or Hub id. documents: in any format that bertkit reads; see `Store.index`.
     columns: `id`, `text`, `title` or another column -> its name in the file. overrides: how the file is written, such
-    as `data.delimiter=";"`. encode: of the model's documents, in place of its own in this process. Returns a summary;
-    None in other processes than the first, which writes. Raises DataError, RecipeError and ModelError, before the model
-    is loaded where possible.
+    as `data.delimiter=";"`. encoders: of the model's documents, in place of the model in this process. Returns a
+    summary; None in other processes than the first, which writes. Raises DataError, RecipeError and ModelError, before
+    the model is loaded where possible.
     """
     if not documents:
         if not delete:
@@ -59,13 +59,14 @@ def index_file(
     if delete:
         Store.open(store)
     loaded = dual_encoder(model, workers=workers)
+    encode, times = encoders or (loaded.encode_documents, 1)
 
     def write() -> str:
         opened = Store.open_or_create(store, loaded.identity)
         lines = [_delete(opened, delete)] if delete else []
         contents = (_renamed(row, columns) for _, row in rows)
         locations = (f"{prefix}{number}" for number, _ in numbers)
-        done = opened.index(contents, encode or loaded.encode_documents, loaded.tokenizer, locations=locations)
+        done = opened.index(contents, encode, loaded.tokenizer, locations=locations, times=times)
         written = f"{counted(done.passages, 'passage')} written; {store} holds {counted(len(opened), 'passage')}"
         return "\n".join([*lines, f"{_counts(done)}: {written}"])
 

@@ -44,6 +44,18 @@ def dual_encoder(model: str, revision: str | None = None, workers: Workers = ALO
     return DualEncoder(identity, predictor.task.tokenizer, *sides)
 
 
+def document_encoder(model: str, files: str) -> Encode:
+    """Of a model with these files, by their fingerprint: in a worker, where the name may stand for other files.
+
+    Raises ModelError.
+    """
+    loaded = dual_encoder(model)
+    if loaded.identity.fingerprint != files:
+        what = "has other files on a worker's machine than where the command was started"
+        raise ModelError(Problem(model, what, "Name a folder that all machines share."))
+    return loaded.encode_documents
+
+
 def model_identity(predictor: Predictor, model: str, revision: str | None = None) -> ModelIdentity:
     """What determines this predictor's vectors. model: the source that it was loaded from. Raises ModelError."""
     options: Any = require_vectors(predictor, model).task.options
