@@ -9,8 +9,8 @@ window of a context (up to 384 word pieces). Tokenising is not timed. The contes
 round, after one that does not count; the ratio of each round is printed, and their median.
 
 With --embeddings, bertkit takes turns with itself: it trains the whole word embedding, or only the used rows of it.
-With --compile too: without training.torch_compile, and with it. The time of the first training, which compiles, is
-printed beside that of one without.
+With --compile likewise, without and with training.torch_compile. The first training of each, in which the second
+compiles, is timed too; set TORCHINDUCTOR_CACHE_DIR to an empty folder to compile everything.
 With --memory, which needs no FILE, the same two train an XLM-R base of random weights, with its 250,002 tokens, for
 four steps, each in its own process, whose peak memory is printed; words are drawn for five languages, by Zipf's law.
 
