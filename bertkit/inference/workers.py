@@ -14,7 +14,7 @@ class Encoders(NamedTuple):
     """A function of texts, which so many processes run together."""
 
     encode: Encode
-    count: int
+    workers: int
 
 
 class Workers:
