@@ -28,6 +28,7 @@ class TextWorker:
         self.open_model = cache(open_model)
 
     def encode(self, texts: Sequence[str]) -> Any:
+        """The model's vectors of these texts, `(texts, size)`. Raises what the model raises."""
         return self.open_model()(texts)
 
 
