@@ -54,7 +54,7 @@ Apply = Callable[[TaskTrainer], Any]
 
 
 class LayerDecay(TrainerCallback):
-    """Divides the updates of lower layers: an update of AdamW is proportional to its learning rate."""
+    """Smaller updates of lower layers: an update of AdamW is proportional to its learning rate."""
 
     def __init__(self, factor: float) -> None:
         self.factor = factor
@@ -71,12 +71,12 @@ class LayerDecay(TrainerCallback):
             before.update((p, p.detach().clone()) for p in depth)
 
         @torch.no_grad()
-        def divide(*_: Any) -> None:
+        def shrink(*_: Any) -> None:
             for p, old in before.items():
                 p.lerp_(old, 1 - self.factor ** depth[p])
 
         optimizer.optimizer.register_step_pre_hook(keep)  # under accelerate's own
-        optimizer.optimizer.register_step_post_hook(divide)
+        optimizer.optimizer.register_step_post_hook(shrink)
 
     @staticmethod
     def below(name: str, layer: dict[str, int]) -> bool:
@@ -187,6 +187,37 @@ def score(job: Job, runner: Runner) -> float:
     return 100 * float(found[headline(job)] or 0.0)
 
 
+def scored(job: Job, variant: str, seed: int, folder: Path) -> tuple[float, Runner | None]:
+    """The score of a training, and bertkit's model."""
+    if variant == "stock":
+        trainer, best = stock(job, seed, folder)
+        trainer.train()
+        return best.best, None
+    runner = trained(job, variant, seed, folder)
+    return score(job, runner), runner
+
+
+def measure(recipe: Recipe, variant: str, args: argparse.Namespace) -> None:
+    """Print the score of each seed, their mean, and the score of the soup."""
+    job, _ = checked_job(recipe)
+    scores, times, runners, title = [], [], [], f"{args.recipe}, {variant}"
+    for seed in args.seeds:
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            found, runner = scored(job, variant, seed, Path(folder))
+        scores.append(found)
+        times.append(time.monotonic() - started)
+        runners += [runner] if runner else []
+        print(f"{title}, seed {seed}: {found:.2f}, {times[-1]:.0f} s", flush=True)
+    spread = f" ± {stdev(scores):.2f}" if len(scores) > 1 else ""
+    print(f"{title}: {headline(job)} {fmean(scores):.2f}{spread}, {median(times):.0f} s", flush=True)
+    if len(runners) > 1:
+        states = [each.model.state_dict() for each in runners]
+        mean = {k: torch.stack([each[k].float() for each in states]).mean(0).to(v.dtype) for k, v in states[0].items()}
+        runners[0].model.load_state_dict(mean)
+        print(f"{title}, soup: {score(job, runners[0]):.2f}", flush=True)
+
+
 def main() -> None:
     """Train, and print each score."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -200,32 +231,7 @@ def main() -> None:
     transformers.logging.disable_progress_bar()
     given = load_recipe(args.recipe, args.overrides)
     for variant in args.variants:
-        recipe = VARIANTS[variant][0](given) if variant in VARIANTS else given
-        job, _ = checked_job(recipe)
-        scores, times, weights = [], [], []
-        for seed in args.seeds:
-            started = time.monotonic()
-            with tempfile.TemporaryDirectory() as folder:
-                if variant == "stock":
-                    trainer, best = stock(job, seed, Path(folder))
-                    trainer.train()
-                    scores.append(best.best)
-                else:
-                    runner = trained(job, variant, seed, Path(folder))
-                    scores.append(score(job, runner))
-                    weights.append({k: v.clone() for k, v in runner.model.state_dict().items()})
-            times.append(time.monotonic() - started)
-            print(f"{args.recipe}, {variant}, seed {seed}: {scores[-1]:.2f}, {times[-1]:.0f} s", flush=True)
-        spread = f" ± {stdev(scores):.2f}" if len(scores) > 1 else ""
-        print(
-            f"{args.recipe}, {variant}: {headline(job)} {fmean(scores):.2f}{spread}, {median(times):.0f} s", flush=True
-        )
-        if len(weights) > 1:
-            mean = {
-                k: torch.stack([each[k].float() for each in weights]).mean(0).to(v.dtype) for k, v in weights[0].items()
-            }
-            runner.model.load_state_dict(mean)
-            print(f"{args.recipe}, {variant}, soup: {score(job, runner):.2f}", flush=True)
+        measure(VARIANTS[variant][0](given) if variant in VARIANTS else given, variant, args)
 
 
 if __name__ == "__main__":

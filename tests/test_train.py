@@ -14,6 +14,7 @@ import pytest
 import small
 import torch
 from safetensors.torch import load_file, save_file
+from torch._dynamo.utils import counters
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline, set_seed
 
 from bertkit import data as sources
@@ -329,7 +330,9 @@ def test_a_share_of_train_is_held_out(tiny_encoder: Path, tmp_path: Path) -> Non
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, while it captures
 def test_a_compiled_model_is_saved_as_any_other(tiny_encoder: Path, tmp_path: Path) -> None:
     compiled = ("training.torch_compile=true", "training.torch_compile_backend=aot_eager")  # no C++ compiler
+    counters.clear()
     run = train(small.recipe(tmp_path, tiny_encoder, "training.bf16=false", *compiled), tmp_path / "run")
+    assert counters["stats"]["unique_graphs"]
     other = train(small.recipe(tmp_path, tiny_encoder, "training.bf16=false"), tmp_path / "other")
     saved, plain = (load_file(each.model / "model.safetensors") for each in (run, other))
     assert saved.keys() == plain.keys()

@@ -6,7 +6,6 @@ import json
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -180,18 +179,13 @@ def index(
     from bertkit.retrieval.commands import index_file
 
     given = cluster(engine, address, ray_workers, None)
-    encoding: AbstractContextManager[Any] = nullcontext()
-    if engine == "ray" and options["documents"]:
-        from bertkit.cache import fingerprint
-        from bertkit.inference.predictor import model_folder
+    if engine == "ray":
         from bertkit.inference.ray_engine import located
         from bertkit.inference.ray_vectors import encoders
         from bertkit.retrieval.models import document_encoder
 
-        files = fingerprint(model_folder(source))
-        encoding = encoders(partial(document_encoder, located(source), files), **given)
-    with encoding as ours:
-        print(index_file(source, store, columns=column_names(column), overrides=rest, encoders=ours, **options))
+        options["encoders"] = lambda files: encoders(partial(document_encoder, located(source), files), **given)
+    print(index_file(source, store, columns=column_names(column), overrides=rest, **options))
 
 
 @command(

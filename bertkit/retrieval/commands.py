@@ -6,7 +6,7 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from itertools import chain, islice, tee
 from pathlib import Path
@@ -39,15 +39,15 @@ def index_file(
     columns: Mapping[str, str] = {},
     overrides: Sequence[str] = (),
     workers: Workers = ALONE,
-    encoders: Encoders | None = None,
+    encoders: Callable[[str], AbstractContextManager[Encoders]] | None = None,
 ) -> str | None:
     """Delete documents from a store, then add and replace those of a file; the store is created where needed.
 
     model: a run, folder or Hub id. documents: in any format that bertkit reads; see `Store.index`.
     columns: `id`, `text`, `title` or another column -> its name in the file. overrides: how the file is written, such
-    as `data.delimiter=";"`. encoders: of the model's documents, in place of the model in this process. Returns a
-    summary; None in other processes than the first, which writes. Raises DataError, RecipeError and ModelError, before
-    the model is loaded where possible.
+    as `data.delimiter=";"`. encoders: of a model whose files have this fingerprint, for documents, in place of the
+    model in this process. Returns a summary; None in other processes than the first, which writes. Raises DataError,
+    RecipeError and ModelError, before the model is loaded where possible.
     """
     if not documents:
         if not delete:
@@ -59,14 +59,15 @@ def index_file(
     if delete:
         Store.open(store)
     loaded = dual_encoder(model, workers=workers)
-    encode, times = encoders or (loaded.encode_documents, 1)
 
     def write() -> str:
         opened = Store.open_or_create(store, loaded.identity)
         lines = [_delete(opened, delete)] if delete else []
         contents = (_renamed(row, columns) for _, row in rows)
         locations = (f"{prefix}{number}" for number, _ in numbers)
-        done = opened.index(contents, encode, loaded.tokenizer, locations=locations, times=times)
+        alone = nullcontext(Encoders(loaded.encode_documents, 1))
+        with encoders(loaded.identity.fingerprint) if encoders else alone as (encode, times):
+            done = opened.index(contents, encode, loaded.tokenizer, locations=locations, times=times)
         written = f"{counted(done.passages, 'passage')} written; {store} holds {counted(len(opened), 'passage')}"
         return "\n".join([*lines, f"{_counts(done)}: {written}"])
 

@@ -170,8 +170,7 @@ class Store:
         or of lists of one of these}`.
         Each batch is written in one step with all its passages, so that a killed call loses at most one batch: repeat
         it with the same documents. ann_from: minimum number of passages for an approximate index.
-        locations: one per document, for messages; None: their numbers. times: how much larger than usual batches are,
-        as for several processes that encode together.
+        locations: one per document, for messages; None: their numbers. times: how many usual batches are one.
         Raises DataError on bad rows and a full disk, ModelError on bad vectors, ValueError where locations are fewer
         or more than the documents; earlier batches are in the store.
         """
