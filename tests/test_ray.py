@@ -364,6 +364,17 @@ def test_no_cluster_at_the_address(place: Path, monkeypatch: pytest.MonkeyPatch)
     assert not (place / "out").exists()
 
 
+def test_without_a_cluster_there_is_no_store(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    documents = small.write_rows(tmp_path / "corpus.jsonl", [{"id": "1", "text": "some text"}])
+    command = ["index", str(tiny_encoder), "--store", str(tmp_path / "store"), "--engine", "ray", "--documents"]
+    assert main([*command, str(documents)]) == 2
+    assert 'needs ray, which is not installed\n    pip install "bertkit[ray]"' in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
 def test_without_ray_the_command_says_how_to_install_it(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

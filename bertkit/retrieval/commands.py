@@ -21,7 +21,7 @@ from bertkit.inference.workers import ALONE, Encoders, Workers
 from bertkit.recipe.recipe import parse_layout
 from bertkit.retrieval.models import DualEncoder, dual_encoder
 from bertkit.retrieval.search import Hit, search
-from bertkit.retrieval.store import Indexed, Store
+from bertkit.retrieval.store import Encode, Indexed, Store
 from bertkit.sections import DataSpec
 from bertkit.text import beginning, counted, escape_controls
 
@@ -60,18 +60,18 @@ def index_file(
         Store.open(store)
     loaded = dual_encoder(model, workers=workers)
 
-    def write() -> str:
+    def write(encode: Encode, times: int) -> str:
         opened = Store.open_or_create(store, loaded.identity)
         lines = [_delete(opened, delete)] if delete else []
         contents = (_renamed(row, columns) for _, row in rows)
         locations = (f"{prefix}{number}" for number, _ in numbers)
-        alone = nullcontext(Encoders(loaded.encode_documents, 1))
-        with encoders(loaded.identity.fingerprint) if encoders else alone as (encode, times):
-            done = opened.index(contents, encode, loaded.tokenizer, locations=locations, times=times)
+        done = opened.index(contents, encode, loaded.tokenizer, locations=locations, times=times)
         written = f"{counted(done.passages, 'passage')} written; {store} holds {counted(len(opened), 'passage')}"
         return "\n".join([*lines, f"{_counts(done)}: {written}"])
 
-    return workers.lead(write)
+    alone = nullcontext(Encoders(loaded.encode_documents, 1))
+    with encoders(loaded.identity.fingerprint) if encoders else alone as ours:  # before anything is written
+        return workers.lead(lambda: write(*ours))
 
 
 def _counts(done: Indexed) -> str:
